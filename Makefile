@@ -1,0 +1,62 @@
+# The two commands: `make demo` and `make test`. Everything they need is set up by themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
+
+.PHONY: setup demo serve test lint bench lock docs clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.main ## make .venv from the pinned requirements
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Stentor needs Python 3.11 or later; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@touch $@
+
+$(VENV)/.main: $(VENV)/.python requirements/main.txt pyproject.toml
+	@echo "Setting up .venv ..."
+	@$(PIP) -r requirements/main.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.main requirements/dev.txt
+	@echo "Setting up the tests' tools ..."
+	@$(PIP) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
+	@$(PIP) -r requirements/bench.txt
+	@touch $@
+
+demo: $(VENV)/.main ## forty real tasks, routed, done, learned from and explained
+	@$(BIN)/stentor demo
+
+serve: $(VENV)/.main ## start the service on http://127.0.0.1:8080
+	@$(BIN)/stentor serve
+
+test: $(VENV)/.dev ## every check and every test
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: $(VENV)/.dev ## ruff, mypy and the import contracts alone
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+bench: $(VENV)/.bench ## figures with their method, peers in the same run
+	@$(BIN)/python -m bench
+
+docs: $(VENV)/.dev ## write docs/generated again
+	@$(BIN)/python -m stentor.cli.reference docs/generated
+
+UV ?= uv
+lock: ## compile requirements/*.txt again (needs uv)
+	@for f in main dev bench; do \
+	  $(UV) pip compile -q --generate-hashes --universal --no-emit-index-url --no-header \
+	    --python-version 3.11 requirements/$$f.in -o requirements/$$f.txt; done
+
+clean: ## remove what set-up and tests made
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,1 @@
+"""What everything else stands on: errors, database, run log, clock, settings, outbound HTTP."""

@@ -1,0 +1,118 @@
+"""SQLite: WAL, synchronous=FULL, exactly one connection that writes and checkpoints.
+
+SQLite before 3.51.3 can corrupt a WAL database when two connections write or checkpoint at the same
+time, so every other connection is opened `mode=ro`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stentor.core.clock import Clock, SystemClock
+from stentor.core.db.driver import Params, Row
+from stentor.core.db.sql import Sql
+from stentor.core.errors import StoreUnavailable
+
+BUSY_MS = 5_000
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """Constraint and programming errors stay what they are: they are bugs or races, not outages."""
+    try:
+        yield
+    except sqlite3.IntegrityError:
+        raise
+    except (sqlite3.OperationalError, sqlite3.InternalError) as error:
+        raise StoreUnavailable(f"The database cannot be used: {error}.") from error
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.ProgrammingError | sqlite3.DataError):
+            raise
+        raise StoreUnavailable(f"The database file is damaged: {error}.") from error
+
+
+class SqliteConnection:
+    def __init__(self, raw: sqlite3.Connection, clock: Clock, begin: str) -> None:
+        self._raw = raw
+        self._clock = clock
+        self._begin = begin
+
+    def begin(self) -> int:
+        self.control(self._begin)
+        return self._clock.now()
+
+    def commit(self) -> None:
+        self.control("commit")
+
+    def rollback(self) -> None:
+        if self._raw.in_transaction:
+            try:
+                self._raw.execute("rollback")
+            except sqlite3.Error:
+                return  # SQLite has rolled back by itself
+
+    def in_transaction(self) -> bool:
+        return self._raw.in_transaction
+
+    def control(self, text: str) -> None:
+        with _store_errors():
+            self._raw.execute(text)
+
+    def run(self, sql: Sql, params: Params) -> int:
+        try:
+            return self._raw.execute(sql.text, params).rowcount
+        except sqlite3.Error:
+            with _store_errors():
+                raise
+
+    def many(self, sql: Sql, rows: Iterable[Params]) -> None:
+        with _store_errors():
+            self._raw.executemany(sql.text, rows)
+
+    def rows(self, sql: Sql, params: Params) -> list[Row]:
+        try:
+            return self._raw.execute(sql.text, params).fetchall()
+        except sqlite3.Error:
+            with _store_errors():
+                raise
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+class SqliteDriver:
+    name = "sqlite"
+    shared = False
+
+    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+        self.path = path
+        self._clock = clock or SystemClock()
+
+    def writer(self) -> SqliteConnection:
+        with _store_errors():
+            raw = sqlite3.connect(
+                self.path,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=BUSY_MS / 1000,
+                cached_statements=512,
+            )
+            for pragma in ("journal_mode=wal", "synchronous=full", "foreign_keys=on", "cache_size=-16384"):
+                raw.execute(f"pragma {pragma}")
+        return SqliteConnection(raw, self._clock, "begin immediate")
+
+    def reader(self) -> SqliteConnection:
+        with _store_errors():
+            raw = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode=ro",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=BUSY_MS / 1000,
+                cached_statements=256,
+            )
+            raw.execute("pragma cache_size=-4096")
+        return SqliteConnection(raw, self._clock, "begin")

@@ -1,0 +1,145 @@
+"""The one error tree. A class is a fact; its code and status are the contract's and never change.
+
+Domains raise these and know no HTTP; each surface renders them in its own dialect.
+Source: core contract, "Errors"; the routing codes are decided in docs/decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class StentorError(Exception):
+    """Base of all errors with a stable code. `details` is safe to show to the caller."""
+
+    code: ClassVar[str] = "INTERNAL_ERROR"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class InvalidRequest(StentorError):
+    code, status = "INVALID_REQUEST", 400
+
+
+class PayloadTooLarge(StentorError):
+    code, status = "PAYLOAD_TOO_LARGE", 413
+
+
+class Unauthorized(StentorError):
+    code, status = "UNAUTHORIZED", 401
+
+
+class Forbidden(StentorError):
+    code, status = "FORBIDDEN", 403
+
+
+class NotFound(StentorError):
+    code, status = "NOT_FOUND", 404
+
+
+class MethodNotAllowed(StentorError):
+    code, status = "METHOD_NOT_ALLOWED", 405
+
+
+class Conflict(StentorError):
+    code, status = "CONFLICT", 409
+
+
+class LeaseLost(Conflict):
+    """The epoch is not the task's current one: somebody else holds the task, or it has ended."""
+
+    code = "LEASE_LOST"
+
+
+class IdempotencyMismatch(StentorError):
+    """The Idempotency-Key was used before with another body."""
+
+    code, status = "IDEMPOTENCY_KEY_REUSED", 422
+
+
+class RateLimited(StentorError):
+    code, status = "RATE_LIMITED", 429
+
+
+class NotBuilt(StentorError):
+    """The contract names this route; this version does not have it yet."""
+
+    code, status = "NOT_IMPLEMENTED", 501
+
+
+class ServiceUnavailable(StentorError):
+    code, status = "SERVICE_UNAVAILABLE", 503
+
+
+class StoreUnavailable(ServiceUnavailable):
+    """The database could not take or answer a statement. Nothing was written."""
+
+
+class Timeout(StentorError):
+    code, status = "TIMEOUT", 504
+
+
+class CorruptRecord(StentorError):
+    """A stored record does not have the shape that its store writes."""
+
+    code = "RECORD_CORRUPT"
+
+
+class RegistryRecordError(CorruptRecord):
+    """A stored agent is malformed; it is never handed out as a raw dictionary."""
+
+    code = "REGISTRY_RECORD_INVALID"
+
+
+class StartRefused(StentorError):
+    """The service must not start like this; the message says what to change."""
+
+    code = "START_REFUSED"
+
+
+# Routing denials, in the order of the admission checks.
+
+
+class RoutingDenied(StentorError):
+    """No agent may take the task. Fail-closed: the request goes to nobody else."""
+
+    status = 409
+
+
+class CapabilityUnavailable(RoutingDenied):
+    code, status = "ROUTING_CAPABILITY_UNAVAILABLE", 422
+
+
+class TenantDenied(RoutingDenied):
+    code, status = "ROUTING_TENANT_DENIED", 403
+
+
+class AgentUnavailable(RoutingDenied):
+    code = "ROUTING_AGENT_UNAVAILABLE"
+
+
+class AuthorityDenied(RoutingDenied):
+    code, status = "ROUTING_AUTHORITY_DENIED", 403
+
+
+class TrustFloorExcludedAll(RoutingDenied):
+    code = "ROUTING_TRUST_FLOOR"
+
+
+class PreferredAgentIneligible(RoutingDenied):
+    code = "ROUTING_AGENT_INELIGIBLE"
+
+
+def all_errors() -> list[type[StentorError]]:
+    """Every class of the tree, for the generated reference and the tests."""
+    found: list[type[StentorError]] = []
+    todo = [StentorError]
+    while todo:
+        cls = todo.pop(0)
+        found.append(cls)
+        todo.extend(cls.__subclasses__())
+    return found

@@ -1,0 +1,160 @@
+"""Every setting: its name in the environment, its type, default, meaning and bounds.
+
+Names of the contract are kept; ours begin with SERVICE_ too. A value that cannot be read stops the
+start with a sentence that names the variable; secrets are never repeated in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stentor.core.errors import StartRefused
+
+T = TypeVar("T")
+TRUE, FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+
+
+@dataclass(frozen=True)
+class Meta:
+    env: str
+    doc: str
+    parse: Callable[[str], Any]
+    secret: bool = False
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _flag(value: str) -> bool:
+    if value.lower() in TRUE | FALSE:
+        return value.lower() in TRUE
+    raise ValueError("must be true or false")
+
+
+def _number(low: float, high: float, kind: Callable[[str], T]) -> Callable[[str], T]:
+    def parse(value: str) -> T:
+        try:
+            number = kind(value)
+        except ValueError:
+            raise ValueError(f"must be a number from {low:g} to {high:g}") from None
+        if not low <= number <= high:  # type: ignore[operator]
+            raise ValueError(f"must be a number from {low:g} to {high:g}")
+        return number
+
+    return parse
+
+
+def _hosts(value: str) -> tuple[str, ...]:
+    return tuple(part.strip().lower() for part in value.split(",") if part.strip())
+
+
+def setting(env: str, default: T, doc: str, parse: Callable[[str], T], *, secret: bool = False) -> T:
+    meta = {"meta": Meta(env, doc, parse, secret)}
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Immutable; `sources` says where each value came from (default, environment, option)."""
+
+    data_dir: Path = setting("SERVICE_DATA_DIR", Path("data"), "Folder of the database, the keys and the vault.", Path)
+    database_url: str = setting(
+        "SERVICE_DATABASE_URL", "", "PostgreSQL address; empty means SQLite in the data folder.", _text, secret=True
+    )
+    host: str = setting("SERVICE_HOST", "127.0.0.1", "Address that the service listens on.", _text)
+    gateway_port: int = setting(
+        "SERVICE_GATEWAY_PORT", 8080, "Port of the gateway; 0 takes a free one.", _number(0, 65535, int)
+    )
+    shared_key: str = setting(
+        "MCP_API_KEY", "", "Key with full permissions, used when no SERVICE_API_KEY_<NAME> loads.", _text, secret=True
+    )
+    node_env: str = setting("NODE_ENV", "production", "`development` permits SKIP_AUTH and well-known keys.", _text)
+    skip_auth: bool = setting(
+        "SKIP_AUTH", False, "In development, on loopback only: every request is an admin's.", _flag
+    )
+    rate_limit: int = setting(
+        "SERVICE_RATE_LIMIT_PER_MINUTE", 100, "Requests per minute and key; 0 switches it off.", _number(0, 1e9, int)
+    )
+    max_body_mb: int = setting("SERVICE_MAX_BODY_MB", 10, "Largest request body, in MB.", _number(1, 1024, int))
+    max_streams: int = setting(
+        "SERVICE_MAX_STREAMS_PER_KEY", 100, "Open event streams per key at most.", _number(1, 1e6, int)
+    )
+    alpha: float = setting(
+        "SERVICE_HEBBIAN_ROUTING_ALPHA", 0.3, "Share of the Hebbian weight in the ranking.", _number(0, 1, float)
+    )
+    beta: float = setting("SERVICE_HEBBIAN_ROUTING_BETA", 0.0, "Share of trust in the ranking.", _number(0, 1, float))
+    trust_floor: float = setting(
+        "SERVICE_ROUTING_TRUST_FLOOR", 0.0, "Agents below it are not routed to; 0 is off.", _number(0, 1, float)
+    )
+    builtin_agents: bool = setting(
+        "SERVICE_BUILTIN_AGENTS", True, "Register the agents that need no set-up at start.", _flag
+    )
+    max_attempts: int = setting(
+        "SERVICE_TASK_MAX_ATTEMPTS", 5, "Claims of one task before a lost lease fails it.", _number(1, 100, int)
+    )
+    concurrency: int = setting(
+        "SERVICE_AGENT_CONCURRENCY", 32, "Tasks that one agent runs at a time inside the service.", _number(1, 1000, int)
+    )
+    outbound_allow: tuple[str, ...] = setting(
+        "SERVICE_OUTBOUND_ALLOW", (), "Private hosts (host or host:port, comma separated) that agents' endpoints may be on.", _hosts
+    )
+    snapshot_refresh: float = setting(
+        "SERVICE_SNAPSHOT_REFRESH_SECONDS", 1.0, "How often changes of other processes are read.", _number(0.05, 3600, float)
+    )
+    log_level: str = setting("SERVICE_LOG_LEVEL", "info", "debug, info, warning or error.", _text)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def development(self) -> bool:
+        return self.node_env == "development"
+
+    @property
+    def loopback(self) -> bool:
+        return self.host in {"127.0.0.1", "localhost", "::1"}
+
+
+def metas() -> dict[str, Meta]:
+    """Field name to its description, in order."""
+    return {f.name: f.metadata["meta"] for f in fields(Settings) if "meta" in f.metadata}
+
+
+def load(environ: Mapping[str, str], options: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from the environment; options of the command line win. Raises StartRefused."""
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, meta in metas().items():
+        option = (options or {}).get(name)
+        if option is not None:
+            values[name], sources[name] = option, "option"
+        elif meta.env in environ:
+            values[name], sources[name] = _parse(meta, environ[meta.env]), "environment"
+        else:
+            sources[name] = "default"
+    settings = Settings(**values, sources=sources)
+    _check_together(settings)
+    return settings
+
+
+def _parse(meta: Meta, text: str) -> Any:
+    try:
+        return meta.parse(text.strip())
+    except ValueError as error:
+        shown = "" if meta.secret else f" (it is {text!r})"
+        raise StartRefused(f"{meta.env} {error}{shown}.") from None
+
+
+def _check_together(settings: Settings) -> None:
+    if settings.alpha + settings.beta > 1:
+        raise StartRefused(
+            "SERVICE_HEBBIAN_ROUTING_ALPHA and SERVICE_HEBBIAN_ROUTING_BETA may add up to 1 at most "
+            f"(they are {settings.alpha:g} and {settings.beta:g})."
+        )
+    if settings.development and settings.skip_auth and not settings.loopback:
+        raise StartRefused(
+            f"SKIP_AUTH=true is for loopback only, and the service is to listen on {settings.host}: "
+            "unset SKIP_AUTH, or listen on 127.0.0.1."
+        )

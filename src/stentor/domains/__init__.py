@@ -1,0 +1,1 @@
+"""The parts of the control plane. Inside each: api -> service -> store -> model; only api knows HTTP."""

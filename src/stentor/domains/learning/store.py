@@ -1,0 +1,156 @@
+"""SQL of learning."""
+
+from __future__ import annotations
+
+from stentor.core import ids
+from stentor.core.db import Sql, Tx
+from stentor.domains.learning.model import SENTINEL_THRESHOLD, Alert, Connection, Entry, Weight
+
+_W = "agent_id, task_type, weight, mean_ms, samples, recent, updated_at"
+_ONE = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id and task_type = :task_type")  # noqa: S608
+_OF_AGENT = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id order by task_type")  # noqa: S608
+_CHANGED = Sql(f"select {_W} from hebbian_weights where updated_at >= :since")  # noqa: S608
+_PUT = Sql(
+    """insert into hebbian_weights (agent_id, task_type, weight, mean_ms, samples, recent, updated_at)
+    values (:agent_id, :task_type, :weight, :mean_ms, :samples, :recent, :updated_at)
+    on conflict (agent_id, task_type) do update set weight = excluded.weight, mean_ms = excluded.mean_ms,
+        samples = excluded.samples, recent = excluded.recent, updated_at = excluded.updated_at"""
+)
+_ENTER = Sql(
+    """insert into hebbian_history (entry_id, agent_id, task_type, tenant, task_id, epoch, delta, result,
+        weight_before, weight_after, happened_at)
+    values (:entry_id, :agent_id, :task_type, :tenant, :task_id, :epoch, :delta, :result,
+        :weight_before, :weight_after, :now)"""
+)
+_HISTORY = Sql(
+    """select happened_at, task_type, delta, result, weight_before, weight_after from hebbian_history
+    where agent_id = :agent_id order by entry_id desc limit :limit"""
+)
+_TOTAL = Sql("select coalesce(sum(samples), 0) from hebbian_weights where agent_id = :agent_id")
+_CONNECTION = Sql(
+    """select agent1, agent2, weight, updated_at from hebbian_connections
+    where tenant = :tenant and low = :low and high = :high"""
+)
+_CONNECTIONS = Sql(
+    """select agent1, agent2, weight, updated_at from hebbian_connections
+    where tenant = :tenant order by low, high limit :limit"""
+)
+_CONNECT = Sql(
+    """insert into hebbian_connections (tenant, low, high, agent1, agent2, weight, updated_at)
+    values (:tenant, :low, :high, :agent1, :agent2, :weight, :now)
+    on conflict (tenant, low, high) do update set weight = excluded.weight, updated_at = excluded.updated_at"""
+)
+_ALERT = (
+    "select alert_id, agent_id, task_type, rate, threshold, samples, opened_at, resolved_at from sentinel_alerts"
+)
+_OPEN_ALERT = Sql(f"{_ALERT} where agent_id = :agent_id and task_type = :task_type and resolved_at is null")
+_ALERTS = Sql(f"{_ALERT} order by alert_id desc limit :limit")
+_OPEN_ALERTS = Sql(f"{_ALERT} where resolved_at is null order by alert_id desc limit :limit")
+_RAISE = Sql(
+    """insert into sentinel_alerts (alert_id, agent_id, task_type, rate, threshold, samples, opened_at)
+    values (:alert_id, :agent_id, :task_type, :rate, :threshold, :samples, :now)"""
+)
+_RESOLVE = Sql("update sentinel_alerts set resolved_at = :now where alert_id = :alert_id and resolved_at is null")
+
+
+def find(tx: Tx, agent_id: str, task_type: str) -> Weight | None:
+    row = tx.row(_ONE, agent_id=agent_id, task_type=task_type)
+    return Weight(*row) if row else None
+
+
+def of_agent(tx: Tx, agent_id: str) -> list[Weight]:
+    return [Weight(*row) for row in tx.rows(_OF_AGENT, agent_id=agent_id)]
+
+
+def changed_since(tx: Tx, since: int) -> list[Weight]:
+    return [Weight(*row) for row in tx.rows(_CHANGED, since=since)]
+
+
+def put(tx: Tx, weight: Weight) -> None:
+    tx.run(
+        _PUT,
+        agent_id=weight.agent_id,
+        task_type=weight.task_type,
+        weight=weight.weight,
+        mean_ms=weight.mean_ms,
+        samples=weight.samples,
+        recent=weight.recent,
+        updated_at=weight.updated_at,
+    )
+
+
+def enter(
+    tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float, *, success: bool
+) -> None:
+    """One history line. The unique index refuses a second one for the same attempt."""
+    tx.run(
+        _ENTER,
+        entry_id=ids.new_id(),
+        agent_id=weight.agent_id,
+        task_type=weight.task_type,
+        tenant=tenant,
+        task_id=task_id,
+        epoch=epoch,
+        delta=1 if success else -1,
+        result="success" if success else "failure",
+        weight_before=before,
+        weight_after=weight.weight,
+        now=weight.updated_at,
+    )
+
+
+def history(tx: Tx, agent_id: str, limit: int) -> tuple[list[Entry], int]:
+    """The newest entries first, and how many there are in all."""
+    entries = [Entry(*row) for row in tx.rows(_HISTORY, agent_id=agent_id, limit=limit)]
+    total = tx.row(_TOTAL, agent_id=agent_id)
+    return entries, int(total[0]) if total else 0
+
+
+def connection(tx: Tx, tenant: str, one: str, other: str) -> Connection | None:
+    low, high = sorted((one, other))
+    row = tx.row(_CONNECTION, tenant=tenant, low=low, high=high)
+    return Connection(*row) if row else None
+
+
+def connections(tx: Tx, tenant: str, limit: int) -> list[Connection]:
+    return [Connection(*row) for row in tx.rows(_CONNECTIONS, tenant=tenant, limit=limit)]
+
+
+def connect(tx: Tx, tenant: str, link: Connection) -> None:
+    low, high = sorted((link.agent1, link.agent2))
+    tx.run(
+        _CONNECT,
+        tenant=tenant,
+        low=low,
+        high=high,
+        agent1=link.agent1,
+        agent2=link.agent2,
+        weight=link.weight,
+        now=link.updated_at,
+    )
+
+
+def open_alert(tx: Tx, agent_id: str, task_type: str) -> Alert | None:
+    row = tx.row(_OPEN_ALERT, agent_id=agent_id, task_type=task_type)
+    return Alert(*row) if row else None
+
+
+def alerts(tx: Tx, *, open_only: bool, limit: int) -> list[Alert]:
+    return [Alert(*row) for row in tx.rows(_OPEN_ALERTS if open_only else _ALERTS, limit=limit)]
+
+
+def raise_alert(tx: Tx, weight: Weight, rate: float) -> None:
+    tx.run(
+        _RAISE,
+        alert_id=ids.new_id(),
+        agent_id=weight.agent_id,
+        task_type=weight.task_type,
+        rate=rate,
+        threshold=SENTINEL_THRESHOLD,
+        samples=len(weight.recent),
+        now=tx.now,
+    )
+
+
+def resolve_alert(tx: Tx, alert_id: str) -> None:
+    tx.run(_RESOLVE, alert_id=alert_id, now=tx.now)

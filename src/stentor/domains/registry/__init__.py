@@ -1,0 +1,1 @@
+"""The registry: agents with their scores, trust tier, status and violations."""

@@ -1,0 +1,104 @@
+"""Agents and their violations, as values. Source: core contract, "Agent" and "Violation"."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+import msgspec
+
+TrustTier = Literal["auto", "monitored", "human"]
+Status = Literal["active", "suspended", "quarantined"]
+RuntimeKind = Literal["worker", "builtin", "http"]
+ViolationType = Literal["unauthorized_tool", "unauthorized_path", "rate_limit", "missing_capability", "unsafe_network"]
+
+DEFAULT_SCORE = 0.5
+QUARANTINE_AT = 3
+"""The violation that quarantines an active agent."""
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """One allowed tool. `paths` are globs; `rate_limit` is calls per minute, 0 for no limit."""
+
+    name: str
+    paths: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    rate_limit: int = 0
+
+
+class Network(msgspec.Struct, frozen=True):
+    allowlist: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+
+
+class Whitelist(msgspec.Struct, frozen=True):
+    """What an agent may touch; what is not named is denied."""
+
+    tools: tuple[Tool, ...] = ()
+    network: Network = Network()
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """How an agent does its work. `name` and `options` are for builtin, `endpoint` for http."""
+
+    kind: RuntimeKind = "worker"
+    name: str | None = None
+    endpoint: str | None = None
+    options: dict[str, Any] = {}
+
+
+class Agent(msgspec.Struct, frozen=True, dict=True):
+    """A registered agent. Times in microseconds."""
+
+    agent_id: str
+    tenant: str
+    name: str
+    capabilities: tuple[str, ...]
+    alignment_score: float
+    accuracy_score: float
+    efficiency_score: float
+    trust_tier: TrustTier
+    status: Status
+    runtime: Runtime
+    sandbox_whitelist: Whitelist
+    key_name: str | None
+    violation_count: int
+    status_reason: str | None
+    created_at: int
+    updated_at: int
+
+    @cached_property
+    def composite(self) -> float:
+        """0.4 alignment + 0.4 accuracy + 0.2 efficiency, in [0,1]."""
+        return 0.4 * self.alignment_score + 0.4 * self.accuracy_score + 0.2 * self.efficiency_score
+
+    @cached_property
+    def abilities(self) -> frozenset[str]:
+        return frozenset(self.capabilities)
+
+    @property
+    def quarantined(self) -> bool:
+        return self.status == "quarantined"
+
+
+class Violation(msgspec.Struct, frozen=True):
+    violation_id: str
+    type: ViolationType
+    details: str
+    happened_at: int
+    cleared_at: int | None
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """A change of scores; None leaves one as it is."""
+
+    alignment_score: float | None = None
+    accuracy_score: float | None = None
+    efficiency_score: float | None = None
+
+
+def after_violation(agent: Agent) -> tuple[int, Status]:
+    """Count and status after one more violation: the third quarantines an active agent."""
+    count = agent.violation_count + 1
+    quarantine = agent.status == "active" and count >= QUARANTINE_AT
+    return count, "quarantined" if quarantine else agent.status

@@ -1,0 +1,215 @@
+"""Use cases of the registry."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+
+from stentor.core import ids
+from stentor.core.clock import Clock
+from stentor.core.db import Database, Tx
+from stentor.core.errors import Conflict, NotFound
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.registry import model, store
+from stentor.domains.registry.model import (
+    Agent,
+    Runtime,
+    Scores,
+    Status,
+    TrustTier,
+    Violation,
+    ViolationType,
+    Whitelist,
+)
+from stentor.domains.registry.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+
+class AgentDraft(msgspec.Struct, frozen=True):
+    """A registration as it was asked for."""
+
+    name: str
+    capabilities: tuple[str, ...] = ()
+    alignment_score: float = model.DEFAULT_SCORE
+    accuracy_score: float = model.DEFAULT_SCORE
+    efficiency_score: float = model.DEFAULT_SCORE
+    trust_tier: TrustTier = "monitored"
+    runtime: Runtime = Runtime()
+    sandbox_whitelist: Whitelist = Whitelist()
+    key_name: str | None = None
+
+
+class Registry:
+    def __init__(self, db: Database, clock: Clock, runlog: RunLog) -> None:
+        self._db = db
+        self._clock = clock
+        self._runlog = runlog
+        self.snapshot = Snapshot()
+
+    async def refresh(self, since: int) -> None:
+        """Read what changed since. A malformed record is logged and left out: it is never routed to."""
+        good, bad = await self._db.read(lambda tx: store.changed_since(tx, since))
+        for agent in good:
+            self.snapshot.put(agent)
+        for error in bad:
+            log.error("%s", error.message)
+
+    async def register(self, tenant: str, draft: AgentDraft, by: str) -> Agent:
+        def work(tx: Tx) -> Agent:
+            fields = {name: getattr(draft, name) for name in draft.__struct_fields__}
+            agent = Agent(
+                agent_id=ids.new_id(),
+                tenant=tenant,
+                status="active",
+                violation_count=0,
+                status_reason=None,
+                created_at=tx.now,
+                updated_at=tx.now,
+                **fields,
+            )
+            store.insert(tx, agent)
+            meta = {"agent_id": agent.agent_id, "name": agent.name, "capabilities": agent.capabilities, "by": by}
+            self._record(tx, agent, "agent_registered", f"Agent {agent.name} registered.", meta)
+            return agent
+
+        return await self._db.write(work)
+
+    async def get(self, tenant: str, agent_id: str) -> tuple[Agent, int | None]:
+        """The agent and the time of its last task. Raises NotFound."""
+
+        def read(tx: Tx) -> tuple[Agent, int | None]:
+            return _require(tx, tenant, agent_id), store.last_task(tx, tenant, agent_id)
+
+        return await self._db.read(read)
+
+    def list(
+        self, tenant: str, *, capability: str | None, status: str | None, trust_tier: str | None
+    ) -> list[Agent]:
+        """The tenant's agents that match, oldest first; from the snapshot."""
+        found = self.snapshot.capable(tenant, (capability,) if capability is not None else ())
+        matching = [
+            agent
+            for agent in found
+            if (status is None or agent.status == status) and (trust_tier is None or agent.trust_tier == trust_tier)
+        ]
+        return sorted(matching, key=lambda agent: (agent.created_at, agent.agent_id))
+
+    async def rescore(self, tenant: str, agent_id: str, scores: Scores, by: str) -> Agent:
+        """Change some of the three scores."""
+        changes = {k: v for k, v in msgspec.structs.asdict(scores).items() if v is not None}
+        return await self._change(
+            tenant, agent_id, lambda agent: changes, "agent_updated", "Scores changed.", {**changes, "by": by}
+        )
+
+    async def suspend(self, tenant: str, agent_id: str, reason: str, by: str) -> Agent:
+        """Raises Conflict unless the agent is active."""
+        return await self._move(tenant, agent_id, {"active"}, "suspended", reason, by)
+
+    async def activate(self, tenant: str, agent_id: str, by: str) -> Agent:
+        """Lifts a suspension. Quarantine is lifted only by clearing the violations."""
+        return await self._move(tenant, agent_id, {"suspended"}, "active", None, by)
+
+    async def clear_violations(
+        self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: str
+    ) -> Agent:
+        """Count to 0, quarantine lifted, tier overridden; a suspension stays."""
+
+        def change(agent: Agent) -> dict[str, Any]:
+            status = "active" if agent.quarantined else agent.status
+            reason = None if agent.quarantined else agent.status_reason
+            return {"violation_count": 0, "status": status, "status_reason": reason, "trust_tier": tier}
+
+        meta = {"override_tier": tier, "rationale": rationale, "by": by}
+        return await self._change(
+            tenant,
+            agent_id,
+            change,
+            "agent_status_changed",
+            "Violations cleared.",
+            meta,
+            also=lambda tx: store.clear_violations(tx, agent_id),
+        )
+
+    async def violations(
+        self, tenant: str, agent_id: str, *, cleared: bool
+    ) -> tuple[Agent, list[Violation]]:
+        def read(tx: Tx) -> tuple[Agent, list[Violation]]:
+            return _require(tx, tenant, agent_id), store.violations(tx, agent_id, cleared=cleared)
+
+        return await self._db.read(read)
+
+    def violate(
+        self,
+        tx: Tx,
+        agent: Agent,
+        kind: ViolationType,
+        details: str,
+        *,
+        task_id: str | None = None,
+        parent: str | None = None,
+    ) -> Agent:
+        """Record a violation inside the transaction of the denial; the third quarantines."""
+        violation = store.record_violation(tx, agent.agent_id, kind, details)
+        count, status = model.after_violation(agent)
+        reason = f"{count} violations" if status != agent.status else agent.status_reason
+        changed = msgspec.structs.replace(
+            agent, violation_count=count, status=status, status_reason=reason, updated_at=tx.now
+        )
+        store.update(tx, changed)
+        meta = {"violation_id": violation.violation_id, "type": kind, "violation_count": count}
+        drafts = [Draft("violation_recorded", "registry", details, meta, agent_id=agent.agent_id)]
+        if status != agent.status:
+            meta = {"from": agent.status, "to": status, "by": "system"}
+            message = f"Agent {agent.name} quarantined."
+            drafts.append(Draft("agent_status_changed", "registry", message, meta, agent_id=agent.agent_id))
+        self._runlog.append(tx, agent.tenant, drafts, task_id=task_id, parent=parent)
+        tx.after_commit(lambda: self.snapshot.put(changed))
+        return changed
+
+    async def _move(
+        self, tenant: str, agent_id: str, sources: Collection[Status], target: Status, reason: str | None, by: str
+    ) -> Agent:
+        def change(agent: Agent) -> dict[str, Any]:
+            if agent.status not in sources:
+                raise Conflict(f"The agent is {agent.status}, so it cannot become {target}.")
+            return {"status": target, "status_reason": reason}
+
+        meta = {"to": target, "reason": reason, "by": by}
+        return await self._change(tenant, agent_id, change, "agent_status_changed", f"Agent {target}.", meta)
+
+    async def _change(
+        self,
+        tenant: str,
+        agent_id: str,
+        change: Callable[[Agent], dict[str, Any]],
+        event: Any,
+        message: str,
+        meta: dict[str, Any],
+        also: Callable[[Tx], None] | None = None,
+    ) -> Agent:
+        def work(tx: Tx) -> Agent:
+            agent = _require(tx, tenant, agent_id)
+            changed = msgspec.structs.replace(agent, **change(agent), updated_at=max(tx.now, agent.updated_at + 1))
+            store.update(tx, changed)
+            if also is not None:
+                also(tx)
+            self._record(tx, changed, event, message, meta)
+            return changed
+
+        return await self._db.write(work)
+
+    def _record(self, tx: Tx, agent: Agent, event: Any, message: str, meta: dict[str, Any]) -> None:
+        draft = Draft(event, "registry", message, meta, agent_id=agent.agent_id)
+        self._runlog.append(tx, agent.tenant, [draft])
+        tx.after_commit(lambda: self.snapshot.put(agent))
+
+
+def _require(tx: Tx, tenant: str, agent_id: str) -> Agent:
+    agent = store.find(tx, tenant, agent_id)
+    if agent is None:
+        raise NotFound(f"No agent has the id {agent_id!r}.")
+    return agent

@@ -1,0 +1,75 @@
+"""All agents in memory, by id and by capability: what routing reads instead of the database.
+
+The cost of a look-up depends on the agents that have the capability, not on all that are registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stentor.domains.registry.model import Agent
+
+
+class Snapshot:
+    def __init__(self) -> None:
+        self._by_id: dict[str, Agent] = {}
+        self._by_tenant: dict[str, dict[str, Agent]] = {}
+        self._by_capability: dict[str, dict[str, dict[str, Agent]]] = {}
+        self._by_key: dict[tuple[str, str], dict[str, Agent]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def put(self, agent: Agent) -> None:
+        """Add an agent or replace what was known of it; an older record never replaces a newer."""
+        known = self._by_id.get(agent.agent_id)
+        if known is not None:
+            if known.updated_at > agent.updated_at:
+                return
+            self._drop(known)
+        self._by_id[agent.agent_id] = agent
+        self._by_tenant.setdefault(agent.tenant, {})[agent.agent_id] = agent
+        for capability in agent.capabilities:
+            tenants = self._by_capability.setdefault(capability, {})
+            tenants.setdefault(agent.tenant, {})[agent.agent_id] = agent
+        if agent.key_name is not None:
+            self._by_key.setdefault((agent.tenant, agent.key_name), {})[agent.agent_id] = agent
+
+    def _drop(self, agent: Agent) -> None:
+        for capability in agent.capabilities:
+            self._by_capability[capability][agent.tenant].pop(agent.agent_id, None)
+        if agent.key_name is not None:
+            self._by_key[agent.tenant, agent.key_name].pop(agent.agent_id, None)
+
+    def get(self, tenant: str, agent_id: str) -> Agent | None:
+        """An agent of this tenant; a foreign one does not exist."""
+        agent = self._by_id.get(agent_id)
+        return agent if agent is not None and agent.tenant == tenant else None
+
+    def capable(self, tenant: str, capabilities: Iterable[str]) -> list[Agent]:
+        """The tenant's agents that have all the capabilities."""
+        wanted = frozenset(capabilities)
+        if not wanted:
+            return list(self._by_tenant.get(tenant, {}).values())
+        pools = [self._by_capability.get(c, {}).get(tenant, {}) for c in wanted]
+        smallest = min(pools, key=len)
+        if len(wanted) == 1:
+            return list(smallest.values())
+        return [agent for agent in smallest.values() if wanted <= agent.abilities]
+
+    def capable_elsewhere(self, tenant: str, capabilities: Iterable[str]) -> bool:
+        """Whether another tenant has an agent with all the capabilities."""
+        wanted = frozenset(capabilities)
+        tenants = (
+            set.intersection(*(set(self._by_capability.get(c, ())) for c in wanted))
+            if wanted
+            else set(self._by_tenant)
+        )
+        return any(self.capable(other, wanted) for other in tenants - {tenant})
+
+    def of_key(self, tenant: str, key_name: str) -> list[Agent]:
+        """The agents that were registered with the name of a key."""
+        return list(self._by_key.get((tenant, key_name), {}).values())
+
+    def of_tenant(self, tenant: str) -> list[Agent]:
+        return list(self._by_tenant.get(tenant, {}).values())

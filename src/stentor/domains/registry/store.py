@@ -1,0 +1,117 @@
+"""SQL of the registry. Rows become typed records or raise RegistryRecordError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.core import ids, jsontext
+from stentor.core.db import Sql, Tx
+from stentor.core.errors import RegistryRecordError
+from stentor.domains.registry.model import Agent, Runtime, Violation, ViolationType, Whitelist
+
+_COLUMNS = (
+    "agent_id, tenant, name, capabilities, alignment_score, accuracy_score, efficiency_score, trust_tier, "
+    "status, runtime, sandbox_whitelist, key_name, violation_count, status_reason, created_at, updated_at"
+)
+_FIELDS = tuple(_COLUMNS.split(", "))
+_ONE = Sql(f"select {_COLUMNS} from agents where tenant = :tenant and agent_id = :agent_id")  # noqa: S608
+_CHANGED = Sql(f"select {_COLUMNS} from agents where updated_at >= :since")  # noqa: S608
+_INSERT = Sql(
+    f"insert into agents ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})"  # noqa: S608
+)
+_UPDATE = Sql(
+    """update agents set alignment_score = :alignment_score, accuracy_score = :accuracy_score,
+        efficiency_score = :efficiency_score, trust_tier = :trust_tier, status = :status,
+        violation_count = :violation_count, status_reason = :status_reason, updated_at = :updated_at
+    where tenant = :tenant and agent_id = :agent_id"""
+)
+_LAST_TASK = Sql(
+    "select max(created_at) from tasks where tenant = :tenant and assigned_agent = :agent_id"
+)
+_VIOLATION = "select violation_id, type, details, happened_at, cleared_at from violations where agent_id = :agent_id"
+_VIOLATIONS = Sql(f"{_VIOLATION} and cleared_at is null order by violation_id")
+_ALL_VIOLATIONS = Sql(f"{_VIOLATION} order by violation_id")
+_RECORD = Sql(
+    """insert into violations (violation_id, agent_id, type, details, happened_at)
+    values (:violation_id, :agent_id, :type, :details, :now)"""
+)
+_CLEAR = Sql("update violations set cleared_at = :now where agent_id = :agent_id and cleared_at is null")
+
+_capabilities = msgspec.json.Decoder(tuple[str, ...])
+_runtime = msgspec.json.Decoder(Runtime)
+_whitelist = msgspec.json.Decoder(Whitelist)
+
+
+def find(tx: Tx, tenant: str, agent_id: str) -> Agent | None:
+    row = tx.row(_ONE, tenant=tenant, agent_id=agent_id)
+    return _agent(row) if row else None
+
+
+def changed_since(tx: Tx, since: int) -> tuple[list[Agent], list[RegistryRecordError]]:
+    """The agents changed since, and an error for each record that is malformed."""
+    good: list[Agent] = []
+    bad: list[RegistryRecordError] = []
+    for row in tx.rows(_CHANGED, since=since):
+        try:
+            good.append(_agent(row))
+        except RegistryRecordError as error:
+            bad.append(error)
+    return good, bad
+
+
+def insert(tx: Tx, agent: Agent) -> None:
+    tx.run(_INSERT, **_params(agent))
+
+
+def update(tx: Tx, agent: Agent) -> None:
+    """Writes scores, tier, status, count and reason; the rest of an agent never changes."""
+    params = _params(agent)
+    for fixed in ("name", "capabilities", "runtime", "sandbox_whitelist", "key_name", "created_at"):
+        del params[fixed]
+    tx.run(_UPDATE, **params)
+
+
+def last_task(tx: Tx, tenant: str, agent_id: str) -> int | None:
+    row = tx.row(_LAST_TASK, tenant=tenant, agent_id=agent_id)
+    return row[0] if row else None
+
+
+def violations(tx: Tx, agent_id: str, *, cleared: bool = False) -> list[Violation]:
+    """The violations that count now, oldest first; with `cleared` all that ever were."""
+    rows = tx.rows(_ALL_VIOLATIONS if cleared else _VIOLATIONS, agent_id=agent_id)
+    return [Violation(*row) for row in rows]
+
+
+def record_violation(tx: Tx, agent_id: str, kind: ViolationType, details: str) -> Violation:
+    violation = Violation(ids.new_id(), kind, details, tx.now, None)
+    tx.run(
+        _RECORD, violation_id=violation.violation_id, agent_id=agent_id, type=kind, details=details, now=tx.now
+    )
+    return violation
+
+
+def clear_violations(tx: Tx, agent_id: str) -> None:
+    tx.run(_CLEAR, agent_id=agent_id, now=tx.now)
+
+
+def _agent(row: tuple[Any, ...]) -> Agent:
+    values = dict(zip(_FIELDS, row, strict=True))
+    try:
+        values["capabilities"] = _capabilities.decode(values["capabilities"])
+        values["runtime"] = _runtime.decode(values["runtime"])
+        values["sandbox_whitelist"] = _whitelist.decode(values["sandbox_whitelist"])
+        return msgspec.convert(values, Agent)
+    except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
+        raise RegistryRecordError(
+            f"The stored record of agent {values['agent_id']} is malformed: {error}.",
+            {"agent_id": str(values["agent_id"])},
+        ) from error
+
+
+def _params(agent: Agent) -> dict[str, Any]:
+    params = {name: getattr(agent, name) for name in _FIELDS}
+    for structured in ("capabilities", "runtime", "sandbox_whitelist"):
+        params[structured] = jsontext.dump(params[structured])
+    return params

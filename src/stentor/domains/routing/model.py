@@ -1,0 +1,205 @@
+"""Admission and ranking as pure functions over frozen values.
+
+Fails closed: a candidate that any check refuses is out, and a request without a candidate is denied
+with the code of the furthest check that any of them reached. Source: core contract, "Routing rules".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stentor.core.errors import (
+    AgentUnavailable,
+    AuthorityDenied,
+    CapabilityUnavailable,
+    PreferredAgentIneligible,
+    RoutingDenied,
+    TenantDenied,
+    TrustFloorExcludedAll,
+)
+from stentor.domains.registry.model import Agent
+
+NEUTRAL = 0.5
+"""The prior for a missing Hebbian record or trust score."""
+
+RECORDED = 50
+"""Candidates and denials that a decision lists one by one."""
+
+CHECKS: tuple[type[RoutingDenied], ...] = (
+    CapabilityUnavailable,
+    TenantDenied,
+    AgentUnavailable,
+    AuthorityDenied,
+    TrustFloorExcludedAll,
+)
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """`alpha` weighs the Hebbian term, `beta` trust, the rest goes to the composite score."""
+
+    alpha: float = 0.3
+    beta: float = 0.0
+    trust_floor: float = 0.0
+
+
+class Authority(msgspec.Struct, frozen=True):
+    """What the caller may delegate. `capabilities` None means all; `active` false means nothing."""
+
+    active: bool = True
+    capabilities: frozenset[str] | None = None
+
+
+class Request(msgspec.Struct, frozen=True):
+    tenant: str
+    task_type: str
+    capabilities: tuple[str, ...]
+    authority: Authority = Authority()
+    preferred: str | None = None
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """An agent as routing sees it: `weight` is its Hebbian weight or None, `trust` its score or None."""
+
+    agent: Agent
+    weight: float | None
+    trust: float | None
+
+
+class Ranked(msgspec.Struct, frozen=True):
+    """The terms of the formula for one candidate, each in [0,1]."""
+
+    agent_id: str
+    name: str
+    composite: float
+    hebbian: float
+    trust: float
+    blended: float
+
+
+class Denied(msgspec.Struct, frozen=True):
+    agent_id: str
+    name: str
+    code: str
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Who was chosen and why, as it stands in the run log."""
+
+    agent_id: str
+    agent_name: str
+    capability: tuple[str, ...]
+    alpha: float
+    beta: float
+    trust_floor: float
+    trust_available: bool
+    candidates: tuple[Ranked, ...]
+    candidates_total: int
+    denied: tuple[Denied, ...]
+    denied_total: int
+    preferred: bool
+    duration_us: int = 0
+
+
+def refusal(request: Request, candidate: Candidate, policy: Policy) -> type[RoutingDenied] | None:
+    """The first check that refuses this candidate, or None."""
+    agent = candidate.agent
+    if not agent.abilities.issuperset(request.capabilities):
+        return CapabilityUnavailable
+    if agent.tenant != request.tenant:
+        return TenantDenied
+    if agent.status != "active":
+        return AgentUnavailable
+    if not _delegable(request):
+        return AuthorityDenied
+    if policy.trust_floor > 0 and (NEUTRAL if candidate.trust is None else candidate.trust) < policy.trust_floor:
+        return TrustFloorExcludedAll
+    return None
+
+
+def _delegable(request: Request) -> bool:
+    authority = request.authority
+    if not authority.active:
+        return False
+    return authority.capabilities is None or authority.capabilities.issuperset(request.capabilities)
+
+
+def decide(
+    request: Request, candidates: Sequence[Candidate], policy: Policy, *, trust_available: bool = True
+) -> Decision:
+    """Admit, rank and choose. Raises the RoutingDenied of the furthest check when nobody is left."""
+    if not trust_available:
+        policy = Policy(policy.alpha, 0.0, 0.0)
+    admitted: list[Candidate] = []
+    refused: list[tuple[Agent, type[RoutingDenied]]] = []
+    for candidate in candidates:
+        reason = refusal(request, candidate, policy)
+        if reason is None:
+            admitted.append(candidate)
+        else:
+            refused.append((candidate.agent, reason))
+    if not admitted:
+        raise denial(request, refused)
+    ranked = rank(admitted, policy)
+    best = ranked[0]
+    return Decision(
+        best.agent_id,
+        best.name,
+        request.capabilities,
+        policy.alpha,
+        policy.beta,
+        policy.trust_floor,
+        trust_available,
+        tuple(ranked[:RECORDED]),
+        len(ranked),
+        _denied(refused),
+        len(refused),
+        request.preferred is not None,
+    )
+
+
+def rank(candidates: Sequence[Candidate], policy: Policy) -> list[Ranked]:
+    """Best first: blended score, then composite, then name, then id."""
+    alpha, beta = policy.alpha, policy.beta
+    gamma = 1 - alpha - beta
+    largest = max((c.weight for c in candidates if c.weight is not None), default=None)
+    ranked = []
+    for candidate in candidates:
+        agent = candidate.agent
+        composite = agent.composite
+        hebbian = NEUTRAL if candidate.weight is None or not largest else candidate.weight / largest
+        trust = NEUTRAL if candidate.trust is None else candidate.trust
+        blended = gamma * composite + alpha * hebbian + beta * trust
+        ranked.append(Ranked(agent.agent_id, agent.name, composite, hebbian, trust, blended))
+    ranked.sort(key=_order)
+    return ranked
+
+
+def _order(ranked: Ranked) -> tuple[float, float, str, str]:
+    return -ranked.blended, -ranked.composite, ranked.name, ranked.agent_id
+
+
+def denial(request: Request, refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> RoutingDenied:
+    """The error for a request that nobody may take. Names no agent of another tenant."""
+    furthest = max((reason for _, reason in refused), key=CHECKS.index, default=CapabilityUnavailable)
+    details: dict[str, Any] = {"required_capabilities": list(request.capabilities)}
+    if request.preferred is not None:
+        details |= {"agent_preference": request.preferred, "reason": furthest.code}
+        return PreferredAgentIneligible("The preferred agent may not take this task.", details)
+    details["denied"] = [msgspec.to_builtins(d) for d in _denied(refused)]
+    return furthest(SENTENCES[furthest], details)
+
+
+def _denied(refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> tuple[Denied, ...]:
+    return tuple(Denied(agent.agent_id, agent.name, reason.code) for agent, reason in refused[:RECORDED])
+
+
+SENTENCES: dict[type[RoutingDenied], str] = {
+    CapabilityUnavailable: "No registered agent has all the required capabilities.",
+    TenantDenied: "The agents with these capabilities belong to another tenant.",
+    AgentUnavailable: "Every agent with these capabilities is suspended or quarantined.",
+    AuthorityDenied: "The caller has no authority to delegate these capabilities.",
+    TrustFloorExcludedAll: "Every agent with these capabilities is below the trust floor.",
+}

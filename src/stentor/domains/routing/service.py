@@ -1,0 +1,80 @@
+"""Brings the candidates together from memory and has the pure functions decide."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core.clock import Clock
+from stentor.core.errors import CapabilityUnavailable, RoutingDenied, TenantDenied
+from stentor.domains.learning.service import LearningView
+from stentor.domains.registry.model import Agent
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.routing import model
+from stentor.domains.routing.model import Authority, Candidate, Decision, Policy, Request
+from stentor.domains.trust.service import TrustView
+
+
+class Routing:
+    """Reads three views in memory; touches no database."""
+
+    def __init__(
+        self, snapshot: Snapshot, learning: LearningView, trust: TrustView, clock: Clock, policy: Policy
+    ) -> None:
+        self._snapshot = snapshot
+        self._learning = learning
+        self._trust = trust
+        self._clock = clock
+        self.policy = policy
+
+    def decide(self, request: Request) -> Decision:
+        """Raises a RoutingDenied. The decision says how long it took, in microseconds."""
+        started = time.perf_counter_ns()
+        now = self._clock.now()
+        agents = self._pool(request)
+        if not agents and request.preferred is None:
+            raise self._nobody(request)
+        candidates = self._candidates(request, agents, now)
+        decision = model.decide(request, candidates, self.policy, trust_available=self._trust.available)
+        return msgspec.structs.replace(decision, duration_us=(time.perf_counter_ns() - started) // 1000)
+
+    def recheck(self, request: Request, agent_id: str) -> RoutingDenied | None:
+        """Admission again, at dispatch, for the agent that was chosen."""
+        agent = self._snapshot.get(request.tenant, agent_id)
+        if agent is None:
+            return model.denial(request, [])
+        policy = self.policy if self._trust.available else Policy(self.policy.alpha)
+        candidate = self._candidates(request, [agent], self._clock.now())[0]
+        reason = model.refusal(request, candidate, policy)
+        return None if reason is None else model.denial(request, [(agent, reason)])
+
+    def authority_of(self, principal: Principal) -> Authority:
+        """An agent whose every registration is suspended or quarantined has nothing to delegate."""
+        if not principal.is_bound_agent:
+            return Authority()
+        own = self._snapshot.of_key(principal.tenant, principal.name)
+        return Authority(active=not own or any(agent.status == "active" for agent in own))
+
+    def _pool(self, request: Request) -> list[Agent]:
+        if request.preferred is None:
+            return self._snapshot.capable(request.tenant, request.capabilities)
+        preferred = self._snapshot.get(request.tenant, request.preferred)
+        return [] if preferred is None else [preferred]
+
+    def _candidates(self, request: Request, agents: list[Agent], now: int) -> list[Candidate]:
+        weights = self._learning.of_type(request.task_type)
+        tenant, score = request.tenant, self._trust.score
+        found = []
+        for agent in agents:
+            weight = weights.get(agent.agent_id)
+            trust = score(tenant, agent.agent_id, now)
+            found.append(Candidate(agent, None if weight is None else weight.at(now), trust))
+        return found
+
+    def _nobody(self, request: Request) -> RoutingDenied:
+        elsewhere = self._snapshot.capable_elsewhere(request.tenant, request.capabilities)
+        reason = TenantDenied if elsewhere else CapabilityUnavailable
+        details = {"required_capabilities": list(request.capabilities)}
+        return reason(model.SENTENCES[reason], details)

@@ -1,0 +1,89 @@
+"""Is an access on the agent's allowlist? Pure, and denied unless something allows it."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from functools import lru_cache
+
+import msgspec
+
+from stentor.core.clock import SECOND
+from stentor.domains.registry.model import Tool, ViolationType, Whitelist
+
+MINUTE = 60 * SECOND
+
+
+class Access(msgspec.Struct, frozen=True):
+    """What an agent asks to do."""
+
+    tool: str
+    operation: str
+    path: str | None = None
+    host: str | None = None
+    port: int | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    type: ViolationType
+    details: str
+
+
+def judge(whitelist: Whitelist, access: Access) -> Tool | Refusal:
+    """The tool that allows the access, or why it is refused. Rates are judged by `spend`."""
+    tool = next((tool for tool in whitelist.tools if tool.name == access.tool), None)
+    if tool is None:
+        return Refusal("unauthorized_tool", f"The tool {access.tool!r} is not on the allowlist.")
+    if access.operation not in tool.operations:
+        return Refusal("missing_capability", f"The tool {tool.name!r} may not {access.operation!r}.")
+    if access.path is not None and not path_allowed(tool, access.path):
+        return Refusal("unauthorized_path", f"The tool {tool.name!r} may not touch {access.path!r}.")
+    if (access.host is not None or access.port is not None) and not network_allowed(whitelist, access):
+        return Refusal("unsafe_network", f"{access.host}:{access.port} is not on the network allowlist.")
+    return tool
+
+
+def path_allowed(tool: Tool, path: str) -> bool:
+    """Whether a glob matches. A path that could mean another place is never matched."""
+    if "\0" in path or "\\" in path or ".." in path.split("/") or posixpath.normpath(path) != path:
+        return False
+    return any(_glob(pattern).match(path) for pattern in tool.paths)
+
+
+@lru_cache(1024)
+def _glob(pattern: str) -> re.Pattern[str]:
+    """`**` crosses folders, `*` and `?` do not."""
+    out, i = [], 0
+    while i < len(pattern):
+        if pattern.startswith("**/", i):
+            out.append("(?:.*/)?")
+            i += 3
+        elif pattern.startswith("**", i):
+            out.append(".*")
+            i += 2
+        else:
+            out.append({"*": "[^/]*", "?": "[^/]"}.get(pattern[i]) or re.escape(pattern[i]))
+            i += 1
+    return re.compile("(?s:" + "".join(out) + r")\Z")
+
+
+def network_allowed(whitelist: Whitelist, access: Access) -> bool:
+    """Exact host or `*.domain`, and the port; both must be given and allowed."""
+    network = whitelist.network
+    if access.host is None or access.port is None or access.port not in network.ports:
+        return False
+    host = access.host.lower().rstrip(".")
+    return any(_host_matches(pattern.lower(), host) for pattern in network.allowlist)
+
+
+def _host_matches(pattern: str, host: str) -> bool:
+    return host.endswith(pattern[1:]) and host != pattern[2:] if pattern.startswith("*.") else host == pattern
+
+
+def spend(rate_limit: int, tokens: float | None, idle: int) -> float | None:
+    """Tokens left after one call from a bucket of `rate_limit` per minute; None when it is empty.
+
+    `tokens` None is a full bucket; `idle` is microseconds since it was last used.
+    """
+    level = rate_limit if tokens is None else min(rate_limit, tokens + max(0, idle) * rate_limit / MINUTE)
+    return level - 1 if level >= 1 else None

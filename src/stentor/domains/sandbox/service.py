@@ -1,0 +1,59 @@
+"""May this agent do this? Denials are violations, and the third one quarantines. Fails closed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stentor.core.db import Database, Tx
+from stentor.core.errors import NotFound
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.registry import store as agents
+from stentor.domains.registry.model import Agent
+from stentor.domains.registry.service import Registry
+from stentor.domains.sandbox import model, store
+from stentor.domains.sandbox.model import Access, Refusal
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    allowed: bool
+    refusal: Refusal | None
+    agent: Agent
+
+
+class Sandbox:
+    def __init__(self, db: Database, registry: Registry, runlog: RunLog) -> None:
+        self._db = db
+        self._registry = registry
+        self._runlog = runlog
+
+    async def authorize(self, tenant: str, agent_id: str, access: Access) -> Verdict:
+        """Judge one access and record it; what is refused is a violation in the same transaction."""
+
+        def work(tx: Tx) -> Verdict:
+            agent = agents.find(tx, tenant, agent_id)
+            if agent is None:
+                raise NotFound(f"No agent has the id {agent_id!r}.")
+            refusal = self._refusal(tx, agent, access)
+            event = "tool_denied" if refusal else "tool_called"
+            message = refusal.details if refusal else f"{access.operation} with {access.tool} allowed."
+            draft = Draft(event, "sandbox", message, msgspec.to_builtins(access), agent_id=agent_id)
+            head = self._runlog.append(tx, tenant, [draft])
+            if refusal and agent.status == "active":
+                agent = self._registry.violate(tx, agent, refusal.type, refusal.details, parent=head)
+            return Verdict(refusal is None, refusal, agent)
+
+        return await self._db.write(work)
+
+    def _refusal(self, tx: Tx, agent: Agent, access: Access) -> Refusal | None:
+        if agent.status != "active":
+            return Refusal("missing_capability", f"The agent is {agent.status}.")
+        judged = model.judge(agent.sandbox_whitelist, access)
+        if isinstance(judged, Refusal):
+            return judged
+        if judged.rate_limit:
+            left = model.spend(judged.rate_limit, *store.bucket(tx, agent.agent_id, judged.name))
+            if left is None:
+                limit = f"more than {judged.rate_limit} calls a minute"
+                return Refusal("rate_limit", f"The tool {judged.name!r} was called {limit}.")
+            store.put_bucket(tx, agent.agent_id, judged.name, left)
+        return None

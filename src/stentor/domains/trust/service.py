@@ -1,0 +1,133 @@
+"""Use cases of trust, and the view of all scores in memory that routing reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from stentor.core.clock import Clock
+from stentor.core.db import Database, Tx
+from stentor.core.errors import NotFound
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.trust import model, store
+from stentor.domains.trust.model import Change, ChangeKind, Entity
+
+RECENT_CHANGES = 50
+
+
+class TrustView:
+    """Scores in memory. `available` turns false when the source cannot be read."""
+
+    def __init__(self) -> None:
+        self._entities: dict[tuple[str, str], Entity] = {}
+        self.available = True
+
+    def put(self, tenant: str, entity: Entity) -> None:
+        self._entities[tenant, entity.entity_id] = entity
+
+    def score(self, tenant: str, entity_id: str, now: int) -> float | None:
+        """The decayed score, or None for an entity without one."""
+        entity = self._entities.get((tenant, entity_id))
+        return None if entity is None else entity.at(now)
+
+
+class Trust:
+    def __init__(self, db: Database, clock: Clock, runlog: RunLog) -> None:
+        self._db = db
+        self._clock = clock
+        self._runlog = runlog
+        self.view = TrustView()
+
+    async def refresh(self, since: int) -> None:
+        """Read what changed since. Fails open: routing goes on without trust and says so."""
+        try:
+            changed = await self._db.read(lambda tx: store.changed_since(tx, since))
+        except Exception:
+            self.view.available = False
+            raise
+        self.view.available = True
+        for tenant, entity in changed:
+            self.view.put(tenant, entity)
+
+    async def get(self, tenant: str, entity_id: str) -> tuple[Entity, float]:
+        """The entity and its score now. Raises NotFound."""
+        entity = await self._db.read(lambda tx: store.find(tx, tenant, entity_id))
+        if entity is None:
+            raise NotFound(f"No trust is recorded for {entity_id!r}.")
+        return entity, entity.at(self._clock.now())
+
+    async def set_score(
+        self, tenant: str, entity_id: str, score: float, entity_type: str, by: str
+    ) -> tuple[Entity, float]:
+        """Sets the score; answers the entity and the delta."""
+
+        def work(tx: Tx) -> tuple[Entity, float]:
+            known = store.find(tx, tenant, entity_id)
+            before = known.at(tx.now) if known else None
+            entity = Entity(entity_id, entity_type, score, tx.now)
+            return self._keep(tx, tenant, entity, "set", before, None, by)
+
+        return await self._db.write(work)
+
+    async def reinforce(
+        self, tenant: str, entity_id: str, kind: ChangeKind, amount: float, by: str
+    ) -> tuple[Entity, float]:
+        """One success or failure; `amount` is positive for both."""
+        return await self._db.write(lambda tx: self.apply(tx, tenant, entity_id, kind, amount, by=by))
+
+    def apply(
+        self,
+        tx: Tx,
+        tenant: str,
+        entity_id: str,
+        kind: ChangeKind,
+        amount: float,
+        *,
+        cause: str | None = None,
+        by: str | None = None,
+    ) -> tuple[Entity, float]:
+        """The same inside a transaction; a `cause` is applied once. `by` writes an event of its own."""
+        known = store.find(tx, tenant, entity_id)
+        before = known.at(tx.now) if known else model.START
+        after = model.moved(before, amount if kind == "success" else -amount)
+        entity = Entity(entity_id, known.entity_type if known else "agent", after, tx.now)
+        return self._keep(tx, tenant, entity, kind, before, cause, by)
+
+    async def report(self, tenant: str) -> dict[str, Any]:
+        """Snapshot of every tracked entity, by level and type, with the latest changes."""
+
+        def read(tx: Tx) -> tuple[list[Entity], list[Change]]:
+            return store.all_of(tx, tenant), store.recent(tx, tenant, RECENT_CHANGES)
+
+        entities, changes = await self._db.read(read)
+        now = self._clock.now()
+        scores = [entity.at(now) for entity in entities]
+        levels = Counter(model.level_of(score).name for score in scores)
+        return {
+            "entities": list(zip(entities, scores, strict=True)),
+            "by_level": {level.name: levels[level.name] for level in model.LEVELS},
+            "by_type": dict(Counter(entity.entity_type for entity in entities)),
+            "average": model.rounded(sum(scores) / len(scores)) if scores else None,
+            "changes": changes,
+        }
+
+    def _keep(
+        self,
+        tx: Tx,
+        tenant: str,
+        entity: Entity,
+        kind: ChangeKind,
+        before: float | None,
+        cause: str | None,
+        by: str | None,
+    ) -> tuple[Entity, float]:
+        delta = model.rounded(entity.score - (before or 0.0))
+        store.put(tx, tenant, entity)
+        store.record(tx, tenant, entity, kind, delta, cause)
+        if by is not None:
+            meta = {"entity_id": entity.entity_id, "kind": kind, "delta": delta, "score": entity.score, "by": by}
+            message = f"Trust of {entity.entity_id} is {entity.score:g}."
+            draft = Draft("trust_changed", "trust", message, meta, agent_id=entity.entity_id)
+            self._runlog.append(tx, tenant, [draft])
+        tx.after_commit(lambda: self.view.put(tenant, entity))
+        return entity, delta

@@ -1,0 +1,77 @@
+"""SQL of trust."""
+
+from __future__ import annotations
+
+from stentor.core import ids
+from stentor.core.db import Sql, Tx
+from stentor.domains.trust.model import Change, ChangeKind, Entity
+
+_ONE = Sql(
+    "select entity_id, entity_type, score, updated_at from trust_scores "
+    "where tenant = :tenant and entity_id = :entity_id"
+)
+_ALL = Sql(
+    "select entity_id, entity_type, score, updated_at from trust_scores where tenant = :tenant order by entity_id"
+)
+_CHANGED = Sql(
+    "select tenant, entity_id, entity_type, score, updated_at from trust_scores where updated_at >= :since"
+)
+_PUT = Sql(
+    """insert into trust_scores (tenant, entity_id, entity_type, score, updated_at)
+    values (:tenant, :entity_id, :entity_type, :score, :now)
+    on conflict (tenant, entity_id) do update set
+        entity_type = excluded.entity_type, score = excluded.score, updated_at = excluded.updated_at"""
+)
+_RECORD = Sql(
+    """insert into trust_changes (change_id, tenant, entity_id, kind, delta, score, cause, happened_at)
+    values (:change_id, :tenant, :entity_id, :kind, :delta, :score, :cause, :now)"""
+)
+_RECENT = Sql(
+    """select entity_id, kind, delta, score, cause, happened_at from trust_changes
+    where tenant = :tenant order by change_id desc limit :limit"""
+)
+
+
+def find(tx: Tx, tenant: str, entity_id: str) -> Entity | None:
+    row = tx.row(_ONE, tenant=tenant, entity_id=entity_id)
+    return Entity(*row) if row else None
+
+
+def all_of(tx: Tx, tenant: str) -> list[Entity]:
+    return [Entity(*row) for row in tx.rows(_ALL, tenant=tenant)]
+
+
+def changed_since(tx: Tx, since: int) -> list[tuple[str, Entity]]:
+    return [(row[0], Entity(*row[1:])) for row in tx.rows(_CHANGED, since=since)]
+
+
+def put(tx: Tx, tenant: str, entity: Entity) -> None:
+    tx.run(
+        _PUT,
+        tenant=tenant,
+        entity_id=entity.entity_id,
+        entity_type=entity.entity_type,
+        score=entity.score,
+        now=entity.updated_at,
+    )
+
+
+def record(
+    tx: Tx, tenant: str, entity: Entity, kind: ChangeKind, delta: float, cause: str | None
+) -> None:
+    """Raises the driver's integrity error when `cause` was applied to this entity before."""
+    tx.run(
+        _RECORD,
+        change_id=ids.new_id(),
+        tenant=tenant,
+        entity_id=entity.entity_id,
+        kind=kind,
+        delta=delta,
+        score=entity.score,
+        cause=cause,
+        now=entity.updated_at,
+    )
+
+
+def recent(tx: Tx, tenant: str, limit: int) -> list[Change]:
+    return [Change(*row) for row in tx.rows(_RECENT, tenant=tenant, limit=limit)]

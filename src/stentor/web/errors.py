@@ -1,0 +1,98 @@
+"""The gateway's dialect of errors: the contract's envelope, or problem+json for who accepts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from stentor.core import jsontext
+from stentor.core.errors import StentorError
+
+PROBLEM = "application/problem+json"
+_CODES = {
+    400: "INVALID_REQUEST",
+    401: "UNAUTHORIZED",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    409: "CONFLICT",
+    413: "PAYLOAD_TOO_LARGE",
+    415: "INVALID_REQUEST",
+    429: "RATE_LIMITED",
+    503: "SERVICE_UNAVAILABLE",
+}
+UNEXPECTED = "The service failed on this request. The operator finds the reason in its log under the request id."
+
+
+def install(app: FastAPI) -> None:
+    """Have the application render every error in this dialect."""
+    app.add_exception_handler(StentorError, _on_stentor_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+
+
+def render(
+    scope: Scope, status: int, code: str, message: str, details: Any = None, headers: dict[str, str] | None = None
+) -> Response:
+    request_id = scope.get("state", {}).get("request_id", "")
+    if _wants_problem(scope):
+        body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": message}
+        body |= {"code": code, "request_id": request_id} | ({"details": details} if details else {})
+        return Response(jsontext.encode(body), status, headers, PROBLEM)
+    error = {"code": code, "message": message, "request_id": request_id}
+    if details:
+        error["details"] = details
+    return Response(jsontext.encode({"error": error}), status, headers, "application/json")
+
+
+def render_error(scope: Scope, error: StentorError) -> Response:
+    """A 5xx says its sentence only when it is ours to say: outages yes, corrupt records by id."""
+    headers = {"Retry-After": "1"} if error.status == 503 else None
+    return render(scope, error.status, error.code, error.message, error.details, headers)
+
+
+def render_unexpected(scope: Scope) -> Response:
+    return render(scope, 500, StentorError.code, UNEXPECTED)
+
+
+def field_errors(errors: Sequence[Any]) -> dict[str, Any]:
+    """pydantic's list as `{"fields": {"metadata.priority": "reason"}}`, without the input."""
+    fields = {}
+    for error in errors:
+        location = [str(part) for part in error["loc"]]
+        where = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
+        fields[where] = str(error["msg"])
+    return {"fields": fields}
+
+
+async def _on_stentor_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StentorError)
+    return render_error(request.scope, error)
+
+
+async def _on_validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    details = field_errors(error.errors())
+    first, reason = next(iter(details["fields"].items()))
+    return render(request.scope, 400, "INVALID_REQUEST", f"{first}: {reason}", details)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _CODES.get(error.status_code, "INVALID_REQUEST")
+    message = str(error.detail)
+    if error.status_code == 404 and message == "Not Found":
+        message = f"There is nothing at {request.method} {request.url.path}."
+    return render(request.scope, error.status_code, code, message, headers=dict(error.headers or {}))
+
+
+def _wants_problem(scope: Scope) -> bool:
+    return any(name == b"accept" and PROBLEM.encode() in value for name, value in scope["headers"])

@@ -1,0 +1,156 @@
+"""The gate before all routes: body cap, key, rate limit. Pure ASGI.
+
+Fails closed: a path that is not listed as public needs a key, whether or not it exists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stentor.auth.keys import KeyRing
+from stentor.auth.principal import Principal
+from stentor.core import jsontext
+from stentor.web.errors import render
+
+WINDOW = 60
+"""Seconds of the fixed window."""
+
+
+class BodyLimit:
+    """Counts the bytes that really come, whatever Content-Length says."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max = max_bytes
+        self._message = f"The body is larger than {max_bytes} bytes."
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if _declared_length(scope) > self._max:
+            await render(scope, 413, "PAYLOAD_TOO_LARGE", self._message)(scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._max:
+                raise HTTPException(413, self._message)
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _declared_length(scope: Scope) -> int:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
+
+
+class Window(msgspec.Struct):
+    ends: float
+    used: int = 0
+
+
+class RateLimit:
+    """A fixed window per key, counted in this process. 0 switches it off."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.time) -> None:
+        self.per_minute = per_minute
+        self._clock = clock
+        self._windows: dict[tuple[str, str], Window] = {}
+
+    def take(self, principal: Principal) -> tuple[bool, dict[str, str]]:
+        """Count one request; answers whether it may pass, and the headers that say so."""
+        now = self._clock()
+        key = (principal.tenant, principal.name)
+        window = self._windows.get(key)
+        if window is None or now >= window.ends:
+            window = self._windows[key] = Window(now + WINDOW)
+        allowed = window.used < self.per_minute
+        window.used += allowed
+        left, wait = self.per_minute - window.used, max(1, int(window.ends - now + 0.999))
+        headers = {
+            "X-RateLimit-Limit": str(self.per_minute),
+            "X-RateLimit-Remaining": str(left),
+            "X-RateLimit-Reset": str(int(window.ends + 0.999)),
+            "RateLimit-Policy": f'"default";q={self.per_minute};w={WINDOW}',
+            "RateLimit": f'"default";r={left};t={wait}',
+        }
+        if not allowed:
+            headers["Retry-After"] = str(wait)
+        return allowed, headers
+
+
+class Gate:
+    """Key to principal, then the rate limit for protected /api/v1 routes."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing, limit: RateLimit, public: frozenset[str]) -> None:
+        self._app = app
+        self._keys = keys
+        self._limit = limit
+        self._public = public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self._public:
+            await self._app(scope, receive, send)
+            return
+        principal = self._keys.development_admin or self._authenticate(scope)
+        if not isinstance(principal, Principal):
+            await principal(scope, receive, send)
+            return
+        scope.setdefault("state", {})["principal"] = principal
+        if not self._limit.per_minute or not scope["path"].startswith("/api/v1/"):
+            await self._app(scope, receive, send)
+            return
+        allowed, headers = self._limit.take(principal)
+        if not allowed:
+            await _throttled(headers)(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(headers)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+    def _authenticate(self, scope: Scope) -> Principal | Response:
+        key = _presented_key(scope)
+        if key is None:
+            return _unauthorized("Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'.")
+        principal = self._keys.find(key)
+        return principal or _unauthorized("Invalid API key", "The key is not one that this service knows.")
+
+
+def _presented_key(scope: Scope) -> str | None:
+    bearer = api_key = None
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, credentials = value.decode("latin-1").partition(" ")
+            bearer = credentials.strip() if scheme.lower() == "bearer" else None
+        elif name == b"x-api-key":
+            api_key = value.decode("latin-1").strip()
+    return bearer or api_key or None
+
+
+def _unauthorized(error: str, message: str) -> Response:
+    body = {"success": False, "error": error, "message": message}
+    return Response(jsontext.encode(body), 401, {"WWW-Authenticate": "Bearer"}, "application/json")
+
+
+def _throttled(headers: dict[str, str]) -> Response:
+    message = f"The key's requests of this minute are used up. Try again in {headers['Retry-After']} s."
+    body = {"success": False, "code": "RATE_LIMITED", "error": "Rate limit exceeded", "message": message}
+    return Response(jsontext.encode(body), 429, headers, "application/json")

@@ -1,0 +1,65 @@
+"""The outermost layer: request id, raw paths, and a last net under everything.
+
+`X-Request-Id` of the caller is kept when it is harmless. An encoded slash stays inside its segment.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from urllib.parse import unquote
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stentor.core import ids
+from stentor.web.errors import render_unexpected
+
+SLASH = "\ufdd0"
+"""Stands for an encoded slash while the router splits a path; not a character of any text."""
+
+_HARMLESS = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
+log = logging.getLogger(__name__)
+
+
+class RequestContext:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        raw = scope.get("raw_path") or b""
+        if b"%2f" in raw.lower():
+            scope["path"] = "/".join(unquote(p).replace("/", SLASH) for p in raw.decode("latin-1").split("/"))
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("request %s %s failed (request_id %s)", scope["method"], scope["path"], request_id)
+            if started:
+                raise
+            await render_unexpected(scope)(scope, receive, send_with_id)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _HARMLESS.match(value):
+            return str(value.decode("ascii"))
+    return ids.new_id()
+
+
+def segment(text: str) -> str:
+    """A path parameter as the caller meant it."""
+    return text.replace(SLASH, "/")

@@ -1,0 +1,70 @@
+"""Routes that deny by default: strict JSON in, and a permission for every operation.
+
+The permission stands in the OpenAPI as `x-permission`; without a word of its own a route needs
+`read`, `write` or `delete` after its method. Source: docs/decisions, "HTTP everywhere".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import HTTPException
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stentor.auth.principal import Principal
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest, Unauthorized
+
+BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
+PUBLIC = "public"
+
+
+class Wire(BaseModel):
+    """Base of all request bodies: unknown fields and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StrictRequest(Request):
+    async def json(self) -> Any:
+        try:
+            return jsontext.decode(await self.body())
+        except InvalidRequest as error:
+            # FastAPI lets only its own exception pass through its body parsing.
+            raise HTTPException(400, error.message) from None
+
+
+class GatewayRoute(APIRoute):
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        method = next(iter(options.get("methods") or ["GET"]))
+        extra = dict(options.get("openapi_extra") or {})
+        self.permission = extra.setdefault("x-permission", BY_METHOD.get(method, "write"))
+        super().__init__(path, endpoint, **{**options, "openapi_extra": extra})
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        inner = super().get_route_handler()
+        permission = self.permission
+
+        async def handle(request: Request) -> Response:
+            if permission != PUBLIC:
+                principal_of(request).require(permission)
+            return await inner(StrictRequest(request.scope, request.receive))
+
+        return handle
+
+
+def needs(permission: str) -> dict[str, Any]:
+    """For `openapi_extra`: what a route needs when its method does not say it."""
+    return {"x-permission": permission}
+
+
+def principal_of(request: Request) -> Principal:
+    """The authenticated caller. Fails closed when nothing authenticated it."""
+    principal = request.scope.get("state", {}).get("principal")
+    if not isinstance(principal, Principal):
+        raise Unauthorized("Authentication required.")
+    return principal

@@ -1,0 +1,84 @@
+"""Server-sent events: frames, heartbeats, and one place where a failure becomes a generic event."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.responses import StreamingResponse
+
+from stentor.core import jsontext
+from stentor.core.errors import RateLimited
+
+HEARTBEAT_SECONDS = 15.0
+FAILED = "The stream ended because the service failed. The work itself goes on; ask for the task's state."
+log = logging.getLogger(__name__)
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One event. `id` is what a reader sends back as Last-Event-ID."""
+
+    event: str
+    data: dict[str, Any]
+    id: str | None = None
+
+
+def encode(frame: Frame) -> bytes:
+    head = f"id: {frame.id}\n" if frame.id else ""
+    return f"{head}event: {frame.event}\ndata: {jsontext.dump(frame.data)}\n\n".encode()
+
+
+class StreamLimit:
+    """Open streams per key, counted in this process."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[str, int] = {}
+
+    def enter(self, key: str) -> None:
+        """Raises RateLimited when the key has too many streams open."""
+        if self._open.get(key, 0) >= self._most:
+            raise RateLimited(f"This key has {self._most} event streams open, which is the most allowed.")
+        self._open[key] = self._open.get(key, 0) + 1
+
+    def leave(self, key: str) -> None:
+        self._open[key] -= 1
+
+
+def respond(frames: AsyncIterator[Frame], limit: StreamLimit, key: str) -> StreamingResponse:
+    """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work."""
+    limit.enter(key)
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_guarded(frames, limit, key), media_type="text/event-stream", headers=headers)
+
+
+async def _guarded(frames: AsyncIterator[Frame], limit: StreamLimit, key: str) -> AsyncIterator[bytes]:
+    """Fails closed towards the reader: whatever goes wrong, it reads one generic sentence."""
+    try:
+        async for chunk in _with_heartbeats(frames):
+            yield chunk
+    except Exception:
+        log.exception("an event stream failed")
+        yield encode(Frame("error", {"error": FAILED}))
+    finally:
+        limit.leave(key)
+
+
+async def _with_heartbeats(frames: AsyncIterator[Frame]) -> AsyncIterator[bytes]:
+    coming = asyncio.ensure_future(anext(frames, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({coming}, timeout=HEARTBEAT_SECONDS)
+            if not done:
+                yield b": heartbeat\n\n"
+                continue
+            frame = coming.result()
+            if frame is None:
+                return
+            yield encode(frame)
+            coming = asyncio.ensure_future(anext(frames, None))
+    finally:
+        coming.cancel()
