@@ -6,6 +6,7 @@ decoders raise RecursionError on deep input, which must be the caller's error, n
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -67,3 +68,8 @@ def dump(value: Any) -> str:
 def encode(value: Any) -> bytes:
     """JSON bytes for an answer."""
     return _encoder.encode(value)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 over the JSON with sorted keys, in hex."""
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()

@@ -14,6 +14,8 @@ import msgspec
 from stentor.core import ids, jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.db.sql import values_rows
+from stentor.core.errors import CorruptRecord
+from stentor.core.live import Hub
 
 EventType = Literal[
     "prompt_received",
@@ -64,6 +66,10 @@ def _insert(count: int) -> Sql:
     return Sql(f"insert into events ({', '.join(_COLUMNS)}) values {values_rows(_COLUMNS, count)}")  # noqa: S608
 
 
+_OF_TASK = Sql(
+    f"select {', '.join(_COLUMNS)} from events "  # noqa: S608
+    "where tenant = :tenant and task_id = :task_id and event_id > :after order by event_id limit :limit"
+)
 _INSERTS = {n: _insert(n) for n in (1, 2, 3, 4)}
 
 
@@ -79,35 +85,74 @@ class Draft(msgspec.Struct, frozen=True):
     event_id: str = msgspec.field(default_factory=ids.new_id)
 
 
+class Event(msgspec.Struct, frozen=True):
+    """A recorded event. `event_id` is its provenance id; the time is in microseconds."""
+
+    event_id: str
+    tenant: str
+    task_id: str | None
+    agent_id: str | None
+    parent_id: str | None
+    happened_at: int
+    event_type: str
+    component: str
+    message: str
+    duration_ms: int | None
+    metadata: dict[str, Any]
+
+    @classmethod
+    def of(cls, draft: Draft, tenant: str, task_id: str | None, parent: str | None, now: int) -> Event:
+        return cls(
+            draft.event_id,
+            tenant,
+            task_id,
+            draft.agent_id,
+            parent,
+            now,
+            draft.event_type,
+            draft.component,
+            draft.message,
+            draft.duration_ms,
+            draft.metadata,
+        )
+
+
+def read_task(tx: Tx, tenant: str, task_id: str, limit: int, after: str = "") -> list[Event]:
+    """A task's events after an event id, oldest first. Raises CorruptRecord."""
+    rows = tx.rows(_OF_TASK, tenant=tenant, task_id=task_id, limit=limit, after=after)
+    try:
+        return [Event(*row[:-1], metadata=jsontext.load(row[-1])) for row in rows]
+    except msgspec.DecodeError as error:
+        raise CorruptRecord(f"The run log of task {task_id!r} has a malformed event.") from error
+
+
 class RunLog:
     """Appends events. A collaborator, so that tests can make it fail."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
 
     def append(
         self, tx: Tx, tenant: str, drafts: list[Draft], *, task_id: str | None = None, parent: str | None = None
     ) -> str:
         """Insert the drafts as a chain under `parent`; answers the id of the last one."""
-        for start in range(0, len(drafts), 4):
-            part = drafts[start : start + 4]
-            params: dict[str, Any] = {}
-            for i, draft in enumerate(part):
-                _bind(params, i, draft, tenant, task_id, parent, tx.now)
-                parent = draft.event_id
-            tx.run(_INSERTS[len(part)], **params)
+        written = []
+        for draft in drafts:
+            written.append(Event.of(draft, tenant, task_id, parent, tx.now))
+            parent = draft.event_id
+        for start in range(0, len(written), 4):
+            part = written[start : start + 4]
+            tx.run(_INSERTS[len(part)], **_params(part))
+        if task_id is not None:
+            tx.after_commit(lambda: self._hub.publish(tenant, task_id, written))
         assert parent is not None
         return parent
 
 
-def _bind(
-    params: dict[str, Any], i: int, draft: Draft, tenant: str, task_id: str | None, parent: str | None, now: int
-) -> None:
-    params[f"event_id_{i}"] = draft.event_id
-    params[f"tenant_{i}"] = tenant
-    params[f"task_id_{i}"] = task_id
-    params[f"agent_id_{i}"] = draft.agent_id
-    params[f"parent_id_{i}"] = parent
-    params[f"happened_at_{i}"] = now
-    params[f"event_type_{i}"] = draft.event_type
-    params[f"component_{i}"] = draft.component
-    params[f"message_{i}"] = draft.message
-    params[f"duration_ms_{i}"] = draft.duration_ms
-    params[f"metadata_{i}"] = jsontext.dump(draft.metadata)
+def _params(events: list[Event]) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for i, event in enumerate(events):
+        for column in _COLUMNS:
+            params[f"{column}_{i}"] = getattr(event, column)
+        params[f"metadata_{i}"] = jsontext.dump(event.metadata)
+    return params

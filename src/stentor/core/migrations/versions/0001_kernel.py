@@ -75,7 +75,11 @@ create table tasks (
     performance double precision,
     provenance_id text not null,
     head_id text not null,
+    parent_task_id text,
     submitted_by text not null,
+    submitted_status text not null,
+    estimated_start bigint not null,
+    estimated_completion bigint not null,
     body_hash text not null,
     required_capabilities text not null,
     agent_preference text,
@@ -90,7 +94,7 @@ create table tasks (
 create index tasks_by_time on tasks (tenant, created_at, task_id);
 create index tasks_by_status on tasks (tenant, status, created_at, task_id);
 create index tasks_by_agent on tasks (tenant, assigned_agent, created_at, task_id);
-create index tasks_waiting on tasks (queued_at) where status = 'queued';
+create index tasks_waiting on tasks (priority, queued_at) where status = 'queued';
 create index tasks_leased on tasks (lease_until) where status = 'executing';
 create index tasks_unlearned on tasks (completion_time) where learning_pending = 1;
 

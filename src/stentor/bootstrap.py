@@ -1,0 +1,250 @@
+"""The only place that names concrete classes: settings in, a wired service out."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from stentor.auth import keys as key_files
+from stentor.auth.keys import KeyRing, LoadedKeys
+from stentor.core import migrations
+from stentor.core.clock import SECOND, Clock, SystemClock, iso
+from stentor.core.db import Database
+from stentor.core.db.driver import Driver
+from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.errors import StartRefused
+from stentor.core.live import Hub
+from stentor.core.outbound import Outbound
+from stentor.core.owner import DataFolderLock
+from stentor.core.redaction import Redactor
+from stentor.core.runlog import RunLog
+from stentor.core.settings import Settings
+from stentor.domains.activity import api as activity_api
+from stentor.domains.activity.service import Activity
+from stentor.domains.execution import api as execution_api
+from stentor.domains.execution.attempt import Attempts
+from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.outcomes import Ending
+from stentor.domains.execution.reconciler import Reconciler
+from stentor.domains.execution.runtimes.builtin import Builtin
+from stentor.domains.execution.runtimes.http import Http
+from stentor.domains.execution.service import Workers
+from stentor.domains.learning import api as learning_api
+from stentor.domains.learning.service import Learning
+from stentor.domains.monitoring import api as monitoring_api
+from stentor.domains.monitoring.metrics import scrape
+from stentor.domains.monitoring.service import Health, agents_check, database_check, fixed
+from stentor.domains.registry import api as registry_api
+from stentor.domains.registry.model import Runtime
+from stentor.domains.registry.service import AgentDraft, Registry
+from stentor.domains.routing.model import Policy
+from stentor.domains.routing.service import Routing
+from stentor.domains.sandbox import api as sandbox_api
+from stentor.domains.sandbox.service import Sandbox
+from stentor.domains.tasks import api as tasks_api
+from stentor.domains.tasks.service import Tasks
+from stentor.domains.trust import api as trust_api
+from stentor.domains.trust.service import Trust
+from stentor.surfaces.gateway import app as gateway
+from stentor.surfaces.gateway import later
+from stentor.web.gate import RateLimit
+from stentor.web.sse import StreamLimit
+
+REFRESH_OVERLAP = 5 * SECOND
+"""How far a refresh looks back, for commits that ended after their time was taken."""
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Kernel:
+    """The wired parts. `start` and `stop` run on the event loop that serves."""
+
+    settings: Settings
+    db: Database
+    clock: Clock
+    hub: Hub
+    outbound: Outbound
+    registry: Registry
+    trust: Trust
+    learning: Learning
+    routing: Routing
+    sandbox: Sandbox
+    dispatcher: Dispatcher
+    reconciler: Reconciler
+    tasks: Tasks
+    workers: Workers
+    activity: Activity
+    health: Health
+
+    def __post_init__(self) -> None:
+        self._background: list[asyncio.Task[None]] = []
+
+    async def start(self, tenants: list[str]) -> int:
+        """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
+        await self._refresh(0)
+        if self.settings.builtin_agents:
+            for tenant in tenants:
+                await self._register_builtins(tenant)
+        alone = not self.db.driver.shared
+        found = await self.reconciler.recover(alone=alone)
+        self._background.append(asyncio.create_task(self.reconciler.run()))
+        if not alone:
+            self._background.append(asyncio.create_task(self._keep_fresh()))
+        return found
+
+    async def stop(self) -> None:
+        """Take no more work, stop what runs, close the store. Nothing that was answered is lost."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.dispatcher.close()
+        await self.outbound.close()
+        await asyncio.to_thread(self.db.close)
+
+    async def _refresh(self, since: int) -> None:
+        await self.registry.refresh(since)
+        await self.learning.refresh(since)
+        await self.trust.refresh(since)
+
+    async def _keep_fresh(self) -> None:
+        since = self.clock.now()
+        while True:
+            await asyncio.sleep(self.settings.snapshot_refresh)
+            started = self.clock.now()
+            try:
+                await self._refresh(since - REFRESH_OVERLAP)
+                since = started
+            except Exception:
+                # Fails open: routing goes on with what is known, and the health route tells.
+                log.exception("the view of the registry could not be refreshed")
+
+    async def _register_builtins(self, tenant: str) -> None:
+        known = {agent.runtime.name for agent in self.registry.snapshot.of_tenant(tenant) if agent.runtime.name}
+        if "summarizer" not in known:
+            draft = AgentDraft("summarizer", ("summarize",), runtime=Runtime("builtin", "summarizer"))
+            await self.registry.register(tenant, draft, "system")
+
+
+@dataclass
+class Service:
+    """A kernel with its keys, its lock on the data folder and its ASGI application."""
+
+    kernel: Kernel
+    keys: LoadedKeys
+    app: ASGIApp
+    lock: DataFolderLock | None
+
+    async def start(self) -> int:
+        return await self.kernel.start(self.keys.ring.tenants)
+
+    async def stop(self) -> None:
+        await self.kernel.stop()
+        if self.lock is not None:
+            self.lock.release()
+
+
+def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> Service:
+    """Lock the folder, bring the schema up to date, wire everything. Raises StartRefused."""
+    try:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartRefused(f"The data folder {settings.data_dir} cannot be made: {error.strerror}.") from None
+    clock = SystemClock()
+    lock = None if settings.database_url else DataFolderLock(settings.data_dir, iso(clock.now()))
+    try:
+        if settings.database_url:
+            redactor.add(settings.database_url)
+        driver = open_driver(settings)
+        migrations.upgrade(driver)
+        loaded = key_files.load(settings, environ, redactor)
+        kernel = build(settings, Database(driver), clock)
+        return Service(kernel, loaded, application(kernel, loaded.ring), lock)
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+
+
+def open_driver(settings: Settings) -> Driver:
+    if not settings.database_url:
+        return SqliteDriver(settings.data_dir / "stentor.db")
+    try:
+        module = importlib.import_module("stentor.core.db.postgres")
+    except ImportError:
+        raise StartRefused("PostgreSQL needs the extra: pip install 'stentor[postgres]'.") from None
+    driver: Driver = module.PostgresDriver(settings.database_url)
+    return driver
+
+
+def build(settings: Settings, db: Database, clock: Clock, runlog: RunLog | None = None) -> Kernel:
+    """Wire the parts over a database whose schema is up to date."""
+    hub = Hub()
+    runlog = runlog or RunLog(hub)
+    outbound = Outbound(settings.outbound_allow)
+    registry = Registry(db, clock, runlog)
+    trust = Trust(db, clock, runlog)
+    learning = Learning(db, clock, runlog)
+    policy = Policy(settings.alpha, settings.beta, settings.trust_floor)
+    routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
+    ending = Ending(runlog, learning, trust, hub)
+    drivers = {"builtin": Builtin(), "http": Http(outbound)}
+    attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
+    dispatcher = Dispatcher(attempts, settings.concurrency)
+    return Kernel(
+        settings=settings,
+        db=db,
+        clock=clock,
+        hub=hub,
+        outbound=outbound,
+        registry=registry,
+        trust=trust,
+        learning=learning,
+        routing=routing,
+        sandbox=Sandbox(db, registry, runlog),
+        dispatcher=dispatcher,
+        reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
+        tasks=Tasks(db, clock, runlog, routing, registry.snapshot, learning.view, dispatcher),
+        workers=Workers(db, registry.snapshot, dispatcher, attempts, ending, hub),
+        activity=Activity(db, hub, registry.snapshot),
+        health=Health(
+            {
+                "api": fixed("available", "answers"),
+                "database": database_check(db),
+                "agents": agents_check(registry.snapshot),
+                "mcp_server": fixed("disabled", "not part of this version"),
+                "vault": fixed("disabled", "not part of this version"),
+            }
+        ),
+    )
+
+
+def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
+    """The gateway over a kernel."""
+    snapshot, settings = kernel.registry.snapshot, kernel.settings
+
+    def trust_of(tenant: str, agent_id: str) -> float | None:
+        return kernel.trust.view.score(tenant, agent_id, kernel.clock.now())
+
+    def agent_known(tenant: str, agent_id: str) -> bool:
+        return snapshot.get(tenant, agent_id) is not None
+
+    streams = StreamLimit(settings.max_streams)
+    api: list[Any] = [
+        tasks_api.router(kernel.tasks),
+        activity_api.router(kernel.activity, streams),
+        execution_api.router(kernel.workers),
+        registry_api.router(kernel.registry, trust_of, kernel.outbound.check),
+        sandbox_api.router(kernel.sandbox, snapshot),
+        learning_api.router(kernel.learning, agent_known),
+        learning_api.trust_router(kernel.learning),
+        trust_api.router(kernel.trust),
+        later.router(),
+    ]
+    root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot))]
+    return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

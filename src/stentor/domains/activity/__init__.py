@@ -1,0 +1,1 @@
+"""Activity: what happened to a task, from the run log, and live."""

@@ -1,0 +1,74 @@
+"""Routes of activity: the trail and the live stream of a task."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from starlette.responses import StreamingResponse
+
+from stentor.domains.activity import model
+from stentor.domains.activity.service import Activity
+from stentor.domains.tasks.api import shown
+from stentor.web.routes import GatewayRoute
+from stentor.web.sse import Frame, StreamLimit, respond
+from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, errors
+
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200)]
+
+
+class EventOut(Answer):
+    event_id: str
+    timestamp: Timestamp
+    event_type: str
+    component: str
+    message: str
+    metadata: dict[str, Any]
+    duration_ms: int | None
+    provenance_id: str
+    parent_provenance_id: str | None
+
+
+class Trail(Answer):
+    task_id: str
+    task: dict[str, Any] | None
+    status: str
+    provenance_id: str | None
+    agent_name: str | None
+    capability: str | None
+    routing: dict[str, Any] | None
+    provider: str | None
+    outcome_class: str | None
+    learning_eligible: bool | None
+    reports: list[dict[str, Any]]
+    events: list[EventOut]
+
+
+def router(activity: Activity, streams: StreamLimit) -> APIRouter:
+    api = APIRouter(prefix="/tasks", tags=["tasks"], route_class=GatewayRoute)
+
+    @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
+    async def trail(caller: Caller, task_id: TaskId, limit: Annotated[int, Query(description="1 to 500")] = 200) -> Json:
+        """What happened to a task and why: its routing, its events, its outcome."""
+        task, events = await activity.of(caller.tenant, task_id, limit)
+        status = task.status if task else events[-1].metadata.get("status", "unknown")
+        return Json(model.trail(task_id, shown(task) if task else None, status, events, limit))
+
+    @api.get(
+        "/{task_id}/stream",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {}}, "description": "Events"}, **errors(404)},
+    )
+    async def stream(caller: Caller, task_id: TaskId, last_event_id: LastEventId = None) -> StreamingResponse:
+        """Server-sent events: routing, activity, token, and one terminal complete or error."""
+        await activity.require(caller.tenant, task_id)
+        steps = activity.stream(caller.tenant, task_id, last_event_id)
+
+        async def frames() -> AsyncIterator[Frame]:
+            async for step in steps:
+                yield Frame(step.kind, step.data, step.id)
+
+        return respond(frames(), streams, f"{caller.tenant}/{caller.name}")
+
+    return api

@@ -1,0 +1,146 @@
+"""The activity of a task: as a trail, and as a live stream that can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import msgspec
+
+from stentor.core import runlog
+from stentor.core.db import Database, Tx
+from stentor.core.errors import InvalidRequest, NotFound
+from stentor.core.live import Hub, Token, Watcher
+from stentor.core.runlog import Event
+from stentor.domains.activity import model
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.tasks import store
+from stentor.domains.tasks.model import MAX_ID, Task
+
+MAX_EVENTS = 500
+LEARNING_FAILED = "Learning from the outcome failed; it is tried again later."
+CUT = "The reader was too slow. Connect again with Last-Event-ID to go on."
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step of a stream. `id` is what a reader resumes from."""
+
+    kind: Literal["routing", "activity", "token", "complete", "error"]
+    data: dict[str, Any]
+    id: str | None = None
+
+
+class Position(msgspec.Struct):
+    """What a reader has seen: the last event, and the tokens of which attempt."""
+
+    event_id: str = ""
+    attempt: str = ""
+    token: int = 0
+
+
+class Activity:
+    def __init__(self, db: Database, hub: Hub, snapshot: Snapshot) -> None:
+        self._db = db
+        self._hub = hub
+        self._snapshot = snapshot
+
+    async def of(self, tenant: str, task_id: str, limit: int) -> tuple[Task | None, list[Event]]:
+        """Task and events for the trail. Raises InvalidRequest, then NotFound, CorruptRecord."""
+        if not 1 <= limit <= MAX_EVENTS:
+            raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", {"fields": {"query.limit": "out of range"}})
+        task, events = await self._read(tenant, task_id)
+        if task is None and not events:
+            raise NotFound("No task has this id.")
+        return task, events
+
+    async def _read(self, tenant: str, task_id: str, after: str = "") -> tuple[Task | None, list[Event]]:
+        if not 0 < len(task_id) <= MAX_ID or "\0" in task_id:
+            return None, []
+
+        def read(tx: Tx) -> tuple[Task | None, list[Event]]:
+            events = runlog.read_task(tx, tenant, task_id, MAX_EVENTS, after)
+            return store.find(tx, tenant, task_id), events
+
+        return await self._db.read(read)
+
+    async def require(self, tenant: str, task_id: str) -> None:
+        """Raises NotFound before a stream begins, so that the status can still say so."""
+        task, _ = await self._read(tenant, task_id)
+        if task is None:
+            raise NotFound("No task has this id.")
+
+    async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncIterator[Step]:
+        """What happened since `last_event_id`, then what happens, up to one terminal step.
+
+        The work goes on whether or not anybody reads.
+        """
+        seen = _position(last_event_id)
+        with self._hub.watch(tenant, task_id) as watcher:
+            task, events = await self._read(tenant, task_id, seen.event_id)
+            for event in events:
+                yield self._step(event, seen)
+            for token in self._hub.tokens(tenant, task_id):
+                if step := _token_step(token, seen):
+                    yield step
+            while task is not None and not _over(task):
+                async for step in self._until_change(watcher, seen):
+                    yield step
+                if watcher.cut:
+                    yield Step("error", {"error": CUT, "task_id": task_id})
+                    return
+                task, _ = await self._read(tenant, task_id)
+        if task is None:
+            raise NotFound("No task has this id.")
+        yield self._terminal(task)
+
+    async def _until_change(self, watcher: Watcher, seen: Position) -> AsyncIterator[Step]:
+        """Steps up to and with the next terminal event, or until the watcher was cut."""
+        while not watcher.cut or not watcher.empty:
+            message = await watcher.get()
+            if isinstance(message, Token):
+                if step := _token_step(message, seen):
+                    yield step
+            elif isinstance(message, Event) and message.event_id > seen.event_id:
+                yield self._step(message, seen)
+                if message.event_type.startswith("learning_") or message.event_type in model.TERMINAL_EVENTS:
+                    return
+
+    def _step(self, event: Event, seen: Position) -> Step:
+        seen.event_id = event.event_id
+        if event.event_type != "routing_decision":
+            return Step("activity", model.event_out(event), event.event_id)
+        data = {
+            "decision": event.metadata.get("routing"),
+            "agent_name": event.metadata.get("agent_name"),
+            "task_id": event.task_id,
+            "provenance_id": event.event_id,
+        }
+        return Step("routing", data, event.event_id)
+
+    def _terminal(self, task: Task) -> Step:
+        agent = self._snapshot.get(task.tenant, task.assigned_agent or "")
+        if task.status == "completed":
+            error = LEARNING_FAILED if task.learning_pending else None
+            return Step("complete", model.complete_data(task, agent.name if agent else None, error))
+        code = task.error.get("code") if isinstance(task.error, dict) else None
+        data = {"error": f"The task is {task.status}.", "code": code, "status": task.status, "task_id": task.task_id}
+        return Step("error", data)
+
+
+def _over(task: Task) -> bool:
+    return task.completion_time is not None
+
+
+def _token_step(token: Token, seen: Position) -> Step | None:
+    if token.attempt == seen.attempt and token.n <= seen.token:
+        return None
+    seen.attempt, seen.token = token.attempt, token.n
+    return Step("token", {"text": token.text}, f"{seen.event_id}:{token.attempt}:{token.n}")
+
+
+def _position(last_event_id: str | None) -> Position:
+    """From a Last-Event-ID: `<event>` or `<event>:<attempt>:<n>`; nonsense starts from the beginning."""
+    parts = (last_event_id or "").split(":")
+    if len(parts) == 3 and parts[2].isdecimal() and len(parts[2]) < 10:
+        return Position(parts[0], parts[1], int(parts[2]))
+    return Position(parts[0] if len(parts) == 1 and "\0" not in parts[0] else "")

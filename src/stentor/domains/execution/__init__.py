@@ -1,0 +1,1 @@
+"""Execution: the dispatcher, the runtimes, leases, and what an outcome leads to."""

@@ -1,0 +1,155 @@
+"""Routes of workers: claim, heartbeat, tokens, complete, fail."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import Field, StringConstraints
+from starlette.requests import Request
+
+from stentor.core.clock import iso
+from stentor.domains.execution import model
+from stentor.domains.execution.model import Outcome
+from stentor.domains.execution.service import Workers
+from stentor.domains.tasks.model import Claim, OutcomeClass, Status, Task
+from stentor.web.routes import GatewayRoute, Wire
+from stentor.web.wire import AgentId, Answer, Caller, Epoch, Json, Name, TaskId, Text, Timestamp, errors
+
+LeaseSeconds = Annotated[int, Field(ge=1, le=model.MAX_LEASE_SECONDS)]
+MAX_TOKEN = 65_536
+
+
+class ClaimIn(Wire):
+    max: Annotated[int, Field(ge=1, le=model.MAX_CLAIM)] = 1
+    wait_seconds: Annotated[float, Field(ge=0, le=model.MAX_WAIT_SECONDS, allow_inf_nan=False)] = 0
+    lease_seconds: LeaseSeconds = model.DEFAULT_LEASE_SECONDS
+
+
+class HeartbeatIn(Wire):
+    epoch: Epoch
+    lease_seconds: LeaseSeconds = model.DEFAULT_LEASE_SECONDS
+
+
+class TokensIn(Wire):
+    epoch: Epoch
+    tokens: Annotated[list[Annotated[str, StringConstraints(max_length=MAX_TOKEN)]], Field(max_length=1000)]
+
+
+class CompleteIn(Wire):
+    epoch: Epoch
+    result: Any
+    performance: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    degraded: bool = False
+
+
+class ErrorIn(Wire):
+    message: Annotated[Text, StringConstraints(min_length=1)]
+    code: Name = "AGENT_ERROR"
+
+
+class FailIn(Wire):
+    epoch: Epoch
+    error: ErrorIn
+    outcome_class: Literal["agent_failure", "provider_failure"] = "agent_failure"
+
+
+class ClaimOut(Answer):
+    task_id: str
+    epoch: int
+    type: str
+    input: Any
+    required_capabilities: list[str]
+    metadata: dict[str, Any]
+    timeout_seconds: int
+    idempotency_key: str
+    start_time: Timestamp
+    lease_until: Timestamp
+
+
+class Claims(Answer):
+    tasks: list[ClaimOut]
+
+
+class Renewed(Answer):
+    task_id: str
+    epoch: int
+    lease_until: Timestamp
+
+
+class Taken(Answer):
+    task_id: str
+    accepted: int
+
+
+class Ended(Answer):
+    task_id: str
+    status: Status
+    outcome_class: OutcomeClass
+    duration_ms: int
+
+
+def router(workers: Workers) -> APIRouter:
+    api = APIRouter(tags=["workers"], route_class=GatewayRoute)
+
+    @api.post("/agents/{agent_id}/claims", response_model=Claims, responses=errors(404, 409))
+    async def claim(request: Request, caller: Caller, agent_id: AgentId, body: ClaimIn) -> Json:
+        """Take up to `max` tasks for the agent, waiting up to `wait_seconds` for the first."""
+        claims = await workers.claim(
+            caller, agent_id, body.max, body.wait_seconds, body.lease_seconds, request.is_disconnected
+        )
+        return Json({"tasks": [_claim(c) for c in claims]})
+
+    @api.post("/tasks/{task_id}/heartbeat", response_model=Renewed, responses=errors(404, 409))
+    async def heartbeat(caller: Caller, task_id: TaskId, body: HeartbeatIn) -> Json:
+        """Keep the lease; 409 LEASE_LOST says to stop the work."""
+        until = await workers.heartbeat(caller, task_id, body.epoch, body.lease_seconds)
+        return Json({"task_id": task_id, "epoch": body.epoch, "lease_until": iso(until)})
+
+    @api.post("/tasks/{task_id}/tokens", response_model=Taken, responses=errors(404, 409))
+    async def tokens(caller: Caller, task_id: TaskId, body: TokensIn) -> Json:
+        """Pieces of the answer, for whoever watches the task."""
+        await workers.tokens(caller, task_id, body.epoch, body.tokens)
+        return Json({"task_id": task_id, "accepted": len(body.tokens)})
+
+    @api.post("/tasks/{task_id}/complete", response_model=Ended, responses=errors(404, 409))
+    async def complete(caller: Caller, task_id: TaskId, body: CompleteIn) -> Json:
+        """The answer. Sent twice, it is taken once."""
+        outcome = Outcome(
+            "degraded_success" if body.degraded else "success", body.result, performance=body.performance
+        )
+        return _ended(await workers.end(caller, task_id, body.epoch, outcome))
+
+    @api.post("/tasks/{task_id}/fail", response_model=Ended, responses=errors(404, 409))
+    async def fail(caller: Caller, task_id: TaskId, body: FailIn) -> Json:
+        """The agent could not do it; a provider's failure is not held against it."""
+        error = {"code": body.error.code, "message": body.error.message}
+        return _ended(await workers.end(caller, task_id, body.epoch, Outcome(body.outcome_class, error=error)))
+
+    return api
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    return {
+        "task_id": claim.task_id,
+        "epoch": claim.epoch,
+        "type": claim.type,
+        "input": claim.input,
+        "required_capabilities": claim.required_capabilities,
+        "metadata": claim.metadata,
+        "timeout_seconds": claim.timeout_seconds,
+        "idempotency_key": claim.idempotency_key,
+        "start_time": iso(claim.start_time),
+        "lease_until": iso(claim.lease_until),
+    }
+
+
+def _ended(task: Task) -> Json:
+    return Json(
+        {
+            "task_id": task.task_id,
+            "status": task.status,
+            "outcome_class": task.outcome_class,
+            "duration_ms": task.duration_ms,
+        }
+    )

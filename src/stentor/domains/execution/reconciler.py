@@ -1,0 +1,150 @@
+"""Repairs what was lost: ended leases, overdue tasks, forgotten queue entries, lessons not learned.
+
+Runs once at the start, then every second. Every repair is guarded like any other move, so two
+reconcilers, or one and an agent that wakes up late, cannot both win.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from stentor.core.clock import SECOND
+from stentor.core.db import Database, Tx
+from stentor.core.errors import LeaseLost, StoreUnavailable
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.execution import model
+from stentor.domains.execution.attempt import Attempts
+from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.outcomes import Ending
+from stentor.domains.tasks import idempotency, listing, store
+from stentor.domains.tasks.model import Claim, Task
+from stentor.domains.tasks.service import queued_of, require
+
+EVERY_SECONDS = 1.0
+RENEW_EVERY = 20
+RESCAN_EVERY = 10
+PURGE_EVERY = 3_600
+BATCH = 200
+SCAN = 20_000
+"""Waiting tasks brought back into memory by one scan; the rest follow as these are done."""
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    def __init__(
+        self,
+        db: Database,
+        runlog: RunLog,
+        dispatcher: Dispatcher,
+        attempts: Attempts,
+        ending: Ending,
+        max_attempts: int,
+    ) -> None:
+        self._db = db
+        self._runlog = runlog
+        self._dispatcher = dispatcher
+        self._attempts = attempts
+        self._ending = ending
+        self._max_attempts = max_attempts
+
+    async def recover(self, *, alone: bool) -> int:
+        """At the start: take up what the process before left. `alone`: no other process runs tasks.
+
+        Answers how many tasks were found executing in a process that is gone.
+        """
+        found = 0
+        while alone and (batch := await self._db.write(self._take_up)):
+            found += batch
+        await self.tick(0)
+        return found
+
+    async def run(self) -> None:
+        """For ever; an outage of the store is waited out."""
+        tick = 0
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            tick += 1
+            try:
+                await self.tick(tick)
+            except StoreUnavailable as error:
+                log.warning("the reconciler waits: %s", error.message)
+            except Exception:
+                # Fails open: a repair that breaks must not end all later ones.
+                log.exception("the reconciler stumbled")
+
+    async def tick(self, tick: int) -> None:
+        overdue = await self._db.read(lambda tx: store.overdue(tx, BATCH))
+        for task in overdue:
+            await self._db.write(self._repairing(task))
+        if tick % RENEW_EVERY == 0 and self._attempts.held:
+            await self._renew(list(self._attempts.held.values()))
+        if tick % RESCAN_EVERY == 0:
+            await self._rescan()
+        if tick % PURGE_EVERY == PURGE_EVERY - 1:
+            await self._db.write(idempotency.purge)
+
+    async def _rescan(self) -> None:
+        for queued in await self._db.read(lambda tx: store.waiting(tx, SCAN)):
+            self._dispatcher.offer(queued)
+        for task in await self._db.read(lambda tx: store.unlearned(tx, tx.now - SECOND, BATCH)):
+            try:
+                await self._db.write(self._learning(task))
+            except StoreUnavailable:
+                raise
+            except Exception:
+                log.exception("learning from task %s failed again", task.task_id)
+
+    def _learning(self, task: Task) -> Any:
+        return lambda tx: self._ending.learn_late(tx, task)
+
+    async def _renew(self, claims: list[Claim]) -> None:
+        def work(tx: Tx) -> list[Claim]:
+            return [c for c in claims if not store.renew(tx, c.tenant, c.task_id, c.epoch, model.LEASE)]
+
+        for claim in await self._db.write(work):
+            self._dispatcher.stop(claim.tenant, claim.task_id)
+
+    def _take_up(self, tx: Tx) -> int:
+        tasks = store.executing_in_process(tx, BATCH)
+        for task in tasks:
+            self._apply(tx, task, model.requeue_or_fail(task, self._max_attempts), "The service was restarted.")
+        return len(tasks)
+
+    def _repairing(self, seen: Task) -> Any:
+        def work(tx: Tx) -> None:
+            task = require(tx, seen.tenant, seen.task_id)
+            if task.status != "executing":
+                return
+            repair = model.repair(task, tx.now, self._max_attempts)
+            if repair is not None:
+                self._apply(tx, task, repair, "The lease ended without an answer.")
+
+        return work
+
+    def _apply(self, tx: Tx, task: Task, repair: model.Repair, why: str) -> None:
+        if repair == "requeue":
+            self._requeue(tx, task, why)
+            return
+        outcome = model.TIMED_OUT if repair == "abort" else model.lost(task)
+        assert task.assigned_agent is not None
+        try:
+            self._ending.apply(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
+        except LeaseLost:
+            return  # it ended by itself
+        tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))
+
+    def _requeue(self, tx: Tx, task: Task, why: str) -> None:
+        drafts = [Draft("task_requeued", "execution", why, {"epoch": task.epoch}, agent_id=task.assigned_agent)]
+        head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
+        if not store.queue(tx, task, "queued", head):
+            raise LeaseLost("The task changed at the same moment.")
+        changes = ("executing", task.assigned_agent, -1), ("queued", task.assigned_agent, 1)
+        listing.count(tx, task.tenant, task.created_at, *changes)
+        queued = queued_of(require(tx, task.tenant, task.task_id))
+        tx.after_commit(lambda: self._hand_back(queued))
+
+    def _hand_back(self, queued: Any) -> None:
+        self._dispatcher.stop(queued.tenant, queued.task_id)
+        self._dispatcher.offer(queued)

@@ -1,0 +1,122 @@
+"""Agents behind an HTTP endpoint: the task is posted, the answer comes as JSON or as an event stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from stentor.core.errors import InvalidRequest
+from stentor.core.outbound import Outbound, TargetRefused
+from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
+from stentor.domains.execution.runtimes import Emit
+from stentor.domains.registry.model import Agent
+from stentor.domains.tasks.model import Claim
+
+MAX_ANSWER = 10 * 1024 * 1024
+"""Bytes of an answer; a longer one fails the attempt."""
+
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+class Http:
+    """Posts `{task_id, epoch, type, input, ...}`; expects `{result, performance?}` or such a stream.
+
+    In a stream `event: token` carries `{text}`, and `event: complete` the answer.
+    """
+
+    def __init__(self, outbound: Outbound) -> None:
+        self._outbound = outbound
+
+    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+        endpoint = agent.runtime.endpoint or ""
+        try:
+            self._outbound.check(endpoint)
+            return await self._post(endpoint, claim, emit)
+        except InvalidRequest as error:
+            raise AgentFailed("ENDPOINT_REFUSED", error.message) from None
+        except TargetRefused:
+            raise AgentFailed("ENDPOINT_REFUSED", "The endpoint's address is not public.") from None
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, TargetRefused):
+                raise AgentFailed("ENDPOINT_REFUSED", "The endpoint's address is not public.") from None
+            raise AgentFailed("ENDPOINT_UNREACHABLE", "The agent's endpoint cannot be reached.") from None
+        except (aiohttp.ClientError, ValueError) as error:
+            kind = type(error).__name__
+            raise AgentFailed("ENDPOINT_FAILED", f"The agent's endpoint broke off ({kind}).") from None
+
+    async def _post(self, endpoint: str, claim: Claim, emit: Emit) -> Outcome:
+        headers = {"Idempotency-Key": claim.idempotency_key, "Accept": "application/json, text/event-stream"}
+        timeout = aiohttp.ClientTimeout(total=None, connect=10)
+        async with self._outbound.session.post(
+            endpoint, json=_body(claim), headers=headers, timeout=timeout, allow_redirects=False
+        ) as answer:
+            if answer.status in (429, 503):
+                raise ProviderFailed("AGENT_BUSY", f"The agent's endpoint answered {answer.status}.")
+            if not 200 <= answer.status < 300:
+                raise AgentFailed("ENDPOINT_STATUS", f"The agent's endpoint answered {answer.status}.")
+            if answer.content_type == "text/event-stream":
+                return await _streamed(answer, emit)
+            return _outcome(_decoder.decode(await _capped(answer)))
+
+
+def _body(claim: Claim) -> dict[str, Any]:
+    return {
+        "task_id": claim.task_id,
+        "epoch": claim.epoch,
+        "type": claim.type,
+        "input": claim.input,
+        "required_capabilities": list(claim.required_capabilities),
+        "timeout_seconds": claim.timeout_seconds,
+        "metadata": msgspec.to_builtins(claim.metadata),
+    }
+
+
+def _outcome(answer: Any) -> Outcome:
+    if not isinstance(answer, dict) or "result" not in answer:
+        raise AgentFailed("ANSWER_INVALID", "The agent's answer has no 'result'.")
+    performance = answer.get("performance")
+    if performance is not None and not (isinstance(performance, int | float) and 0 < performance <= 1):
+        raise AgentFailed("ANSWER_INVALID", "The answer's 'performance' is not in (0,1].")
+    kind = "degraded_success" if answer.get("degraded") is True else "success"
+    return Outcome(kind, answer["result"], performance=performance)  # type: ignore[arg-type]
+
+
+async def _capped(answer: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in answer.content.iter_chunked(65_536):
+        body += chunk
+        if len(body) > MAX_ANSWER:
+            raise AgentFailed("ANSWER_TOO_LARGE", f"The agent's answer is larger than {MAX_ANSWER} bytes.")
+    return bytes(body)
+
+
+async def _streamed(answer: aiohttp.ClientResponse, emit: Emit) -> Outcome:
+    async for event, data in _events(answer):
+        if event == "token" and isinstance(data, dict) and isinstance(data.get("text"), str):
+            emit(data["text"])
+            await asyncio.sleep(0)
+        elif event == "complete":
+            return _outcome(data)
+        elif event == "error":
+            raise AgentFailed("AGENT_ERROR", "The agent reported an error.")
+    raise AgentFailed("ANSWER_INVALID", "The agent's stream ended without an answer.")
+
+
+async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
+    event, data, seen = "message", b"", 0
+    async for line in answer.content:
+        seen += len(line)
+        if seen > MAX_ANSWER:
+            raise AgentFailed("ANSWER_TOO_LARGE", f"The agent's answer is larger than {MAX_ANSWER} bytes.")
+        line = line.rstrip(b"\r\n")
+        if line.startswith(b"event:"):
+            event = line[6:].strip().decode("utf-8", "replace")
+        elif line.startswith(b"data:"):
+            data += line[5:].strip()
+        elif not line and data:
+            yield event, _decoder.decode(data)
+            event, data = "message", b""

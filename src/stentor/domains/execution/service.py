@@ -1,0 +1,165 @@
+"""Use cases of workers: claim, heartbeat, tokens, complete, fail. Every one carries the claim's epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core.clock import SECOND
+from stentor.core.db import Database, Tx
+from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
+from stentor.core.live import Hub
+from stentor.domains.execution.attempt import Attempts
+from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.model import Outcome
+from stentor.domains.execution.outcomes import Ending
+from stentor.domains.registry.model import Agent
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.tasks import store
+from stentor.domains.tasks.model import Claim, Task
+from stentor.domains.tasks.service import require
+
+WATCH_SECONDS = 1.0
+"""How often a waiting claim looks whether its worker is still there."""
+
+
+class Workers:
+    def __init__(
+        self,
+        db: Database,
+        snapshot: Snapshot,
+        dispatcher: Dispatcher,
+        attempts: Attempts,
+        ending: Ending,
+        hub: Hub,
+    ) -> None:
+        self._db = db
+        self._snapshot = snapshot
+        self._dispatcher = dispatcher
+        self._attempts = attempts
+        self._ending = ending
+        self._hub = hub
+
+    async def claim(
+        self,
+        principal: Principal,
+        agent_id: str,
+        most: int,
+        wait: float,
+        lease: int,
+        gone: Callable[[], Awaitable[bool]],
+    ) -> list[Claim]:
+        """Up to `most` tasks, waiting up to `wait` seconds for the first; `lease` in seconds.
+
+        `gone` tells that the worker has left: nothing is claimed for nobody.
+        Raises NotFound, Forbidden, AgentUnavailable, Conflict for an agent that is no worker.
+        """
+        waited = 0.0
+        while True:
+            self._worker(principal, agent_id)
+            if await gone():
+                return []
+            if claims := await self._take(agent_id, most, lease * SECOND):
+                return claims
+            if waited >= wait:
+                return []
+            step = min(WATCH_SECONDS, wait - waited)
+            if not await self._dispatcher.arrival(agent_id, step):
+                waited += step
+
+    async def _take(self, agent_id: str, most: int, lease: int) -> list[Claim]:
+        taken = self._dispatcher.take(agent_id, most)
+        if not taken:
+            return []
+
+        def work(tx: Tx) -> list[Claim]:
+            claims = (self._attempts.claim(tx, queued, lease) for queued in taken)
+            return [claim for claim in claims if claim is not None]
+
+        try:
+            return await self._db.write(work)
+        except Exception:
+            for queued in taken:
+                self._dispatcher.offer(queued)
+            raise
+
+    async def heartbeat(self, principal: Principal, task_id: str, epoch: int, lease: int) -> int:
+        """Renew the lease; answers when it ends. Raises LeaseLost."""
+
+        def work(tx: Tx) -> int:
+            task = self._held(tx, principal, task_id, epoch)
+            store.renew(tx, task.tenant, task_id, epoch, lease * SECOND)
+            return tx.now + lease * SECOND
+
+        return await self._db.write(work)
+
+    async def tokens(self, principal: Principal, task_id: str, epoch: int, tokens: list[str]) -> None:
+        """Announce pieces of the answer to whoever watches. Raises LeaseLost."""
+        task = await self._db.read(lambda tx: self._held(tx, principal, task_id, epoch))
+        for text in tokens:
+            self._hub.token(task.tenant, task_id, task.head_id, text)
+
+    async def end(self, principal: Principal, task_id: str, epoch: int, outcome: Outcome) -> Task:
+        """Complete or fail; the same answer twice is taken once. Raises LeaseLost."""
+
+        def work(tx: Tx) -> Task:
+            task = self._reachable(tx, principal, task_id)
+            if _already(task, epoch, outcome):
+                return task
+            self._check_epoch(task, epoch)
+            assert task.assigned_agent is not None
+            self._ending.apply(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
+            return require(tx, task.tenant, task_id)
+
+        return await self._db.write(work)
+
+    def _worker(self, principal: Principal, agent_id: str) -> Agent:
+        agent = self._snapshot.get(principal.tenant, agent_id)
+        if agent is None:
+            raise NotFound(f"No agent has the id {agent_id!r}.")
+        check_acts_for(principal, agent)
+        if agent.runtime.kind != "worker":
+            raise Conflict(f"The agent's runtime is {agent.runtime.kind}; only a worker claims tasks.")
+        if agent.status != "active":
+            raise AgentUnavailable(f"The agent is {agent.status}, so it is given no tasks.", {"status": agent.status})
+        return agent
+
+    def _held(self, tx: Tx, principal: Principal, task_id: str, epoch: int) -> Task:
+        task = self._reachable(tx, principal, task_id)
+        self._check_epoch(task, epoch)
+        return task
+
+    def _reachable(self, tx: Tx, principal: Principal, task_id: str) -> Task:
+        task = require(tx, principal.tenant, task_id)
+        agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
+        if principal.is_bound_agent and (agent is None or agent.key_name != principal.name):
+            raise NotFound("No task has this id.")
+        return task
+
+    @staticmethod
+    def _check_epoch(task: Task, epoch: int) -> None:
+        if task.status != "executing" or task.epoch != epoch:
+            details = {"status": task.status, "epoch": task.epoch}
+            raise LeaseLost("The task is not in your hands any more.", details)
+
+
+def check_acts_for(principal: Principal, agent: Agent) -> None:
+    """A key of role agent acts only for the agents that were registered with its name."""
+    if principal.is_bound_agent and agent.key_name != principal.name:
+        raise Forbidden("This key may not act for this agent.")
+
+
+def _already(task: Task, epoch: int, outcome: Outcome) -> bool:
+    """Whether this very answer was taken before: a worker may send it again when the first was lost."""
+    if task.epoch != epoch or task.status != outcome.status:
+        return False
+    return bool(
+        task.outcome_class == outcome.outcome_class and task.result == _stored(outcome.result) and task.error == outcome.error
+    )
+
+
+def _stored(result: Any) -> Any:
+    return msgspec.to_builtins(result)

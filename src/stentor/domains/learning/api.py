@@ -1,0 +1,142 @@
+"""Routes of learning, and those under /trust/hebbian that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from stentor.core.clock import iso, iso_or_none
+from stentor.core.errors import Forbidden, InvalidRequest, NotFound
+from stentor.domains.learning.model import Connection
+from stentor.domains.learning.service import Learning
+from stentor.web.routes import GatewayRoute, Wire
+from stentor.web.wire import AgentId, Answer, Caller, Enveloped, Json, Name, Timestamp, enveloped, errors
+
+AgentKnown = Callable[[str, str], bool]
+"""(tenant, agent id) -> whether the registry has it; learning itself knows no agents."""
+
+
+class Weights(Answer):
+    agent_id: str
+    weights: dict[str, float]
+    last_updated: Timestamp | None
+
+
+class EntryOut(Answer):
+    timestamp: Timestamp
+    task_type: str
+    delta: int
+    result: str
+    weight_before: float
+    weight_after: float
+
+
+class History(Answer):
+    agent_id: str
+    history: list[EntryOut]
+    total_entries: int
+    limit: int
+
+
+class ConnectionOut(Answer):
+    connection: str
+    agent1: str
+    agent2: str
+    weight: float
+    last_updated: Timestamp
+
+
+class Connections(Answer):
+    connections: list[ConnectionOut]
+    total: int
+
+
+class Matrix(Answer):
+    weights: dict[str, float]
+    matrix: dict[str, dict[str, float]]
+
+
+class Move(Wire):
+    agent1: Name
+    agent2: Name
+    delta: Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+
+
+class Moved(Answer):
+    connection: str
+    newWeight: float  # noqa: N815
+    delta: float
+
+
+def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
+    api = APIRouter(prefix="/hebbian", tags=["hebbian"], route_class=GatewayRoute)
+
+    def check(tenant: str, agent_id: str) -> None:
+        if not agent_known(tenant, agent_id):
+            raise NotFound(f"No agent has the id {agent_id!r}.")
+
+    @api.get("/weights", response_model=Weights, responses=errors(404))
+    async def weights(caller: Caller, agent_id: Annotated[str, Query()]) -> Json:
+        """An agent's weight for each task type it has done, as of now."""
+        check(caller.tenant, agent_id)
+        found, last = await learning.weights(agent_id)
+        return Json({"agent_id": agent_id, "weights": found, "last_updated": iso_or_none(last)})
+
+    @api.get("/history/{agent_id}", response_model=History, responses=errors(404))
+    async def history(
+        caller: Caller, agent_id: AgentId, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    ) -> Json:
+        """What the agent's weights learned from, the newest first."""
+        check(caller.tenant, agent_id)
+        entries, total = await learning.history(agent_id, limit)
+        rows = [{f: getattr(e, f) for f in e.__struct_fields__} | {"timestamp": iso(e.timestamp)} for e in entries]
+        return Json({"agent_id": agent_id, "history": rows, "total_entries": total, "limit": limit})
+
+    @api.get("/connections", response_model=Connections)
+    async def connections(caller: Caller, agent_id: Annotated[str | None, Query()] = None) -> Json:
+        """The weights between agents, of one agent or of all."""
+        links = await learning.connections(caller.tenant)
+        rows = [_connection(c) for c in links if agent_id in (None, c.agent1, c.agent2)]
+        return Json({"connections": rows, "total": len(rows)})
+
+    return api
+
+
+def trust_router(learning: Learning) -> APIRouter:
+    api = APIRouter(prefix="/trust/hebbian", tags=["trust"], route_class=GatewayRoute)
+
+    @api.get("/weights", response_model=Enveloped[Matrix])
+    async def matrix(caller: Caller) -> Json:
+        """The agent-to-agent weights, by connection and as a symmetric matrix."""
+        rows: dict[str, dict[str, float]] = {}
+        links = await learning.connections(caller.tenant)
+        for link in links:
+            rows.setdefault(link.agent1, {})[link.agent2] = link.weight
+            rows.setdefault(link.agent2, {})[link.agent1] = link.weight
+        return enveloped({"weights": {link.key: link.weight for link in links}, "matrix": rows})
+
+    @api.put("/weights", response_model=Enveloped[Moved])
+    async def move(caller: Caller, body: Move) -> Json:
+        """Strengthen (positive delta) or weaken a connection."""
+        if body.agent1 == body.agent2:
+            raise InvalidRequest("A connection has two different agents.")
+        if caller.is_bound_agent:
+            raise Forbidden("A key of an agent may not move connections.")
+        link = await learning.connect(caller.tenant, body.agent1, body.agent2, body.delta, caller.name)
+        key = f"{body.agent1}-{body.agent2}"
+        return enveloped({"connection": key, "newWeight": link.weight, "delta": body.delta})
+
+    return api
+
+
+def _connection(link: Connection) -> dict[str, Any]:
+    return {
+        "connection": link.key,
+        "agent1": link.agent1,
+        "agent2": link.agent2,
+        "weight": link.weight,
+        "last_updated": iso(link.updated_at),
+    }

@@ -1,0 +1,107 @@
+"""Health, the information route and /metrics. Source: core contract, "Health (unauthenticated)"."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from stentor import __version__
+from stentor.domains.monitoring.metrics import CONTENT_TYPE
+from stentor.domains.monitoring.service import Health
+from stentor.web.routes import PUBLIC, GatewayRoute, needs
+from stentor.web.wire import Answer, Json
+
+HEALTH = "/api/v1/health"
+PATHS = frozenset(("/health", HEALTH, f"{HEALTH}/detailed", f"{HEALTH}/ready", f"{HEALTH}/live", "/api/v1"))
+"""Public routes of this module."""
+
+
+class Liveness(Answer):
+    status: Literal["ok"]
+    service: str
+    version: str
+
+
+class ComponentOut(Answer):
+    status: Literal["available", "unavailable", "disabled"]
+    detail: str
+    latency_ms: float | None
+
+
+class Detailed(Answer):
+    status: Literal["healthy", "unhealthy"]
+    service: str
+    version: str
+    components: dict[str, ComponentOut]
+
+
+class Ready(Answer):
+    ready: bool
+
+
+class Live(Answer):
+    alive: bool
+
+
+class Information(Answer):
+    name: str
+    version: str
+    apiVersion: str  # noqa: N815
+    endpoints: dict[str, str]
+    documentation: str
+
+
+def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
+    api = APIRouter(tags=["health"], route_class=GatewayRoute)
+    public = needs(PUBLIC)
+
+    @api.get("/health", response_model=Liveness, openapi_extra=public)
+    @api.get(HEALTH, response_model=Liveness, openapi_extra=public)
+    async def liveness() -> Json:
+        """The service answers."""
+        return Json({"status": "ok", "service": "stentor", "version": __version__})
+
+    @api.get(
+        f"{HEALTH}/detailed", response_model=Detailed, responses={503: {"model": Detailed}}, openapi_extra=public
+    )
+    async def detailed() -> Json:
+        """Each component; 503 when one is unavailable."""
+        components = await health.components()
+        down = any(c.status == "unavailable" for c in components.values())
+        body = {"status": "unhealthy" if down else "healthy", "service": "stentor", "version": __version__}
+        return Json(body | {"components": components}, 503 if down else 200)
+
+    @api.get(f"{HEALTH}/ready", response_model=Ready, responses={503: {"model": Ready}}, openapi_extra=public)
+    async def ready() -> Json:
+        """Whether to send requests here."""
+        is_ready = await health.ready()
+        return Json({"ready": is_ready}, 200 if is_ready else 503)
+
+    @api.get(f"{HEALTH}/live", response_model=Live, openapi_extra=public)
+    async def live() -> Json:
+        """The process lives."""
+        return Json({"alive": True})
+
+    @api.get("/api/v1", response_model=Information, openapi_extra=public)
+    async def information() -> Json:
+        """What this service is and where to go on."""
+        return Json(
+            {
+                "name": "stentor",
+                "version": __version__,
+                "apiVersion": "v1",
+                "endpoints": {name: f"/api/v1/{name}" for name in ("tasks", "trust", "hebbian", "health")}
+                | {"registry": "/api/v1/registry/agents", "metrics": "/metrics"},
+                "documentation": "/openapi.json",
+            }
+        )
+
+    @api.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """Figures for Prometheus; needs a key that may read."""
+        return Response(await scrape(), media_type=CONTENT_TYPE)
+
+    return api

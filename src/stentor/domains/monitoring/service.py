@@ -1,0 +1,86 @@
+"""Component checks. A component that is not part of this installation is disabled, not unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
+
+import msgspec
+
+from stentor.core.db import Database, Sql
+from stentor.domains.registry.snapshot import Snapshot
+
+Status = Literal["available", "unavailable", "disabled"]
+CHECK_SECONDS = 2.0
+KEPT_SECONDS = 1.0
+"""Health is public: its checks are run at most this often, whoever asks."""
+
+_PROBE = Sql("delete from idempotency_keys where created_at < 0")
+
+
+class Component(msgspec.Struct, frozen=True):
+    status: Status
+    detail: str
+    latency_ms: float | None = None
+
+
+Check = Callable[[], Awaitable[Component]]
+
+
+class Health:
+    def __init__(self, checks: Mapping[str, Check]) -> None:
+        self._checks = checks
+        self._last: dict[str, Component] = {}
+        self._at = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def components(self) -> dict[str, Component]:
+        """All components by name. Fails closed: a check that raises or hangs is unavailable."""
+        async with self._lock:
+            if time.monotonic() - self._at >= KEPT_SECONDS:
+                found = await asyncio.gather(*(_run(check) for check in self._checks.values()))
+                self._last = dict(zip(self._checks, found, strict=True))
+                self._at = time.monotonic()
+            return self._last
+
+    async def ready(self) -> bool:
+        return all(c.status != "unavailable" for c in (await self.components()).values())
+
+
+async def _run(check: Check) -> Component:
+    started = time.perf_counter()
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            component = await check()
+    except TimeoutError:
+        return Component("unavailable", f"no answer within {CHECK_SECONDS:g} s")
+    except Exception as error:
+        # The reason goes to the operator's log; this route is public.
+        return Component("unavailable", f"the check failed ({type(error).__name__})")
+    return msgspec.structs.replace(component, latency_ms=round((time.perf_counter() - started) * 1000, 3))
+
+
+def database_check(db: Database) -> Check:
+    """A real write transaction: a full disk is found here before a caller finds it."""
+
+    async def check() -> Component:
+        await db.write(lambda tx: tx.run(_PROBE))
+        return Component("available", db.driver.name)
+
+    return check
+
+
+def agents_check(snapshot: Snapshot) -> Check:
+    async def check() -> Component:
+        return Component("available", f"{len(snapshot)} registered")
+
+    return check
+
+
+def fixed(status: Status, detail: str) -> Check:
+    async def check() -> Component:
+        return Component(status, detail)
+
+    return check

@@ -1,0 +1,222 @@
+"""Wire models of the registry."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from stentor.core.clock import iso, iso_or_none
+from stentor.core.errors import NotBuilt
+from stentor.domains.registry.model import Agent, Network, Runtime, Status, Tool, TrustTier, ViolationType, Whitelist
+from stentor.domains.registry.service import AgentDraft
+from stentor.web.routes import Wire
+from stentor.web.wire import Answer, Name, Score, Text, Timestamp
+
+MAX_CAPABILITIES = 256
+LATER = ("llm", "command")
+Capability = Annotated[Name, StringConstraints(max_length=128)]
+Paths = Annotated[list[Annotated[Name, StringConstraints(max_length=1024)]], Field(max_length=256)]
+
+
+class ToolIn(Wire):
+    name: Name
+    paths: Paths = []
+    operations: Annotated[list[Name], Field(max_length=64)] = []
+    rate_limit: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+
+
+class NetworkIn(Wire):
+    allowlist: Annotated[list[Name], Field(max_length=256)] = []
+    ports: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(max_length=256)] = []
+
+
+class WhitelistIn(Wire):
+    tools: Annotated[list[ToolIn], Field(max_length=256)] = []
+    network: NetworkIn = NetworkIn()
+
+
+class RuntimeIn(Wire):
+    """How the agent works: `worker` pulls, `http` is called at `endpoint`, `builtin` runs in the service."""
+
+    kind: Literal["worker", "builtin", "http", "llm", "command"] = "worker"
+    name: Name | None = None
+    endpoint: Annotated[str, StringConstraints(max_length=2048)] | None = None
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _complete(self) -> RuntimeIn:
+        if self.kind == "http" and not self.endpoint:
+            raise ValueError("an http runtime needs an endpoint")
+        if self.kind == "builtin" and not self.name:
+            raise ValueError("a builtin runtime needs a name")
+        return self
+
+
+class Register(Wire):
+    name: Name
+    capabilities: Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES)] = []
+    alignment_score: Score = 0.5
+    accuracy_score: Score = 0.5
+    efficiency_score: Score = 0.5
+    trust_tier: TrustTier = "monitored"
+    sandbox_whitelist: WhitelistIn = WhitelistIn()
+    runtime: RuntimeIn = RuntimeIn()
+    key_name: Name | None = None
+
+    def draft(self) -> AgentDraft:
+        """Raises NotBuilt for a runtime of a later version."""
+        if self.runtime.kind in LATER:
+            raise NotBuilt(f"The runtime {self.runtime.kind!r} comes with a later version.")
+        runtime = self.runtime
+        whitelist = self.sandbox_whitelist
+        return AgentDraft(
+            name=self.name,
+            capabilities=tuple(dict.fromkeys(self.capabilities)),
+            alignment_score=self.alignment_score,
+            accuracy_score=self.accuracy_score,
+            efficiency_score=self.efficiency_score,
+            trust_tier=self.trust_tier,
+            runtime=Runtime(runtime.kind, runtime.name, runtime.endpoint, runtime.options),  # type: ignore[arg-type]
+            sandbox_whitelist=Whitelist(
+                tuple(Tool(t.name, tuple(t.paths), tuple(t.operations), t.rate_limit) for t in whitelist.tools),
+                Network(tuple(whitelist.network.allowlist), tuple(whitelist.network.ports)),
+            ),
+            key_name=self.key_name.lower() if self.key_name else None,
+        )
+
+
+class Rescore(Wire):
+    alignment_score: Score | None = None
+    accuracy_score: Score | None = None
+    efficiency_score: Score | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> Rescore:
+        if not self.model_fields_set or any(getattr(self, name) is None for name in self.model_fields_set):
+            raise ValueError("give at least one score, and none as null")
+        return self
+
+
+class Clear(Wire):
+    override_tier: TrustTier
+    rationale: Annotated[Text, StringConstraints(min_length=1)]
+
+
+class Suspend(Wire):
+    reason: Annotated[Text, StringConstraints(min_length=1)]
+
+
+class Registered(Answer):
+    agent_id: str
+    name: str
+    status: Status
+    created_at: Timestamp
+
+
+class ToolOut(Answer):
+    name: str
+    paths: list[str]
+    operations: list[str]
+    rate_limit: int
+
+
+class NetworkOut(Answer):
+    allowlist: list[str]
+    ports: list[int]
+
+
+class WhitelistOut(Answer):
+    tools: list[ToolOut]
+    network: NetworkOut
+
+
+class RuntimeOut(Answer):
+    kind: str
+    name: str | None
+    endpoint: str | None
+    options: dict[str, Any]
+
+
+class AgentOut(Answer):
+    agent_id: str
+    name: str
+    capabilities: list[str]
+    alignment_score: float
+    accuracy_score: float
+    efficiency_score: float
+    trust_tier: TrustTier
+    trust_score: float | None
+    status: Status
+    status_reason: str | None
+    violation_count: int
+    runtime: RuntimeOut
+    sandbox_whitelist: WhitelistOut
+    key_name: str | None
+    last_task: Timestamp | None
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class AgentRow(Answer):
+    agent_id: str
+    name: str
+    capabilities: list[str]
+    trust_score: float | None
+    status: Status
+
+
+class AgentPage(Answer):
+    agents: list[AgentRow]
+    total: int
+    limit: int
+    offset: int
+    next_cursor: str | None
+
+
+class Scores(Answer):
+    agent_id: str
+    alignment_score: float
+    accuracy_score: float
+    efficiency_score: float
+    updated_at: Timestamp
+
+
+class ViolationOut(Answer):
+    violation_id: str
+    timestamp: Timestamp
+    type: ViolationType
+    details: str
+    cleared_at: Timestamp | None
+
+
+class Violations(Answer):
+    agent_id: str
+    violation_count: int
+    quarantined: bool
+    violations: list[ViolationOut]
+
+
+class Cleared(Answer):
+    agent_id: str
+    violation_count: int
+    quarantined: bool
+    overridden_by: str
+    override_timestamp: Timestamp
+
+
+class StatusOut(Answer):
+    agent_id: str
+    status: Status
+    reason: str | None
+    updated_at: Timestamp
+
+
+def agent_out(agent: Agent, trust_score: float | None, last_task: int | None) -> dict[str, Any]:
+    shown = {name: getattr(agent, name) for name in AgentOut.model_fields if hasattr(agent, name)}
+    return shown | {
+        "trust_score": trust_score,
+        "last_task": iso_or_none(last_task),
+        "created_at": iso(agent.created_at),
+        "updated_at": iso(agent.updated_at),
+    }

@@ -1,0 +1,59 @@
+"""The check for agents that run elsewhere: allowed, or denied with the violation recorded."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import Field, StringConstraints
+
+from stentor.core.errors import Forbidden
+from stentor.domains.registry.model import ViolationType
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.sandbox.model import Access
+from stentor.domains.sandbox.service import Sandbox
+from stentor.web.routes import GatewayRoute, Wire
+from stentor.web.wire import AgentId, Answer, Caller, Json, Name, Text, errors
+
+
+class Authorize(Wire):
+    tool: Name
+    operation: Name
+    path: Annotated[Text, StringConstraints(max_length=4096)] | None = None
+    host: Name | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+
+
+class Verdict(Answer):
+    agent_id: str
+    allowed: bool
+    reason: str | None
+    violation: ViolationType | None
+    violation_count: int
+    quarantined: bool
+
+
+def router(sandbox: Sandbox, snapshot: Snapshot) -> APIRouter:
+    api = APIRouter(prefix="/registry/agents", tags=["registry"], route_class=GatewayRoute)
+
+    @api.post("/{agent_id}/authorize", response_model=Verdict, responses=errors(404))
+    async def authorize(caller: Caller, agent_id: AgentId, body: Authorize) -> Json:
+        """May the agent do this? No answer means no. Agents ask for themselves, admins for all."""
+        agent = snapshot.get(caller.tenant, agent_id)
+        if not caller.may("admin") and (agent is None or agent.key_name != caller.name):
+            raise Forbidden("This key may not ask for this agent.")
+        access = Access(body.tool, body.operation, body.path, body.host, body.port)
+        verdict = await sandbox.authorize(caller.tenant, agent_id, access)
+        refusal = verdict.refusal
+        return Json(
+            {
+                "agent_id": agent_id,
+                "allowed": verdict.allowed,
+                "reason": refusal.details if refusal else None,
+                "violation": refusal.type if refusal else None,
+                "violation_count": verdict.agent.violation_count,
+                "quarantined": verdict.agent.quarantined,
+            }
+        )
+
+    return api

@@ -1,0 +1,1 @@
+"""Tasks: submit, read, list, cancel, approve, retry. The row is the truth."""

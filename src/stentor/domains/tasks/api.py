@@ -1,0 +1,250 @@
+"""Routes of tasks. Source: core contract, "Kernel (tasks)"."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query
+from pydantic import Field, StringConstraints
+from starlette.requests import Request
+
+from stentor.core.clock import from_datetime, iso, iso_or_none
+from stentor.core.errors import InvalidRequest
+from stentor.domains.tasks import model
+from stentor.domains.tasks.idempotency import IdempotencyKey
+from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, Task, TaskDraft
+from stentor.domains.tasks.service import Tasks
+from stentor.web.routes import GatewayRoute, Wire, needs
+from stentor.web.wire import (
+    After,
+    Answer,
+    Caller,
+    Json,
+    Name,
+    Offset,
+    TaskId,
+    Text,
+    Timestamp,
+    UuidText,
+    decode_cursor,
+    encode_cursor,
+    errors,
+    next_link,
+)
+
+IdempotencyHeader = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=255, description="The same key answers the same."),
+]
+EXAMPLE = {
+    "type": "summarize",
+    "input": {"text": "Agents do tasks. Stentor routes each task to the best agent. It records why.", "sentences": 1},
+    "required_capabilities": ["summarize"],
+    "metadata": {"priority": "high"},
+}
+
+
+class MetadataIn(Wire):
+    user_id: UuidText | None = None
+    priority: Literal["high", "normal", "low"] | None = None
+    retry_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    tags: Annotated[list[Name], Field(max_length=64)] = []
+    parent_task_id: Name | None = None
+
+
+class Submit(Wire):
+    id: Name | None = None
+    type: Name
+    input: Any
+    required_capabilities: Annotated[list[Name], Field(max_length=64)] = []
+    timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT)] = model.DEFAULT_TIMEOUT
+    agent_preference: UuidText | None = None
+    metadata: MetadataIn = MetadataIn()
+
+    def draft(self) -> TaskDraft:
+        meta = self.metadata
+        return TaskDraft(
+            self.type,
+            self.input,
+            self.id,
+            tuple(dict.fromkeys(self.required_capabilities)),
+            self.timeout_seconds,
+            self.agent_preference,
+            Metadata(meta.user_id, meta.priority, meta.retry_count, tuple(meta.tags), meta.parent_task_id),
+        )
+
+
+class Reject(Wire):
+    reason: Text | None = None
+
+
+class SubmittedOut(Answer):
+    task_id: str
+    status: Status
+    estimated_start: Timestamp
+    estimated_completion: Timestamp
+
+
+class TaskOut(Answer):
+    task_id: str
+    type: str
+    status: Status
+    assigned_agent: str | None
+    start_time: Timestamp | None
+    completion_time: Timestamp | None
+    duration_ms: int | None
+    result: Any
+    error: Any
+    created_at: Timestamp
+    timeout_seconds: int
+    required_capabilities: list[str]
+    agent_preference: str | None
+    metadata: dict[str, Any]
+    attempts: int
+    outcome_class: OutcomeClass | None
+    learning_eligible: bool | None
+    provenance_id: str
+
+
+class Row(Answer):
+    task_id: str
+    status: Status
+    assigned_agent: str | None
+    type: str
+    created_at: Timestamp
+    completed_at: Timestamp | None
+
+
+class Page(Answer):
+    tasks: list[Row]
+    total: int
+    limit: int
+    offset: int
+    next_cursor: str | None
+
+
+class CancelledOut(Answer):
+    task_id: str
+    status: Literal["cancelled"]
+    cancelled_at: Timestamp
+
+
+def router(tasks: Tasks) -> APIRouter:
+    api = APIRouter(prefix="/tasks", tags=["tasks"], route_class=GatewayRoute)
+
+    @api.post(
+        "",
+        status_code=202,
+        response_model=SubmittedOut,
+        responses=errors(409, 422),
+        openapi_extra={"requestBody": {"content": {"application/json": {"example": EXAMPLE}}}},
+    )
+    async def submit(caller: Caller, body: Submit, idempotency_key: IdempotencyHeader = None) -> Json:
+        """Route a task to the best agent that may have it, and queue it."""
+        draft = body.draft()
+        key = None
+        if idempotency_key is not None:
+            key = IdempotencyKey(caller.tenant, caller.name, "tasks", idempotency_key, model.body_hash(draft))
+        done = await tasks.submit(caller, draft, key)
+        return Json(
+            {
+                "task_id": done.task_id,
+                "status": done.status,
+                "estimated_start": iso(done.estimated_start),
+                "estimated_completion": iso(done.estimated_completion),
+            },
+            202,
+        )
+
+    @api.get("", response_model=Page)
+    async def list_tasks(
+        request: Request,
+        caller: Caller,
+        status: Annotated[Status | None, Query()] = None,
+        agent_id: Annotated[str | None, Query(max_length=255)] = None,
+        created_after: After = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        offset: Offset = 0,
+        cursor: Annotated[str | None, Query(max_length=1024)] = None,
+    ) -> Json:
+        """The tasks that match, newest first; without a filter all of them."""
+        if agent_id is not None and "\0" in agent_id:
+            raise InvalidRequest("agent_id: must not contain the character NUL")
+        after = None if created_after is None else from_datetime(created_after)
+        before = None if cursor is None else decode_cursor(cursor, int, str)
+        wanted = Filter(status, agent_id, after, before)  # type: ignore[arg-type]
+        rows, total = await tasks.list(caller.tenant, wanted, limit, offset)
+        following = encode_cursor(rows[-1].created_at, rows[-1].task_id) if len(rows) == limit else None
+        body = {
+            "tasks": [_row(row) for row in rows],
+            "total": total,
+            "limit": limit,
+            "offset": offset,
+            "next_cursor": following,
+        }
+        return Json(body, headers=next_link(request, following))
+
+    @api.get("/{task_id}", response_model=TaskOut, responses=errors(404))
+    async def read(caller: Caller, task_id: TaskId) -> Json:
+        """One task by its exact id, in any state."""
+        return Json(shown(await tasks.get(caller.tenant, task_id)))
+
+    @api.post("/{task_id}/cancel", response_model=CancelledOut, responses=errors(404, 409))
+    async def cancel(caller: Caller, task_id: TaskId) -> Json:
+        """Cancel a task that has not ended; its work is stopped."""
+        moment = await tasks.cancel(caller, task_id)
+        return Json({"task_id": task_id, "status": "cancelled", "cancelled_at": iso(moment)})
+
+    @api.post("/{task_id}/retry", status_code=202, response_model=TaskOut, responses=errors(404, 409, 422))
+    async def retry(caller: Caller, task_id: TaskId) -> Json:
+        """A new attempt of a failed or aborted task, routed anew."""
+        return Json(shown(await tasks.retry(caller, task_id)), 202)
+
+    @api.post(
+        "/{task_id}/approve", response_model=TaskOut, responses=errors(404, 409), openapi_extra=needs("admin")
+    )
+    async def approve(caller: Caller, task_id: TaskId) -> Json:
+        """Let a task that waits for approval go into the queue."""
+        return Json(shown(await tasks.approve(caller, task_id)))
+
+    @api.post("/{task_id}/reject", response_model=TaskOut, responses=errors(404, 409), openapi_extra=needs("admin"))
+    async def reject(caller: Caller, task_id: TaskId, body: Reject | None = None) -> Json:
+        """Refuse the approval; the task is aborted."""
+        return Json(shown(await tasks.reject(caller, task_id, body.reason if body else None)))
+
+    return api
+
+
+def shown(task: Task) -> dict[str, Any]:
+    """A task as readers see it."""
+    return {
+        "task_id": task.task_id,
+        "type": task.type,
+        "status": task.status,
+        "assigned_agent": task.assigned_agent,
+        "start_time": iso_or_none(task.start_time),
+        "completion_time": iso_or_none(task.completion_time),
+        "duration_ms": task.duration_ms,
+        "result": task.result,
+        "error": task.error,
+        "created_at": iso(task.created_at),
+        "timeout_seconds": task.timeout_seconds,
+        "required_capabilities": task.required_capabilities,
+        "agent_preference": task.agent_preference,
+        "metadata": task.metadata,
+        "attempts": task.epoch,
+        "outcome_class": task.outcome_class,
+        "learning_eligible": task.learning_eligible,
+        "provenance_id": task.provenance_id,
+    }
+
+
+def _row(row: model.Summary) -> dict[str, Any]:
+    return {
+        "task_id": row.task_id,
+        "status": row.status,
+        "assigned_agent": row.assigned_agent,
+        "type": row.type,
+        "created_at": iso(row.created_at),
+        "completed_at": iso_or_none(row.completed_at),
+    }

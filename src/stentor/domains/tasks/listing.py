@@ -1,0 +1,91 @@
+"""Lists and counts. Counts are kept per hour, state and agent, so that no list ever scans the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stentor.core.clock import HOUR
+from stentor.core.db import Sql, Tx
+from stentor.core.db.sql import values_rows
+from stentor.domains.tasks.model import Filter, Summary
+
+_COUNT_COLUMNS = ("tenant", "hour", "status", "agent_id", "n")
+_COUNTS = {
+    rows: Sql(
+        f"insert into task_counts ({', '.join(_COUNT_COLUMNS)}) values {values_rows(_COUNT_COLUMNS, rows)} "  # noqa: S608
+        "on conflict (tenant, hour, status, agent_id) do update set n = task_counts.n + excluded.n"
+    )
+    for rows in (1, 2)
+}
+_FRAGMENTS = {
+    "status": "status = :status",
+    "agent_id": "assigned_agent = :agent_id",
+    "created_after": "created_at > :created_after",
+    "before": "(created_at, task_id) < (:before_time, :before_id)",
+}
+_COUNT_FRAGMENTS = {"status": "status = :status", "agent_id": "agent_id = :agent_id", "created_after": "hour > :hour"}
+_statements: dict[tuple[str, ...], Sql] = {}
+
+
+def count(tx: Tx, tenant: str, created_at: int, *changes: tuple[str, str | None, int]) -> None:
+    """Add to the counts: (status, agent, by), one or two of them, each of another status."""
+    params: dict[str, Any] = {}
+    for i, (status, agent_id, by) in enumerate(changes):
+        params |= {
+            f"tenant_{i}": tenant,
+            f"hour_{i}": created_at // HOUR,
+            f"status_{i}": status,
+            f"agent_id_{i}": agent_id or "",
+            f"n_{i}": by,
+        }
+    tx.run(_COUNTS[len(changes)], **params)
+
+
+def page(tx: Tx, tenant: str, wanted: Filter, limit: int, offset: int) -> list[Summary]:
+    """Newest first."""
+    params = _params(tenant, wanted)
+    names = tuple(name for name in _FRAGMENTS if getattr(wanted, name) is not None)
+    sql = _statements.get(names) or _statements.setdefault(names, _page_sql(names))
+    return [Summary(*row) for row in tx.rows(sql, **params, limit=limit, offset=offset)]
+
+
+def total(tx: Tx, tenant: str, wanted: Filter) -> int:
+    """How many match, whatever the page: whole hours from the counts, the first part of one by index."""
+    params = _params(tenant, wanted)
+    names = tuple(name for name in _COUNT_FRAGMENTS if getattr(wanted, name) is not None)
+    found = _number(tx, ("total", *names), "select coalesce(sum(n), 0) from task_counts", _COUNT_FRAGMENTS, params)
+    if wanted.created_after is not None:
+        params["hour_end"] = (wanted.created_after // HOUR + 1) * HOUR
+        fragments = {**_FRAGMENTS, "created_after": _FRAGMENTS["created_after"] + " and created_at < :hour_end"}
+        found += _number(tx, ("part", *names), "select count(*) from tasks", fragments, params)
+    return found
+
+
+def _number(tx: Tx, key: tuple[str, ...], head: str, fragments: dict[str, str], params: dict[str, Any]) -> int:
+    sql = _statements.get(key)
+    if sql is None:
+        sql = _statements[key] = Sql(" and ".join([f"{head} where tenant = :tenant", *(fragments[n] for n in key[1:])]))
+    row = tx.row(sql, **params)
+    return int(row[0]) if row else 0
+
+
+def _page_sql(names: tuple[str, ...]) -> Sql:
+    where = " and ".join(["tenant = :tenant", *(_FRAGMENTS[name] for name in names)])
+    return Sql(
+        "select task_id, status, assigned_agent, type, created_at, completion_time from tasks "  # noqa: S608
+        f"where {where} order by created_at desc, task_id desc limit :limit offset :offset"
+    )
+
+
+def _params(tenant: str, wanted: Filter) -> dict[str, Any]:
+    time, task_id = wanted.before or (0, "")
+    after = wanted.created_after or 0
+    return {
+        "tenant": tenant,
+        "status": wanted.status,
+        "agent_id": wanted.agent_id,
+        "created_after": after,
+        "hour": after // HOUR,
+        "before_time": time,
+        "before_id": task_id,
+    }

@@ -1,0 +1,250 @@
+"""SQL of tasks: rows in, rows out, and the guarded moves between states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.clock import SECOND
+from stentor.core.db import Sql, Tx
+from stentor.core.errors import CorruptRecord
+from stentor.domains.tasks.model import Claim, Metadata, OutcomeClass, Queued, Status, Task, TaskDraft
+
+_FIELDS = Task.__struct_fields__
+_COLUMNS = ", ".join(_FIELDS)
+_KEY = "tenant = :tenant and task_id = :task_id"
+_ONE = Sql(f"select {_COLUMNS} from tasks where {_KEY}")  # noqa: S608
+_INPUT = Sql(f"select input from tasks where {_KEY}")  # noqa: S608
+_INSERT_COLUMNS = tuple(f for f in _FIELDS if f not in ("lease_until", "deadline_at", "performance", "result"))
+_INSERT = Sql(
+    f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, input) "  # noqa: S608
+    f"values ({', '.join(':' + name for name in _INSERT_COLUMNS)}, :input)"
+)
+_CLAIM = Sql(
+    f"""update tasks set status = 'executing', epoch = epoch + 1, start_time = :now, lease_until = :lease_until,
+        deadline_at = :now + timeout_seconds * {SECOND}, head_id = :new_head
+    where {_KEY} and status = 'queued' and epoch = :epoch and assigned_agent = :agent_id
+    returning epoch, type, input, runtime_kind, created_at, timeout_seconds, required_capabilities, metadata"""
+)
+_RENEW = Sql(
+    f"update tasks set lease_until = :lease_until where {_KEY} and status = 'executing' and epoch = :epoch"
+)
+_FINISH = Sql(
+    f"""update tasks set status = :status, completion_time = :now, result = :result, error = :error,
+        outcome_class = :outcome_class, learning_eligible = :learning_eligible, performance = :performance,
+        learning_pending = :learning_pending, head_id = :head_id, lease_until = null, deadline_at = null
+    where {_KEY} and status = 'executing' and epoch = :epoch"""
+)
+_END = Sql(
+    f"""update tasks set status = :status, completion_time = :now, error = :error, outcome_class = :outcome_class,
+        learning_eligible = 0, head_id = :head_id, lease_until = null, deadline_at = null
+    where {_KEY} and status = :source and epoch = :epoch"""
+)
+_QUEUE = Sql(
+    f"""update tasks set status = :status, queued_at = :now, head_id = :head_id, assigned_agent = :agent_id,
+        runtime_kind = :runtime_kind, attempt_epoch = :attempt_epoch, metadata = :metadata,
+        start_time = null, completion_time = null, lease_until = null, deadline_at = null, result = null,
+        error = null, outcome_class = null, learning_eligible = null, performance = null
+    where {_KEY} and status = :source and epoch = :epoch"""
+)
+_SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
+_WAITING = Sql(
+    """select tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id from tasks
+    where status = 'queued' order by priority, queued_at limit :limit"""
+)
+_OVERDUE = Sql(
+    f"""select {_COLUMNS} from tasks
+    where status = 'executing' and (lease_until < :now or deadline_at < :now) limit :limit"""
+)
+_EXECUTING_HERE = Sql(
+    f"select {_COLUMNS} from tasks where status = 'executing' and runtime_kind <> 'worker' limit :limit"  # noqa: S608
+)
+_UNLEARNED = Sql(
+    f"select {_COLUMNS} from tasks where learning_pending = 1 and completion_time < :before limit :limit"  # noqa: S608
+)
+
+
+def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
+    params = {name: getattr(task, name) for name in _INSERT_COLUMNS}
+    for structured in ("required_capabilities", "metadata"):
+        params[structured] = jsontext.dump(params[structured])
+    params["error"] = None if task.error is None else jsontext.dump(task.error)
+    params["learning_eligible"] = None if task.learning_eligible is None else int(task.learning_eligible)
+    params["learning_pending"] = int(task.learning_pending)
+    tx.run(_INSERT, **params, input=jsontext.dump(draft.input))
+
+
+def find(tx: Tx, tenant: str, task_id: str) -> Task | None:
+    row = tx.row(_ONE, tenant=tenant, task_id=task_id)
+    return _task(row) if row else None
+
+
+def input_of(tx: Tx, tenant: str, task_id: str) -> Any:
+    row = tx.row(_INPUT, tenant=tenant, task_id=task_id)
+    return jsontext.load(row[0]) if row else None
+
+
+def claim(tx: Tx, queued: Queued, lease: int, new_head: str) -> Claim | None:
+    """Take a queued task; None when somebody else did, or it was cancelled. `lease` in microseconds."""
+    rows = tx.rows(
+        _CLAIM,
+        tenant=queued.tenant,
+        task_id=queued.task_id,
+        epoch=queued.epoch,
+        agent_id=queued.agent_id,
+        now=tx.now,
+        lease_until=tx.now + lease,
+        new_head=new_head,
+    )
+    if not rows:
+        return None
+    epoch, kind, text, runtime_kind, created_at, timeout, capabilities, metadata = rows[0]
+    return Claim(
+        queued.tenant,
+        queued.task_id,
+        epoch,
+        kind,
+        jsontext.load(text),
+        queued.agent_id,
+        runtime_kind,
+        created_at,
+        tx.now,
+        timeout,
+        tx.now + lease,
+        new_head,
+        tuple(jsontext.load(capabilities)),
+        _metadata.decode(metadata),
+    )
+
+
+def renew(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bool:
+    """Whether the lease was still held; it then runs `lease` microseconds from now."""
+    until = tx.now + lease
+    return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until) == 1
+
+
+def finish(
+    tx: Tx,
+    tenant: str,
+    task_id: str,
+    epoch: int,
+    *,
+    status: Status,
+    outcome_class: OutcomeClass,
+    learning_eligible: bool,
+    learning_pending: bool,
+    head_id: str,
+    result: Any = None,
+    error: Any = None,
+    performance: float | None = None,
+) -> bool:
+    """End an executing task; False when the epoch is not its current one."""
+    touched = tx.run(
+        _FINISH,
+        tenant=tenant,
+        task_id=task_id,
+        epoch=epoch,
+        now=tx.now,
+        status=status,
+        outcome_class=outcome_class,
+        learning_eligible=int(learning_eligible),
+        learning_pending=int(learning_pending),
+        head_id=head_id,
+        result=jsontext.dump(result) if status == "completed" else None,
+        error=None if error is None else jsontext.dump(error),
+        performance=performance,
+    )
+    return touched == 1
+
+
+def end(tx: Tx, task: Task, status: Status, outcome_class: OutcomeClass, error: Any, head_id: str) -> bool:
+    """End a task without learning from it: cancelled, rejected, denied at dispatch."""
+    touched = tx.run(
+        _END,
+        tenant=task.tenant,
+        task_id=task.task_id,
+        source=task.status,
+        epoch=task.epoch,
+        now=tx.now,
+        status=status,
+        outcome_class=outcome_class,
+        error=None if error is None else jsontext.dump(error),
+        head_id=head_id,
+    )
+    return touched == 1
+
+
+def queue(
+    tx: Tx,
+    task: Task,
+    status: Status,
+    head_id: str,
+    *,
+    agent_id: str | None = None,
+    runtime_kind: str | None = None,
+    attempt_epoch: int | None = None,
+    metadata: Metadata | None = None,
+) -> bool:
+    """Back into the queue (or to approval): after approval, a lost lease, or as a new attempt."""
+    touched = tx.run(
+        _QUEUE,
+        tenant=task.tenant,
+        task_id=task.task_id,
+        source=task.status,
+        epoch=task.epoch,
+        now=tx.now,
+        status=status,
+        head_id=head_id,
+        agent_id=agent_id or task.assigned_agent,
+        runtime_kind=runtime_kind or task.runtime_kind,
+        attempt_epoch=task.attempt_epoch if attempt_epoch is None else attempt_epoch,
+        metadata=jsontext.dump(metadata or task.metadata),
+    )
+    return touched == 1
+
+
+def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pending: bool) -> None:
+    """The last event of an ended task, and whether its lesson is still to be learned."""
+    tx.run(_SET_HEAD, tenant=tenant, task_id=task_id, epoch=epoch, head_id=head_id, pending=int(pending))
+
+
+def waiting(tx: Tx, limit: int) -> list[Queued]:
+    """Queued tasks, the most urgent first."""
+    return [Queued(*row) for row in tx.rows(_WAITING, limit=limit)]
+
+
+def overdue(tx: Tx, limit: int) -> list[Task]:
+    """Executing tasks whose lease or time has ended."""
+    return [_task(row) for row in tx.rows(_OVERDUE, now=tx.now, limit=limit)]
+
+
+def executing_in_process(tx: Tx, limit: int) -> list[Task]:
+    """Executing tasks whose work ran inside a service process."""
+    return [_task(row) for row in tx.rows(_EXECUTING_HERE, limit=limit)]
+
+
+def unlearned(tx: Tx, before: int, limit: int) -> list[Task]:
+    """Ended tasks whose lesson could not be applied with their outcome."""
+    return [_task(row) for row in tx.rows(_UNLEARNED, before=before, limit=limit)]
+
+
+_capabilities = msgspec.json.Decoder(tuple[str, ...])
+_metadata = msgspec.json.Decoder(Metadata)
+
+
+def _task(row: tuple[Any, ...]) -> Task:
+    values = dict(zip(_FIELDS, row, strict=True))
+    try:
+        values["required_capabilities"] = _capabilities.decode(values["required_capabilities"])
+        values["metadata"] = _metadata.decode(values["metadata"])
+        for optional in ("error", "result"):
+            if values[optional] is not None:
+                values[optional] = jsontext.load(values[optional])
+        if values["learning_eligible"] is not None:
+            values["learning_eligible"] = bool(values["learning_eligible"])
+        values["learning_pending"] = bool(values["learning_pending"])
+        return msgspec.convert(values, Task)
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"The stored record of task {values['task_id']!r} is malformed: {error}.") from error

@@ -1,0 +1,200 @@
+"""Routes of trust; camelCase on the wire. Source: core contract, "Trust"."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field, StringConstraints
+
+from stentor.auth.principal import Principal
+from stentor.core.clock import iso
+from stentor.core.errors import Forbidden, InvalidRequest
+from stentor.domains.trust import model
+from stentor.domains.trust.model import Change, ChangeKind, Entity
+from stentor.domains.trust.service import Trust
+from stentor.web.routes import GatewayRoute, Wire, needs
+from stentor.web.wire import Answer, Caller, EntityId, Enveloped, Json, Name, Score, Timestamp, enveloped, errors
+
+MAX_ENTITY_ID = 255
+
+
+class SetScore(Wire):
+    score: Score
+    entityType: Name = "agent"  # noqa: N815
+
+
+class Amount(Wire):
+    amount: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+
+
+class Operation(Wire):
+    operation: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+class TrustOut(Answer):
+    entityId: str  # noqa: N815
+    entityType: str  # noqa: N815
+    score: float
+    level: str
+    lastUpdated: Timestamp  # noqa: N815
+
+
+class Moved(TrustOut):
+    newScore: float  # noqa: N815
+    delta: float
+
+
+class Permissions(Answer):
+    entityId: str  # noqa: N815
+    level: str
+    operations: list[str]
+
+
+class CanPerform(Answer):
+    entityId: str  # noqa: N815
+    operation: str
+    allowed: bool
+
+
+class LevelOut(Answer):
+    name: str
+    range: str
+    operations: list[str]
+
+
+class Levels(Answer):
+    levels: list[LevelOut]
+    decayRate: str  # noqa: N815
+    reinforcement: str
+    penalty: str
+
+
+class ChangeOut(Answer):
+    entityId: str  # noqa: N815
+    kind: str
+    delta: float
+    score: float
+    cause: str | None
+    timestamp: Timestamp
+
+
+class Report(Answer):
+    totalEntities: int  # noqa: N815
+    byLevel: dict[str, int]  # noqa: N815
+    byType: dict[str, int]  # noqa: N815
+    averageScore: float | None  # noqa: N815
+    entities: list[TrustOut]
+    recentChanges: list[ChangeOut]  # noqa: N815
+
+
+def router(trust: Trust) -> APIRouter:
+    api = APIRouter(prefix="/trust", tags=["trust"], route_class=GatewayRoute)
+
+    @api.get("/report", response_model=Enveloped[Report])
+    async def report(caller: Caller) -> Json:
+        """Every tracked entity with its score and level, and the latest changes."""
+        found = await trust.report(caller.tenant)
+        return enveloped(
+            {
+                "totalEntities": len(found["entities"]),
+                "byLevel": found["by_level"],
+                "byType": found["by_type"],
+                "averageScore": found["average"],
+                "entities": [_entity(entity, score) for entity, score in found["entities"]],
+                "recentChanges": [_change(change) for change in found["changes"]],
+            }
+        )
+
+    @api.get("/levels", response_model=Enveloped[Levels])
+    async def levels() -> Json:
+        """The levels, what each permits, and how scores move."""
+        return enveloped(
+            {
+                "levels": [
+                    {"name": v.name, "range": f"{v.low} - {v.high}", "operations": v.operations} for v in model.LEVELS
+                ],
+                "decayRate": f"{model.DAILY_DECAY:.0%} per day",
+                "reinforcement": f"+{model.REWARD} per success",
+                "penalty": f"-{model.PENALTY} per failure",
+            }
+        )
+
+    @api.get("/{entityId}", response_model=Enveloped[TrustOut], responses=errors(404))
+    async def read(caller: Caller, entityId: EntityId) -> Json:  # noqa: N803
+        """An entity's score now, after decay."""
+        return enveloped(_entity(*await trust.get(caller.tenant, entityId)))
+
+    @api.put("/{entityId}", response_model=Enveloped[Moved], openapi_extra=needs("admin"))
+    async def put(caller: Caller, entityId: EntityId, body: SetScore) -> Json:  # noqa: N803
+        """Set a score explicitly."""
+        _check_id(entityId)
+        entity, delta = await trust.set_score(caller.tenant, entityId, body.score, body.entityType, caller.name)
+        return enveloped(_moved(entity, delta))
+
+    async def reinforce(caller: Principal, entity_id: str, kind: ChangeKind, amount: float) -> Json:
+        _check_id(entity_id)
+        if caller.is_bound_agent:
+            raise Forbidden("A key of an agent may not move trust.")
+        return enveloped(_moved(*await trust.reinforce(caller.tenant, entity_id, kind, amount, caller.name)))
+
+    @api.post("/{entityId}/success", response_model=Enveloped[Moved])
+    async def success(caller: Caller, entityId: EntityId, body: Amount | None = None) -> Json:  # noqa: N803
+        """One success: +0.02, or the amount."""
+        return await reinforce(caller, entityId, "success", (body and body.amount) or model.REWARD)
+
+    @api.post("/{entityId}/failure", response_model=Enveloped[Moved])
+    async def failure(caller: Caller, entityId: EntityId, body: Amount | None = None) -> Json:  # noqa: N803
+        """One failure: -0.05, or the amount as a decrement."""
+        return await reinforce(caller, entityId, "failure", (body and body.amount) or model.PENALTY)
+
+    @api.get("/{entityId}/permissions", response_model=Enveloped[Permissions], responses=errors(404))
+    async def permissions(caller: Caller, entityId: EntityId) -> Json:  # noqa: N803
+        """What the entity's level permits."""
+        entity, score = await trust.get(caller.tenant, entityId)
+        level = model.level_of(score)
+        return enveloped({"entityId": entity.entity_id, "level": level.name, "operations": level.operations})
+
+    @api.post(
+        "/{entityId}/can-perform",
+        response_model=Enveloped[CanPerform],
+        responses=errors(404),
+        openapi_extra=needs("read"),
+    )
+    async def can_perform(caller: Caller, entityId: EntityId, body: Operation) -> Json:  # noqa: N803
+        """Whether the entity's level permits an operation."""
+        entity, score = await trust.get(caller.tenant, entityId)
+        allowed = body.operation in model.level_of(score).operations
+        return enveloped({"entityId": entity.entity_id, "operation": body.operation, "allowed": allowed})
+
+    return api
+
+
+def _check_id(entity_id: str) -> None:
+    if not 0 < len(entity_id) <= MAX_ENTITY_ID or not entity_id.isprintable():
+        raise InvalidRequest("An entity id has 1 to 255 printable characters.")
+
+
+def _entity(entity: Entity, score: float) -> dict[str, Any]:
+    return {
+        "entityId": entity.entity_id,
+        "entityType": entity.entity_type,
+        "score": score,
+        "level": model.level_of(score).name,
+        "lastUpdated": iso(entity.updated_at),
+    }
+
+
+def _moved(entity: Entity, delta: float) -> dict[str, Any]:
+    return _entity(entity, entity.score) | {"newScore": entity.score, "delta": delta}
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "entityId": change.entity_id,
+        "kind": change.kind,
+        "delta": change.delta,
+        "score": change.score,
+        "cause": change.cause,
+        "timestamp": iso(change.happened_at),
+    }

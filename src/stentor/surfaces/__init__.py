@@ -1,0 +1,1 @@
+"""The ASGI applications. They never import each other."""

@@ -1,0 +1,1 @@
+"""The gateway: the contract's core API under /api/v1."""

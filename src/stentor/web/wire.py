@@ -1,0 +1,146 @@
+"""Wire types that the routes share: answers, paths, pages, and what the OpenAPI says of errors."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import Depends, Path, Query
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stentor.auth.principal import Principal
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
+from stentor.web.requests import segment
+from stentor.web.routes import principal_of
+
+T = TypeVar("T")
+
+
+class Json(Response):
+    """An answer encoded once, by the fast encoder; its shape is declared as the route's response model."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return jsontext.encode(content)
+
+
+class Answer(BaseModel):
+    """Base of the response models, which describe answers and hold them to it in the tests."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Enveloped(Answer, Generic[T]):
+    """The success envelope of the trust, LLM and ATP routes."""
+
+    success: bool
+    data: T
+
+
+def enveloped(data: Any) -> Json:
+    return Json({"success": True, "data": data})
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must consist of printable characters")
+    return text
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain the character NUL")
+    return text
+
+
+UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(_printable)]
+Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_no_nul)]
+UuidText = Annotated[
+    str, StringConstraints(pattern=UUID_PATTERN), AfterValidator(str.lower), Field(json_schema_extra={"format": "uuid"})
+]
+Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Epoch = Annotated[int, Field(ge=1, le=2_000_000_000)]
+Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-20T21:45:00.123456Z"])]
+
+Caller = Annotated[Principal, Depends(principal_of)]
+TaskId = Annotated[str, Path(description="The task's id; a slash in it is written %2F."), AfterValidator(segment)]
+AgentId = Annotated[str, Path(description="The agent's id."), AfterValidator(segment)]
+EntityId = Annotated[str, Path(description="The entity's id, for agents the agent id."), AfterValidator(segment)]
+After = Annotated[AwareDatetime | None, Query(description="Only what came after this time (ISO 8601 with zone).")]
+Offset = Annotated[int, Query(ge=0, le=2**53, description="Rows to pass over.")]
+
+
+def encode_cursor(*parts: Any) -> str:
+    """An opaque `next_cursor`."""
+    return base64.urlsafe_b64encode(jsontext.encode(list(parts))).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
+    """The parts of a cursor. Raises InvalidRequest for anything else."""
+    try:
+        parts = jsontext.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (binascii.Error, ValueError):
+        parts = None
+    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds):
+        raise InvalidRequest("The cursor is not one that this service gave out.")
+    return tuple(parts)
+
+
+def next_link(request: Request, cursor: str | None) -> dict[str, str]:
+    """The Link header of a page that has a next one."""
+    if cursor is None:
+        return {}
+    url = request.url.include_query_params(cursor=cursor).remove_query_params("offset")
+    return {"Link": f'<{url.path}?{url.query}>; rel="next"'}
+
+
+class ErrorBody(Answer):
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+    request_id: str
+
+
+class ErrorAnswer(Answer):
+    """The error envelope."""
+
+    error: ErrorBody
+
+
+class KeyRefused(Answer):
+    """The answer to a missing or wrong key."""
+
+    success: bool
+    error: str
+    message: str
+
+
+class Throttled(Answer):
+    """The answer to a request past the rate limit."""
+
+    success: bool
+    code: str
+    error: str
+    message: str
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorAnswer, "description": "Malformed request"},
+    401: {"model": KeyRefused, "description": "Missing or wrong key"},
+    403: {"model": ErrorAnswer, "description": "The key lacks a permission"},
+    413: {"model": ErrorAnswer, "description": "The body is too large"},
+    429: {"model": Throttled, "description": "Rate limit exceeded"},
+    503: {"model": ErrorAnswer, "description": "The store or the run log cannot be written"},
+}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For `responses`: the errors of a route beyond those that every route has."""
+    names = {404: "No such record", 409: "The state does not permit it", 422: "It cannot be carried out"}
+    return {s: {"model": ErrorAnswer, "description": names.get(s, "Error")} for s in statuses}
