@@ -125,9 +125,10 @@ class Tasks:
     ) -> Task:
         start, completion = self._estimate(tx.now, placement.agent_id, draft.type)
         denial = placement.denial
+        task_id = draft.id or ids.new_id()
         return Task(
             tenant=principal.tenant,
-            task_id=draft.id or ids.new_id(),
+            task_id=task_id,
             status=placement.status,
             type=draft.type,
             priority=draft.priority,
@@ -157,7 +158,7 @@ class Tasks:
             required_capabilities=draft.required_capabilities,
             agent_preference=draft.agent_preference,
             metadata=draft.metadata,
-            error=_error_of(denial) if denial else None,
+            error=_error_of(denial, task_id=task_id) if denial else None,
             result=None,
         )
 
@@ -387,8 +388,8 @@ def _queued(priority: int) -> Draft:
     return Draft("task_queued", "execution", "Queued.", {"priority": priority})
 
 
-def _error_of(denial: RoutingDenied) -> dict[str, Any]:
-    return {"code": denial.code, "message": denial.message, "details": denial.details or {}}
+def _error_of(denial: RoutingDenied, **details: str) -> dict[str, Any]:
+    return {"code": denial.code, "message": denial.message, "details": (denial.details or {}) | details}
 
 
 def _first_answer(task: Task) -> Answer:

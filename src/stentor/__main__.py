@@ -1,0 +1,6 @@
+"""`python -m stentor`."""
+
+from stentor.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The command tree."""
+
+from __future__ import annotations
+
+import typer
+
+from stentor import __version__
+from stentor.cli.serve import serve
+
+app = typer.Typer(
+    help="A self-hosted control plane for software agents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stentor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """A self-hosted control plane for software agents."""
+
+
+def main() -> None:
+    app()

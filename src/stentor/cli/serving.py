@@ -1,0 +1,124 @@
+"""Runs the service: opens it, binds, answers until a signal comes, closes it cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import msgspec
+import uvicorn
+
+from stentor import bootstrap
+from stentor.auth.keys import key_file
+from stentor.bootstrap import Service
+from stentor.core.errors import StartRefused
+from stentor.core.redaction import Redactor
+from stentor.core.settings import Settings
+
+GRACE_SECONDS = 3
+SWITCH_INTERVAL = 0.001
+"""Seconds a thread may keep the interpreter while the database's writer waits for it; 0.005 is the default."""
+
+
+class Ready(msgspec.Struct):
+    """What a start answers once every surface does."""
+
+    gateway: str
+    admin_key_file: str | None
+    made_key: str | None
+    taken_up: int
+    warnings: list[str]
+    ready: bool = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but signals are ours: it would end the process before the store is closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run(
+    settings: Settings, environ: Mapping[str, str], redactor: Redactor, on_ready: Callable[[Ready], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM. Raises StartRefused."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    listener = bind(settings.host, settings.gateway_port)
+    try:
+        service = bootstrap.open_service(settings, environ, redactor)
+        with asyncio.Runner(loop_factory=uvicorn.Config(service.app).get_loop_factory()) as runner:
+            runner.run(_serve(service, listener, settings, on_ready))
+    finally:
+        listener.close()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises StartRefused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StartRefused(
+            f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with --gateway-port, 0 takes a free one."
+        ) from None
+    return listener
+
+
+async def _serve(
+    service: Service, listener: socket.socket, settings: Settings, on_ready: Callable[[Ready], None]
+) -> None:
+    config = uvicorn.Config(
+        service.app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    server = _Server(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _leave, server)
+    try:
+        taken_up = await service.start()
+        serving = asyncio.create_task(server.serve([listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        if server.started:
+            address = _address(settings.host, listener)
+            if service.lock is not None:
+                service.lock.announce(gateway=address)
+            gc.freeze()
+            on_ready(_ready(service, address, settings, taken_up))
+        await serving
+    finally:
+        await service.stop()
+
+
+def _leave(server: uvicorn.Server) -> None:
+    server.should_exit = True
+
+
+def _address(host: str, listener: socket.socket) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def _ready(service: Service, address: str, settings: Settings, taken_up: int) -> Ready:
+    path = key_file(settings.data_dir)
+    return Ready(
+        gateway=address,
+        admin_key_file=str(path.absolute()) if path.exists() else None,
+        made_key=service.keys.made[0] if service.keys.made else None,
+        taken_up=taken_up,
+        warnings=service.keys.warnings,
+    )
