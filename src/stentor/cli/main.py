@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from stentor import __version__
+from stentor.cli.demo import demo
 from stentor.cli.serve import serve
 
 app = typer.Typer(
@@ -13,6 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
+app.command()(demo)
 
 
 def _version(wanted: bool) -> None:

@@ -52,7 +52,7 @@ def run(
     listener = bind(settings.host, settings.gateway_port)
     try:
         service = bootstrap.open_service(settings, environ, redactor)
-        with asyncio.Runner(loop_factory=uvicorn.Config(service.app).get_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=uvicorn.Config(service.app, log_config=None).get_loop_factory()) as runner:
             runner.run(_serve(service, listener, settings, on_ready))
     finally:
         listener.close()

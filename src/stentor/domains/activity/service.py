@@ -94,16 +94,16 @@ class Activity:
         yield self._terminal(task)
 
     async def _until_change(self, watcher: Watcher, seen: Position) -> AsyncIterator[Step]:
-        """Steps up to and with the next terminal event, or until the watcher was cut."""
-        while not watcher.cut or not watcher.empty:
+        """Steps up to and with the next terminal event and what waits behind it, or until the cut."""
+        ended = False
+        while not (watcher.empty and (ended or watcher.cut)):
             message = await watcher.get()
             if isinstance(message, Token):
                 if step := _token_step(message, seen):
                     yield step
             elif isinstance(message, Event) and message.event_id > seen.event_id:
                 yield self._step(message, seen)
-                if message.event_type.startswith("learning_") or message.event_type in model.TERMINAL_EVENTS:
-                    return
+                ended = ended or message.event_type in model.TERMINAL_EVENTS
 
     def _step(self, event: Event, seen: Position) -> Step:
         seen.event_id = event.event_id

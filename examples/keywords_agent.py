@@ -1,0 +1,18 @@
+"""An agent in ten lines: python examples/keywords_agent.py http://127.0.0.1:8080 KEY"""
+
+import re
+import sys
+from collections import Counter
+
+from stentor.worker import Task, Worker
+
+worker = Worker.register(sys.argv[1], sys.argv[2], "keywords", ["keywords"])
+
+
+@worker.handler
+def keywords(task: Task) -> list[str]:
+    words = re.findall(r"[a-z]{5,}", task.input["text"].lower())
+    return [word for word, _ in Counter(words).most_common(task.input.get("top", 5))]
+
+
+worker.run()
