@@ -32,6 +32,7 @@ from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.execution.reconciler import Reconciler
+from stentor.domains.execution.runtimes import Driver as RuntimeDriver
 from stentor.domains.execution.runtimes.builtin import Builtin
 from stentor.domains.execution.runtimes.http import Http
 from stentor.domains.execution.service import Workers
@@ -193,7 +194,7 @@ def build(settings: Settings, db: Database, clock: Clock, runlog: RunLog | None 
     policy = Policy(settings.alpha, settings.beta, settings.trust_floor)
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
     ending = Ending(runlog, learning, trust, hub)
-    drivers = {"builtin": Builtin(), "http": Http(outbound)}
+    drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(), "http": Http(outbound)}
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
     dispatcher = Dispatcher(attempts, settings.concurrency)
     return Kernel(

@@ -44,9 +44,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def run(
-    settings: Settings, environ: Mapping[str, str], redactor: Redactor, on_ready: Callable[[Ready], None]
-) -> None:
+def run(settings: Settings, environ: Mapping[str, str], redactor: Redactor, on_ready: Callable[[Ready], None]) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartRefused."""
     sys.setswitchinterval(SWITCH_INTERVAL)
     listener = bind(settings.host, settings.gateway_port)
@@ -68,7 +66,8 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise StartRefused(
-            f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with --gateway-port, 0 takes a free one."
+            f"Port {port} on {host} cannot be used: {error.strerror}. "
+            "Choose another with --gateway-port, 0 takes a free one."
         ) from None
     return listener
 
@@ -91,8 +90,7 @@ async def _serve(
     try:
         taken_up = await service.start()
         serving = asyncio.create_task(server.serve([listener]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.005)
+        await _started(server, serving)
         if server.started:
             address = _address(settings.host, listener)
             if service.lock is not None:
@@ -102,6 +100,11 @@ async def _serve(
         await serving
     finally:
         await service.stop()
+
+
+async def _started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    while not (server.started or serving.done()):  # noqa: ASYNC110 - uvicorn has a flag, not an event
+        await asyncio.sleep(0.005)
 
 
 def _leave(server: uvicorn.Server) -> None:

@@ -70,7 +70,10 @@ class Outbound:
     def session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(
-                resolver=GuardedResolver(self._resolver_allow), limit=256, ttl_dns_cache=0, use_dns_cache=False
+                resolver=GuardedResolver(self._resolver_allow),
+                limit=256,
+                ttl_dns_cache=0,
+                use_dns_cache=False,
             )
             self._session = aiohttp.ClientSession(
                 connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()

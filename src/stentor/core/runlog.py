@@ -13,6 +13,7 @@ import msgspec
 
 from stentor.core import ids, jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.db.driver import Row
 from stentor.core.db.sql import values_rows
 from stentor.core.errors import CorruptRecord
 from stentor.core.live import Hub
@@ -63,11 +64,11 @@ _COLUMNS = (
 
 
 def _insert(count: int) -> Sql:
-    return Sql(f"insert into events ({', '.join(_COLUMNS)}) values {values_rows(_COLUMNS, count)}")  # noqa: S608
+    return Sql(f"insert into events ({', '.join(_COLUMNS)}) values {values_rows(_COLUMNS, count)}")
 
 
 _OF_TASK = Sql(
-    f"select {', '.join(_COLUMNS)} from events "  # noqa: S608
+    f"select {', '.join(_COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id and event_id > :after order by event_id limit :limit"
 )
 _INSERTS = {n: _insert(n) for n in (1, 2, 3, 4)}
@@ -121,9 +122,14 @@ def read_task(tx: Tx, tenant: str, task_id: str, limit: int, after: str = "") ->
     """A task's events after an event id, oldest first. Raises CorruptRecord."""
     rows = tx.rows(_OF_TASK, tenant=tenant, task_id=task_id, limit=limit, after=after)
     try:
-        return [Event(*row[:-1], metadata=jsontext.load(row[-1])) for row in rows]
+        return [_event(row) for row in rows]
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"The run log of task {task_id!r} has a malformed event.") from error
+
+
+def _event(row: Row) -> Event:
+    *fields, metadata = row
+    return Event(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
 
 
 class RunLog:
@@ -133,7 +139,13 @@ class RunLog:
         self._hub = hub
 
     def append(
-        self, tx: Tx, tenant: str, drafts: list[Draft], *, task_id: str | None = None, parent: str | None = None
+        self,
+        tx: Tx,
+        tenant: str,
+        drafts: list[Draft],
+        *,
+        task_id: str | None = None,
+        parent: str | None = None,
     ) -> str:
         """Insert the drafts as a chain under `parent`; answers the id of the last one."""
         written = []

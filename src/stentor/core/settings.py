@@ -63,47 +63,76 @@ class Settings:
 
     data_dir: Path = setting("SERVICE_DATA_DIR", Path("data"), "Folder of the database, the keys and the vault.", Path)
     database_url: str = setting(
-        "SERVICE_DATABASE_URL", "", "PostgreSQL address; empty means SQLite in the data folder.", _text, secret=True
+        "SERVICE_DATABASE_URL",
+        "",
+        "PostgreSQL address; empty means SQLite in the data folder.",
+        _text,
+        secret=True,
     )
     host: str = setting("SERVICE_HOST", "127.0.0.1", "Address that the service listens on.", _text)
     gateway_port: int = setting(
         "SERVICE_GATEWAY_PORT", 8080, "Port of the gateway; 0 takes a free one.", _number(0, 65535, int)
     )
     shared_key: str = setting(
-        "MCP_API_KEY", "", "Key with full permissions, used when no SERVICE_API_KEY_<NAME> loads.", _text, secret=True
+        "MCP_API_KEY",
+        "",
+        "Key with full permissions, used when no SERVICE_API_KEY_<NAME> loads.",
+        _text,
+        secret=True,
     )
     node_env: str = setting("NODE_ENV", "production", "`development` permits SKIP_AUTH and well-known keys.", _text)
     skip_auth: bool = setting(
         "SKIP_AUTH", False, "In development, on loopback only: every request is an admin's.", _flag
     )
     rate_limit: int = setting(
-        "SERVICE_RATE_LIMIT_PER_MINUTE", 100, "Requests per minute and key; 0 switches it off.", _number(0, 1e9, int)
+        "SERVICE_RATE_LIMIT_PER_MINUTE",
+        100,
+        "Requests per minute and key; 0 switches it off.",
+        _number(0, 1e9, int),
     )
     max_body_mb: int = setting("SERVICE_MAX_BODY_MB", 10, "Largest request body, in MB.", _number(1, 1024, int))
     max_streams: int = setting(
         "SERVICE_MAX_STREAMS_PER_KEY", 100, "Open event streams per key at most.", _number(1, 1e6, int)
     )
     alpha: float = setting(
-        "SERVICE_HEBBIAN_ROUTING_ALPHA", 0.3, "Share of the Hebbian weight in the ranking.", _number(0, 1, float)
+        "SERVICE_HEBBIAN_ROUTING_ALPHA",
+        0.3,
+        "Share of the Hebbian weight in the ranking.",
+        _number(0, 1, float),
     )
     beta: float = setting("SERVICE_HEBBIAN_ROUTING_BETA", 0.0, "Share of trust in the ranking.", _number(0, 1, float))
     trust_floor: float = setting(
-        "SERVICE_ROUTING_TRUST_FLOOR", 0.0, "Agents below it are not routed to; 0 is off.", _number(0, 1, float)
+        "SERVICE_ROUTING_TRUST_FLOOR",
+        0.0,
+        "Agents below it are not routed to; 0 is off.",
+        _number(0, 1, float),
     )
     builtin_agents: bool = setting(
         "SERVICE_BUILTIN_AGENTS", True, "Register the agents that need no set-up at start.", _flag
     )
     max_attempts: int = setting(
-        "SERVICE_TASK_MAX_ATTEMPTS", 5, "Claims of one task before a lost lease fails it.", _number(1, 100, int)
+        "SERVICE_TASK_MAX_ATTEMPTS",
+        5,
+        "Claims of one task before a lost lease fails it.",
+        _number(1, 100, int),
     )
     concurrency: int = setting(
-        "SERVICE_AGENT_CONCURRENCY", 32, "Tasks that one agent runs at a time inside the service.", _number(1, 1000, int)
+        "SERVICE_AGENT_CONCURRENCY",
+        32,
+        "Tasks that one agent runs at a time inside the service.",
+        _number(1, 1000, int),
     )
     outbound_allow: tuple[str, ...] = setting(
-        "SERVICE_OUTBOUND_ALLOW", (), "Private hosts (host or host:port, comma separated) that agents' endpoints may be on.", _hosts
+        "SERVICE_OUTBOUND_ALLOW",
+        (),
+        "Private hosts (host or host:port, comma separated) that agents' endpoints may be on.",
+        _hosts,
     )
     snapshot_refresh: float = setting(
-        "SERVICE_SNAPSHOT_REFRESH_SECONDS", 1.0, "How often changes of other processes are read.", _number(0.05, 3600, float)
+        "SERVICE_SNAPSHOT_REFRESH_SECONDS",
+        1.0,
+        "How often changes of other processes are read.",
+        _number(0.05, 3600, float),
     )
     log_level: str = setting("SERVICE_LOG_LEVEL", "info", "debug, info, warning or error.", _text)
     sources: Mapping[str, str] = field(default_factory=dict)

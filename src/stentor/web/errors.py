@@ -40,11 +40,21 @@ def install(app: FastAPI) -> None:
 
 
 def render(
-    scope: Scope, status: int, code: str, message: str, details: Any = None, headers: dict[str, str] | None = None
+    scope: Scope,
+    status: int,
+    code: str,
+    message: str,
+    details: Any = None,
+    headers: dict[str, str] | None = None,
 ) -> Response:
     request_id = scope.get("state", {}).get("request_id", "")
     if _wants_problem(scope):
-        body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": message}
+        body = {
+            "type": "about:blank",
+            "title": HTTPStatus(status).phrase,
+            "status": status,
+            "detail": message,
+        }
         body |= {"code": code, "request_id": request_id} | ({"details": details} if details else {})
         return Response(jsontext.encode(body), status, headers, PROBLEM)
     error = {"code": code, "message": message, "request_id": request_id}

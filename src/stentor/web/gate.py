@@ -129,7 +129,9 @@ class Gate:
     def _authenticate(self, scope: Scope) -> Principal | Response:
         key = _presented_key(scope)
         if key is None:
-            return _unauthorized("Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'.")
+            return _unauthorized(
+                "Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'."
+            )
         principal = self._keys.find(key)
         return principal or _unauthorized("Invalid API key", "The key is not one that this service knows.")
 

@@ -62,7 +62,10 @@ UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(_printable)]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_no_nul)]
 UuidText = Annotated[
-    str, StringConstraints(pattern=UUID_PATTERN), AfterValidator(str.lower), Field(json_schema_extra={"format": "uuid"})
+    str,
+    StringConstraints(pattern=UUID_PATTERN),
+    AfterValidator(str.lower),
+    Field(json_schema_extra={"format": "uuid"}),
 ]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Epoch = Annotated[int, Field(ge=1, le=2_000_000_000)]

@@ -1,14 +1,14 @@
 """The SDK for agents that pull their work: ten lines make an agent.
 
-    from stentor.worker import Worker
+from stentor.worker import Worker
 
-    worker = Worker.register("http://127.0.0.1:8080", key, "counter", ["count"])
+worker = Worker.register("http://127.0.0.1:8080", key, "counter", ["count"])
 
-    @worker.handler
-    def count(task):
-        return {"words": len(task.input.split())}
+@worker.handler
+def count(task):
+    return {"words": len(task.input.split())}
 
-    worker.run()
+worker.run()
 """
 
 from stentor.worker.client import ServiceError

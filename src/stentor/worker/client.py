@@ -29,7 +29,11 @@ class Client:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         timeout = httpx.Timeout(30, read=90)
         self._http = httpx.Client(
-            base_url=url, headers={"Authorization": f"Bearer {key}"}, limits=limits, timeout=timeout, trust_env=False
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"},
+            limits=limits,
+            timeout=timeout,
+            trust_env=False,
         )
         self._stopping = stopping
 

@@ -42,7 +42,14 @@ class Worker:
 
     @classmethod
     def register(
-        cls, url: str, key: str, name: str, capabilities: Iterable[str], *, concurrency: int = 4, **fields: Any
+        cls,
+        url: str,
+        key: str,
+        name: str,
+        capabilities: Iterable[str],
+        *,
+        concurrency: int = 4,
+        **fields: Any,
     ) -> Worker:
         """A worker for the agent of this name, registered now if there is none. Needs an admin's key."""
         wanted = sorted(capabilities)
@@ -113,7 +120,9 @@ class Worker:
         """The long poll; a signal ends it at once, the service sees us gone and gives us nothing."""
         try:
             self._polling = True
-            found: list[dict[str, Any]] = self._client.call("POST", f"/agents/{segment(self.agent_id)}/claims", body)["tasks"]
+            found: list[dict[str, Any]] = self._client.call("POST", f"/agents/{segment(self.agent_id)}/claims", body)[
+                "tasks"
+            ]
             return found
         except _Interrupted:
             return []

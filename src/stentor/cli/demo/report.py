@@ -24,7 +24,9 @@ def show(out: Console, figures: dict[str, Any]) -> None:
     out.print(_change_of_mind(rows))
     out.print(_learning(figures))
     out.print(_trail(next(row for row in reversed(rows) if row["capability"] == "summarize")))
-    out.print(f"\n[bold green]{figures['tasks']} tasks completed.[/] Start your own service with [cyan]stentor serve[/].")
+    out.print(
+        f"\n[bold green]{figures['tasks']} tasks completed.[/] Start your own service with [cyan]stentor serve[/]."
+    )
 
 
 def _assignments(rows: list[dict[str, Any]]) -> Table:
@@ -37,7 +39,7 @@ def _assignments(rows: list[dict[str, Any]]) -> Table:
     for (capability, agent), found in sorted(groups.items()):
         mean = sum(_performance(row) for row in found) / len(found)
         title = found[0]["task"]["metadata"]["tags"][0]
-        table.add_row(capability, agent, str(len(found)), f"{mean:.3f}", title[:36])
+        table.add_row(capability, agent, str(len(found)), f"{mean:.3f}", title[:28])
     return table
 
 

@@ -49,7 +49,10 @@ AGENTS: dict[str, dict[str, Any]] = {
 def run(rounds: int, *, as_json: bool) -> None:
     """The whole demo. Raises CommandFailed when a task does not complete."""
     key = "demo_" + secrets.token_urlsafe(24)
-    with tempfile.TemporaryDirectory(prefix="stentor-demo-") as folder, _service(Path(folder), key) as address:
+    with (
+        tempfile.TemporaryDirectory(prefix="stentor-demo-") as folder,
+        _service(Path(folder), key) as address,
+    ):
         err.print(f"A fresh service answers on [cyan]{address}[/], its data is in {folder}.")
         with httpx.Client(base_url=f"{address}/api/v1", headers={"X-API-Key": key}, timeout=30) as api:
             agents = {name: _register(api, name, fields) for name, fields in AGENTS.items()}
@@ -123,8 +126,23 @@ def _call(api: httpx.Client, method: str, path: str, body: Any = None) -> Any:
 def _service(folder: Path, key: str) -> Iterator[str]:
     """A `stentor serve` on free ports; its address. It is stopped at the end, whatever happens."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "MCP_", "SKIP_"))}
-    environ = {**ours, "MCP_API_KEY": key, "SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_BUILTIN_AGENTS": "false"}
-    command = [sys.executable, "-m", "stentor", "serve", "--json", "--data-dir", str(folder), "--gateway-port", "0"]
+    environ = {
+        **ours,
+        "MCP_API_KEY": key,
+        "SERVICE_RATE_LIMIT_PER_MINUTE": "0",
+        "SERVICE_BUILTIN_AGENTS": "false",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "stentor",
+        "serve",
+        "--json",
+        "--data-dir",
+        str(folder),
+        "--gateway-port",
+        "0",
+    ]
     with _process(command, environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

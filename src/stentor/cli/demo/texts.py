@@ -39,9 +39,13 @@ def take(pool: list[Section], start: int, count: int) -> list[Section]:
 
 def _documents() -> list[tuple[str, str]]:
     root = Path(__file__).parents[4]
-    paths = [root / "README.md", *sorted((root / "docs").glob("*.md")), *sorted((root / "docs/decisions").glob("*.md"))]
+    paths = [
+        root / "README.md",
+        *sorted((root / "docs").glob("*.md")),
+        *sorted((root / "docs/decisions").glob("*.md")),
+    ]
     if not (root / "pyproject.toml").exists():
-        return [("README", str(metadata.metadata("stentor").get_payload()))]
+        return [("README", str(metadata.metadata("stentor")["Description"] or ""))]
     return [(path.stem, path.read_text()) for path in paths if path.exists()]
 
 

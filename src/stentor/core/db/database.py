@@ -181,7 +181,7 @@ def _run_unit(connection: Connection, unit: _Unit, now: int, *, alone: bool) -> 
             raise  # the store gave up the whole transaction
         _undo(connection, unit, error, alone=alone)
         return
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever a unit raises is its caller's
         _undo(connection, unit, error, alone=alone)
         return
     if not alone:

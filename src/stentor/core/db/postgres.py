@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -73,19 +73,19 @@ class PostgresConnection:
 
     def control(self, text: str) -> None:
         with _store_errors():
-            self._raw.execute(cast(LiteralString, text))
+            self._raw.execute(text)
 
     def run(self, sql: Sql, params: Params) -> int:
         with _store_errors():
-            return self._raw.execute(cast(LiteralString, sql.pyformat), params).rowcount
+            return self._raw.execute(sql.pyformat, params).rowcount
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
         with _store_errors(), self._raw.cursor() as cursor:
-            cursor.executemany(cast(LiteralString, sql.pyformat), rows)
+            cursor.executemany(sql.pyformat, rows)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         with _store_errors():
-            cursor: psycopg.Cursor[Any] = self._raw.execute(cast(LiteralString, sql.pyformat), params)
+            cursor: psycopg.Cursor[Any] = self._raw.execute(sql.pyformat, params)
             return cursor.fetchall()
 
     def close(self) -> None:

@@ -49,7 +49,9 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
     api = APIRouter(prefix="/tasks", tags=["tasks"], route_class=GatewayRoute)
 
     @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
-    async def trail(caller: Caller, task_id: TaskId, limit: Annotated[int, Query(description="1 to 500")] = 200) -> Json:
+    async def trail(
+        caller: Caller, task_id: TaskId, limit: Annotated[int, Query(description="1 to 500")] = 200
+    ) -> Json:
         """What happened to a task and why: its routing, its events, its outcome."""
         task, events = await activity.of(caller.tenant, task_id, limit)
         status = task.status if task else events[-1].metadata.get("status", "unknown")

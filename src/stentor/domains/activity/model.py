@@ -27,7 +27,9 @@ def event_out(event: Event) -> dict[str, Any]:
     }
 
 
-def trail(task_id: str, task: dict[str, Any] | None, status: str, events: Sequence[Event], limit: int) -> dict[str, Any]:
+def trail(
+    task_id: str, task: dict[str, Any] | None, status: str, events: Sequence[Event], limit: int
+) -> dict[str, Any]:
     """The projection; what no event has said yet is null, `events` are capped, oldest first."""
     root = next((e for e in events if e.event_type == "prompt_received"), None)
     decided = _last(events, "routing")

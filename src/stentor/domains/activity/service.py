@@ -123,7 +123,12 @@ class Activity:
             error = LEARNING_FAILED if task.learning_pending else None
             return Step("complete", model.complete_data(task, agent.name if agent else None, error))
         code = task.error.get("code") if isinstance(task.error, dict) else None
-        data = {"error": f"The task is {task.status}.", "code": code, "status": task.status, "task_id": task.task_id}
+        data = {
+            "error": f"The task is {task.status}.",
+            "code": code,
+            "status": task.status,
+            "task_id": task.task_id,
+        }
         return Step("error", data)
 
 

@@ -115,9 +115,7 @@ def router(workers: Workers) -> APIRouter:
     @api.post("/tasks/{task_id}/complete", response_model=Ended, responses=errors(404, 409))
     async def complete(caller: Caller, task_id: TaskId, body: CompleteIn) -> Json:
         """The answer. Sent twice, it is taken once."""
-        outcome = Outcome(
-            "degraded_success" if body.degraded else "success", body.result, performance=body.performance
-        )
+        outcome = Outcome("degraded_success" if body.degraded else "success", body.result, performance=body.performance)
         return _ended(await workers.end(caller, task_id, body.epoch, outcome))
 
     @api.post("/tasks/{task_id}/fail", response_model=Ended, responses=errors(404, 409))

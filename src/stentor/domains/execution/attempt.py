@@ -23,7 +23,8 @@ from stentor.domains.tasks.model import Claim, Queued, Task
 from stentor.domains.tasks.service import require
 
 BROKEN = Outcome(
-    "agent_failure", error={"code": "AGENT_BROKEN", "message": "The agent failed in a way it did not foresee."}
+    "agent_failure",
+    error={"code": "AGENT_BROKEN", "message": "The agent failed in a way it did not foresee."},
 )
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,12 @@ class Attempts:
         meta = error | {"outcome_class": "routing_failed", "learning_eligible": False}
         drafts = [
             Draft("dispatch_denied", "routing", denial.message, meta, event_id=ids.new_id()),
-            Draft("task_failed", "execution", denial.message, {"outcome_class": "routing_failed", "status": "failed"}),
+            Draft(
+                "task_failed",
+                "execution",
+                denial.message,
+                {"outcome_class": "routing_failed", "status": "failed"},
+            ),
         ]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
         if store.end(tx, task, "failed", "routing_failed", error, head):

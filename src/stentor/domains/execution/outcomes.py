@@ -15,6 +15,7 @@ from stentor.domains.learning.service import Learning, Lesson
 from stentor.domains.tasks import listing, store
 from stentor.domains.tasks.model import Status, Task
 from stentor.domains.trust import model as trust_model
+from stentor.domains.trust.model import ChangeKind
 from stentor.domains.trust.service import Trust
 
 log = logging.getLogger(__name__)
@@ -102,9 +103,10 @@ class Ending:
 
     def _teach(self, tx: Tx, lesson: Lesson, attempt: Attempt, parent: str) -> str:
         head = self._learning.learn(tx, lesson, parent)
-        kind, amount = ("success", trust_model.REWARD) if lesson.success else ("failure", trust_model.PENALTY)
+        kind: ChangeKind = "success" if lesson.success else "failure"
+        amount = trust_model.REWARD if lesson.success else trust_model.PENALTY
         cause = f"task:{lesson.task_id}:{lesson.epoch}"
-        self._trust.apply(tx, lesson.tenant, lesson.agent_id, kind, amount, cause=cause)  # type: ignore[arg-type]
+        self._trust.apply(tx, lesson.tenant, lesson.agent_id, kind, amount, cause=cause)
         if lesson.success and attempt.parent_task_id is not None:
             self._connect(tx, lesson, attempt.parent_task_id)
         return head
@@ -115,7 +117,7 @@ class Ending:
         if parent is None or parent.assigned_agent in (None, lesson.agent_id):
             return
         by = learning_model.delta(success=True, performance=lesson.performance)
-        self._learning.strengthen(tx, lesson.tenant, parent.assigned_agent, lesson.agent_id, by)  # type: ignore[arg-type]
+        self._learning.strengthen(tx, lesson.tenant, parent.assigned_agent, lesson.agent_id, by)
 
     def _skip(self, tx: Tx, attempt: Attempt, outcome: Outcome, parent: str) -> str:
         meta = {"outcome_class": outcome.outcome_class}

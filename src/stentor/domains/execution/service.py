@@ -157,7 +157,9 @@ def _already(task: Task, epoch: int, outcome: Outcome) -> bool:
     if task.epoch != epoch or task.status != outcome.status:
         return False
     return bool(
-        task.outcome_class == outcome.outcome_class and task.result == _stored(outcome.result) and task.error == outcome.error
+        task.outcome_class == outcome.outcome_class
+        and task.result == _stored(outcome.result)
+        and task.error == outcome.error
     )
 
 

@@ -86,9 +86,7 @@ def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
         return Json({"agent_id": agent_id, "weights": found, "last_updated": iso_or_none(last)})
 
     @api.get("/history/{agent_id}", response_model=History, responses=errors(404))
-    async def history(
-        caller: Caller, agent_id: AgentId, limit: Annotated[int, Query(ge=1, le=1000)] = 100
-    ) -> Json:
+    async def history(caller: Caller, agent_id: AgentId, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
         """What the agent's weights learned from, the newest first."""
         check(caller.tenant, agent_id)
         entries, total = await learning.history(agent_id, limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import msgspec
 
@@ -103,7 +104,7 @@ def strengthened(weight: float, by: float) -> float:
 
 def oscillation(recent: str) -> float:
     """Changes of sign over the number of outcomes; 0 without outcomes."""
-    changes = sum(a != b for a, b in zip(recent, recent[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(recent))
     return changes / len(recent) if recent else 0.0
 
 

@@ -7,9 +7,9 @@ from stentor.core.db import Sql, Tx
 from stentor.domains.learning.model import SENTINEL_THRESHOLD, Alert, Connection, Entry, Weight
 
 _W = "agent_id, task_type, weight, mean_ms, samples, recent, updated_at"
-_ONE = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id and task_type = :task_type")  # noqa: S608
-_OF_AGENT = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id order by task_type")  # noqa: S608
-_CHANGED = Sql(f"select {_W} from hebbian_weights where updated_at >= :since")  # noqa: S608
+_ONE = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id and task_type = :task_type")
+_OF_AGENT = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id order by task_type")
+_CHANGED = Sql(f"select {_W} from hebbian_weights where updated_at >= :since")
 _PUT = Sql(
     """insert into hebbian_weights (agent_id, task_type, weight, mean_ms, samples, recent, updated_at)
     values (:agent_id, :task_type, :weight, :mean_ms, :samples, :recent, :updated_at)
@@ -40,9 +40,7 @@ _CONNECT = Sql(
     values (:tenant, :low, :high, :agent1, :agent2, :weight, :now)
     on conflict (tenant, low, high) do update set weight = excluded.weight, updated_at = excluded.updated_at"""
 )
-_ALERT = (
-    "select alert_id, agent_id, task_type, rate, threshold, samples, opened_at, resolved_at from sentinel_alerts"
-)
+_ALERT = "select alert_id, agent_id, task_type, rate, threshold, samples, opened_at, resolved_at from sentinel_alerts"
 _OPEN_ALERT = Sql(f"{_ALERT} where agent_id = :agent_id and task_type = :task_type and resolved_at is null")
 _ALERTS = Sql(f"{_ALERT} order by alert_id desc limit :limit")
 _OPEN_ALERTS = Sql(f"{_ALERT} where resolved_at is null order by alert_id desc limit :limit")
@@ -79,9 +77,7 @@ def put(tx: Tx, weight: Weight) -> None:
     )
 
 
-def enter(
-    tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float, *, success: bool
-) -> None:
+def enter(tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float, *, success: bool) -> None:
     """One history line. The unique index refuses a second one for the same attempt."""
     tx.run(
         _ENTER,

@@ -65,7 +65,10 @@ def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
         return Json({"status": "ok", "service": "stentor", "version": __version__})
 
     @api.get(
-        f"{HEALTH}/detailed", response_model=Detailed, responses={503: {"model": Detailed}}, openapi_extra=public
+        f"{HEALTH}/detailed",
+        response_model=Detailed,
+        responses={503: {"model": Detailed}},
+        openapi_extra=public,
     )
     async def detailed() -> Json:
         """Each component; 503 when one is unavailable."""

@@ -52,10 +52,16 @@ def router(registry: Registry, trust_of: TrustOf, check_endpoint: CheckEndpoint)
             (offset,) = decode_cursor(cursor, int)
             if offset < 0:
                 raise InvalidRequest("The cursor is not one that this service gave out.")
-        found = registry.list(caller.tenant, capability=capability, status=status, trust_tier=trust_tier)
+        found = registry.matching(caller.tenant, capability=capability, status=status, trust_tier=trust_tier)
         rows = [_row(agent, trust_of(caller.tenant, agent.agent_id)) for agent in found[offset : offset + limit]]
         following = encode_cursor(offset + limit) if offset + limit < len(found) else None
-        body = {"agents": rows, "total": len(found), "limit": limit, "offset": offset, "next_cursor": following}
+        body = {
+            "agents": rows,
+            "total": len(found),
+            "limit": limit,
+            "offset": offset,
+            "next_cursor": following,
+        }
         return Json(body, headers=next_link(request, following))
 
     @api.get("/{agent_id}", response_model=wire.AgentOut, responses=errors(404), **ADMIN)
@@ -73,9 +79,7 @@ def router(registry: Registry, trust_of: TrustOf, check_endpoint: CheckEndpoint)
         return Json({name: getattr(agent, name) for name in names} | {"updated_at": iso(agent.updated_at)})
 
     @api.get("/{agent_id}/violations", response_model=wire.Violations, responses=errors(404), **ADMIN)
-    async def violations(
-        caller: Caller, agent_id: AgentId, include_cleared: Annotated[bool, Query()] = False
-    ) -> Json:
+    async def violations(caller: Caller, agent_id: AgentId, include_cleared: Annotated[bool, Query()] = False) -> Json:
         """The violations that count now; with `include_cleared` all that ever were."""
         agent, found = await registry.violations(caller.tenant, agent_id, cleared=include_cleared)
         rows = [

@@ -72,7 +72,12 @@ class Registry:
                 **fields,
             )
             store.insert(tx, agent)
-            meta = {"agent_id": agent.agent_id, "name": agent.name, "capabilities": agent.capabilities, "by": by}
+            meta = {
+                "agent_id": agent.agent_id,
+                "name": agent.name,
+                "capabilities": agent.capabilities,
+                "by": by,
+            }
             self._record(tx, agent, "agent_registered", f"Agent {agent.name} registered.", meta)
             return agent
 
@@ -86,7 +91,7 @@ class Registry:
 
         return await self._db.read(read)
 
-    def list(
+    def matching(
         self, tenant: str, *, capability: str | None, status: str | None, trust_tier: str | None
     ) -> list[Agent]:
         """The tenant's agents that match, oldest first; from the snapshot."""
@@ -113,9 +118,7 @@ class Registry:
         """Lifts a suspension. Quarantine is lifted only by clearing the violations."""
         return await self._move(tenant, agent_id, {"suspended"}, "active", None, by)
 
-    async def clear_violations(
-        self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: str
-    ) -> Agent:
+    async def clear_violations(self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: str) -> Agent:
         """Count to 0, quarantine lifted, tier overridden; a suspension stays."""
 
         def change(agent: Agent) -> dict[str, Any]:
@@ -134,9 +137,7 @@ class Registry:
             also=lambda tx: store.clear_violations(tx, agent_id),
         )
 
-    async def violations(
-        self, tenant: str, agent_id: str, *, cleared: bool
-    ) -> tuple[Agent, list[Violation]]:
+    async def violations(self, tenant: str, agent_id: str, *, cleared: bool) -> tuple[Agent, list[Violation]]:
         def read(tx: Tx) -> tuple[Agent, list[Violation]]:
             return _require(tx, tenant, agent_id), store.violations(tx, agent_id, cleared=cleared)
 
@@ -171,7 +172,13 @@ class Registry:
         return changed
 
     async def _move(
-        self, tenant: str, agent_id: str, sources: Collection[Status], target: Status, reason: str | None, by: str
+        self,
+        tenant: str,
+        agent_id: str,
+        sources: Collection[Status],
+        target: Status,
+        reason: str | None,
+        by: str,
     ) -> Agent:
         def change(agent: Agent) -> dict[str, Any]:
             if agent.status not in sources:

@@ -61,9 +61,7 @@ class Snapshot:
         """Whether another tenant has an agent with all the capabilities."""
         wanted = frozenset(capabilities)
         tenants = (
-            set.intersection(*(set(self._by_capability.get(c, ())) for c in wanted))
-            if wanted
-            else set(self._by_tenant)
+            set.intersection(*(set(self._by_capability.get(c, ())) for c in wanted)) if wanted else set(self._by_tenant)
         )
         return any(self.capable(other, wanted) for other in tenants - {tenant})
 

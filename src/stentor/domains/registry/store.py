@@ -16,20 +16,16 @@ _COLUMNS = (
     "status, runtime, sandbox_whitelist, key_name, violation_count, status_reason, created_at, updated_at"
 )
 _FIELDS = tuple(_COLUMNS.split(", "))
-_ONE = Sql(f"select {_COLUMNS} from agents where tenant = :tenant and agent_id = :agent_id")  # noqa: S608
-_CHANGED = Sql(f"select {_COLUMNS} from agents where updated_at >= :since")  # noqa: S608
-_INSERT = Sql(
-    f"insert into agents ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})"  # noqa: S608
-)
+_ONE = Sql(f"select {_COLUMNS} from agents where tenant = :tenant and agent_id = :agent_id")
+_CHANGED = Sql(f"select {_COLUMNS} from agents where updated_at >= :since")
+_INSERT = Sql(f"insert into agents ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
 _UPDATE = Sql(
     """update agents set alignment_score = :alignment_score, accuracy_score = :accuracy_score,
         efficiency_score = :efficiency_score, trust_tier = :trust_tier, status = :status,
         violation_count = :violation_count, status_reason = :status_reason, updated_at = :updated_at
     where tenant = :tenant and agent_id = :agent_id"""
 )
-_LAST_TASK = Sql(
-    "select max(created_at) from tasks where tenant = :tenant and assigned_agent = :agent_id"
-)
+_LAST_TASK = Sql("select max(created_at) from tasks where tenant = :tenant and assigned_agent = :agent_id")
 _VIOLATION = "select violation_id, type, details, happened_at, cleared_at from violations where agent_id = :agent_id"
 _VIOLATIONS = Sql(f"{_VIOLATION} and cleared_at is null order by violation_id")
 _ALL_VIOLATIONS = Sql(f"{_VIOLATION} order by violation_id")
@@ -87,7 +83,12 @@ def violations(tx: Tx, agent_id: str, *, cleared: bool = False) -> list[Violatio
 def record_violation(tx: Tx, agent_id: str, kind: ViolationType, details: str) -> Violation:
     violation = Violation(ids.new_id(), kind, details, tx.now, None)
     tx.run(
-        _RECORD, violation_id=violation.violation_id, agent_id=agent_id, type=kind, details=details, now=tx.now
+        _RECORD,
+        violation_id=violation.violation_id,
+        agent_id=agent_id,
+        type=kind,
+        details=details,
+        now=tx.now,
     )
     return violation
 

@@ -8,7 +8,16 @@ from pydantic import Field, StringConstraints, model_validator
 
 from stentor.core.clock import iso, iso_or_none
 from stentor.core.errors import NotBuilt
-from stentor.domains.registry.model import Agent, Network, Runtime, Status, Tool, TrustTier, ViolationType, Whitelist
+from stentor.domains.registry.model import (
+    Agent,
+    Network,
+    Runtime,
+    Status,
+    Tool,
+    TrustTier,
+    ViolationType,
+    Whitelist,
+)
 from stentor.domains.registry.service import AgentDraft
 from stentor.web.routes import Wire
 from stentor.web.wire import Answer, Name, Score, Text, Timestamp

@@ -6,7 +6,7 @@ import msgspec
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import NotFound
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import Draft, EventType, RunLog
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.service import Registry
@@ -34,7 +34,7 @@ class Sandbox:
             if agent is None:
                 raise NotFound(f"No agent has the id {agent_id!r}.")
             refusal = self._refusal(tx, agent, access)
-            event = "tool_denied" if refusal else "tool_called"
+            event: EventType = "tool_denied" if refusal else "tool_called"
             message = refusal.details if refusal else f"{access.operation} with {access.tool} allowed."
             draft = Draft(event, "sandbox", message, msgspec.to_builtins(access), agent_id=agent_id)
             head = self._runlog.append(tx, tenant, [draft])

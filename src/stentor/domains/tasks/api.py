@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query
-from pydantic import Field, StringConstraints
+from pydantic import Field
 from starlette.requests import Request
 
 from stentor.core.clock import from_datetime, iso, iso_or_none
@@ -38,7 +38,10 @@ IdempotencyHeader = Annotated[
 ]
 EXAMPLE = {
     "type": "summarize",
-    "input": {"text": "Agents do tasks. Stentor routes each task to the best agent. It records why.", "sentences": 1},
+    "input": {
+        "text": "Agents do tasks. Stentor routes each task to the best agent. It records why.",
+        "sentences": 1,
+    },
     "required_capabilities": ["summarize"],
     "metadata": {"priority": "high"},
 }
@@ -172,8 +175,8 @@ def router(tasks: Tasks) -> APIRouter:
             raise InvalidRequest("agent_id: must not contain the character NUL")
         after = None if created_after is None else from_datetime(created_after)
         before = None if cursor is None else decode_cursor(cursor, int, str)
-        wanted = Filter(status, agent_id, after, before)  # type: ignore[arg-type]
-        rows, total = await tasks.list(caller.tenant, wanted, limit, offset)
+        wanted = Filter(status, agent_id, after, before)
+        rows, total = await tasks.page(caller.tenant, wanted, limit, offset)
         following = encode_cursor(rows[-1].created_at, rows[-1].task_id) if len(rows) == limit else None
         body = {
             "tasks": [_row(row) for row in rows],
@@ -200,9 +203,7 @@ def router(tasks: Tasks) -> APIRouter:
         """A new attempt of a failed or aborted task, routed anew."""
         return Json(shown(await tasks.retry(caller, task_id)), 202)
 
-    @api.post(
-        "/{task_id}/approve", response_model=TaskOut, responses=errors(404, 409), openapi_extra=needs("admin")
-    )
+    @api.post("/{task_id}/approve", response_model=TaskOut, responses=errors(404, 409), openapi_extra=needs("admin"))
     async def approve(caller: Caller, task_id: TaskId) -> Json:
         """Let a task that waits for approval go into the queue."""
         return Json(shown(await tasks.approve(caller, task_id)))

@@ -12,7 +12,7 @@ from stentor.domains.tasks.model import Filter, Summary
 _COUNT_COLUMNS = ("tenant", "hour", "status", "agent_id", "n")
 _COUNTS = {
     rows: Sql(
-        f"insert into task_counts ({', '.join(_COUNT_COLUMNS)}) values {values_rows(_COUNT_COLUMNS, rows)} "  # noqa: S608
+        f"insert into task_counts ({', '.join(_COUNT_COLUMNS)}) values {values_rows(_COUNT_COLUMNS, rows)} "
         "on conflict (tenant, hour, status, agent_id) do update set n = task_counts.n + excluded.n"
     )
     for rows in (1, 2)
@@ -23,7 +23,11 @@ _FRAGMENTS = {
     "created_after": "created_at > :created_after",
     "before": "(created_at, task_id) < (:before_time, :before_id)",
 }
-_COUNT_FRAGMENTS = {"status": "status = :status", "agent_id": "agent_id = :agent_id", "created_after": "hour > :hour"}
+_COUNT_FRAGMENTS = {
+    "status": "status = :status",
+    "agent_id": "agent_id = :agent_id",
+    "created_after": "hour > :hour",
+}
 _statements: dict[tuple[str, ...], Sql] = {}
 
 
@@ -56,7 +60,10 @@ def total(tx: Tx, tenant: str, wanted: Filter) -> int:
     found = _number(tx, ("total", *names), "select coalesce(sum(n), 0) from task_counts", _COUNT_FRAGMENTS, params)
     if wanted.created_after is not None:
         params["hour_end"] = (wanted.created_after // HOUR + 1) * HOUR
-        fragments = {**_FRAGMENTS, "created_after": _FRAGMENTS["created_after"] + " and created_at < :hour_end"}
+        fragments = {
+            **_FRAGMENTS,
+            "created_after": _FRAGMENTS["created_after"] + " and created_at < :hour_end",
+        }
         found += _number(tx, ("part", *names), "select count(*) from tasks", fragments, params)
     return found
 
@@ -72,7 +79,7 @@ def _number(tx: Tx, key: tuple[str, ...], head: str, fragments: dict[str, str], 
 def _page_sql(names: tuple[str, ...]) -> Sql:
     where = " and ".join(["tenant = :tenant", *(_FRAGMENTS[name] for name in names)])
     return Sql(
-        "select task_id, status, assigned_agent, type, created_at, completion_time from tasks "  # noqa: S608
+        "select task_id, status, assigned_agent, type, created_at, completion_time from tasks "
         f"where {where} order by created_at desc, task_id desc limit :limit offset :offset"
     )
 

@@ -15,7 +15,13 @@ TERMINAL: frozenset[Status] = frozenset(("completed", "failed", "aborted", "canc
 RETRYABLE: frozenset[Status] = frozenset(("failed", "aborted"))
 
 OutcomeClass = Literal[
-    "success", "degraded_success", "agent_failure", "provider_failure", "timeout", "cancelled", "routing_failed"
+    "success",
+    "degraded_success",
+    "agent_failure",
+    "provider_failure",
+    "timeout",
+    "cancelled",
+    "routing_failed",
 ]
 LEARNABLE: frozenset[str] = frozenset(("success", "agent_failure", "timeout"))
 

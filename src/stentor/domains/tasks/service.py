@@ -74,9 +74,7 @@ class Tasks:
         self._dispatch = dispatch
         self._running: set[tuple[str, str, str, str]] = set()
 
-    async def submit(
-        self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None = None
-    ) -> Submitted:
+    async def submit(self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None = None) -> Submitted:
         """Route and store a task. Raises the RoutingDenied after storing the task as failed.
 
         The same id or Idempotency-Key with the same body answers as the first time; another body
@@ -103,9 +101,7 @@ class Tasks:
             idempotency.keep(tx, key, answer)
         return answer
 
-    def _store(
-        self, tx: Tx, principal: Principal, draft: TaskDraft, placement: Placement, body_hash: str
-    ) -> Answer:
+    def _store(self, tx: Tx, principal: Principal, draft: TaskDraft, placement: Placement, body_hash: str) -> Answer:
         drafts = _submit_events(principal, draft, placement)
         task = self._task(tx, principal, draft, placement, drafts, body_hash)
         store.insert(tx, task, draft)
@@ -191,9 +187,7 @@ class Tasks:
         """Raises NotFound, the same for a foreign task as for none."""
         return await self._db.read(lambda tx: require(tx, tenant, task_id))
 
-    async def list(
-        self, tenant: str, wanted: Filter, limit: int, offset: int
-    ) -> tuple[list[Summary], int]:
+    async def page(self, tenant: str, wanted: Filter, limit: int, offset: int) -> tuple[list[Summary], int]:
         """A page, newest first, and how many match in all."""
 
         def read(tx: Tx) -> tuple[list[Summary], int]:
@@ -277,9 +271,7 @@ class Tasks:
         self._offer_after_commit(tx, changed)
         return changed
 
-    def _end(
-        self, tx: Tx, task: Task, status: Status, outcome: model.OutcomeClass, error: Any, draft: Draft
-    ) -> None:
+    def _end(self, tx: Tx, task: Task, status: Status, outcome: model.OutcomeClass, error: Any, draft: Draft) -> None:
         head = self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
         if not store.end(tx, task, status, outcome, error, head):
             raise Conflict("The task changed at the same moment. Look at it again.")

@@ -15,11 +15,11 @@ from stentor.domains.tasks.model import Claim, Metadata, OutcomeClass, Queued, S
 _FIELDS = Task.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _KEY = "tenant = :tenant and task_id = :task_id"
-_ONE = Sql(f"select {_COLUMNS} from tasks where {_KEY}")  # noqa: S608
-_INPUT = Sql(f"select input from tasks where {_KEY}")  # noqa: S608
+_ONE = Sql(f"select {_COLUMNS} from tasks where {_KEY}")
+_INPUT = Sql(f"select input from tasks where {_KEY}")
 _INSERT_COLUMNS = tuple(f for f in _FIELDS if f not in ("lease_until", "deadline_at", "performance", "result"))
 _INSERT = Sql(
-    f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, input) "  # noqa: S608
+    f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, input) "
     f"values ({', '.join(':' + name for name in _INSERT_COLUMNS)}, :input)"
 )
 _CLAIM = Sql(
@@ -28,9 +28,7 @@ _CLAIM = Sql(
     where {_KEY} and status = 'queued' and epoch = :epoch and assigned_agent = :agent_id
     returning epoch, type, input, runtime_kind, created_at, timeout_seconds, required_capabilities, metadata"""
 )
-_RENEW = Sql(
-    f"update tasks set lease_until = :lease_until where {_KEY} and status = 'executing' and epoch = :epoch"
-)
+_RENEW = Sql(f"update tasks set lease_until = :lease_until where {_KEY} and status = 'executing' and epoch = :epoch")
 _FINISH = Sql(
     f"""update tasks set status = :status, completion_time = :now, result = :result, error = :error,
         outcome_class = :outcome_class, learning_eligible = :learning_eligible, performance = :performance,
@@ -59,11 +57,9 @@ _OVERDUE = Sql(
     where status = 'executing' and (lease_until < :now or deadline_at < :now) limit :limit"""
 )
 _EXECUTING_HERE = Sql(
-    f"select {_COLUMNS} from tasks where status = 'executing' and runtime_kind <> 'worker' limit :limit"  # noqa: S608
+    f"select {_COLUMNS} from tasks where status = 'executing' and runtime_kind <> 'worker' limit :limit"
 )
-_UNLEARNED = Sql(
-    f"select {_COLUMNS} from tasks where learning_pending = 1 and completion_time < :before limit :limit"  # noqa: S608
-)
+_UNLEARNED = Sql(f"select {_COLUMNS} from tasks where learning_pending = 1 and completion_time < :before limit :limit")
 
 
 def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:

@@ -14,7 +14,18 @@ from stentor.domains.trust import model
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 from stentor.domains.trust.service import Trust
 from stentor.web.routes import GatewayRoute, Wire, needs
-from stentor.web.wire import Answer, Caller, EntityId, Enveloped, Json, Name, Score, Timestamp, enveloped, errors
+from stentor.web.wire import (
+    Answer,
+    Caller,
+    EntityId,
+    Enveloped,
+    Json,
+    Name,
+    Score,
+    Timestamp,
+    enveloped,
+    errors,
+)
 
 MAX_ENTITY_ID = 255
 

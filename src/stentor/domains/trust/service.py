@@ -125,7 +125,13 @@ class Trust:
         store.put(tx, tenant, entity)
         store.record(tx, tenant, entity, kind, delta, cause)
         if by is not None:
-            meta = {"entity_id": entity.entity_id, "kind": kind, "delta": delta, "score": entity.score, "by": by}
+            meta = {
+                "entity_id": entity.entity_id,
+                "kind": kind,
+                "delta": delta,
+                "score": entity.score,
+                "by": by,
+            }
             message = f"Trust of {entity.entity_id} is {entity.score:g}."
             draft = Draft("trust_changed", "trust", message, meta, agent_id=entity.entity_id)
             self._runlog.append(tx, tenant, [draft])

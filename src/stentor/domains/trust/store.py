@@ -13,9 +13,7 @@ _ONE = Sql(
 _ALL = Sql(
     "select entity_id, entity_type, score, updated_at from trust_scores where tenant = :tenant order by entity_id"
 )
-_CHANGED = Sql(
-    "select tenant, entity_id, entity_type, score, updated_at from trust_scores where updated_at >= :since"
-)
+_CHANGED = Sql("select tenant, entity_id, entity_type, score, updated_at from trust_scores where updated_at >= :since")
 _PUT = Sql(
     """insert into trust_scores (tenant, entity_id, entity_type, score, updated_at)
     values (:tenant, :entity_id, :entity_type, :score, :now)
@@ -56,9 +54,7 @@ def put(tx: Tx, tenant: str, entity: Entity) -> None:
     )
 
 
-def record(
-    tx: Tx, tenant: str, entity: Entity, kind: ChangeKind, delta: float, cause: str | None
-) -> None:
+def record(tx: Tx, tenant: str, entity: Entity, kind: ChangeKind, delta: float, cause: str | None) -> None:
     """Raises the driver's integrity error when `cause` was applied to this entity before."""
     tx.run(
         _RECORD,

@@ -24,7 +24,11 @@ DESCRIPTION = (
 
 
 def build(
-    api_routers: Iterable[APIRouter], root_routers: Iterable[APIRouter], keys: KeyRing, limit: RateLimit, max_body: int
+    api_routers: Iterable[APIRouter],
+    root_routers: Iterable[APIRouter],
+    keys: KeyRing,
+    limit: RateLimit,
+    max_body: int,
 ) -> ASGIApp:
     """The ASGI application. `api_routers` stand under /api/v1, `max_body` is in bytes."""
     app = FastAPI(

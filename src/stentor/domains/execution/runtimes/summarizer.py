@@ -6,6 +6,7 @@ so that a summary does not say one thing twice. `lead` is the plain baseline: th
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +20,7 @@ MAX_CONSIDERED = 2_000
 
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$")
 _MARKUP = re.compile(r"(?m)^\s{0,3}(#{1,6}\s+|[-*+]\s+|\d+\.\s+|>\s?|\|.*$|[-=]{3,}\s*$)|!?\[([^\]]*)\]\([^)]*\)|[`*]")
-_BOUNDARY = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+|\n\s*\n|(?<=[。！？])")  # noqa: RUF001
+_BOUNDARY = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+|\n\s*\n|(?<=[。！？])")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _STOP = frozenset(
     "the and for are but not you all any can had her was one our out has him his how its may new now old see two who "
@@ -41,9 +42,7 @@ class Summary(msgspec.Struct, frozen=True):
     coverage: float
 
 
-def summarize(
-    text: str, count: int, method: str = "salience", stopped: Callable[[], bool] = lambda: False
-) -> Summary:
+def summarize(text: str, count: int, method: str = "salience", stopped: Callable[[], bool] = lambda: False) -> Summary:
     """At most `count` sentences of the text. Raises Stopped soon after `stopped` turns true."""
     sentences = split(text)[:MAX_CONSIDERED]
     words = [_words(sentence, stopped) for sentence in sentences]
@@ -68,9 +67,7 @@ def _words(sentence: str, stopped: Callable[[], bool]) -> frozenset[str]:
     return frozenset(word for word in _WORD.findall(sentence.lower()) if word not in _STOP)
 
 
-def _choose(
-    words: list[frozenset[str]], weights: Counter[str], count: int, stopped: Callable[[], bool]
-) -> list[int]:
+def _choose(words: list[frozenset[str]], weights: Counter[str], count: int, stopped: Callable[[], bool]) -> list[int]:
     """Greedy: the best gain for the length, until enough are chosen or nothing new is said."""
     chosen: list[int] = []
     held: set[str] = set()
@@ -89,4 +86,5 @@ def _choose(
 
 def _gain(words: frozenset[str], held: set[str], weights: Counter[str]) -> float:
     """Weight of the new words; a very long sentence pays for its length."""
-    return sum(weights[word] for word in words - held) / (len(words) + 8) ** 0.5
+    new = sum(weights[word] for word in words - held)
+    return new / math.sqrt(len(words) + 8)
