@@ -17,7 +17,8 @@ from aiohttp.resolver import ThreadedResolver
 
 from stentor.core.errors import InvalidRequest
 
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+"""All that IANA has given out of IPv6; NAT64, IPv4-compatible and local ranges lie outside."""
 
 
 class TargetRefused(OSError):
@@ -25,14 +26,20 @@ class TargetRefused(OSError):
 
 
 def is_global(address: str) -> bool:
-    """Whether an address is on the public internet, seen through IPv4-mapped and NAT64 forms."""
+    """Whether an address is on the public internet, seen through IPv4-mapped and tunnelled forms."""
     ip = ipaddress.ip_address(address.split("%", 1)[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped is not None:
             return is_global(str(ip.ipv4_mapped))
-        if ip in _NAT64 or ip.sixtofour is not None or ip.teredo is not None:
+        if ip not in _GLOBAL_UNICAST or ip.sixtofour is not None or ip.teredo is not None:
             return False
     return ip.is_global and not ip.is_multicast
+
+
+def _number_like(host: str) -> bool:
+    """Whether the system may read a name as an IPv4 address: `2130706433`, `127.1`, `0x7f.1`."""
+    last = host.lower().rstrip(".").rpartition(".")[2]
+    return last.isdigit() or last.startswith("0x")
 
 
 class GuardedResolver(AbstractResolver):
@@ -102,7 +109,7 @@ class Outbound:
         try:
             return is_global(host)
         except ValueError:
-            return host.lower() != "localhost"
+            return host.lower().rstrip(".") != "localhost" and not _number_like(host)
 
     async def close(self) -> None:
         if self._session is not None:

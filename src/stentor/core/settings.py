@@ -135,6 +135,12 @@ class Settings:
         _number(0.05, 3600, float),
     )
     log_level: str = setting("SERVICE_LOG_LEVEL", "info", "debug, info, warning or error.", _text)
+    client_url: str = setting(
+        "SERVICE_URL", "", "Service that commands talk to; empty means the one that holds the data folder.", _text
+    )
+    client_key: str = setting(
+        "SERVICE_CLIENT_KEY", "", "Key that commands send; empty means the one in the data folder.", _text, secret=True
+    )
     sources: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -11,10 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
 from stentor.core import jsontext
-from stentor.core.errors import StentorError
+from stentor.core.errors import RateLimited, StentorError
 
 PROBLEM = "application/problem+json"
 _CODES = {
@@ -29,6 +30,7 @@ _CODES = {
     429: "RATE_LIMITED",
     503: "SERVICE_UNAVAILABLE",
 }
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 UNEXPECTED = "The service failed on this request. The operator finds the reason in its log under the request id."
 
 
@@ -37,6 +39,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(StentorError, _on_stentor_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_unexpected)
 
 
 def render(
@@ -65,8 +68,16 @@ def render(
 
 def render_error(scope: Scope, error: StentorError) -> Response:
     """A 5xx says its sentence only when it is ours to say: outages yes, corrupt records by id."""
+    if isinstance(error, RateLimited):
+        return throttled(error.message, {"Retry-After": "1"})
     headers = {"Retry-After": "1"} if error.status == 503 else None
     return render(scope, error.status, error.code, error.message, error.details, headers)
+
+
+def throttled(message: str, headers: dict[str, str]) -> Response:
+    """429 in the body that the contract gives it; `headers` hold Retry-After in seconds."""
+    body = {"success": False, "code": RateLimited.code, "error": "Rate limit exceeded", "message": message}
+    return Response(jsontext.encode(body), 429, headers, "application/json")
 
 
 def render_unexpected(scope: Scope) -> Response:
@@ -101,7 +112,23 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     message = str(error.detail)
     if error.status_code == 404 and message == "Not Found":
         message = f"There is nothing at {request.method} {request.url.path}."
-    return render(request.scope, error.status_code, code, message, headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods_at(request))
+        message = f"{request.url.path} has no {request.method}, but {headers['Allow']}."
+    return render(request.scope, error.status_code, code, message, headers=headers)
+
+
+async def _on_unexpected(request: Request, error: Exception) -> Response:
+    """Starlette raises the error again after this answer; RequestContext logs it."""
+    return render_unexpected(request.scope)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """Of all routes with this path: each method is a route of its own, and the router names only one."""
+    routes = request.app.routes
+    scopes = ({**request.scope, "method": method} for method in _METHODS)
+    return [s["method"] for s in scopes if any(route.matches(s)[0] == Match.FULL for route in routes)]
 
 
 def _wants_problem(scope: Scope) -> bool:

@@ -5,19 +5,20 @@ Fails closed: a path that is not listed as public needs a key, whether or not it
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
 import msgspec
+from fastapi import HTTPException
 from starlette.datastructures import MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.auth.keys import KeyRing
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
-from stentor.web.errors import render
+from stentor.web.errors import render, throttled
 
 WINDOW = 60
 """Seconds of the fixed window."""
@@ -45,6 +46,7 @@ class BodyLimit:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > self._max:
+                # FastAPI's own class: any other would become a 400 in its body parsing.
                 raise HTTPException(413, self._message)
             return message
 
@@ -54,7 +56,8 @@ class BodyLimit:
 def _declared_length(scope: Scope) -> int:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
-            return int(value)
+            # No body has a length of more digits, and int() refuses thousands of them.
+            return int(value[-18:]) if len(value.lstrip(b"0")) <= 18 else sys.maxsize
     return 0
 
 
@@ -116,7 +119,8 @@ class Gate:
             return
         allowed, headers = self._limit.take(principal)
         if not allowed:
-            await _throttled(headers)(scope, receive, send)
+            message = f"The key's requests of this minute are used up. Try again in {headers['Retry-After']} s."
+            await throttled(message, headers)(scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -150,9 +154,3 @@ def _presented_key(scope: Scope) -> str | None:
 def _unauthorized(error: str, message: str) -> Response:
     body = {"success": False, "error": error, "message": message}
     return Response(jsontext.encode(body), 401, {"WWW-Authenticate": "Bearer"}, "application/json")
-
-
-def _throttled(headers: dict[str, str]) -> Response:
-    message = f"The key's requests of this minute are used up. Try again in {headers['Retry-After']} s."
-    body = {"success": False, "code": "RATE_LIMITED", "error": "Rate limit exceeded", "message": message}
-    return Response(jsontext.encode(body), 429, headers, "application/json")

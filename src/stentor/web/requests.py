@@ -35,22 +35,26 @@ class RequestContext:
         raw = scope.get("raw_path") or b""
         if b"%2f" in raw.lower():
             scope["path"] = "/".join(unquote(p).replace("/", SLASH) for p in raw.decode("latin-1").split("/"))
-        started = False
+        started = ended = False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
+            nonlocal started, ended
             if message["type"] == "http.response.start":
                 started = True
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            else:
+                ended = not message.get("more_body", False)
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
             log.exception("request %s %s failed (request_id %s)", scope["method"], scope["path"], request_id)
-            if started:
+            if not started:
+                await render_unexpected(scope)(scope, receive, send_with_id)
+            elif not ended:
+                # Half an answer is out: only a cut connection tells the caller that the rest is missing.
                 raise
-            await render_unexpected(scope)(scope, receive, send_with_id)
 
 
 def _request_id(scope: Scope) -> str:

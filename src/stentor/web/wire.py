@@ -90,9 +90,14 @@ def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
         parts = jsontext.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError):
         parts = None
-    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds):
+    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds) or not all(map(_storable, parts)):
         raise InvalidRequest("The cursor is not one that this service gave out.")
     return tuple(parts)
+
+
+def _storable(part: Any) -> bool:
+    """Whether both databases can compare it: a 64-bit integer, a text without NUL."""
+    return "\0" not in part if isinstance(part, str) else -(2**63) <= part < 2**63
 
 
 def next_link(request: Request, cursor: str | None) -> dict[str, str]:
@@ -133,17 +138,30 @@ class Throttled(Answer):
     message: str
 
 
+RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 0}}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorAnswer, "description": "Malformed request"},
     401: {"model": KeyRefused, "description": "Missing or wrong key"},
     403: {"model": ErrorAnswer, "description": "The key lacks a permission"},
     413: {"model": ErrorAnswer, "description": "The body is too large"},
-    429: {"model": Throttled, "description": "Rate limit exceeded"},
-    503: {"model": ErrorAnswer, "description": "The store or the run log cannot be written"},
+    429: {"model": Throttled, "description": "Rate limit exceeded", "headers": RETRY_AFTER},
+    503: {
+        "model": ErrorAnswer,
+        "description": "The store or the run log cannot be written",
+        "headers": RETRY_AFTER,
+    },
+}
+
+
+_NAMES = {
+    404: "No such record",
+    409: "The state does not permit it",
+    422: "It cannot be carried out",
+    500: "A record cannot be read",
+    501: "Not part of this version",
 }
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For `responses`: the errors of a route beyond those that every route has."""
-    names = {404: "No such record", 409: "The state does not permit it", 422: "It cannot be carried out"}
-    return {s: {"model": ErrorAnswer, "description": names.get(s, "Error")} for s in statuses}
+    return {status: {"model": ErrorAnswer, "description": _NAMES[status]} for status in statuses}

@@ -139,6 +139,10 @@ class Database:
                 _run_group(connection, group)
             except StoreUnavailable as error:
                 _fail_all(group, error)
+            except Exception as error:
+                # Nothing was committed, and the one writer must outlive whatever broke.
+                log.exception("the writer failed in a way it did not foresee")
+                _fail_all(group, StoreUnavailable(f"The database failed ({type(error).__name__})."))
             _answer(group)
         if connection is not None:
             connection.close()

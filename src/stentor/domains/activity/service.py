@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ import msgspec
 
 from stentor.core import runlog
 from stentor.core.db import Database, Tx
-from stentor.core.errors import InvalidRequest, NotFound
+from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
 from stentor.core.live import Hub, Token, Watcher
 from stentor.core.runlog import Event
 from stentor.domains.activity import model
@@ -20,6 +21,7 @@ from stentor.domains.tasks.model import MAX_ID, Task
 MAX_EVENTS = 500
 LEARNING_FAILED = "Learning from the outcome failed; it is tried again later."
 CUT = "The reader was too slow. Connect again with Last-Event-ID to go on."
+log = logging.getLogger(__name__)
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -45,10 +47,19 @@ class Activity:
         self._snapshot = snapshot
 
     async def of(self, tenant: str, task_id: str, limit: int) -> tuple[Task | None, list[Event]]:
-        """Task and events for the trail. Raises InvalidRequest, then NotFound, CorruptRecord."""
+        """Task and events for the trail. Raises InvalidRequest, then NotFound, CorruptRecord.
+
+        An unreadable store is a plain StentorError (500) here, as the contract wants it, and no outage to wait for.
+        """
         if not 1 <= limit <= MAX_EVENTS:
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", {"fields": {"query.limit": "out of range"}})
-        task, events = await self._read(tenant, task_id)
+        try:
+            task, events = await self._read(tenant, task_id)
+        except CorruptRecord:
+            raise
+        except Exception as error:
+            log.exception("the activity of task %r cannot be read", task_id)
+            raise StentorError("The task or its run log cannot be read.") from error
         if task is None and not events:
             raise NotFound("No task has this id.")
         return task, events

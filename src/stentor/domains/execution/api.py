@@ -13,7 +13,7 @@ from stentor.domains.execution import model
 from stentor.domains.execution.model import Outcome
 from stentor.domains.execution.service import Workers
 from stentor.domains.tasks.model import Claim, OutcomeClass, Status, Task
-from stentor.web.routes import GatewayRoute, Wire
+from stentor.web.routes import GatewayRoute, Wire, example
 from stentor.web.wire import AgentId, Answer, Caller, Epoch, Json, Name, TaskId, Text, Timestamp, errors
 
 LeaseSeconds = Annotated[int, Field(ge=1, le=model.MAX_LEASE_SECONDS)]
@@ -21,22 +21,30 @@ MAX_TOKEN = 65_536
 
 
 class ClaimIn(Wire):
+    model_config = example(max=1, wait_seconds=0, lease_seconds=30)
+
     max: Annotated[int, Field(ge=1, le=model.MAX_CLAIM)] = 1
     wait_seconds: Annotated[float, Field(ge=0, le=model.MAX_WAIT_SECONDS, allow_inf_nan=False)] = 0
     lease_seconds: LeaseSeconds = model.DEFAULT_LEASE_SECONDS
 
 
 class HeartbeatIn(Wire):
+    model_config = example(epoch=1, lease_seconds=30)
+
     epoch: Epoch
     lease_seconds: LeaseSeconds = model.DEFAULT_LEASE_SECONDS
 
 
 class TokensIn(Wire):
+    model_config = example(epoch=1, tokens=["Once ", "upon "])
+
     epoch: Epoch
     tokens: Annotated[list[Annotated[str, StringConstraints(max_length=MAX_TOKEN)]], Field(max_length=1000)]
 
 
 class CompleteIn(Wire):
+    model_config = example(epoch=1, result={"summary": "All is well."}, performance=0.9)
+
     epoch: Epoch
     result: Any
     performance: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
@@ -49,6 +57,8 @@ class ErrorIn(Wire):
 
 
 class FailIn(Wire):
+    model_config = example(epoch=1, error={"code": "NO_SOURCE", "message": "The page is gone."})
+
     epoch: Epoch
     error: ErrorIn
     outcome_class: Literal["agent_failure", "provider_failure"] = "agent_failure"

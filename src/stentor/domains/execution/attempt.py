@@ -14,6 +14,7 @@ from stentor.core.runlog import Draft, RunLog
 from stentor.domains.execution.model import LEASE, TIMED_OUT, AgentFailed, Outcome
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.execution.runtimes import Driver
+from stentor.domains.learning.service import skipped
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.routing.model import Request
@@ -143,6 +144,7 @@ class Attempts:
                 denial.message,
                 {"outcome_class": "routing_failed", "status": "failed"},
             ),
+            skipped("routing_failed"),
         ]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
         if store.end(tx, task, "failed", "routing_failed", error, head):

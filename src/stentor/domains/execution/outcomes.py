@@ -11,7 +11,7 @@ from stentor.core.live import Hub
 from stentor.core.runlog import Draft, EventType, RunLog
 from stentor.domains.execution.model import Outcome
 from stentor.domains.learning import model as learning_model
-from stentor.domains.learning.service import Learning, Lesson
+from stentor.domains.learning.service import Learning, Lesson, skipped
 from stentor.domains.tasks import listing, store
 from stentor.domains.tasks.model import Status, Task
 from stentor.domains.trust import model as trust_model
@@ -120,10 +120,8 @@ class Ending:
         self._learning.strengthen(tx, lesson.tenant, parent.assigned_agent, lesson.agent_id, by)
 
     def _skip(self, tx: Tx, attempt: Attempt, outcome: Outcome, parent: str) -> str:
-        meta = {"outcome_class": outcome.outcome_class}
-        message = f"Nothing is learned from a {outcome.outcome_class}."
-        draft = Draft("learning_skipped", "learning", message, meta)
-        return self._runlog.append(tx, attempt.tenant, [draft], task_id=attempt.task_id, parent=parent)
+        drafts = [skipped(outcome.outcome_class)]
+        return self._runlog.append(tx, attempt.tenant, drafts, task_id=attempt.task_id, parent=parent)
 
 
 def _ended(outcome: Outcome, agent_id: str, duration: int) -> Draft:

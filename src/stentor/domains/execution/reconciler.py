@@ -19,7 +19,7 @@ from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.tasks import idempotency, listing, store
-from stentor.domains.tasks.model import Claim, Task
+from stentor.domains.tasks.model import Claim, Queued, Task
 from stentor.domains.tasks.service import queued_of, require
 
 EVERY_SECONDS = 1.0
@@ -57,7 +57,7 @@ class Reconciler:
         found = 0
         while alone and (batch := await self._db.write(self._take_up)):
             found += batch
-        await self.tick(0)
+        await self.tick(0)  # offers what was taken up, once all of it is: a batch must not meet the one before
         return found
 
     async def run(self) -> None:
@@ -109,7 +109,8 @@ class Reconciler:
     def _take_up(self, tx: Tx) -> int:
         tasks = store.executing_in_process(tx, BATCH)
         for task in tasks:
-            self._apply(tx, task, model.requeue_or_fail(task, self._max_attempts), "The service was restarted.")
+            repair = model.requeue_or_fail(task, self._max_attempts)
+            self._apply(tx, task, repair, "The service was restarted.", offer=False)
         return len(tasks)
 
     def _repairing(self, seen: Task) -> Any:
@@ -123,9 +124,11 @@ class Reconciler:
 
         return work
 
-    def _apply(self, tx: Tx, task: Task, repair: model.Repair, why: str) -> None:
+    def _apply(self, tx: Tx, task: Task, repair: model.Repair, why: str, *, offer: bool = True) -> None:
         if repair == "requeue":
-            self._requeue(tx, task, why)
+            queued = self._requeue(tx, task, why)
+            if offer:
+                tx.after_commit(lambda: self._hand_back(queued))
             return
         outcome = model.TIMED_OUT if repair == "abort" else model.lost(task)
         assert task.assigned_agent is not None
@@ -135,16 +138,15 @@ class Reconciler:
             return  # it ended by itself
         tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))
 
-    def _requeue(self, tx: Tx, task: Task, why: str) -> None:
+    def _requeue(self, tx: Tx, task: Task, why: str) -> Queued:
         drafts = [Draft("task_requeued", "execution", why, {"epoch": task.epoch}, agent_id=task.assigned_agent)]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
         if not store.queue(tx, task, "queued", head):
             raise LeaseLost("The task changed at the same moment.")
         changes = ("executing", task.assigned_agent, -1), ("queued", task.assigned_agent, 1)
         listing.count(tx, task.tenant, task.created_at, *changes)
-        queued = queued_of(require(tx, task.tenant, task.task_id))
-        tx.after_commit(lambda: self._hand_back(queued))
+        return queued_of(require(tx, task.tenant, task.task_id))
 
-    def _hand_back(self, queued: Any) -> None:
+    def _hand_back(self, queued: Queued) -> None:
         self._dispatcher.stop(queued.tenant, queued.task_id)
         self._dispatcher.offer(queued)

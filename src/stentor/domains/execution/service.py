@@ -136,7 +136,7 @@ class Workers:
         task = require(tx, principal.tenant, task_id)
         agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
         if principal.is_bound_agent and (agent is None or agent.key_name != principal.name):
-            raise NotFound("No task has this id.")
+            raise Forbidden("This key may not act for the task's agent.")
         return task
 
     @staticmethod

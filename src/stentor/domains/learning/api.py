@@ -12,7 +12,7 @@ from stentor.core.clock import iso, iso_or_none
 from stentor.core.errors import Forbidden, InvalidRequest, NotFound
 from stentor.domains.learning.model import Connection
 from stentor.domains.learning.service import Learning
-from stentor.web.routes import GatewayRoute, Wire
+from stentor.web.routes import GatewayRoute, Wire, example
 from stentor.web.wire import AgentId, Answer, Caller, Enveloped, Json, Name, Timestamp, enveloped, errors
 
 AgentKnown = Callable[[str, str], bool]
@@ -60,6 +60,10 @@ class Matrix(Answer):
 
 
 class Move(Wire):
+    model_config = example(
+        agent1="01a1fb6f-0000-7000-8000-000000000001", agent2="01a1fb6f-0000-7000-8000-000000000002", delta=0.1
+    )
+
     agent1: Name
     agent2: Name
     delta: Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]

@@ -126,6 +126,12 @@ class Learning:
         return await self._db.read(lambda tx: store.alerts(tx, open_only=open_only, limit=limit))
 
 
+def skipped(outcome_class: str) -> Draft:
+    """The event of an outcome that nothing is learned from."""
+    meta = {"outcome_class": outcome_class, "learning_eligible": False}
+    return Draft("learning_skipped", "learning", f"Nothing is learned from the outcome {outcome_class}.", meta)
+
+
 def _updated(lesson: Lesson, before: float, after: float) -> Draft:
     result = "success" if lesson.success else "failure"
     meta = {

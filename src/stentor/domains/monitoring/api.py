@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -12,11 +12,17 @@ from stentor import __version__
 from stentor.domains.monitoring.metrics import CONTENT_TYPE
 from stentor.domains.monitoring.service import Health
 from stentor.web.routes import PUBLIC, GatewayRoute, needs
-from stentor.web.wire import Answer, Json
+from stentor.web.wire import ERRORS, Answer, Json
 
 HEALTH = "/api/v1/health"
 PATHS = frozenset(("/health", HEALTH, f"{HEALTH}/detailed", f"{HEALTH}/ready", f"{HEALTH}/live", "/api/v1"))
 """Public routes of this module."""
+
+
+METRICS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+    **{status: ERRORS[status] for status in (401, 403, 503)},
+}
 
 
 class Liveness(Answer):
@@ -102,7 +108,7 @@ def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
             }
         )
 
-    @api.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    @api.get("/metrics", response_class=Response, responses=METRICS)
     async def metrics() -> Response:
         """Figures for Prometheus; needs a key that may read."""
         return Response(await scrape(), media_type=CONTENT_TYPE)

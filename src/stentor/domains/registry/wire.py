@@ -19,7 +19,7 @@ from stentor.domains.registry.model import (
     Whitelist,
 )
 from stentor.domains.registry.service import AgentDraft
-from stentor.web.routes import Wire
+from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name, Score, Text, Timestamp
 
 MAX_CAPABILITIES = 256
@@ -63,6 +63,16 @@ class RuntimeIn(Wire):
 
 
 class Register(Wire):
+    model_config = example(
+        name="ann",
+        capabilities=["summarize"],
+        trust_tier="monitored",
+        sandbox_whitelist={
+            "tools": [{"name": "files", "paths": ["notes/**"], "operations": ["read"], "rate_limit": 60}]
+        },
+        runtime={"kind": "worker"},
+    )
+
     name: Name
     capabilities: Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES)] = []
     alignment_score: Score = 0.5
@@ -96,6 +106,8 @@ class Register(Wire):
 
 
 class Rescore(Wire):
+    model_config = example(accuracy_score=0.9)
+
     alignment_score: Score | None = None
     accuracy_score: Score | None = None
     efficiency_score: Score | None = None
@@ -108,11 +120,15 @@ class Rescore(Wire):
 
 
 class Clear(Wire):
+    model_config = example(override_tier="human", rationale="The tool was listed by mistake.")
+
     override_tier: TrustTier
     rationale: Annotated[Text, StringConstraints(min_length=1)]
 
 
 class Suspend(Wire):
+    model_config = example(reason="Its endpoint is being moved.")
+
     reason: Annotated[Text, StringConstraints(min_length=1)]
 
 

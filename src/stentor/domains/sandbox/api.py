@@ -12,11 +12,13 @@ from stentor.domains.registry.model import ViolationType
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.sandbox.model import Access
 from stentor.domains.sandbox.service import Sandbox
-from stentor.web.routes import GatewayRoute, Wire
+from stentor.web.routes import GatewayRoute, Wire, example
 from stentor.web.wire import AgentId, Answer, Caller, Json, Name, Text, errors
 
 
 class Authorize(Wire):
+    model_config = example(tool="files", operation="read", path="notes/today.md")
+
     tool: Name
     operation: Name
     path: Annotated[Text, StringConstraints(max_length=4096)] | None = None

@@ -35,7 +35,9 @@ def judge(whitelist: Whitelist, access: Access) -> Tool | Refusal:
     if tool is None:
         return Refusal("unauthorized_tool", f"The tool {access.tool!r} is not on the allowlist.")
     if access.operation not in tool.operations:
-        return Refusal("missing_capability", f"The tool {tool.name!r} may not {access.operation!r}.")
+        return Refusal("unauthorized_tool", f"The tool {tool.name!r} may not {access.operation!r}.")
+    if access.path is None and tool.paths:
+        return Refusal("unauthorized_path", f"The tool {tool.name!r} is limited to paths, and none was given.")
     if access.path is not None and not path_allowed(tool, access.path):
         return Refusal("unauthorized_path", f"The tool {tool.name!r} may not touch {access.path!r}.")
     if (access.host is not None or access.port is not None) and not network_allowed(whitelist, access):
@@ -44,10 +46,15 @@ def judge(whitelist: Whitelist, access: Access) -> Tool | Refusal:
 
 
 def path_allowed(tool: Tool, path: str) -> bool:
-    """Whether a glob matches. A path that could mean another place is never matched."""
+    """Whether a glob matches. A path that could mean another place is never matched.
+
+    A glob without a leading slash speaks of the agent's own folder, so no absolute path matches it.
+    """
     if "\0" in path or "\\" in path or ".." in path.split("/") or posixpath.normpath(path) != path:
         return False
-    return any(_glob(pattern).match(path) for pattern in tool.paths)
+    absolute = path.startswith("/")
+    globs = (pattern for pattern in tool.paths if pattern.startswith("/") is absolute)
+    return not path.startswith("//") and any(_glob(glob).match(path) for glob in globs)
 
 
 @lru_cache(1024)

@@ -14,7 +14,7 @@ from stentor.domains.tasks import model
 from stentor.domains.tasks.idempotency import IdempotencyKey
 from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, Task, TaskDraft
 from stentor.domains.tasks.service import Tasks
-from stentor.web.routes import GatewayRoute, Wire, needs
+from stentor.web.routes import GatewayRoute, Wire, example, needs
 from stentor.web.wire import (
     After,
     Answer,
@@ -36,15 +36,6 @@ IdempotencyHeader = Annotated[
     str | None,
     Header(alias="Idempotency-Key", min_length=1, max_length=255, description="The same key answers the same."),
 ]
-EXAMPLE = {
-    "type": "summarize",
-    "input": {
-        "text": "Agents do tasks. Stentor routes each task to the best agent. It records why.",
-        "sentences": 1,
-    },
-    "required_capabilities": ["summarize"],
-    "metadata": {"priority": "high"},
-}
 
 
 class MetadataIn(Wire):
@@ -56,6 +47,16 @@ class MetadataIn(Wire):
 
 
 class Submit(Wire):
+    model_config = example(
+        type="summarize",
+        input={
+            "text": "Agents do tasks. Stentor routes each task to the best agent. It records why.",
+            "sentences": 1,
+        },
+        required_capabilities=["summarize"],
+        metadata={"priority": "high"},
+    )
+
     id: Name | None = None
     type: Name
     input: Any
@@ -78,6 +79,8 @@ class Submit(Wire):
 
 
 class Reject(Wire):
+    model_config = example(reason="It would write outside its folder.")
+
     reason: Text | None = None
 
 
@@ -140,7 +143,6 @@ def router(tasks: Tasks) -> APIRouter:
         status_code=202,
         response_model=SubmittedOut,
         responses=errors(409, 422),
-        openapi_extra={"requestBody": {"content": {"application/json": {"example": EXAMPLE}}}},
     )
     async def submit(caller: Caller, body: Submit, idempotency_key: IdempotencyHeader = None) -> Json:
         """Route a task to the best agent that may have it, and queue it."""

@@ -13,8 +13,8 @@ from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, NotFound, RoutingDenied, all_errors
-from stentor.core.runlog import Draft, RunLog
-from stentor.domains.learning.service import LearningView
+from stentor.core.runlog import Draft, RunLog, read_task
+from stentor.domains.learning.service import LearningView, skipped
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.routing.model import Decision, Request
 from stentor.domains.routing.service import Routing
@@ -94,7 +94,7 @@ class Tasks:
         if draft.id is not None and (task := store.find(tx, principal.tenant, draft.id)):
             if task.body_hash != body_hash:
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists.")
-            answer = _first_answer(task)
+            answer = _first_answer(tx, task)
         else:
             answer = self._store(tx, principal, draft, placement, body_hash)
         if key is not None:
@@ -108,7 +108,7 @@ class Tasks:
         self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id)
         listing.count(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
         self._offer_after_commit(tx, task)
-        return _first_answer(task)
+        return _first_answer(tx, task)
 
     def _task(
         self,
@@ -200,8 +200,8 @@ class Tasks:
 
         def work(tx: Tx) -> int:
             task = _living(tx, principal.tenant, task_id, "cancelled")
-            draft = Draft("task_cancelled", "tasks", "Task cancelled.", {"by": principal.name, "from": task.status})
-            self._end(tx, task, "cancelled", "cancelled", None, draft)
+            meta = {"by": principal.name, "from": task.status, "status": "cancelled"}
+            self._end(tx, task, "cancelled", None, Draft("task_cancelled", "tasks", "Task cancelled.", meta))
             return tx.now
 
         return await self._db.write(work)
@@ -222,8 +222,8 @@ class Tasks:
         def work(tx: Tx) -> Task:
             task = _pending(tx, principal.tenant, task_id)
             error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was refused."}
-            meta = {"by": principal.name, "approved": False, "reason": reason, "outcome_class": "cancelled"}
-            self._end(tx, task, "aborted", "cancelled", error, Draft("task_aborted", "tasks", "Rejected.", meta))
+            meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted"}
+            self._end(tx, task, "aborted", error, Draft("task_aborted", "tasks", "Rejected.", meta))
             return require(tx, task.tenant, task.task_id)
 
         return await self._db.write(work)
@@ -271,9 +271,11 @@ class Tasks:
         self._offer_after_commit(tx, changed)
         return changed
 
-    def _end(self, tx: Tx, task: Task, status: Status, outcome: model.OutcomeClass, error: Any, draft: Draft) -> None:
-        head = self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
-        if not store.end(tx, task, status, outcome, error, head):
+    def _end(self, tx: Tx, task: Task, status: Status, error: Any, draft: Draft) -> None:
+        """A human's word ends the task: outcome class cancelled, and nothing is learned."""
+        drafts = [draft, skipped("cancelled")]
+        head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
+        if not store.end(tx, task, status, "cancelled", error, head):
             raise Conflict("The task changed at the same moment. Look at it again.")
         self._recount(tx, task, status, task.assigned_agent)
         tx.after_commit(lambda: self._dispatch.stop(task.tenant, task.task_id))
@@ -364,7 +366,8 @@ def _submit_events(principal: Principal, draft: TaskDraft, placement: Placement)
 def _placement_events(placement: Placement, priority: int, extra: dict[str, Any]) -> list[Draft]:
     if placement.denial is not None:
         error = _error_of(placement.denial) | {"outcome_class": "routing_failed", "learning_eligible": False}
-        return [Draft("dispatch_denied", "routing", placement.denial.message, error | extra)]
+        denied = Draft("dispatch_denied", "routing", placement.denial.message, error | extra)
+        return [denied, skipped("routing_failed")]
     decision = placement.decision
     assert decision is not None
     routing = {"routing": msgspec.to_builtins(decision), "agent_name": decision.agent_name} | extra
@@ -384,10 +387,13 @@ def _error_of(denial: RoutingDenied, **details: str) -> dict[str, Any]:
     return {"code": denial.code, "message": denial.message, "details": (denial.details or {}) | details}
 
 
-def _first_answer(task: Task) -> Answer:
-    """What the first submit of this task answered."""
-    if task.submitted_status == "failed" and task.error is not None and task.error["code"] in _DENIALS:
-        return Answer(_DENIALS[task.error["code"]].status, task.error)
+def _first_answer(tx: Tx, task: Task) -> Answer:
+    """What the first submit of this task answered; a denial is read from the run log, where it outlives retries."""
+    if task.submitted_status == "failed":
+        denied = read_task(tx, task.tenant, task.task_id, 2)[-1].metadata
+        details = denied["details"] | {"task_id": task.task_id}
+        error = {"code": denied["code"], "message": denied["message"], "details": details}
+        return Answer(_DENIALS[denied["code"]].status, error)
     answer = Submitted(task.task_id, task.submitted_status, task.estimated_start, task.estimated_completion)
     return Answer(202, msgspec.structs.asdict(answer))
 

@@ -9,11 +9,11 @@ from pydantic import Field, StringConstraints
 
 from stentor.auth.principal import Principal
 from stentor.core.clock import iso
-from stentor.core.errors import Forbidden, InvalidRequest
+from stentor.core.errors import Forbidden, InvalidRequest, NotFound
 from stentor.domains.trust import model
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 from stentor.domains.trust.service import Trust
-from stentor.web.routes import GatewayRoute, Wire, needs
+from stentor.web.routes import GatewayRoute, Wire, example, needs
 from stentor.web.wire import (
     Answer,
     Caller,
@@ -31,15 +31,21 @@ MAX_ENTITY_ID = 255
 
 
 class SetScore(Wire):
+    model_config = example(score=0.8, entityType="agent")
+
     score: Score
     entityType: Name = "agent"  # noqa: N815
 
 
 class Amount(Wire):
+    model_config = example(amount=0.02)
+
     amount: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
 
 
 class Operation(Wire):
+    model_config = example(operation="search")
+
     operation: Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
@@ -134,7 +140,7 @@ def router(trust: Trust) -> APIRouter:
     @api.get("/{entityId}", response_model=Enveloped[TrustOut], responses=errors(404))
     async def read(caller: Caller, entityId: EntityId) -> Json:  # noqa: N803
         """An entity's score now, after decay."""
-        return enveloped(_entity(*await trust.get(caller.tenant, entityId)))
+        return enveloped(_entity(*await find(caller, entityId)))
 
     @api.put("/{entityId}", response_model=Enveloped[Moved], openapi_extra=needs("admin"))
     async def put(caller: Caller, entityId: EntityId, body: SetScore) -> Json:  # noqa: N803
@@ -142,6 +148,12 @@ def router(trust: Trust) -> APIRouter:
         _check_id(entityId)
         entity, delta = await trust.set_score(caller.tenant, entityId, body.score, body.entityType, caller.name)
         return enveloped(_moved(entity, delta))
+
+    async def find(caller: Principal, entity_id: str) -> tuple[Entity, float]:
+        if not _possible(entity_id):
+            # PostgreSQL takes no NUL, not even to compare.
+            raise NotFound("No trust is recorded under this id.")
+        return await trust.get(caller.tenant, entity_id)
 
     async def reinforce(caller: Principal, entity_id: str, kind: ChangeKind, amount: float) -> Json:
         _check_id(entity_id)
@@ -162,7 +174,7 @@ def router(trust: Trust) -> APIRouter:
     @api.get("/{entityId}/permissions", response_model=Enveloped[Permissions], responses=errors(404))
     async def permissions(caller: Caller, entityId: EntityId) -> Json:  # noqa: N803
         """What the entity's level permits."""
-        entity, score = await trust.get(caller.tenant, entityId)
+        entity, score = await find(caller, entityId)
         level = model.level_of(score)
         return enveloped({"entityId": entity.entity_id, "level": level.name, "operations": level.operations})
 
@@ -174,15 +186,19 @@ def router(trust: Trust) -> APIRouter:
     )
     async def can_perform(caller: Caller, entityId: EntityId, body: Operation) -> Json:  # noqa: N803
         """Whether the entity's level permits an operation."""
-        entity, score = await trust.get(caller.tenant, entityId)
+        entity, score = await find(caller, entityId)
         allowed = body.operation in model.level_of(score).operations
         return enveloped({"entityId": entity.entity_id, "operation": body.operation, "allowed": allowed})
 
     return api
 
 
+def _possible(entity_id: str) -> bool:
+    return 0 < len(entity_id) <= MAX_ENTITY_ID and entity_id.isprintable()
+
+
 def _check_id(entity_id: str) -> None:
-    if not 0 < len(entity_id) <= MAX_ENTITY_ID or not entity_id.isprintable():
+    if not _possible(entity_id):
         raise InvalidRequest("An entity id has 1 to 255 printable characters.")
 
 

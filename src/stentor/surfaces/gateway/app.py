@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
@@ -11,6 +10,7 @@ from starlette.types import ASGIApp
 from stentor import __version__
 from stentor.auth.keys import KeyRing
 from stentor.domains.monitoring.api import PATHS
+from stentor.surfaces.gateway import openapi
 from stentor.web import errors
 from stentor.web.gate import BodyLimit, Gate, RateLimit
 from stentor.web.requests import RequestContext
@@ -45,34 +45,6 @@ def build(
         app.include_router(router, responses={400: ERRORS[400]})
     for router in api_routers:
         app.include_router(router, prefix="/api/v1", responses=ERRORS)
-    _describe(app)
+    openapi.install(app)
     gate = Gate(app, keys, limit, PATHS | DOCUMENTS)
     return RequestContext(BodyLimit(gate, max_body))
-
-
-def _describe(app: FastAPI) -> None:
-    """The OpenAPI, made once: without FastAPI's 422, with the two ways to send a key."""
-    plain = app.openapi
-
-    def described() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = plain()
-            schema.setdefault("components", {})["securitySchemes"] = {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-            }
-            for operations in schema["paths"].values():
-                for operation in operations.values():
-                    _tidy(operation)
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = described  # type: ignore[method-assign]
-
-
-def _tidy(operation: dict[str, Any]) -> None:
-    unprocessable = operation["responses"].get("422", {})
-    if "HTTPValidationError" in str(unprocessable.get("content")):
-        del operation["responses"]["422"]
-    if operation.get("x-permission") != "public":
-        operation["security"] = [{"bearer": []}, {"key": []}]

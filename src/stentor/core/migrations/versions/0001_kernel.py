@@ -1,8 +1,8 @@
 """The kernel: agents, tasks, run log, learning, trust.
 
 Times are microseconds since the epoch, structures are JSON text, flags are 0 or 1: the subset that
-SQLite and PostgreSQL share. The state machines stand here as CHECK constraints; their moves are
-guarded updates in the stores.
+SQLite and PostgreSQL share. The states of a task stand here as CHECK constraints and its moves as a
+trigger, so that no statement, ours or an operator's, makes a move that is not drawn.
 """
 
 from alembic import op
@@ -215,8 +215,33 @@ create unique index trust_once_per_cause on trust_changes (tenant, entity_id, ca
 """
 
 
+MOVES = """
+    'queued>executing', 'queued>failed', 'queued>cancelled',
+    'pending_approval>queued', 'pending_approval>aborted', 'pending_approval>cancelled',
+    'executing>completed', 'executing>failed', 'executing>aborted', 'executing>queued', 'executing>cancelled',
+    'failed>queued', 'failed>pending_approval', 'aborted>queued', 'aborted>pending_approval'
+"""
+"""From and to: a start, an end, a lost lease, an approval, a denial at dispatch (queued>failed), a retry."""
+
+REFUSED = f"old.status <> new.status and (old.status || '>' || new.status) not in ({MOVES})"
+
+TRIGGERS = {
+    "sqlite": [
+        f"""create trigger tasks_moves before update of status on tasks when {REFUSED}
+        begin select raise(abort, 'a task does not make this move'); end"""
+    ],
+    "postgresql": [
+        """create function refuse_task_move() returns trigger language plpgsql as $$ begin
+            raise exception 'a task does not make this move' using errcode = 'check_violation';
+        end $$""",
+        f"""create trigger tasks_moves before update of status on tasks
+        for each row when ({REFUSED}) execute function refuse_task_move()""",
+    ],
+}
+
+
 def upgrade() -> None:
-    for statement in STATEMENTS.split(";"):
+    for statement in STATEMENTS.split(";") + TRIGGERS[op.get_bind().dialect.name]:
         op.execute(statement)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from aiohttp.http_exceptions import LineTooLong
 
 from stentor.core.errors import InvalidRequest
 from stentor.core.outbound import Outbound, TargetRefused
@@ -90,8 +91,12 @@ async def _capped(answer: aiohttp.ClientResponse) -> bytes:
     async for chunk in answer.content.iter_chunked(65_536):
         body += chunk
         if len(body) > MAX_ANSWER:
-            raise AgentFailed("ANSWER_TOO_LARGE", f"The agent's answer is larger than {MAX_ANSWER} bytes.")
+            raise _too_large()
     return bytes(body)
+
+
+def _too_large() -> AgentFailed:
+    return AgentFailed("ANSWER_TOO_LARGE", f"The agent's answer is larger than {MAX_ANSWER} bytes.")
 
 
 async def _streamed(answer: aiohttp.ClientResponse, emit: Emit) -> Outcome:
@@ -107,12 +112,8 @@ async def _streamed(answer: aiohttp.ClientResponse, emit: Emit) -> Outcome:
 
 
 async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
-    event, data, seen = "message", b"", 0
-    async for line in answer.content:
-        seen += len(line)
-        if seen > MAX_ANSWER:
-            raise AgentFailed("ANSWER_TOO_LARGE", f"The agent's answer is larger than {MAX_ANSWER} bytes.")
-        line = line.rstrip(b"\r\n")
+    event, data = "message", b""
+    async for line in _lines(answer):
         if line.startswith(b"event:"):
             event = line[6:].strip().decode("utf-8", "replace")
         elif line.startswith(b"data:"):
@@ -120,3 +121,16 @@ async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, An
         elif not line and data:
             yield event, _decoder.decode(data)
             event, data = "message", b""
+
+
+async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Lines without their ends, as long as the whole answer may be: a result is one line of a stream."""
+    seen = 0
+    try:
+        while line := await answer.content.readline(max_line_length=MAX_ANSWER):
+            seen += len(line)
+            if seen > MAX_ANSWER:
+                raise _too_large()
+            yield line.rstrip(b"\r\n")
+    except LineTooLong:
+        raise _too_large() from None
