@@ -5,7 +5,10 @@ from __future__ import annotations
 import typer
 
 from stentor import __version__
+from stentor.cli import agent, task
+from stentor.cli.config import config
 from stentor.cli.demo import demo
+from stentor.cli.doctor import doctor
 from stentor.cli.serve import serve
 
 app = typer.Typer(
@@ -15,6 +18,10 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(demo)
+app.add_typer(task.app, name="task")
+app.add_typer(agent.app, name="agent")
+app.command()(config)
+app.command()(doctor)
 
 
 def _version(wanted: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,22 @@ class CommandFailed(Exception):
         self.details = details
 
 
+def plain(text: str) -> str:
+    """Without control characters: an agent's text must not steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join("\N{REPLACEMENT CHARACTER}" if _steers(c) else c for c in text)
+
+
+def _steers(character: str) -> bool:
+    return character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs")
+
+
+def notice(message: str, style: str = "") -> None:
+    """A line for people on standard error: what goes on, what they should know."""
+    err.print(plain(message), style=style, markup=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """One line on standard output."""
     sys.stdout.write(jsontext.dump(value) + "\n")
@@ -45,7 +62,7 @@ def reporting(*, as_json: bool = False) -> Iterator[None]:
         if as_json:
             print_json({"error": str(error), "details": getattr(error, "details", None)})
         err.print("[red]error:[/]", end=" ")
-        err.print(str(error), markup=False)
+        notice(str(error))
         raise typer.Exit(int(code) if isinstance(code, int) else REFUSED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

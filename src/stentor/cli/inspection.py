@@ -1,0 +1,110 @@
+"""The configuration as it stands, good or bad: what `stentor config` lists and `stentor doctor` judges.
+
+Unlike a start, it does not stop at the first setting that cannot be read. No secret is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stentor.core import settings as settings_module
+from stentor.core.errors import StartRefused
+from stentor.core.redaction import Redactor
+from stentor.core.settings import Meta, Settings
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting as people see it: `value` is text, for a secret only whether it is set."""
+
+    name: str
+    env: str
+    value: str
+    source: str
+    doc: str
+    problem: str | None = None
+
+
+class KeyVariable(msgspec.Struct, frozen=True):
+    """One SERVICE_API_KEY_* variable, without its key; `problem` says why it is ignored."""
+
+    variable: str
+    name: str
+    role: str | None = None
+    permissions: tuple[str, ...] = ()
+    tenant: str | None = None
+    well_known: bool = False
+    problem: str | None = None
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """`effective` has the defaults where a value cannot be read; `problem` is why a start would be refused."""
+
+    settings: tuple[Setting, ...]
+    keys: tuple[KeyVariable, ...]
+    effective: Settings
+    problem: str | None
+
+
+def inspect(environ: Mapping[str, str], data_dir: Path | None = None) -> Inspection:
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    rows: list[tuple[str, Meta, str | None]] = []
+    for name, meta in settings_module.metas().items():
+        problem, sources[name] = None, "default"
+        if name == "data_dir" and data_dir is not None:
+            values[name], sources[name] = data_dir, "option"
+        elif meta.env in environ:
+            sources[name] = "environment"
+            try:
+                values[name] = meta.parse(environ[meta.env].strip())
+            except ValueError as error:
+                problem = f"{meta.env} {error}."
+        rows.append((name, meta, problem))
+    effective = Settings(**values, sources=sources)
+    shown = tuple(
+        Setting(name, meta.env, "-" if problem else _shown(effective, name, meta), sources[name], meta.doc, problem)
+        for name, meta, problem in rows
+    )
+    return Inspection(shown, key_variables(environ), effective, _refusal(environ, data_dir))
+
+
+def _refusal(environ: Mapping[str, str], data_dir: Path | None) -> str | None:
+    try:
+        settings_module.load(environ, {"data_dir": data_dir})
+    except StartRefused as error:
+        return error.message
+    return None
+
+
+def _shown(effective: Settings, name: str, meta: Meta) -> str:
+    value = getattr(effective, name)
+    if meta.secret:
+        return "set" if value else "not set"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    # An address may carry a password.
+    return Redactor().clean(str(value))
+
+
+def key_variables(environ: Mapping[str, str]) -> tuple[KeyVariable, ...]:
+    # Loads the cryptographic modules: not for `stentor --help`.
+    from stentor.auth import keys
+
+    found = []
+    for variable in sorted(name for name in environ if name.startswith(keys.PREFIX)):
+        name = variable.removeprefix(keys.PREFIX).lower()
+        try:
+            key, principal = keys.parse(variable, environ[variable])
+        except ValueError as error:
+            found.append(KeyVariable(variable, name, problem=f"it is ignored: {error}"))
+            continue
+        permissions = tuple(sorted(principal.permissions))
+        well_known = key.lower() in keys.WELL_KNOWN
+        found.append(KeyVariable(variable, name, principal.role, permissions, principal.tenant, well_known))
+    return tuple(found)

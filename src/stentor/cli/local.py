@@ -1,0 +1,142 @@
+"""The service inside a command, for when nobody holds the data folder.
+
+A command that writes is the folder's owner while it runs: it takes the lock, brings the schema up to
+date, takes up what waits, and lets what runs here end before it leaves. A command that only reads
+takes no lock and opens the database read-only; it makes no folder, no schema and no agents.
+
+The answers come through ASGI without a socket; workers therefore cannot reach this service, and an
+event stream is handed over as a whole at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from starlette.types import ASGIApp
+
+from stentor import bootstrap
+from stentor.auth import keys as key_files
+from stentor.auth.principal import PERMISSIONS
+from stentor.cli.options import Access
+from stentor.cli.output import FAILED, UNREACHABLE, CommandFailed, notice
+from stentor.core import migrations, redaction
+from stentor.core.clock import SystemClock
+from stentor.core.db import Database
+from stentor.core.db.driver import Connection, Driver
+from stentor.core.redaction import Redactor
+from stentor.core.settings import Settings
+
+OWN_KEY = f"{key_files.PREFIX}COMMAND_LINE"
+DRAIN_SECONDS = 10.0
+"""How long a command waits for work that it started itself."""
+
+
+@dataclass(frozen=True)
+class LocalService:
+    """An ASGI application and a key that it takes."""
+
+    app: ASGIApp
+    key: str
+    key_source: str
+
+
+class ReadOnly:
+    """A driver all of whose connections only read; a write fails like an outage of the store."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.name = driver.name
+        self.shared = driver.shared
+
+    def writer(self) -> Connection:
+        return self._driver.reader()
+
+    def reader(self) -> Connection:
+        return self._driver.reader()
+
+
+@asynccontextmanager
+async def opened(settings: Settings, environ: Mapping[str, str], *, access: Access) -> AsyncIterator[LocalService]:
+    """Raises CommandFailed and StartRefused.
+
+    Without a key of its own the command gets one for as long as it lives: who may open the folder
+    is its operator already.
+    """
+    if access != "create":
+        _require_database(settings)
+    redactor = Redactor()
+    redaction.configure("warning", redactor)
+    settings = replace(settings, rate_limit=0)
+    key, source = settings.client_key, "--key or SERVICE_CLIENT_KEY"
+    if not key:
+        key, source = secrets.token_urlsafe(24), "this command"
+        environ = {**environ, OWN_KEY: f"{key}:admin:{','.join(PERMISSIONS)}"}
+    opening = _reading if access == "read" else _owning
+    async with opening(settings, environ, redactor) as app:
+        yield LocalService(app, key, source)
+
+
+@asynccontextmanager
+async def _owning(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[ASGIApp]:
+    if settings.database_url:
+        raise CommandFailed(
+            "The state is in PostgreSQL, where a command cannot see whether a service runs: "
+            "start `stentor serve` and give its address in SERVICE_URL or with --url.",
+            UNREACHABLE,
+        )
+    service = bootstrap.open_service(settings, environ, redactor)
+    try:
+        await service.start()
+        yield service.app
+        await _drain(service.kernel)
+    finally:
+        await service.stop()
+
+
+@asynccontextmanager
+async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[ASGIApp]:
+    redactor.add(settings.database_url)
+    driver = ReadOnly(bootstrap.open_driver(settings))
+    _require_head(driver)
+    loaded = key_files.load(settings, environ, redactor)
+    kernel = bootstrap.build(settings, Database(driver), SystemClock())
+    try:
+        for part in (kernel.registry, kernel.learning, kernel.trust):
+            await part.refresh(0)
+        yield bootstrap.application(kernel, loaded.ring)
+    finally:
+        await kernel.stop()
+
+
+def _require_database(settings: Settings) -> None:
+    if not settings.database_url and not (settings.data_dir / "stentor.db").exists():
+        raise CommandFailed(
+            f"No service runs, and there is no database in {settings.data_dir}: start `stentor serve`, "
+            "or name another folder with --data-dir or a service with --url.",
+            UNREACHABLE,
+        )
+
+
+def _require_head(driver: Driver) -> None:
+    current = migrations.current_version(driver)
+    if current != migrations.HEAD:
+        raise CommandFailed(
+            f"The database has schema {current or 'none'}, this program reads {migrations.HEAD}: "
+            "a start of `stentor serve` brings an older one up to date.",
+            FAILED,
+        )
+
+
+async def _drain(kernel: bootstrap.Kernel) -> None:
+    """Let what runs in this process end: it would otherwise have to be begun anew."""
+    until = asyncio.get_running_loop().time() + DRAIN_SECONDS
+    while kernel.dispatcher.running():
+        if asyncio.get_running_loop().time() > until:
+            left = kernel.dispatcher.running()
+            notice(f"Tasks still running here: {left}. The next start of the service takes them up.", "yellow")
+            return
+        await asyncio.sleep(0.02)

@@ -1,0 +1,62 @@
+"""`stentor agent ...` beside a running service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cli.program import Program
+
+Served = tuple[Program, Any]
+
+
+def test_register_takes_every_field_of_an_agent(served: Served) -> None:
+    program, _ = served
+    scores = ["--alignment", "0.9", "--accuracy", "0.8", "--efficiency", "0.7"]
+    words = ["--capability", "a", "--capability", "b", *scores, "--tier", "auto", "--key-name", "bob"]
+    made = program("agent", "register", "ann", *words, "--json").json
+    assert made["status"] == "active"
+    shown = program("agent", "show", made["agent_id"], "--json").json
+    expected: dict[str, Any] = {"name": "ann", "capabilities": ["a", "b"], "trust_tier": "auto", "key_name": "bob"}
+    expected |= {"alignment_score": 0.9, "accuracy_score": 0.8, "efficiency_score": 0.7, "trust_score": None}
+    assert {name: shown[name] for name in expected} == expected
+    assert shown["runtime"]["kind"] == "worker"
+    text = program("agent", "show", made["agent_id"]).out
+    assert "unscored" in text
+    assert "0.9" in text
+
+
+def test_register_describes_the_runtime(served: Served) -> None:
+    program, _ = served
+    words = ["--runtime", "builtin", "--builtin-name", "summarizer"]
+    made = program("agent", "register", "second", *words, "--json").json
+    assert program("agent", "show", made["agent_id"], "--json").json["runtime"]["name"] == "summarizer"
+    incomplete = program("agent", "register", "third", "--runtime", "http")
+    assert incomplete.code == 3
+    assert "an http runtime needs an endpoint" in incomplete.err
+    inside = program("agent", "register", "third", "--runtime", "http", "--endpoint", "http://127.0.0.1:1/x")
+    assert inside.code == 3
+    assert program("agent", "register", "fourth", "--alignment", "1.5").code == 2
+    assert program("agent", "register", "fourth", "--runtime", "llm").code == 2
+
+
+def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) -> None:
+    program, _ = served
+    program("agent", "register", "[bold]ann", "--capability", "echo")
+    rows = program("agent", "list", "--capability", "echo").out.splitlines()
+    assert rows[1].split() == ["id", "name", "capabilities", "trust", "status"]
+    assert any(row.split()[1:] == ["[bold]ann", "echo", "unscored", "active"] for row in rows if row.strip())
+    page = program("agent", "list", "--json").json
+    assert [a["name"] for a in page["agents"]] == ["summarizer", "[bold]ann"]
+    assert page["agents"][1]["trust_score"] is None
+
+
+def test_suspend_and_activate_move_an_agent_and_say_so(served: Served) -> None:
+    program, _ = served
+    agent = program("agent", "register", "ann", "--json").json["agent_id"]
+    assert program("agent", "suspend", agent).code == 2, "a reason is wanted"
+    assert program("agent", "suspend", agent, "--reason", "too slow").out == f"Agent {agent} is suspended.\n"
+    assert program("agent", "list", "--status", "suspended", "--json").json["total"] == 1
+    again = program("agent", "suspend", agent, "--reason", "x", "--json")
+    assert (again.code, again.json["details"]["code"]) == (3, "CONFLICT")
+    assert program("agent", "activate", agent, "--json").json["status"] == "active"
+    assert program("agent", "show", "a/../b").code == 3

@@ -1,0 +1,70 @@
+"""`stentor config`: everything that is set, and no secret."""
+
+from __future__ import annotations
+
+import pytest
+
+from stentor.core import settings
+from tests.cli.program import Program
+
+SECRETS = {
+    "MCP_API_KEY": "mcp-9f21c0",
+    "SERVICE_CLIENT_KEY": "client-9f21c0",
+    "SERVICE_DATABASE_URL": "postgresql://u:pw-9f21c0@127.0.0.1:1/db",
+    "SERVICE_URL": "http://u:url-9f21c0@127.0.0.1:1",
+    "SERVICE_API_KEY_ALICE": "alice-9f21c0:admin:read,write:acme",
+    "SERVICE_API_KEY_BROKEN": "broken-9f21c0:nothing",
+    "SERVICE_API_KEY_ROLE": "role-9f21c0:9f21c0:read",
+}
+
+
+def test_every_setting_is_listed_with_value_source_and_meaning(program: Program) -> None:
+    program.environ = {"SERVICE_HEBBIAN_ROUTING_ALPHA": "0.5", "SERVICE_OUTBOUND_ALLOW": "a:1, B"}
+    listed = {s["env"]: s for s in program("config", "--json").json["settings"]}
+    assert set(listed) == {meta.env for meta in settings.metas().values()}
+    assert listed["SERVICE_HEBBIAN_ROUTING_ALPHA"] | {"doc": ""} == {
+        "name": "alpha",
+        "env": "SERVICE_HEBBIAN_ROUTING_ALPHA",
+        "value": "0.5",
+        "source": "environment",
+        "doc": "",
+        "problem": None,
+    }
+    assert listed["SERVICE_OUTBOUND_ALLOW"]["value"] == "a:1, b"
+    assert (listed["SKIP_AUTH"]["value"], listed["SKIP_AUTH"]["source"]) == ("false", "default")
+    assert listed["MCP_API_KEY"]["value"] == "not set"
+    assert all(s["doc"] for s in listed.values())
+    text = program("config", "--data-dir", "/elsewhere").out
+    assert "/elsewhere" in text
+    assert "option" in text
+
+
+@pytest.mark.parametrize(
+    "words", [["config"], ["config", "--json"], ["doctor"], ["doctor", "--json"], ["task", "list"]]
+)
+def test_no_secret_is_ever_printed(program: Program, words: list[str]) -> None:
+    program.environ = dict(SECRETS)
+    done = program(*words)
+    assert "9f21c0" not in done.out + done.err
+
+
+def test_keys_are_listed_by_name_role_permissions_and_tenant(program: Program) -> None:
+    program.environ = dict(SECRETS)
+    alice, broken, role = program("config", "--json").json["keys"]
+    expected = {"name": "alice", "role": "admin", "permissions": ["read", "write"], "tenant": "acme", "problem": None}
+    assert {name: alice[name] for name in expected} == expected
+    assert broken["problem"].startswith("it is ignored: its form is not")
+    assert role["problem"] == "it is ignored: its role is neither admin nor agent"
+    text = program("config").out
+    assert "SERVICE_API_KEY_ALICE" in text
+    assert "acme" in text
+
+
+def test_a_setting_that_cannot_be_read_is_shown_as_such(program: Program) -> None:
+    program.environ = {"SERVICE_GATEWAY_PORT": "many", "SERVICE_HEBBIAN_ROUTING_BETA": "2"}
+    done = program("config", "--json")
+    assert done.code == 0
+    problems = {s["env"]: s["problem"] for s in done.json["settings"] if s["problem"]}
+    assert problems["SERVICE_GATEWAY_PORT"] == "SERVICE_GATEWAY_PORT must be a number from 0 to 65535."
+    assert set(problems) == set(program.environ)
+    assert "A start would be refused" in program("config").err

@@ -1,0 +1,154 @@
+"""How a command finds the service and its key, and what it makes of a service that misbehaves."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cli.program import Program
+from tests.cli.stub import Answer, Asked, serving
+
+Served = tuple[Program, Any]
+PAGE = {"tasks": [], "total": 0, "limit": 50, "offset": 0, "next_cursor": None}
+
+
+def test_a_command_finds_the_service_that_holds_the_data_folder(served: Served) -> None:
+    program, service = served
+    assert program("agent", "register", "ann", "--capability", "echo").code == 0
+    with service.client() as http:
+        names = [a["name"] for a in http.get("/api/v1/registry/agents").json()["agents"]]
+    assert "ann" in names
+
+
+def test_an_address_that_is_given_comes_before_the_data_folder(served: Served) -> None:
+    program, service = served
+    elsewhere = Program(program.data_dir.parent / "elsewhere", {"SERVICE_CLIENT_KEY": service.key})
+    assert elsewhere("task", "list", "--url", service.address, "--json").json["total"] == 0
+    elsewhere.environ["SERVICE_URL"] = service.address + "/"
+    assert elsewhere("task", "list", "--json").json["total"] == 0
+    assert not elsewhere.data_dir.exists()
+
+
+def test_no_service_at_the_address_ends_with_4(program: Program) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        done = program("task", "list", "--url", address, "--json")
+    assert done.code == 4
+    assert done.json["error"] == f"No service answers on {address}."
+    assert not program.data_dir.exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8080", "ftp://host", "http://", "http://[", "nonsense"])
+def test_an_address_that_is_none_is_wrong_usage(program: Program, address: str) -> None:
+    done = program("task", "list", "--url", address)
+    assert done.code == 2
+    assert "must look like http://127.0.0.1:8080" in done.err
+
+
+def test_a_missing_or_wrong_key_is_told_with_where_it_came_from(serve: Callable[..., Any]) -> None:
+    service = serve()
+    program = Program(service.data_dir)
+    missing = program("task", "list")
+    assert missing.code == 3
+    assert "none was found: give one in SERVICE_CLIENT_KEY" in missing.err
+    program.environ["MCP_API_KEY"] = "wrong-key-from-the-environment"
+    wrong = program("task", "list", "--json")
+    assert wrong.json["details"] == {"code": "UNAUTHORIZED", "status": 401}
+    assert "It came from MCP_API_KEY" in wrong.json["error"]
+    assert "wrong-key" not in wrong.out + wrong.err
+    assert program("task", "list", "--key", service.key).code == 0, "an option wins"
+
+
+def test_the_key_of_the_data_folder_is_used_here_and_never_sent_elsewhere(program: Program) -> None:
+    path = program.data_dir / "keys" / "admin.key"
+    path.parent.mkdir(parents=True)
+    path.write_text("key-of-the-folder\n")
+
+    def respond(request: Asked, before: int) -> Answer:
+        return Answer(body=PAGE)
+
+    with serving(respond) as (address, asked):
+        assert program("task", "list", "--url", address).code == 0
+        # A name of this machine that is no loopback address.
+        program.environ["NO_PROXY"], program.environ["http_proxy"] = "", address
+        assert program("task", "list", "--url", "http://stentor.invalid").code == 0
+    assert asked[0].headers["x-api-key"] == "key-of-the-folder"
+    assert "x-api-key" not in asked[1].headers
+
+
+def test_a_key_that_no_header_can_carry_is_wrong_usage(program: Program) -> None:
+    done = program("task", "list", "--url", "http://127.0.0.1:9", "--key", "sécret")
+    assert done.code == 2
+    assert "--key has characters" in done.err
+    assert "cret has" not in done.err
+
+
+def test_a_rate_limit_is_waited_out_with_a_notice(program: Program) -> None:
+    throttled = {"success": False, "code": "RATE_LIMITED", "error": "Rate limit exceeded", "message": "Try again."}
+
+    def respond(request: Asked, before: int) -> Answer:
+        return Answer(429, throttled, {"Retry-After": "0"}) if before < 2 else Answer(body=PAGE)
+
+    with serving(respond) as (address, asked):
+        done = program("task", "list", "--url", address, "--json")
+    assert done.code == 0
+    assert done.json == PAGE
+    assert done.err.count("The rate limit of this key is reached; going on in 0 s.") == 2
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, raw=b"<html>hello"),
+        Answer(404, raw=b"not found"),
+        Answer(400, body=["x"]),
+        Answer(302, raw=b"", headers={"Location": "/"}),
+    ],
+)
+def test_what_is_not_stentor_is_told_so(program: Program, answer: Answer) -> None:
+    with serving(lambda request, before: answer) as (address, _):
+        done = program("task", "list", "--url", address)
+    assert done.code == 4
+    assert f"What answers on {address} is not Stentor." in done.err
+
+
+def test_an_outage_of_the_service_ends_with_1(program: Program) -> None:
+    body = {"error": {"code": "SERVICE_UNAVAILABLE", "message": "The database cannot be used.", "request_id": "r"}}
+    with serving(lambda request, before: Answer(503, body)) as (address, _):
+        done = program("task", "list", "--url", address, "--json")
+    assert done.code == 1
+    assert done.json["error"] == "SERVICE_UNAVAILABLE: The database cannot be used."
+
+
+def _frame(kind: str, data: dict[str, Any], id_: str | None = None) -> bytes:
+    head = f"id: {id_}\n" if id_ else ""
+    return f"{head}event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+def test_a_broken_stream_is_resumed_where_it_broke(program: Program) -> None:
+    """Also after a generic error of the service, and in the middle of a frame."""
+    parts = [
+        b": heartbeat\n\n" + _frame("token", {"text": "one "}, "e1:a:1") + _frame("token", {"text": "lost"}, "x")[:9],
+        _frame("token", {"text": "two\u2028"}, "e1:a:2") + _frame("error", {"error": "The service failed."}),
+        _frame("complete", {"status": "completed"}),
+    ]
+    record = {"task_id": "t", "status": "completed", "result": "one two", "error": None, "assigned_agent": "a"}
+    streams: list[str | None] = []
+
+    def respond(request: Asked, before: int) -> Answer:
+        if not request.path.endswith("/stream"):
+            return Answer(body=record)
+        streams.append(request.headers.get("last-event-id"))
+        return Answer(raw=parts[len(streams) - 1], headers={"Content-Type": "text/event-stream"})
+
+    with serving(respond) as (address, _):
+        done = program("task", "watch", "t", "--url", address)
+    assert (done.code, done.out) == (0, "one two\u2028\n")
+    assert streams == [None, "e1:a:1", "e1:a:2"]
+    assert done.err.count("The connection broke") == 2

@@ -1,0 +1,114 @@
+"""`stentor doctor`: says what is wrong and what to do, whatever it meets."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from tests.cli.program import Done, Program
+
+Served = tuple[Program, Any]
+
+
+def _found(done: Done, check: str) -> list[tuple[str, str]]:
+    return [(c["level"], c["message"]) for c in done.json["checks"] if c["check"] == check]
+
+
+def _worst(done: Done, check: str) -> tuple[str, str]:
+    order = ("ok", "warning", "problem")
+    return max(_found(done, check), key=lambda found: order.index(found[0]))
+
+
+def test_a_fresh_installation_has_no_problem_and_nothing_is_made(program: Program) -> None:
+    done = program("doctor", "--json")
+    assert done.code == 0
+    assert done.json["ok"] is True
+    assert {c["level"] for c in done.json["checks"]} == {"ok"}
+    assert not program.data_dir.exists()
+
+
+def test_a_running_service_is_well(served: Served) -> None:
+    program, service = served
+    done = program("doctor", "--json")
+    assert done.code == 0
+    messages = " ".join(message for _, message in _found(done, "service"))
+    assert f"Process {service.process.pid} holds" in messages
+    assert f"{service.address} answers and is well." in messages
+    assert [level for level, _ in _found(done, "database")] == ["ok", "ok"]
+    assert "well" in program("doctor").out
+
+
+def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
+    path = program.data_dir / "keys" / "admin.key"
+    path.parent.mkdir(parents=True, mode=0o700)
+    program.data_dir.chmod(0o755)
+    path.write_text("key-in-a-file")
+    path.chmod(0o640)
+    done = program("doctor", "--json")
+    assert done.code == 1
+    assert _worst(done, "key files") == (
+        "problem",
+        f"{path} has mode 0640, others may read it: `chmod 600 {path}`.",
+    )
+    assert _worst(done, "data folder")[0] == "warning"
+    path.chmod(0o600)
+    program.data_dir.chmod(0o700)
+    assert program("doctor", "--json").json["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("environ", "check", "level", "words"),
+    [
+        ({"SERVICE_GATEWAY_PORT": "x"}, "settings", "problem", "SERVICE_GATEWAY_PORT must be a number"),
+        ({"SERVICE_HEBBIAN_ROUTING_BETA": "0.9"}, "settings", "problem", "may add up to 1"),
+        ({"SKIP_AUTH": "1"}, "safety", "warning", "no effect"),
+        ({"SKIP_AUTH": "1", "NODE_ENV": "development"}, "safety", "warning", "every local process an admin"),
+        ({"SKIP_AUTH": "1", "NODE_ENV": "development", "SERVICE_HOST": "::"}, "settings", "problem", "loopback only"),
+        ({"SERVICE_HOST": "0.0.0.0"}, "safety", "warning", "without TLS"),
+        ({"SERVICE_RATE_LIMIT_PER_MINUTE": "0"}, "safety", "warning", "rate limit is off"),
+        ({"MCP_API_KEY": "changeme"}, "keys", "problem", "MCP_API_KEY holds a publicly known key"),
+        ({"SERVICE_API_KEY_A": "test:admin:read"}, "keys", "problem", "SERVICE_API_KEY_A holds a publicly known key"),
+        ({"SERVICE_API_KEY_A": "nonsense"}, "keys", "warning", "SERVICE_API_KEY_A: it is ignored"),
+        ({"SERVICE_DATA_DIR": "/dev/null/x"}, "data folder", "problem", "cannot be made"),
+        ({"SERVICE_DATA_DIR": "/dev/null"}, "data folder", "problem", "is no folder"),
+        ({"SERVICE_URL": "nonsense"}, "SERVICE_URL", "problem", "must look like"),
+    ],
+)
+def test_each_danger_is_named(program: Program, environ: dict[str, str], check: str, level: str, words: str) -> None:
+    program.environ = environ
+    done = program("doctor", "--json")
+    worst = _worst(done, check)
+    assert worst[0] == level
+    assert words in " ".join(message for _, message in _found(done, check))
+    assert done.code == (1 if any(c["level"] == "problem" for c in done.json["checks"]) else 0)
+
+
+def test_a_damaged_database_is_a_problem(program: Program) -> None:
+    program("agent", "register", "ann")
+    (program.data_dir / "stentor.db").write_bytes(b"this is no database at all" * 100)
+    done = program("doctor", "--json")
+    assert done.code == 1
+    assert "restore a backup" in _worst(done, "database")[1]
+
+
+def test_what_cannot_be_reached_is_a_problem(program: Program) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        program.environ["SERVICE_URL"] = f"http://127.0.0.1:{port}"
+        program.environ["SERVICE_DATABASE_URL"] = f"postgresql://u:s3cret@127.0.0.1:{port}/db"
+        done = program("doctor", "--json")
+    assert done.code == 1
+    assert "is it running there?" in _worst(done, "SERVICE_URL")[1]
+    assert _worst(done, "PostgreSQL")[0] == "problem"
+    assert "s3cret" not in done.out + done.err
+
+
+def test_postgresql_that_answers_is_well(program: Program, postgres_url: str) -> None:
+    program.environ["SERVICE_DATABASE_URL"] = postgres_url
+    done = program("doctor", "--json")
+    assert done.code == 0, done.out
+    assert [level for level, _ in _found(done, "PostgreSQL")] == ["ok", "warning"]
+    assert "has no schema yet" in _worst(done, "PostgreSQL")[1]

@@ -1,0 +1,74 @@
+"""The program as a whole: a light start, completion, a quiet end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.cli.program import Program
+
+# pydantic is not among them: Typer itself loads it for a command with arguments.
+HEAVY = (
+    "fastapi",
+    "uvicorn",
+    "httpx",
+    "aiohttp",
+    "sqlalchemy",
+    "alembic",
+    "starlette",
+    "stentor.bootstrap",
+)
+
+
+@pytest.mark.parametrize("words", [[], ["task"], ["task", "submit"], ["doctor"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from stentor.cli import app\n"
+        "try:\n"
+        f"    app([*{words!r}, '--help'])\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0\n"
+        f"found = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "assert not found, found\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_the_shell_completes_commands(program: Program) -> None:
+    assert "--install-completion" in program("--help").out
+    program.environ = {
+        "_STENTOR_COMPLETE": "complete_bash",
+        "COMP_WORDS": "stentor ta",
+        "COMP_CWORD": "1",
+    }
+    command = [sys.executable, "-c", "from stentor.cli import app; app(prog_name='stentor')"]
+    done = subprocess.run(command, env=program.env, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["task"]
+
+
+def test_wrong_usage_ends_with_2(program: Program) -> None:
+    assert program("task", "submit", "--input", "x").code == 2
+    assert program("task", "list", "--limit", "0").code == 2
+    assert program("nonsense").code == 2
+
+
+def test_ctrl_c_ends_a_watch_quietly(served: tuple[Program, Any]) -> None:
+    program, _ = served
+    program("agent", "register", "ann", "--capability", "echo")
+    task = program("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--json").json
+    watch = program.start("task", "watch", task["task_id"])
+    assert watch.stderr is not None
+    assert "prompt_received" in watch.stderr.readline()
+    watch.send_signal(signal.SIGINT)
+    out, err = watch.communicate(timeout=30)
+    assert watch.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    assert program("task", "show", task["task_id"], "--json").json["status"] == "queued"

@@ -1,0 +1,184 @@
+"""`stentor task ...` beside a running service."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.program import SUMMARIZE, TEXT, Done, Program
+from tests.requirements import requirement
+
+Served = tuple[Program, Any]
+
+
+def _submit_echo(program: Program, *more: str) -> Done:
+    return program("task", "submit", "--type", "echo", "--capability", "echo", *more, "--json")
+
+
+@requirement("execution.builtin-summarizer")
+def test_submit_and_wait_prints_the_result_and_nothing_else(served: Served) -> None:
+    program, _ = served
+    done = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--wait")
+    assert done.code == 0
+    assert json.loads(done.out)["summary"]
+    assert "task_completed" in done.err
+    as_json = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--wait", "--json").json
+    assert as_json["status"] == "completed"
+    assert as_json["result"]["summary"] in TEXT, "the sentences of the text itself"
+
+
+def test_waiting_for_a_task_that_fails_ends_with_1(served: Served) -> None:
+    program, _ = served
+    done = program("task", "submit", *SUMMARIZE, "--input-json", "[1]", "--wait")
+    assert done.code == 1
+    assert done.out == ""
+    assert "is failed" in done.err
+    failed = program("task", "submit", *SUMMARIZE, "--input-json", "[1]", "--wait", "--json")
+    assert failed.code == 1
+    assert failed.json["status"] == "failed"
+    retried = program("task", "retry", failed.json["task_id"], "--json")
+    assert retried.code == 0
+    assert retried.json["task_id"] == failed.json["task_id"]
+
+
+def test_the_input_comes_as_text_as_json_from_a_file_or_from_standard_input(served: Served) -> None:
+    program, service = served
+    program("agent", "register", "ann", "--capability", "echo", "--key-name", "admin")
+    path = program.data_dir.parent / "input.txt"
+    path.write_text("from a file\n")
+    _submit_echo(program, "--input", "[1]", "--id", "text")
+    _submit_echo(program, "--input-json", '{"a": [1, null]}', "--id", "json")
+    _submit_echo(program, "--file", str(path), "--id", "file")
+    piped = program("task", "submit", "--type", "echo", "--capability", "echo", "--file", "-", "--id", "-", stdin="ü\n")
+    assert piped.code == 0
+    with service.client() as http:
+        agent = http.get("/api/v1/registry/agents", params={"capability": "echo"}).json()["agents"][0]["agent_id"]
+        claims = http.post(f"/api/v1/agents/{agent}/claims", json={"max": 10}).json()["tasks"]
+    got = {claim["task_id"]: claim["input"] for claim in claims}
+    assert got == {"text": "[1]", "json": {"a": [1, None]}, "file": "from a file\n", "-": "ü\n"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--input", "a", "--input-json", "1"),
+        ("--input-json", "{"),
+        ("--file", "/nonexistent/file"),
+        ("--input", "a", "--priority", "critical"),
+    ],
+)
+def test_an_input_that_cannot_be_taken_is_wrong_usage(program: Program, options: tuple[str, ...]) -> None:
+    assert program("task", "submit", "--type", "echo", *options).code == 2
+    assert not program.data_dir.exists()
+
+
+def test_what_is_no_utf_8_is_wrong_usage(served: Served) -> None:
+    program, _ = served
+    assert program("task", "submit", "--type", "echo", "--file", "-", stdin=b"\xff").code == 2
+    done = program("task", "show", "\udcff")
+    assert done.code == 2
+    assert "UTF-8" in done.err
+
+
+def test_an_id_of_any_characters_is_one_segment_of_the_path(served: Served) -> None:
+    program, _ = served
+    program("agent", "register", "ann", "--capability", "echo")
+    for task_id in ("a/b", "..", ".", "a b?c#d", "[red]x[/red]", "ü%2F%", "x" * 255):
+        assert _submit_echo(program, "--input", "x", "--id", task_id).code == 0
+        assert program("task", "show", task_id, "--json").json["task_id"] == task_id
+        assert program("task", "cancel", task_id, "--json").json["task_id"] == task_id
+    assert "[red]x[/red]" in program("task", "list").out
+
+
+def test_an_id_with_a_slash_works_without_a_service_too(program: Program) -> None:
+    program("agent", "register", "ann", "--capability", "echo")
+    assert _submit_echo(program, "--input", "x", "--id", "a/../b").code == 0
+    assert program("task", "show", "a/../b", "--json").json["status"] == "queued"
+
+
+def test_show_with_activity_says_why_and_what_happened(served: Served) -> None:
+    program, _ = served
+    program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "one", "--priority", "high", "--wait")
+    text = program("task", "show", "one", "--activity").out
+    for word in ("composite", "hebbian", "trust", "blended", "chosen", "summarizer", "0.500", "└── routing_decision"):
+        assert word in text
+    depths = [line.index("─ ") for line in text.partition("What happened")[2].splitlines() if "── " in line]
+    assert depths == sorted(set(depths)), "each event stands below the one that led to it"
+    trail = program("task", "show", "one", "--activity", "--json").json
+    assert trail["routing"]["agent_name"] == "summarizer"
+    assert [e["event_type"] for e in trail["events"]][:2] == ["prompt_received", "routing_decision"]
+    assert program("task", "show", "one", "--json").json["metadata"] == {"priority": "high"}
+    assert "completed" in program("task", "show", "one").out
+
+
+def test_list_filters_by_state_agent_and_time(served: Served) -> None:
+    program, _ = served
+    agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
+    for number in range(3):
+        _submit_echo(program, "--input", "x", "--id", f"t{number}")
+    program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "done", "--wait")
+
+    def ids(*options: str) -> list[str]:
+        return [t["task_id"] for t in program("task", "list", *options, "--json").json["tasks"]]
+
+    assert ids() == ["done", "t2", "t1", "t0"]
+    assert ids("--status", "completed") == ["done"]
+    assert ids("--agent", agent) == ["t2", "t1", "t0"]
+    assert ids("--created-after", "2099-01-01") == []
+    assert ids("--created-after", "2020-01-01T00:00:00+02:00", "--limit", "1") == ["done"]
+    shown = program("task", "list", "--limit", "2").out
+    assert "2 of 4" in shown
+    assert " ago" in shown
+    assert program("task", "list", "--created-after", "yesterday").code == 2
+
+
+def test_a_refusal_tells_the_code_and_the_sentence_of_the_service(served: Served) -> None:
+    program, _ = served
+    program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "done", "--wait")
+    done = program("task", "cancel", "done")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.startswith("error: CONFLICT: ")
+    missing = program("task", "show", "nope", "--json")
+    assert missing.code == 3
+    assert missing.json["details"] == {"code": "NOT_FOUND", "status": 404}
+    denied = program("task", "submit", "--type", "x", "--capability", "unheard-of", "--input", "x", "--json")
+    assert denied.code == 3
+    assert denied.json["details"]["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"
+
+
+def test_watch_prints_what_a_worker_says_as_it_comes(served: Served) -> None:
+    program, service = served
+    agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
+    _submit_echo(program, "--input", "x", "--id", "w/1")
+    watch = program.start("task", "watch", "w/1")
+    assert watch.stdout is not None
+    with service.client() as http:
+        epoch = http.post(f"/api/v1/agents/{agent}/claims", json={}).json()["tasks"][0]["epoch"]
+        tokens = {"epoch": epoch, "tokens": ["hel\u2028", "lo\x1b[2J "]}
+        assert http.post("/api/v1/tasks/w%2F1/tokens", json=tokens).is_success
+        seen = "hel\u2028lo\N{REPLACEMENT CHARACTER}[2J "
+        assert watch.stdout.read(len(seen)) == seen, "the text comes before the end, and cannot steer the terminal"
+        http.post("/api/v1/tasks/w%2F1/complete", json={"epoch": epoch, "result": "hello"})
+    out, err = watch.communicate(timeout=30)
+    assert watch.returncode == 0
+    assert out == "\n"
+    assert "task_started" in err
+    late = program("task", "watch", "w/1")
+    assert (late.code, late.out) == (0, "hello\n")
+    assert program("task", "watch", "w/1", "--json").json["result"] == "hello"
+
+
+def test_watching_a_task_that_is_cancelled_ends_with_1(served: Served) -> None:
+    program, _ = served
+    program("agent", "register", "ann", "--capability", "echo")
+    _submit_echo(program, "--input", "x", "--id", "c")
+    watch = program.start("task", "watch", "c", "--json")
+    assert watch.stderr is not None
+    assert "prompt_received" in watch.stderr.readline()
+    assert program("task", "cancel", "c").out == "Task c is cancelled.\n"
+    out, _ = watch.communicate(timeout=30)
+    assert watch.returncode == 1
+    assert json.loads(out)["status"] == "cancelled"

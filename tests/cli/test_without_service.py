@@ -1,0 +1,141 @@
+"""Commands that do the work themselves, because nobody holds the data folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sqlite3
+import threading
+from pathlib import Path
+
+from stentor.auth.keys import key_file
+from stentor.core.owner import LOCK_FILE, read_owner
+from tests.cli.program import SUMMARIZE, TEXT, Program
+from tests.cli.stub import Answer, Asked, serving
+from tests.requirements import requirement
+
+
+@requirement("execution.builtin-summarizer")
+def test_a_task_is_done_without_any_service_or_set_up(program: Program) -> None:
+    done = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--wait", "--json")
+    assert done.code == 0
+    assert done.json["result"]["summary"] in TEXT, "the sentences of the text itself"
+    assert read_owner(program.data_dir) is None, "the folder is free again"
+    assert not key_file(program.data_dir).exists(), "the first start of the service makes the key and shows it"
+    assert program("task", "list", "--json").json["total"] == 1
+
+
+def test_what_was_submitted_without_waiting_is_done_before_the_command_ends(program: Program) -> None:
+    submitted = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json
+    shown = program("task", "show", submitted["task_id"], "--json").json
+    assert (shown["status"], shown["attempts"]) == ("completed", 1)
+
+
+def test_reading_or_changing_makes_no_folder(program: Program) -> None:
+    for words in (["task", "list"], ["task", "show", "x"], ["task", "watch", "x"], ["agent", "activate", "x"]):
+        done = program(*words, "--json")
+        assert done.code == 4
+        assert "start `stentor serve`" in done.json["error"]
+    assert not program.data_dir.exists()
+
+
+def test_a_command_that_reads_takes_no_lock_and_changes_nothing(program: Program) -> None:
+    program("task", "submit", "--type", "e", *("--input", "x"), "--id", "t")
+    database = program.data_dir / "stentor.db"
+    before = _rows(database)
+    lock = os.open(program.data_dir / LOCK_FILE, os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_SH)  # whoever wanted the lock for itself would be refused
+    try:
+        assert program("agent", "list", "--json").json["total"] == 1
+        assert program("task", "list", "--json").json["total"] == 1
+        assert program("task", "show", "t", "--activity").code == 0
+        assert program("agent", "register", "ann").code == 3
+    finally:
+        os.close(lock)
+    assert _rows(database) == before
+
+
+def _rows(database: Path) -> list[int]:
+    connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+    names = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
+    counts = [connection.execute(f'select count(*) from "{name}"').fetchone()[0] for name in sorted(names)]
+    connection.close()
+    return counts
+
+
+def test_waiting_for_a_worker_that_cannot_come_is_refused_and_the_task_stays(program: Program) -> None:
+    program("agent", "register", "ann", "--capability", "echo")
+    words = ["task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", "t", "--wait"]
+    done = program(*words)
+    assert done.code == 1
+    assert "waits for the worker ann" in done.err
+    assert program("task", "show", "t", "--json").json["status"] == "queued"
+
+
+def test_a_key_that_is_given_limits_the_command_here_too(program: Program) -> None:
+    program("agent", "register", "ann", "--capability", "echo")
+    program.environ["SERVICE_API_KEY_READER"] = "reader-key-51aa:admin:read"
+    refused = program("agent", "list", "--key", "reader-key-51aa", "--json")
+    assert refused.json["details"]["code"] == "FORBIDDEN"
+    assert program("task", "list", "--key", "reader-key-51aa").code == 0
+    assert program("task", "list", "--key", "another-key").code == 3
+    assert program("agent", "list").code == 0
+
+
+def test_commands_at_the_same_time_wait_for_each_other(program: Program) -> None:
+    program("agent", "register", "first")
+    running = [program.start("agent", "register", f"a{n}", "--json") for n in range(4)]
+    for process in running:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    assert program("agent", "list", "--json").json["total"] == 5 + 1, "and the builtin one"
+
+
+def test_ctrl_c_in_the_middle_of_the_work_ends_quietly_and_frees_the_folder(program: Program) -> None:
+    asked, released = threading.Event(), threading.Event()
+
+    def respond(request: Asked, before: int) -> Answer:
+        asked.set()
+        if before == 0:
+            released.wait(60)
+        return Answer(body={"result": "done at last"})
+
+    with serving(respond) as (address, _):
+        program.environ["SERVICE_OUTBOUND_ALLOW"] = address.removeprefix("http://")
+        words = ["--capability", "echo", "--runtime", "http", "--endpoint", address]
+        assert program("agent", "register", "ann", *words).code == 0
+        options = ["--type", "echo", "--capability", "echo", "--input", "x", "--id", "t", "--wait"]
+        waiting = program.start("task", "submit", *options)
+        assert asked.wait(60)
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=60)
+        released.set()
+        assert (waiting.returncode, out) == (130, "")
+        assert "Traceback" not in err
+        assert read_owner(program.data_dir) is None
+        taken_up = program("task", "watch", "t")
+        assert taken_up.code == 0, taken_up.err
+        assert "done at last" in taken_up.out
+
+
+def test_state_in_postgresql_is_written_only_through_a_service(program: Program) -> None:
+    program.environ["SERVICE_DATABASE_URL"] = "postgresql://user:s3cret-pass@127.0.0.1:1/none"
+    done = program("agent", "register", "ann")
+    assert done.code == 4
+    assert "SERVICE_URL" in done.err
+    read = program("agent", "list")
+    assert read.code == 3
+    assert "The database cannot be used" in read.err
+    assert "s3cret" not in done.err + read.err
+
+
+def test_an_older_or_newer_schema_is_not_read(program: Program) -> None:
+    program("agent", "register", "ann")
+    connection = sqlite3.connect(program.data_dir / "stentor.db")
+    with connection:
+        connection.execute("update alembic_version set version_num = '9999'")
+    connection.close()
+    done = program("agent", "list")
+    assert done.code == 1
+    assert "has schema 9999" in done.err
