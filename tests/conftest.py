@@ -157,7 +157,8 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
         chosen = settings.load({**base, **environ})
         runlog = BrokenRunLog(Hub())
         kernel = bootstrap.build(chosen, db, clock, runlog)
-        ring = KeyRing(dict((_digest(k), p) for k, p in (parse(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())))
+        runlog.announce_to(kernel.hub)
+        ring = KeyRing({_digest(k): p for k, p in (parse(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())})
         app = bootstrap.application(kernel, ring)
         world = World(kernel, clock, runlog)
         for name, value in KEYS.items():

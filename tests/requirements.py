@@ -9,7 +9,6 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,6 +33,6 @@ def load() -> dict[str, Requirement]:
     return found
 
 
-def requirement(*ids: str) -> Any:
+def requirement(*ids: str) -> pytest.MarkDecorator:
     """Marks a test as showing these rules."""
     return pytest.mark.requirement(*ids)

@@ -1,0 +1,112 @@
+"""API keys from the environment, from MCP_API_KEY, or made in the data folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.auth.keys import LoadedKeys, key_file, load, parse
+from stentor.core import settings
+from stentor.core.errors import StartRefused
+from stentor.core.redaction import Redactor
+from tests.requirements import requirement
+
+
+def loaded(tmp_path: Path, **environ: str) -> LoadedKeys:
+    chosen = settings.load({"SERVICE_DATA_DIR": str(tmp_path), **environ})
+    return load(chosen, environ, Redactor())
+
+
+@requirement("http.auth-keys-from-environment", "http.auth-tenant-part")
+@pytest.mark.parametrize(
+    ("value", "role", "permissions", "tenant"),
+    [
+        ("k:admin:read,write,delete,admin", "admin", {"read", "write", "delete", "admin"}, "default"),
+        (" k : agent : read , write ", "agent", {"read", "write"}, "default"),
+        ("k:agent:read:north", "agent", {"read"}, "north"),
+    ],
+)
+def test_a_key_has_a_role_permissions_and_a_tenant(value: str, role: str, permissions: set[str], tenant: str) -> None:
+    key, principal = parse("SERVICE_API_KEY_BUILD_BOT", value)
+    assert (key, principal.name, principal.role) == ("k", "build_bot", role)
+    assert (set(principal.permissions), principal.tenant) == (permissions, tenant)
+
+
+@requirement("http.auth-keys-from-environment")
+@pytest.mark.parametrize(
+    "value",
+    ["", "k", "k:admin", "k:root:read", "k:admin:fly", "k:admin:", ":admin:read", "k:admin:read:", "k:admin:read:t:x"],
+)
+def test_a_malformed_key_is_passed_over_with_a_warning_that_does_not_repeat_it(tmp_path: Path, value: str) -> None:
+    found = loaded(tmp_path, SERVICE_API_KEY_BAD=value.replace("k", "sekret"), SERVICE_API_KEY_GOOD="good:admin:read")
+    assert [p.name for p in found.ring.principals] == ["good"]
+    (warning,) = found.warnings
+    assert "SERVICE_API_KEY_BAD" in warning
+    assert "sekret" not in warning
+
+
+@requirement("http.auth-fallback-key")
+def test_the_fallback_key_is_an_admin_only_when_no_other_key_loads(tmp_path: Path) -> None:
+    alone = loaded(tmp_path, MCP_API_KEY="fallback-71c", SERVICE_API_KEY_BAD="nonsense").ring.find("fallback-71c")
+    assert alone is not None
+    assert (alone.role, alone.may("admin"), alone.may("delete")) == ("admin", True, True)
+    both = loaded(tmp_path, MCP_API_KEY="fallback-71c", SERVICE_API_KEY_A="good-71c:agent:read")
+    assert both.ring.find("fallback-71c") is None
+    assert both.ring.find("good-71c") is not None
+
+
+def test_without_any_key_one_is_made_and_kept_for_its_owner_only(tmp_path: Path) -> None:
+    first = loaded(tmp_path)
+    assert first.made is not None
+    key, path = first.made
+    assert path == key_file(tmp_path)
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+    second = loaded(tmp_path)
+    assert second.made is None
+    for found in (first, second):
+        principal = found.ring.find(key)
+        assert principal is not None
+        assert principal.may("admin")
+
+
+@requirement("http.auth-unsafe-start-refused")
+@pytest.mark.parametrize(
+    "environ", [{"MCP_API_KEY": "changeme"}, {"SERVICE_API_KEY_A": "ChangeMe:admin:read"}], ids=str
+)
+def test_a_publicly_known_key_stops_the_start_outside_development(tmp_path: Path, environ: dict[str, str]) -> None:
+    with pytest.raises(StartRefused, match="publicly known"):
+        loaded(tmp_path, **environ)
+    assert loaded(tmp_path, **environ, NODE_ENV="development").ring.find(next(iter(environ.values())).split(":")[0])
+
+
+@requirement("http.auth-skip-in-development")
+@pytest.mark.parametrize(
+    ("environ", "skips"),
+    [
+        ({"NODE_ENV": "development", "SKIP_AUTH": "true"}, True),
+        ({"NODE_ENV": "development", "SKIP_AUTH": "false"}, False),
+        ({"NODE_ENV": "production", "SKIP_AUTH": "true"}, False),
+        ({"SKIP_AUTH": "true"}, False),
+    ],
+    ids=str,
+)
+def test_authentication_is_skipped_in_development_only(tmp_path: Path, environ: dict[str, Any], skips: bool) -> None:
+    found = loaded(tmp_path, SERVICE_API_KEY_A="good-71c:agent:read", **environ)
+    assert (found.ring.development_admin is not None) is skips
+
+
+@pytest.mark.parametrize("key", ["", "good-71", "good-71c ", "GOOD-71C", "good-71c\ud800", "x" * 10_000])
+def test_a_key_is_found_only_whole_and_exact(tmp_path: Path, key: str) -> None:
+    ring = loaded(tmp_path, SERVICE_API_KEY_A="good-71c:agent:read").ring
+    assert ring.find(key) is None
+    assert ring.find("good-71c") is not None
+
+
+def test_secrets_are_known_to_the_redactor(tmp_path: Path) -> None:
+    redactor = Redactor()
+    environ = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_API_KEY_A": "good-71c:agent:read"}
+    load(settings.load(environ), environ, redactor)
+    assert "good-71c" not in redactor.clean("the key good-71c")

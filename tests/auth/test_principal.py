@@ -1,0 +1,33 @@
+"""What a principal may do."""
+
+from __future__ import annotations
+
+import pytest
+
+from stentor.auth.principal import PERMISSIONS, Principal
+from stentor.core.errors import Forbidden
+
+
+@pytest.mark.parametrize("held", PERMISSIONS)
+@pytest.mark.parametrize("wanted", PERMISSIONS)
+def test_a_permission_covers_itself_and_admin_covers_all(held: str, wanted: str) -> None:
+    principal = Principal("ann", "agent", frozenset((held,)))
+    allowed = held in (wanted, "admin")
+    assert principal.may(wanted) is allowed
+    if not allowed:
+        with pytest.raises(Forbidden, match=wanted):
+            principal.require(wanted)
+
+
+def test_without_permissions_nothing_is_allowed() -> None:
+    nobody = Principal("ann", "admin", frozenset())
+    assert not any(nobody.may(permission) for permission in PERMISSIONS)
+
+
+@pytest.mark.parametrize(
+    ("role", "permissions", "bound"),
+    [("agent", {"read", "write"}, True), ("agent", {"admin"}, False), ("admin", {"read"}, False)],
+)
+def test_only_an_agent_without_admin_is_bound_to_its_own_agents(role: str, permissions: set[str], bound: bool) -> None:
+    principal = Principal("ann", role, frozenset(permissions))  # type: ignore[arg-type]
+    assert principal.is_bound_agent is bound

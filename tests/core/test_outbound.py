@@ -1,0 +1,85 @@
+"""The guard of outbound HTTP: which addresses may be called."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.errors import InvalidRequest
+from stentor.core.outbound import GuardedResolver, Outbound, TargetRefused, is_global
+from tests.domains.endpoint import answering, serving
+from tests.requirements import requirement
+
+INSIDE = [
+    *("127.0.0.1", "127.8.8.8", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.0.1", "169.254.169.254"),
+    *("0.0.0.0", "100.64.0.1", "192.0.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"),
+    *("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "::ffff:10.0.0.1", "::10.0.0.1"),
+    *("64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "2001:0:1::", "2001:db8::1", "::ffff:0:127.0.0.1"),
+]
+OUTSIDE = ["1.1.1.1", "93.184.216.34", "172.32.0.1", "2606:4700::1111", "::ffff:1.1.1.1"]
+
+
+@requirement("execution.http-runtime-guarded")
+@pytest.mark.parametrize("address", INSIDE)
+def test_an_address_inside_is_not_global(address: str) -> None:
+    assert not is_global(address)
+
+
+@pytest.mark.parametrize("address", OUTSIDE)
+def test_an_address_of_the_internet_is_global(address: str) -> None:
+    assert is_global(address)
+
+
+@given(st.ip_addresses(v=4, network="127.0.0.0/8") | st.ip_addresses(v=4, network="10.0.0.0/8"))
+def test_no_form_of_a_private_address_is_global(address: object) -> None:
+    for form in (f"{address}", f"::ffff:{address}", f"64:ff9b::{address}", f"::{address}"):
+        assert not is_global(form)
+
+
+@requirement("execution.http-runtime-guarded")
+async def test_a_name_is_judged_by_what_it_resolves_to_and_its_port() -> None:
+    resolver = GuardedResolver(("localhost:8000",))
+    with pytest.raises(TargetRefused):
+        await resolver.resolve("localhost", 8001)
+    assert await resolver.resolve("LOCALHOST", 8000)
+    await resolver.close()
+
+
+@requirement("execution.http-runtime-guarded")
+@pytest.mark.parametrize("host", ["localhost", "2130706433", "127.1", "0x7f.0.0.1", "0177.0.0.1"])
+async def test_the_session_itself_refuses_what_the_check_did_not_see(host: str) -> None:
+    async with serving(answering({"result": "inside"})) as endpoint:
+        outbound = Outbound(())
+        with pytest.raises((OSError, ValueError)):
+            await outbound.session.post(f"http://{host}:{endpoint.port}/")
+        assert endpoint.calls == []
+        await outbound.close()
+
+
+async def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with serving(answering({})) as endpoint:
+        outbound = Outbound(("127.0.0.1",))
+        async with outbound.session.post(endpoint.url) as answer:
+            assert answer.status == 200
+        await outbound.close()
+
+
+def test_the_operators_list_is_host_or_host_and_port() -> None:
+    outbound = Outbound(("10.0.0.5", "build.internal:8080", "127.0.0.1:9000"))
+    for url in ("http://10.0.0.5:1/", "https://10.0.0.5/", "http://127.0.0.1:9000/x", "http://Build.Internal:8080/"):
+        outbound.check(url)
+    for url in ("http://127.0.0.1:9001/", "http://127.0.0.1/", "http://10.0.0.6/"):
+        with pytest.raises(InvalidRequest, match="SERVICE_OUTBOUND_ALLOW"):
+            outbound.check(url)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_checked_without_another_error(url: str) -> None:
+    for text in (url, f"http://{url}", f"https://{url}:80/"):
+        with contextlib.suppress(InvalidRequest):
+            Outbound(()).check(text)

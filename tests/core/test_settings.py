@@ -1,0 +1,66 @@
+"""Settings: names, sources, bounds; what cannot be read stops the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stentor.core.errors import StartRefused
+from stentor.core.settings import load, metas
+from tests.requirements import requirement
+
+
+def test_every_setting_has_a_default_a_name_and_a_sentence() -> None:
+    found = metas()
+    load({})
+    assert len({meta.env for meta in found.values()}) == len(found)
+    assert all(meta.doc.endswith(".") for meta in found.values())
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
+    settings = load({"SERVICE_HOST": " ::1 ", "SERVICE_DATA_DIR": "here"}, {"data_dir": Path("there"), "host": None})
+    assert (settings.host, settings.data_dir, settings.gateway_port) == ("::1", Path("there"), 8080)
+    assert [settings.sources[name] for name in ("host", "data_dir", "gateway_port")] == [
+        "environment",
+        "option",
+        "default",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SERVICE_GATEWAY_PORT", "70000"),
+        ("SERVICE_GATEWAY_PORT", "http"),
+        ("SERVICE_GATEWAY_PORT", ""),
+        ("SERVICE_TASK_MAX_ATTEMPTS", "0"),
+        ("SERVICE_ROUTING_TRUST_FLOOR", "1.01"),
+        ("SERVICE_ROUTING_TRUST_FLOOR", "nan"),
+        ("SERVICE_BUILTIN_AGENTS", "maybe"),
+        ("SERVICE_RATE_LIMIT_PER_MINUTE", "-1"),
+        ("SERVICE_RATE_LIMIT_PER_MINUTE", "1.5"),
+    ],
+)
+def test_a_value_that_cannot_be_read_names_its_variable(name: str, value: str) -> None:
+    with pytest.raises(StartRefused, match=name):
+        load({name: value})
+
+
+@pytest.mark.parametrize(("text", "value"), [("TRUE", True), ("on", True), ("1", True), ("No", False), ("0", False)])
+def test_flags_are_read_in_any_case(text: str, value: bool) -> None:
+    assert load({"SERVICE_BUILTIN_AGENTS": text}).builtin_agents is value
+
+
+def test_hosts_are_a_list_in_lower_case() -> None:
+    assert load({"SERVICE_OUTBOUND_ALLOW": "A.example:80, ,10.0.0.1 "}).outbound_allow == ("a.example:80", "10.0.0.1")
+
+
+@requirement("http.auth-unsafe-start-refused")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.com"])
+def test_skipped_authentication_is_for_loopback_only(host: str) -> None:
+    environ = {"NODE_ENV": "development", "SKIP_AUTH": "true", "SERVICE_HOST": host}
+    with pytest.raises(StartRefused, match="SKIP_AUTH"):
+        load(environ)
+    assert load({**environ, "SERVICE_HOST": "127.0.0.1"}).skip_auth is True
+    assert load({**environ, "NODE_ENV": "production"}).host == host

@@ -1,0 +1,202 @@
+"""Repairs: lost leases, tasks past their time, restarts. Time is the fixed clock's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stentor.core.clock import SECOND
+from stentor.core.db import Sql
+from stentor.domains.execution.model import repair, requeue_or_fail
+from stentor.domains.tasks.model import Metadata, Task
+from tests.conftest import MakeWorld, World
+from tests.domains.streams import ended
+from tests.requirements import requirement
+
+TASK = Task(
+    tenant="default",
+    task_id="t",
+    status="executing",
+    type="echo",
+    priority=2,
+    assigned_agent="a",
+    runtime_kind="worker",
+    created_at=0,
+    queued_at=0,
+    start_time=0,
+    completion_time=None,
+    timeout_seconds=300,
+    epoch=1,
+    attempt_epoch=0,
+    lease_until=30 * SECOND,
+    deadline_at=300 * SECOND,
+    outcome_class=None,
+    learning_eligible=None,
+    learning_pending=False,
+    performance=None,
+    provenance_id="p",
+    head_id="h",
+    parent_task_id=None,
+    submitted_by="admin",
+    submitted_status="queued",
+    estimated_start=0,
+    estimated_completion=0,
+    body_hash="",
+    required_capabilities=(),
+    agent_preference=None,
+    metadata=Metadata(),
+    error=None,
+    result=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "epoch", "expected"),
+    [(29, 1, None), (30, 1, "requeue"), (30, 4, "requeue"), (30, 5, "fail"), (299, 5, "fail"), (300, 1, "abort")],
+)
+def test_a_repair_is_decided_by_lease_attempts_and_deadline(now: int, epoch: int, expected: str | None) -> None:
+    assert repair(msgspec.structs.replace(TASK, epoch=epoch), now * SECOND, 5) == expected
+
+
+def test_a_retry_counts_its_attempts_anew() -> None:
+    assert requeue_or_fail(msgspec.structs.replace(TASK, epoch=9, attempt_epoch=5), 5) == "requeue"
+    assert requeue_or_fail(msgspec.structs.replace(TASK, epoch=10, attempt_epoch=5), 5) == "fail"
+
+
+async def kinds(world: World, task_id: str) -> list[str]:
+    return [event["event_type"] for event in await world.events(task_id)]
+
+
+@requirement("execution.lost-lease")
+async def test_a_lost_lease_puts_the_task_back_and_its_next_claim_has_a_higher_epoch(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    first = await world.claim(agent, lease_seconds=30)
+    world.clock.advance(seconds=29)
+    await world.kernel.reconciler.tick(0)
+    assert (await world.task(task_id))["status"] == "executing"
+    world.clock.advance(seconds=2)
+    await world.kernel.reconciler.tick(0)
+    task = await world.task(task_id)
+    assert (task["status"], task["start_time"], task["assigned_agent"]) == ("queued", None, agent)
+    assert (await kinds(world, task_id))[-1] == "task_requeued"
+    again = await world.claim(agent)
+    assert (again["task_id"], again["epoch"]) == (task_id, first["epoch"] + 1)
+
+
+@requirement("execution.lost-lease")
+async def test_when_no_attempts_are_left_a_lost_lease_fails_the_task(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_TASK_MAX_ATTEMPTS="2")
+    agent = await world.register()
+    task_id = await world.submit()
+    for _ in range(2):
+        await world.claim(agent, lease_seconds=5)
+        world.clock.advance(seconds=6)
+        await world.kernel.reconciler.tick(0)
+    task = await world.task(task_id)
+    assert (task["status"], task["error"]["code"]) == ("failed", "LEASE_LOST")
+    assert (task["outcome_class"], task["attempts"]) == ("agent_failure", 2)
+    weights = await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent})
+    assert weights.json()["weights"] == {"echo": 0.9}
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/retry")).status_code == 202
+    assert (await world.claim(agent))["epoch"] == 3
+
+
+@requirement("tasks.timeout-aborts")
+async def test_a_task_past_its_timeout_is_aborted_whatever_its_lease(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(timeout_seconds=60)
+    epoch = (await world.claim(agent, lease_seconds=3600))["epoch"]
+    world.clock.advance(seconds=61)
+    await world.kernel.reconciler.tick(0)
+    task = await world.task(task_id)
+    assert (task["status"], task["error"]["code"], task["outcome_class"]) == ("aborted", "TIMEOUT", "timeout")
+    assert task["learning_eligible"] is True
+    assert "task_aborted" in await kinds(world, task_id)
+    late = await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json={"epoch": epoch, "result": 1})
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "LEASE_LOST")
+    weights = await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent})
+    assert weights.json()["weights"] == {"echo": 0.9}
+
+
+@requirement("tasks.timeout-aborts")
+async def test_waiting_in_the_queue_uses_up_no_timeout(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(timeout_seconds=5)
+    world.clock.advance(seconds=60)
+    await world.kernel.reconciler.tick(0)
+    assert (await world.claim(agent, lease_seconds=60))["task_id"] == task_id
+
+
+async def test_two_reconcilers_repair_a_task_once(make_world: MakeWorld) -> None:
+    world, second = await make_world(), await make_world()
+    agent = await world.register()
+    task_id = await world.submit()
+    await world.claim(agent, lease_seconds=5)
+    world.clock.advance(seconds=6)
+    await world.kernel.reconciler.tick(0)
+    await second.kernel.reconciler.tick(0)
+    assert (await kinds(world, task_id)).count("task_requeued") == 1
+
+
+@requirement("activity.log-is-fail-closed")
+async def test_a_repair_that_cannot_be_recorded_is_done_later(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    await world.claim(agent, lease_seconds=5)
+    world.runlog.broken = True
+    world.clock.advance(seconds=6)
+    with pytest.raises(Exception, match="run log"):
+        await world.kernel.reconciler.tick(0)
+    assert (await world.task(task_id))["status"] == "executing"
+    world.runlog.broken = False
+    await world.kernel.reconciler.tick(0)
+    assert (await world.task(task_id))["status"] == "queued"
+
+
+async def test_a_forgotten_queue_entry_is_found_again(make_world: MakeWorld) -> None:
+    world = await make_world()
+    agent = await world.register()
+    task_id = await world.submit()
+    later = await make_world()
+    claims = await later.admin.post(f"/api/v1/agents/{agent}/claims", json={})
+    assert [task["task_id"] for task in claims.json()["tasks"]] == [task_id]
+
+
+async def interrupted(world: World, **fields: Any) -> str:
+    """A builtin agent's task that was executing when its process went away."""
+    await world.register("sum", capabilities=["sum"], runtime={"kind": "builtin", "name": "summarizer"})
+    await world.kernel.dispatcher.close()
+    task_id = await world.submit(input="One sentence. Another one.", required_capabilities=["sum"], **fields)
+    executing = Sql(
+        "update tasks set status = 'executing', epoch = epoch + 1, start_time = queued_at, "
+        "lease_until = queued_at + 60000000, deadline_at = queued_at + 300000000 where task_id = :task_id"
+    )
+    count = Sql("update task_counts set status = 'executing' where status = 'queued'")
+    await world.kernel.db.write(lambda tx: (tx.run(executing, task_id=task_id), tx.run(count)))
+    return task_id
+
+
+@requirement("execution.survives-restart")
+async def test_work_that_ran_inside_the_service_is_taken_up_at_the_next_start(make_world: MakeWorld) -> None:
+    task_id = await interrupted(await make_world())
+    later = await make_world()
+    if later.kernel.db.driver.shared:
+        await later.kernel.reconciler.recover(alone=True)
+    task = await ended(later, task_id)
+    assert (task["status"], task["attempts"]) == ("completed", 2)
+    assert (await kinds(later, task_id)).count("task_requeued") == 1
+    assert (await later.admin.get("/api/v1/tasks", params={"status": "completed"})).json()["total"] == 1
+
+
+@requirement("execution.survives-restart")
+async def test_a_start_beside_other_processes_takes_up_only_what_lost_its_lease(make_world: MakeWorld) -> None:
+    task_id = await interrupted(await make_world())
+    later = await make_world()
+    if later.kernel.db.driver.shared:
+        assert (await later.task(task_id))["status"] == "executing"
+        later.clock.advance(seconds=61)
+        await later.kernel.reconciler.tick(0)
+    assert (await ended(later, task_id))["status"] == "completed"

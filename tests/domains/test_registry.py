@@ -1,0 +1,236 @@
+"""The registry through the API: register, read, list, change; and records that are malformed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stentor import bootstrap
+from stentor.core.db import Sql
+from stentor.core.errors import RegistryRecordError
+from stentor.domains.registry import store
+from tests.conftest import MakeWorld, World
+from tests.requirements import requirement
+
+PATH = "/api/v1/registry/agents"
+WHITELIST = {
+    "tools": [{"name": "files", "paths": ["notes/**"], "operations": ["read"], "rate_limit": 5}],
+    "network": {"allowlist": ["api.example.com"], "ports": [443]},
+}
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+async def refused(world: World, **fields: Any) -> dict[str, Any]:
+    answer = await world.admin.post(PATH, json=fields)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == "INVALID_REQUEST"
+    return dict(error.get("details", {}).get("fields", {}))
+
+
+async def read(world: World, agent: str) -> dict[str, Any]:
+    return dict((await world.admin.get(f"{PATH}/{agent}")).json())
+
+
+async def names(world: World, **params: Any) -> list[str]:
+    answer = await world.admin.get(PATH, params=params)
+    assert answer.status_code == 200, answer.text
+    return [agent["name"] for agent in answer.json()["agents"]]
+
+
+@requirement("registry.register-answers-201", "registry.tier-values-and-default", "registry.scores-range-and-default")
+async def test_a_registration_answers_201_and_has_its_defaults(world: World) -> None:
+    answer = await world.admin.post(PATH, json={"name": "ann"})
+    assert answer.status_code == 201
+    made = answer.json()
+    assert (made["name"], made["status"]) == ("ann", "active")
+    assert made["created_at"].endswith("Z")
+    agent = await read(world, made["agent_id"])
+    assert (agent["alignment_score"], agent["accuracy_score"], agent["efficiency_score"]) == (0.5, 0.5, 0.5)
+    assert (agent["trust_tier"], agent["runtime"]["kind"], agent["violation_count"]) == ("monitored", "worker", 0)
+
+
+@requirement("registry.register-requires-name")
+async def test_a_registration_needs_a_name(world: World) -> None:
+    assert "name" in await refused(world, capabilities=["echo"])
+    assert "name" in await refused(world, name="")
+
+
+@requirement("registry.scores-range-and-default")
+@pytest.mark.parametrize("name", ["alignment_score", "accuracy_score", "efficiency_score"])
+@pytest.mark.parametrize("value", [-0.01, 1.01, "0.5", None, True])
+async def test_a_score_outside_its_range_is_refused_everywhere(world: World, name: str, value: Any) -> None:
+    assert name in await refused(world, name="ann", **{name: value})
+    agent = await world.register()
+    assert (await world.admin.patch(f"{PATH}/{agent}", json={name: value})).status_code == 400
+    assert (await read(world, agent))[name] == 0.5
+
+
+@requirement("registry.tier-values-and-default", "registry.trust-score-read-only", "execution.runtime-values")
+@pytest.mark.parametrize(
+    "fields",
+    [{"trust_tier": "root"}, {"trust_score": 0.9}, {"runtime": {"kind": "magic"}}, {"status": "active"}],
+    ids=str,
+)
+async def test_what_a_registration_may_not_say_is_refused(world: World, fields: dict[str, Any]) -> None:
+    await refused(world, name="ann", **fields)
+    assert await names(world) == []
+
+
+@requirement("registry.tier-values-and-default", "execution.runtime-values")
+@pytest.mark.parametrize("tier", ["auto", "monitored", "human"])
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        {"kind": "worker"},
+        {"kind": "builtin", "name": "summarizer"},
+        {"kind": "http", "endpoint": "https://example.com/"},
+    ],
+    ids=lambda runtime: runtime["kind"],
+)
+async def test_tiers_and_runtimes_are_read_back(world: World, tier: str, runtime: dict[str, Any]) -> None:
+    agent = await read(world, await world.register(trust_tier=tier, runtime=runtime))
+    assert (agent["trust_tier"], agent["runtime"]["kind"]) == (tier, runtime["kind"])
+
+
+@requirement("registry.whitelist-shape")
+async def test_a_whitelist_is_read_back_as_given(world: World) -> None:
+    agent = await world.register(sandbox_whitelist=WHITELIST)
+    assert (await read(world, agent))["sandbox_whitelist"] == WHITELIST
+
+
+@requirement("registry.whitelist-shape")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tools": [{"name": 1}]},
+        {"tools": [{"name": "t", "rate_limit": "5"}]},
+        {"tools": [{"name": "t", "rate_limit": 1.5}]},
+        {"tools": [{"name": "t", "paths": "notes"}]},
+        {"network": {"ports": ["443"]}},
+        {"network": {"ports": [70_000]}},
+        {"network": {"allowlist": [1]}},
+        {"shell": True},
+    ],
+    ids=str,
+)
+async def test_a_whitelist_of_wrong_types_is_refused(world: World, wrong: dict[str, Any]) -> None:
+    await refused(world, name="ann", sandbox_whitelist=wrong)
+
+
+@requirement("registry.read-agent")
+async def test_an_agent_is_read_with_all_its_fields(world: World) -> None:
+    agent = await world.register(key_name="BOB")
+    before = await read(world, agent)
+    assert set(before) >= {
+        *("agent_id", "name", "capabilities", "alignment_score", "accuracy_score", "efficiency_score"),
+        *("trust_tier", "trust_score", "status", "violation_count", "sandbox_whitelist", "created_at", "updated_at"),
+    }
+    assert (before["last_task"], before["key_name"]) == (None, "bob")
+    task = await world.task(await world.submit())
+    assert (await read(world, agent))["last_task"] == task["created_at"]
+
+
+@requirement("registry.unknown-agent-404")
+@pytest.mark.parametrize("agent", [NOBODY, "x", "..", "a%2Fb"])
+async def test_every_route_answers_404_for_an_unknown_agent(world: World, agent: str) -> None:
+    calls = [
+        ("GET", "", None),
+        ("PATCH", "", {"accuracy_score": 0.1}),
+        ("GET", "/violations", None),
+        ("POST", "/clear-violations", {"override_tier": "auto", "rationale": "r"}),
+        ("POST", "/suspend", {"reason": "r"}),
+        ("POST", "/activate", None),
+        ("POST", "/authorize", {"tool": "t", "operation": "o"}),
+    ]
+    if agent == "..":
+        agent = "%2E%2E"
+    for method, path, body in calls:
+        answer = await world.admin.request(method, f"{PATH}/{agent}{path}", json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND"), path
+
+
+@requirement("registry.list-agents")
+async def test_the_list_is_narrowed_and_paged(world: World) -> None:
+    for i, (tier, capability) in enumerate([("auto", "a"), ("human", "a"), ("auto", "b")]):
+        await world.register(f"n{i}", capabilities=[capability], trust_tier=tier)
+        world.clock.advance(seconds=1)
+    ill = await world.register("ill", capabilities=["a", "b"])
+    await world.admin.post(f"{PATH}/{ill}/suspend", json={"reason": "ill"})
+    assert await names(world) == ["n0", "n1", "n2", "ill"]
+    assert await names(world, capability="a") == ["n0", "n1", "ill"]
+    assert await names(world, status="suspended") == ["ill"]
+    assert await names(world, trust_tier="auto", capability="b") == ["n2"]
+    page = (await world.admin.get(PATH, params={"limit": 2, "offset": 1})).json()
+    assert [a["name"] for a in page["agents"]] == ["n1", "n2"]
+    assert (page["total"], page["limit"], page["offset"]) == (4, 2, 1)
+    assert set(page["agents"][0]) == {"agent_id", "name", "capabilities", "trust_score", "status"}
+    assert await names(world, limit=2, cursor=page["next_cursor"]) == ["ill"]
+    assert (await world.admin.get(PATH, params={"status": "asleep"})).status_code == 400
+
+
+@requirement("registry.patch-scores")
+async def test_a_patch_changes_only_the_scores_given(world: World) -> None:
+    agent = await world.register(alignment_score=0.1)
+    before = await read(world, agent)
+    world.clock.advance(seconds=1)
+    answer = (await world.admin.patch(f"{PATH}/{agent}", json={"accuracy_score": 0.9})).json()
+    assert set(answer) == {"agent_id", "alignment_score", "accuracy_score", "efficiency_score", "updated_at"}
+    assert (answer["alignment_score"], answer["accuracy_score"], answer["efficiency_score"]) == (0.1, 0.9, 0.5)
+    after = await read(world, agent)
+    assert after["updated_at"] == answer["updated_at"] > before["updated_at"]
+    assert {**after, "accuracy_score": 0.5, "updated_at": 0} == {**before, "updated_at": 0}
+
+
+@requirement("registry.patch-scores", "registry.trust-score-read-only")
+@pytest.mark.parametrize(
+    "body", [{"trust_score": 1}, {"name": "eve"}, {"status": "active"}, {"accuracy_score": None}, {}]
+)
+async def test_a_patch_of_anything_else_is_refused(world: World, body: dict[str, Any]) -> None:
+    agent = await world.register()
+    before = await read(world, agent)
+    answer = await world.admin.patch(f"{PATH}/{agent}", json={"efficiency_score": 0.9, **body} if body else body)
+    assert answer.status_code == 400
+    assert await read(world, agent) == before
+
+
+SPOILED = [
+    ("capabilities", "'not json'"),
+    ("capabilities", "'{\"echo\": 1}'"),
+    ("capabilities", "'[1]'"),
+    ("runtime", "'[]'"),
+    ("runtime", '\'{"kind": "magic"}\''),
+    ("sandbox_whitelist", "'{\"tools\": 1}'"),
+]
+
+
+@requirement("registry.malformed-record")
+@pytest.mark.parametrize(("column", "value"), SPOILED, ids=str)
+async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
+    make_world: MakeWorld, column: str, value: str
+) -> None:
+    world = await make_world()
+    agent = await world.register("broken", alignment_score=1.0)
+    sound = await world.register("sound")
+    await world.kernel.db.write(lambda tx: tx.run(Sql(f"update agents set {column} = {value} where name = 'broken'")))
+    with pytest.raises(RegistryRecordError):
+        await world.kernel.db.read(lambda tx: store.find(tx, "default", agent))
+    answer = await world.admin.get(f"{PATH}/{agent}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "REGISTRY_RECORD_INVALID")
+    later = bootstrap.build(world.kernel.settings, world.kernel.db, world.clock)
+    await later.registry.refresh(0)
+    assert [a.agent_id for a in later.registry.snapshot.capable("default", ["echo"])] == [sound]
+
+
+@requirement("registry.builtin-agents-registered")
+async def test_the_builtin_summarizer_is_registered_once(make_world: MakeWorld) -> None:
+    for _ in range(2):
+        world = await make_world(SERVICE_BUILTIN_AGENTS="true")
+        assert await names(world, capability="summarize") == ["summarizer"]
+    assert await names(await make_world(SERVICE_BUILTIN_AGENTS="false")) == ["summarizer"]
+
+
+@requirement("registry.builtin-agents-registered")
+async def test_without_the_setting_there_is_no_builtin_agent(world: World) -> None:
+    assert await names(world) == []

@@ -1,0 +1,207 @@
+"""Admission and ranking as tables and properties: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.errors import (
+    AgentUnavailable,
+    AuthorityDenied,
+    CapabilityUnavailable,
+    PreferredAgentIneligible,
+    RoutingDenied,
+    StartRefused,
+    TenantDenied,
+    TrustFloorExcludedAll,
+)
+from stentor.core.settings import load
+from stentor.domains.routing.model import Authority, Candidate, Policy, Request, decide, rank, refusal
+from tests.domains.agents import agent
+from tests.requirements import requirement
+
+REQUEST = Request("default", "echo", ("echo",))
+FLOOR = Policy(trust_floor=0.6)
+UNIT = st.floats(0, 1)
+
+
+def candidate(name: str = "ann", weight: float | None = None, trust: float | None = None, **fields: Any) -> Candidate:
+    return Candidate(agent(name, **fields), weight, trust)
+
+
+REFUSED: dict[type[RoutingDenied], Candidate] = {
+    CapabilityUnavailable: candidate("a", capabilities=("other",)),
+    TenantDenied: candidate("b", tenant="other"),
+    AgentUnavailable: candidate("c", status="suspended"),
+    TrustFloorExcludedAll: candidate("e", trust=0.59),
+}
+
+
+@requirement("routing.admission-before-ranking")
+@pytest.mark.parametrize(("reason", "who"), REFUSED.items(), ids=lambda value: getattr(value, "code", ""))
+def test_each_check_refuses_with_its_own_code(reason: type[RoutingDenied], who: Candidate) -> None:
+    assert refusal(REQUEST, who, FLOOR) is reason
+
+
+@requirement("routing.admission-before-ranking")
+def test_checks_run_in_their_order_and_the_first_refusal_counts() -> None:
+    everything: dict[str, Any] = {"capabilities": ("other",), "tenant": "other", "status": "quarantined"}
+    cured = {"capabilities": ("echo",), "tenant": "default", "status": "active"}
+    order = [CapabilityUnavailable, TenantDenied, AgentUnavailable]
+    for reason, name in zip(order, cured, strict=True):
+        assert refusal(REQUEST, candidate(trust=0.0, **everything), FLOOR) is reason
+        everything[name] = cured[name]
+    nobody = Request("default", "echo", ("echo",), Authority(active=False))
+    assert refusal(nobody, candidate(trust=0.0), FLOOR) is AuthorityDenied
+    assert refusal(REQUEST, candidate(trust=0.0), FLOOR) is TrustFloorExcludedAll
+
+
+@pytest.mark.parametrize(
+    ("authority", "passes"),
+    [
+        (Authority(), True),
+        (Authority(active=False), False),
+        (Authority(capabilities=frozenset(("echo", "more"))), True),
+        (Authority(capabilities=frozenset(("more",))), False),
+    ],
+)
+def test_delegated_authority_must_be_active_and_cover_the_capabilities(authority: Authority, passes: bool) -> None:
+    request = Request("default", "echo", ("echo",), authority)
+    assert refusal(request, candidate(), Policy()) is (None if passes else AuthorityDenied)
+
+
+@requirement("routing.code-of-furthest-check")
+@given(st.sets(st.sampled_from(sorted(REFUSED, key=lambda cls: list(REFUSED).index(cls))), min_size=1))
+def test_the_code_is_that_of_the_furthest_check_any_candidate_reached(reasons: set[type[RoutingDenied]]) -> None:
+    furthest = max(reasons, key=list(REFUSED).index)
+    with pytest.raises(furthest):
+        decide(REQUEST, [REFUSED[reason] for reason in reasons], FLOOR)
+
+
+def test_a_request_without_any_candidate_has_no_capability() -> None:
+    with pytest.raises(CapabilityUnavailable):
+        decide(REQUEST, [], Policy())
+
+
+@requirement("routing.denial-is-never-passed-on")
+def test_a_denied_preference_names_the_check_that_refused_it() -> None:
+    request = Request("default", "echo", ("echo",), preferred="c")
+    with pytest.raises(PreferredAgentIneligible) as denied:
+        decide(request, [REFUSED[AgentUnavailable]], Policy())
+    assert denied.value.details is not None
+    assert denied.value.details["reason"] == "ROUTING_AGENT_UNAVAILABLE"
+
+
+@requirement("routing.composite-score")
+@given(UNIT, UNIT, UNIT)
+def test_the_composite_weighs_the_three_scores_and_stays_in_bounds(a: float, b: float, c: float) -> None:
+    made = agent(alignment_score=a, accuracy_score=b, efficiency_score=c)
+    assert made.composite == pytest.approx(0.4 * a + 0.4 * b + 0.2 * c)
+    assert -1e-9 <= made.composite <= 1 + 1e-9
+
+
+@requirement("routing.blend-formula", "routing.hebbian-term-normalised", "routing.trust-prior-half")
+def test_the_blend_follows_the_formula() -> None:
+    pool = [
+        candidate("known", weight=1.0, trust=0.9, alignment_score=1.0),
+        candidate("strong", weight=2.0, trust=None),
+        candidate("new", weight=None, trust=0.1),
+    ]
+    terms = {r.name: r for r in rank(pool, Policy(alpha=0.3, beta=0.2))}
+    assert (terms["known"].hebbian, terms["strong"].hebbian, terms["new"].hebbian) == (0.5, 1.0, 0.5)
+    assert (terms["known"].trust, terms["strong"].trust, terms["new"].trust) == (0.9, 0.5, 0.1)
+    assert terms["known"].blended == pytest.approx(0.5 * 0.7 + 0.3 * 0.5 + 0.2 * 0.9)
+    assert terms["strong"].blended == pytest.approx(0.5 * 0.5 + 0.3 * 1.0 + 0.2 * 0.5)
+    assert terms["new"].blended == pytest.approx(0.5 * 0.5 + 0.3 * 0.5 + 0.2 * 0.1)
+
+
+CANDIDATES = st.lists(
+    st.builds(
+        candidate,
+        st.text(st.characters(codec="ascii"), min_size=1, max_size=3),
+        weight=st.none() | st.floats(0.01, 10),
+        trust=st.none() | UNIT,
+        alignment_score=UNIT,
+        accuracy_score=UNIT,
+        efficiency_score=UNIT,
+    ),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda c: c.agent.agent_id,
+)
+POLICIES = st.tuples(UNIT, UNIT).filter(lambda ab: sum(ab) <= 1).map(lambda ab: Policy(*ab))
+
+
+@given(CANDIDATES, POLICIES)
+def test_a_ranking_is_a_permutation_with_every_term_in_bounds(pool: list[Candidate], policy: Policy) -> None:
+    ranked = rank(pool, policy)
+    assert sorted(r.agent_id for r in ranked) == sorted(c.agent.agent_id for c in pool)
+    assert [r.blended for r in ranked] == sorted((r.blended for r in ranked), reverse=True)
+    for r in ranked:
+        assert all(-1e-9 <= term <= 1 + 1e-9 for term in (r.composite, r.hebbian, r.trust, r.blended))
+
+
+@given(CANDIDATES, POLICIES, st.randoms())
+def test_a_ranking_does_not_depend_on_the_order_of_the_candidates(
+    pool: list[Candidate], policy: Policy, random: Any
+) -> None:
+    mixed = list(pool)
+    random.shuffle(mixed)
+    assert rank(mixed, policy) == rank(pool, policy)
+
+
+@requirement("routing.ties")
+def test_ties_fall_to_the_higher_composite_and_then_to_the_name() -> None:
+    # Exact binary fractions, so that the blended scores are equal to the last bit.
+    policy = Policy(alpha=0.5, beta=0.0)
+    pool = [
+        candidate("b", weight=2.0, alignment_score=0.0, accuracy_score=0.0, efficiency_score=0.0),
+        candidate("a", weight=2.0, alignment_score=0.0, accuracy_score=0.0, efficiency_score=0.0),
+        candidate("c", weight=1.0, alignment_score=0.5, accuracy_score=0.5, efficiency_score=0.5),
+    ]
+    ranked = rank(pool, policy)
+    assert len({r.blended for r in ranked}) == 1
+    assert [r.name for r in ranked] == ["c", "a", "b"]
+
+
+@requirement("routing.floor-before-scoring", "routing.trust-prior-half")
+def test_the_floor_removes_candidates_before_scoring_and_missing_trust_counts_half() -> None:
+    best = candidate("best", weight=4.0, trust=0.59, alignment_score=1.0)
+    plain = candidate("plain", weight=1.0, trust=0.6)
+    decision = decide(REQUEST, [best, plain], FLOOR)
+    assert decision.agent_name == "plain"
+    # The refused weight is not what the others are measured against.
+    assert [(r.name, r.hebbian) for r in decision.candidates] == [("plain", 1.0)]
+    assert refusal(REQUEST, candidate(trust=None), Policy(trust_floor=0.5)) is None
+    assert refusal(REQUEST, candidate(trust=None), Policy(trust_floor=0.51)) is TrustFloorExcludedAll
+
+
+@requirement("routing.trust-source-unreadable")
+def test_without_the_trust_source_beta_and_floor_are_zero_and_the_decision_says_so() -> None:
+    policy = Policy(alpha=0.3, beta=0.5, trust_floor=0.9)
+    pool = [candidate("low", trust=0.0, alignment_score=1.0), candidate("high", trust=1.0)]
+    decision = decide(REQUEST, pool, policy, trust_available=False)
+    assert decision.agent_name == "low"
+    assert (decision.beta, decision.trust_floor, decision.trust_available) == (0.0, 0.0, False)
+
+
+@requirement("routing.blend-defaults")
+def test_the_blend_has_its_defaults_and_impossible_shares_stop_the_start() -> None:
+    settings = load({})
+    assert (settings.alpha, settings.beta, settings.trust_floor) == (0.3, 0.0, 0.0)
+    for alpha, beta in [("-0.1", "0"), ("0.3", "-0.01"), ("0.6", "0.5"), ("nan", "0"), ("1.1", "0")]:
+        with pytest.raises(StartRefused, match="SERVICE_HEBBIAN_ROUTING"):
+            load({"SERVICE_HEBBIAN_ROUTING_ALPHA": alpha, "SERVICE_HEBBIAN_ROUTING_BETA": beta})
+
+
+@requirement("routing.blend-defaults")
+@pytest.mark.parametrize("hundredths", range(101))
+def test_shares_that_add_up_to_one_are_allowed(hundredths: int) -> None:
+    environ = {
+        "SERVICE_HEBBIAN_ROUTING_ALPHA": str(hundredths / 100),
+        "SERVICE_HEBBIAN_ROUTING_BETA": str((100 - hundredths) / 100),
+    }
+    assert load(environ).alpha == hundredths / 100

@@ -1,0 +1,138 @@
+"""Allowlists: globs, hosts and rates. Pure; what is not named is denied."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.clock import SECOND
+from stentor.domains.registry.model import Network, Tool, Whitelist
+from stentor.domains.sandbox.model import Access, Refusal, judge, path_allowed, spend
+from tests.requirements import requirement
+
+FILES = Tool("files", ("notes/*.md", "src/**/*.py", "docs/**"), ("read", "write"))
+WHITELIST = Whitelist((FILES, Tool("clock", (), ("read",))), Network(("api.example.com", "*.good.org"), (443,)))
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("notes/a.md", True),
+        ("notes/deep/a.md", False),
+        ("notes/a.txt", False),
+        ("src/a.py", True),
+        ("src/x/y/a.py", True),
+        ("src/x/y/a.pyc", False),
+        ("docs/x/y", True),
+        ("docs/../secret", False),
+        ("notes/../../etc/a.md", False),
+        ("./notes/a.md", False),
+        ("notes//a.md", False),
+        ("notes\\..\\a.md", False),
+        ("docs/a\0b", False),
+        ("/docs/a", False),
+        ("docs/a\n", True),
+        ("docs/..", False),
+        ("", False),
+    ],
+)
+def test_a_path_is_allowed_only_where_a_glob_says_so(path: str, allowed: bool) -> None:
+    assert path_allowed(FILES, path) is allowed
+
+
+@requirement("registry.authorize-fails-closed")
+@given(st.lists(st.sampled_from(["..", ".", "", "a", "b.md", "*", "\\", "\0"]), min_size=1, max_size=6))
+def test_no_path_that_could_mean_another_place_is_matched(parts: list[str]) -> None:
+    anything = Tool("any", ("**", "**/*", "../**", "*"), ("read",))
+    path = "/".join(parts)
+    if (len(parts) > 1 and {"..", ".", ""} & set(parts)) or {"\\", "\0", ".."} & set(parts):
+        assert not path_allowed(anything, path)
+
+
+@pytest.mark.parametrize("pattern", ["**", "**/*", "*/etc/passwd", "**/passwd"])
+def test_a_relative_glob_matches_no_absolute_path(pattern: str) -> None:
+    assert not path_allowed(Tool("t", (pattern,), ()), "/etc/passwd")
+    assert not path_allowed(Tool("t", ("/**",), ()), "//etc/passwd")
+    assert path_allowed(Tool("t", ("/etc/*",), ()), "/etc/passwd")
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_text_is_a_glob_and_a_path_without_an_error(pattern: str, path: str) -> None:
+    assert path_allowed(Tool("t", (pattern,), ()), path) in (True, False)
+
+
+DENIALS = [
+    (Access("shell", "read"), "unauthorized_tool"),
+    (Access("files", "delete", "docs/a"), "unauthorized_tool"),
+    (Access("files", "read", "secret/a"), "unauthorized_path"),
+    (Access("clock", "read", "docs/a"), "unauthorized_path"),
+    (Access("clock", "read", host="evil.com", port=443), "unsafe_network"),
+    (Access("clock", "read", host="api.example.com", port=80), "unsafe_network"),
+    (Access("clock", "read", host="good.org", port=443), "unsafe_network"),
+    (Access("clock", "read", host="notgood.org", port=443), "unsafe_network"),
+]
+
+
+@requirement("registry.authorize-denial-recorded")
+@pytest.mark.parametrize(("access", "kind"), DENIALS)
+def test_what_is_not_named_is_denied_with_its_type(access: Access, kind: str) -> None:
+    judged = judge(WHITELIST, access)
+    assert isinstance(judged, Refusal)
+    assert judged.type == kind
+
+
+@requirement("registry.authorize-fails-closed")
+@pytest.mark.parametrize(
+    ("access", "kind"),
+    [
+        (Access("files", "read"), "unauthorized_path"),
+        (Access("clock", "read", host="api.example.com"), "unsafe_network"),
+        (Access("clock", "read", port=443), "unsafe_network"),
+    ],
+    ids=["no-path", "no-port", "no-host"],
+)
+def test_an_access_that_does_not_say_enough_is_denied(access: Access, kind: str) -> None:
+    judged = judge(WHITELIST, access)
+    assert isinstance(judged, Refusal)
+    assert judged.type == kind
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        Access("files", "read", "docs/a"),
+        Access("clock", "read"),
+        Access("clock", "read", host="API.example.com.", port=443),
+        Access("clock", "read", host="deep.good.org", port=443),
+    ],
+)
+def test_what_is_named_is_allowed(access: Access) -> None:
+    assert isinstance(judge(WHITELIST, access), Tool)
+
+
+def test_an_empty_allowlist_allows_nothing() -> None:
+    assert isinstance(judge(Whitelist(), Access("clock", "read")), Refusal)
+
+
+def test_a_bucket_empties_and_fills_again_with_time() -> None:
+    left = spend(2, None, 0)
+    assert left == 1
+    left = spend(2, left, 0)
+    assert left == 0
+    assert spend(2, 0.0, 29 * SECOND) is None
+    assert spend(2, 0.0, 30 * SECOND) == 0
+    assert spend(2, 0.0, 3_600 * SECOND) == 1
+
+
+@given(st.integers(1, 50), st.lists(st.integers(0, 10 * SECOND), min_size=1, max_size=120))
+def test_no_pattern_of_calls_beats_a_full_bucket_and_its_rate(limit: int, gaps: list[int]) -> None:
+    tokens: float | None = None
+    passed = 0
+    for gap in gaps:
+        left = spend(limit, tokens, gap)
+        if left is not None:
+            passed, tokens = passed + 1, left
+        else:
+            tokens = min(limit, (tokens or 0.0) + gap * limit / (60 * SECOND))
+    assert passed <= limit + sum(gaps) * limit / (60 * SECOND) + 1e-6

@@ -1,0 +1,66 @@
+"""The sentinel: alerts open and resolve, and change nothing else."""
+
+from __future__ import annotations
+
+from stentor.domains.learning.model import Alert
+from stentor.domains.learning.service import Lesson
+from tests.conftest import World
+from tests.requirements import requirement
+
+
+async def teach(world: World, agent: str, outcomes: str) -> None:
+    """One lesson for each letter: S is a success, F a failure. All in one transaction."""
+    learning, start = world.kernel.learning, len(await entries(world, agent))
+    lessons = [
+        Lesson("default", f"t{start + i}", 1, agent, "echo", letter == "S", 1.0, 10)
+        for i, letter in enumerate(outcomes)
+    ]
+    await world.kernel.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
+
+
+async def entries(world: World, agent: str) -> list[object]:
+    return list((await world.kernel.learning.history(agent, 1000))[0])
+
+
+async def open_alerts(world: World) -> list[Alert]:
+    return await world.kernel.learning.alerts(open_only=True)
+
+
+@requirement("learning.sentinel-alert")
+async def test_an_alert_opens_with_the_fiftieth_swinging_outcome_and_resolves_when_calm(world: World) -> None:
+    agent = await world.register()
+    await teach(world, agent, "SF" * 24 + "S")
+    assert await open_alerts(world) == []
+    await teach(world, agent, "F")
+    (alert,) = await open_alerts(world)
+    assert (alert.agent_id, alert.task_type, alert.samples, alert.threshold) == (agent, "echo", 50, 0.4)
+    assert alert.rate == 49 / 50
+    await teach(world, agent, "F" * 20)
+    assert len(await open_alerts(world)) == 1
+    await teach(world, agent, "F" * 10)
+    assert await open_alerts(world) == []
+    (kept,) = await world.kernel.learning.alerts()
+    assert (kept.alert_id, kept.resolved_at) == (alert.alert_id, world.clock.now())
+
+
+@requirement("learning.sentinel-alert")
+async def test_an_alert_that_comes_back_is_a_new_one(world: World) -> None:
+    agent = await world.register()
+    await teach(world, agent, "SF" * 25 + "F" * 30 + "SF" * 25)
+    found = await world.kernel.learning.alerts()
+    assert [alert.resolved_at is None for alert in found] == [True, False]
+
+
+@requirement("learning.sentinel-only-observes")
+async def test_an_open_alert_changes_no_weight_no_routing_and_no_status(world: World) -> None:
+    swinging = await world.register("swinging", alignment_score=0.9)
+    await world.register("calm", alignment_score=0.1)
+    await teach(world, swinging, "SF" * 25)
+    assert len(await open_alerts(world)) == 1
+    agent = (await world.admin.get(f"/api/v1/registry/agents/{swinging}")).json()
+    assert (agent["status"], agent["violation_count"]) == ("active", 0)
+    before = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": swinging})).json()
+    task = await world.task(await world.submit())
+    assert task["assigned_agent"] == swinging
+    after = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": swinging})).json()
+    assert after == before

@@ -1,0 +1,240 @@
+"""The live stream of a task: order, resumption, one terminal frame, generic failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from stentor.core.db import Sql
+from stentor.core.runlog import Draft
+from stentor.web import sse
+from stentor.web.sse import Frame as WebFrame
+from stentor.web.sse import StreamLimit
+from tests.conftest import Service, World
+from tests.domains.streams import Frame, parse, watch, watched
+from tests.requirements import requirement
+
+END = ("complete", "error")
+
+
+async def talking(world: World) -> tuple[str, int]:
+    """An executing task with two tokens; answers its id and epoch."""
+    agent = await world.register()
+    task_id = await world.submit()
+    epoch = int((await world.claim(agent))["epoch"])
+    await tell(world, task_id, "tokens", epoch=epoch, tokens=["a", "b"])
+    return task_id, epoch
+
+
+async def tell(world: World, task_id: str, verb: str, **body: Any) -> None:
+    answer = await world.admin.post(f"/api/v1/tasks/{task_id}/{verb}", json=body or None)
+    assert answer.is_success, answer.text
+
+
+async def live(world: World, task_id: str, *steps: Callable[[], Any], after: str | None = None) -> list[Frame]:
+    """What a reader sees that was there before these steps were taken."""
+    reading = asyncio.create_task(watch(world, task_id, after))
+    await watched(world)
+    for step in steps:
+        await step()
+    return await reading
+
+
+@requirement("activity.stream-events-with-ids")
+async def test_a_stream_tells_everything_in_order_and_ends_with_one_terminal_frame(world: World) -> None:
+    task_id, epoch = await talking(world)
+    frames = await live(
+        world,
+        task_id,
+        lambda: tell(world, task_id, "tokens", epoch=epoch, tokens=["c"]),
+        lambda: tell(world, task_id, "complete", epoch=epoch, result="abc"),
+    )
+    assert [f.event for f in frames] == [
+        *("activity", "routing", "activity", "activity"),
+        *("token", "token", "token", "activity", "activity", "complete"),
+    ]
+    assert [f.data["text"] for f in frames if f.event == "token"] == ["a", "b", "c"]
+    assert all(f.id for f in frames if f.event not in END)
+    events = await world.events(task_id)
+    assert [f.id for f in frames if f.event in ("activity", "routing")] == [e["event_id"] for e in events]
+    assert frames[1].data["decision"]["agent_name"] == frames[1].data["agent_name"] == "ann"
+    last = frames[-1].data
+    assert (last["task_id"], last["status"], last["agent_name"], last["error"]) == (task_id, "completed", "ann", None)
+    assert (last["outcome_class"], last["learning_eligible"]) == ("success", True)
+
+
+@requirement("activity.stream-events-with-ids")
+@pytest.mark.parametrize("how", ["fail", "cancel", "timeout"])
+async def test_a_task_that_does_not_complete_ends_with_an_error_frame(world: World, how: str) -> None:
+    task_id, epoch = await talking(world)
+
+    async def end() -> None:
+        if how == "fail":
+            await tell(world, task_id, "fail", epoch=epoch, error={"message": "no", "code": "NO"})
+        elif how == "cancel":
+            await tell(world, task_id, "cancel")
+        else:
+            world.clock.advance(seconds=301)
+            await world.kernel.reconciler.tick(0)
+
+    frames = await live(world, task_id, end)
+    assert [f.event for f in frames if f.event in END] == ["error"]
+    status = {"fail": "failed", "cancel": "cancelled", "timeout": "aborted"}[how]
+    assert (frames[-1].data["task_id"], frames[-1].data["status"]) == (task_id, status)
+    kinds = [f.data["event_type"] for f in frames if f.event == "activity"]
+    assert kinds == [e["event_type"] for e in await world.events(task_id) if e["event_type"] != "routing_decision"]
+
+
+@requirement("activity.stream-resumes")
+async def test_a_reader_resumes_after_any_id_without_a_gap_or_a_repeat(world: World) -> None:
+    task_id, epoch = await talking(world)
+    whole = await live(world, task_id, lambda: tell(world, task_id, "complete", epoch=epoch, result="ab"))
+    without_tokens = [f for f in whole if f.event != "token"]
+    for i, frame in enumerate(whole[:-1]):
+        rest = await watch(world, task_id, after=frame.id)
+        # The attempt is over, so its tokens are gone: the answer stands in the terminal frame.
+        assert rest == [f for f in whole[i + 1 :] if f in without_tokens], frame
+
+
+@requirement("activity.stream-resumes")
+async def test_a_reader_resumes_between_tokens_while_the_attempt_runs(world: World) -> None:
+    task_id, epoch = await talking(world)
+
+    async def more() -> None:
+        await tell(world, task_id, "tokens", epoch=epoch, tokens=["c"])
+        await tell(world, task_id, "complete", epoch=epoch, result="abc")
+
+    steps = world.kernel.activity.stream("default", task_id, None)
+    first = [await anext(steps) for _ in range(5)]
+    await steps.aclose()  # type: ignore[attr-defined]
+    assert (first[-1].kind, first[-1].data) == ("token", {"text": "a"})
+    rest = await live(world, task_id, more, after=first[-1].id)
+    assert [f.data["text"] for f in rest if f.event == "token"] == ["b", "c"]
+    assert not {f.id for f in rest} & {step.id for step in first}
+
+
+@pytest.mark.parametrize("nonsense", ["x", "zzz", "a:b:c", "a:b:99999999999999", "::", "1:2", "'; --", "%00"])
+async def test_an_id_that_makes_no_sense_never_breaks_the_stream(world: World, nonsense: str) -> None:
+    task_id = await world.do(await world.register())
+    assert (await watch(world, task_id, after=nonsense))[-1].event == "complete"
+
+
+@requirement("activity.stream-resumes")
+async def test_tokens_of_a_lost_attempt_are_not_mixed_with_those_of_the_next(world: World) -> None:
+    task_id, _ = await talking(world)
+    agent = (await world.task(task_id))["assigned_agent"]
+
+    async def again() -> None:
+        world.clock.advance(seconds=31)
+        await world.kernel.reconciler.tick(0)
+        epoch = (await world.claim(agent))["epoch"]
+        await tell(world, task_id, "tokens", epoch=epoch, tokens=["x", "y"])
+        await tell(world, task_id, "complete", epoch=epoch, result="xy")
+
+    frames = await live(world, task_id, again)
+    texts = [f.data["text"] for f in frames if f.event == "token"]
+    assert texts == ["a", "b", "x", "y"]
+    assert len({str(f.id).split(":")[1] for f in frames if f.event == "token"}) == 2
+    assert [f.event for f in frames if f.event in END] == ["complete"]
+
+
+async def test_a_reader_that_is_too_slow_is_cut_with_an_error_and_can_resume(world: World) -> None:
+    task_id, epoch = await talking(world)
+    steps = world.kernel.activity.stream("default", task_id, None)
+    seen = [await anext(steps) for _ in range(6)]
+    for _ in range(2):
+        await tell(world, task_id, "tokens", epoch=epoch, tokens=["x"] * 900)
+    seen += [step async for step in steps]
+    assert [step.kind for step in seen if step.kind in END] == ["error"]
+    assert seen[-1].kind == "error"
+    rest = await live(
+        world, task_id, lambda: tell(world, task_id, "complete", epoch=epoch, result=1), after=seen[-2].id
+    )
+    tokens = sum(step.kind == "token" for step in seen) + sum(f.event == "token" for f in rest)
+    assert (tokens, rest[-1].event) == (1802, "complete")
+
+
+@requirement("activity.stream-errors-are-generic")
+async def test_a_failure_while_streaming_shows_no_exception(world: World) -> None:
+    task_id, epoch = await talking(world)
+
+    async def damage() -> None:
+        await world.kernel.db.write(lambda tx: tx.run(Sql("update tasks set metadata = 'secret detail'")))
+        world.kernel.hub.publish("default", task_id, [])
+        await world.kernel.db.write(lambda tx: world.runlog.append(tx, "default", [ended], task_id=task_id))
+
+    ended = Draft("task_failed", "execution", "Failed.")
+    frames = await live(world, task_id, damage)
+    assert [f.event for f in frames if f.event in END] == ["error"]
+    assert frames[-1].data == {"error": sse.FAILED}
+    assert epoch == 1
+
+
+async def test_a_stream_of_an_unknown_or_foreign_task_is_404(world: World) -> None:
+    task_id, _ = await talking(world)
+    assert (await world.admin.get("/api/v1/tasks/nobody/stream")).status_code == 404
+    assert (await world.clients["OTHER"].get(f"/api/v1/tasks/{task_id}/stream")).status_code == 404
+
+
+@requirement("activity.stream-heartbeats")
+async def test_an_idle_stream_sends_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.01)
+    go_on = asyncio.Event()
+
+    async def frames() -> AsyncIterator[WebFrame]:
+        await go_on.wait()
+        yield WebFrame("complete", {}, "1")
+
+    chunks = sse.respond(frames(), StreamLimit(1), "k").body_iterator
+    first = await anext(aiter(chunks))
+    assert first == b": heartbeat\n\n"
+    go_on.set()
+    rest = [bytes(chunk) async for chunk in chunks]  # type: ignore[arg-type]
+    assert [f.event for f in parse(b"".join(rest).decode())] == ["complete"]
+
+
+async def test_a_key_has_only_so_many_streams_open() -> None:
+    async def frames() -> AsyncIterator[WebFrame]:
+        yield WebFrame("complete", {})
+
+    limit = StreamLimit(1)
+    first = sse.respond(frames(), limit, "k")
+    with pytest.raises(Exception, match="event streams open"):
+        sse.respond(frames(), limit, "k")
+    assert [chunk async for chunk in first.body_iterator]
+    assert [chunk async for chunk in sse.respond(frames(), limit, "k").body_iterator]
+
+
+def start(client: httpx.Client) -> tuple[str, str]:
+    """Register a worker and submit a task for it; answers both ids."""
+    made = client.post("/api/v1/registry/agents", json={"name": "ann", "capabilities": ["echo"]}).json()
+    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    return made["agent_id"], client.post("/api/v1/tasks", json=body).json()["task_id"]
+
+
+@requirement("activity.stream-reader-may-leave", "activity.stream-resumes")
+def test_the_work_goes_on_when_the_reader_leaves_and_the_reader_may_come_back(serve: Callable[..., Service]) -> None:
+    service = serve()
+    with service.client() as client:
+        agent, task_id = start(client)
+        claim = client.post(f"/api/v1/agents/{agent}/claims", json={}).json()["tasks"][0]
+        path = f"/api/v1/tasks/{task_id}"
+        client.post(f"{path}/tokens", json={"epoch": claim["epoch"], "tokens": ["a"]})
+        seen = ""
+        with client.stream("GET", f"{path}/stream") as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            for text in answer.iter_text():
+                seen += text
+                if "event: token" in seen:
+                    break
+        client.post(f"{path}/tokens", json={"epoch": claim["epoch"], "tokens": ["b"]})
+        last = parse(seen.rsplit("\n\n", 1)[0])[-1]
+        assert client.post(f"{path}/complete", json={"epoch": claim["epoch"], "result": "ab"}).status_code == 200
+        rest = parse(client.get(f"{path}/stream", headers={"Last-Event-ID": str(last.id)}).text)
+        assert [f.data["event_type"] for f in rest if f.event == "activity"] == ["task_completed", "learning_updated"]
+        assert [f.event for f in rest if f.event in END] == ["complete"]
+        assert client.get(path).json()["result"] == "ab"

@@ -1,0 +1,84 @@
+"""The builtin summarizer: through the API, and its rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.domains.execution.runtimes.builtin import INLINE_CHARACTERS
+from stentor.domains.execution.runtimes.summarizer import Stopped, split, summarize
+from tests.conftest import MakeWorld, World
+from tests.domains.streams import ended
+from tests.requirements import requirement
+
+TEXT = (
+    "Routers choose agents for tasks. The weather was fine on that day. Routers learn which agents finish tasks well. "
+    "Somebody had tea. Agents that finish tasks well are chosen by routers more often."
+)
+
+
+async def task_of(world: World, value: Any) -> dict[str, Any]:
+    return await ended(world, await world.submit(input=value, required_capabilities=["summarize"], type="summarize"))
+
+
+@requirement("execution.builtin-summarizer")
+@pytest.mark.parametrize("value", [TEXT, {"text": TEXT, "sentences": 3}, {"text": f"{TEXT} " * 60, "sentences": 2}])
+async def test_a_summary_is_made_of_the_texts_own_sentences_without_a_model(make_world: MakeWorld, value: Any) -> None:
+    world = await make_world(SERVICE_BUILTIN_AGENTS="true")
+    task = await task_of(world, value)
+    assert (task["status"], task["outcome_class"]) == ("completed", "success")
+    summary = task["result"]["summary"]
+    assert 0 < len(summary) < len(TEXT)
+    assert all(sentence in TEXT for sentence in split(summary))
+    assert 0 < task["result"]["coverage"] <= 1
+
+
+@pytest.mark.parametrize(
+    "value", ["", "  ", 7, None, [], {}, {"text": 1}, {"text": "x", "sentences": 0}, {"text": "x", "sentences": "2"}]
+)
+async def test_an_input_without_a_text_fails_the_task(make_world: MakeWorld, value: Any) -> None:
+    world = await make_world(SERVICE_BUILTIN_AGENTS="true")
+    task = await task_of(world, value)
+    assert (task["status"], task["error"]["code"], task["outcome_class"]) == (
+        "failed",
+        "INPUT_INVALID",
+        "agent_failure",
+    )
+
+
+@requirement("execution.cancel-reaches-runtime")
+async def test_a_cancel_stops_the_work_on_a_long_text(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_BUILTIN_AGENTS="true")
+    words = " ".join(f"word{i % 977}x{i % 31}" for i in range(400))
+    long = ". ".join(f"Sentence {'abc'[i % 3] * (i % 40 + 3)} {words[i : i + 200]}" for i in range(2000))
+    assert len(long) > INLINE_CHARACTERS
+    task_id = await world.submit(input={"text": long, "sentences": 50}, required_capabilities=["summarize"])
+    cancelled = await world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
+    assert cancelled.status_code == 200
+    task = await ended(world, task_id)
+    assert (task["status"], task["result"]) == ("cancelled", None)
+    assert world.kernel.dispatcher.running() == 0
+
+
+@given(st.text(max_size=400), st.integers(1, 10), st.sampled_from(["salience", "lead"]))
+def test_a_summary_has_at_most_so_many_sentences_all_of_them_in_their_order(text: str, count: int, method: str) -> None:
+    summary = summarize(text, count, method)
+    sentences = split(text)
+    assert len(summary.sentences) <= count
+    assert 0 <= summary.coverage <= 1
+    rest = iter(sentences)
+    assert all(sentence in rest for sentence in summary.sentences)
+
+
+def test_markup_and_code_are_no_sentences() -> None:
+    fenced = "```python\ncode. here.\n```"
+    text = f"# Title\n\nOne **bold** sentence. [Link](http://x) too.\n\n{fenced}\n\n| a | b |\n- item one\n"
+    assert split(text) == ["Title", "One bold sentence.", "Link too.", "item one"]
+
+
+def test_the_work_stops_when_nobody_waits() -> None:
+    with pytest.raises(Stopped):
+        summarize(TEXT, 2, stopped=lambda: True)

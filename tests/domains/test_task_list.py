@@ -1,0 +1,168 @@
+"""The list of tasks: filters, pages and totals, which are kept as counts and must agree with the rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from stentor.core.clock import HOUR
+from stentor.domains.tasks.model import STATUSES
+from tests.conftest import World
+from tests.requirements import requirement
+
+PATH = "/api/v1/tasks"
+
+
+async def page(world: World, **params: Any) -> dict[str, Any]:
+    answer = await world.admin.get(PATH, params=params)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def fill(world: World, count: int = 40) -> list[dict[str, Any]]:
+    """Tasks over many hours, in many states, of two agents; answers them newest first."""
+    agents = [await world.register(f"n{i}", capabilities=[f"c{i}"]) for i in range(2)]
+    made = []
+    for i in range(count):
+        agent = agents[i % 2]
+        task_id = await world.submit(required_capabilities=[f"c{i % 2}"], metadata={"priority": "high"})
+        made.append(task_id)
+        if i % 5 == 1:
+            await world.admin.post(f"{PATH}/{task_id}/cancel")
+        elif i % 5 == 2:
+            claim = await world.claim(agent)
+            await world.admin.post(f"{PATH}/{claim['task_id']}/complete", json={"epoch": claim["epoch"], "result": 1})
+        elif i % 5 == 3:
+            await world.claim(agent, lease_seconds=3600)
+        world.clock.advance(seconds=600)
+    return [await world.task(task_id) for task_id in reversed(made)]
+
+
+@requirement("tasks.list-fields", "tasks.list-filters")
+async def test_the_list_has_every_task_newest_first(world: World) -> None:
+    tasks = await fill(world, 12)
+    listed = await page(world)
+    assert [row["task_id"] for row in listed["tasks"]] == [task["task_id"] for task in tasks]
+    assert (listed["total"], listed["limit"], listed["offset"]) == (12, 100, 0)
+    assert set(listed["tasks"][0]) == {"task_id", "status", "assigned_agent", "type", "created_at", "completed_at"}
+    for row, task in zip(listed["tasks"], tasks, strict=True):
+        assert (row["status"], row["completed_at"]) == (task["status"], task["completion_time"])
+
+
+@requirement("tasks.list-filters", "tasks.list-fields")
+async def test_every_filter_narrows_the_rows_and_the_total_alike(world: World) -> None:
+    tasks = await fill(world)
+    agents = sorted({task["assigned_agent"] for task in tasks})
+    moments = [tasks[i]["created_at"] for i in (0, 3, 4, 17, 39)]
+    for status in (None, *STATUSES):
+        for agent in (None, *agents, "nobody"):
+            for after in (None, *moments, "2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z"):
+                wanted = [
+                    task["task_id"]
+                    for task in tasks
+                    if (status is None or task["status"] == status)
+                    and (agent is None or task["assigned_agent"] == agent)
+                    and (after is None or task["created_at"] > after)
+                ]
+                given = {"status": status, "agent_id": agent, "created_after": after}
+                found = await page(world, **{k: v for k, v in given.items() if v is not None})
+                assert [row["task_id"] for row in found["tasks"]] == wanted, given
+                assert found["total"] == len(wanted), given
+
+
+@requirement("tasks.list-next-cursor", "tasks.list-fields")
+@pytest.mark.parametrize("filters", [{}, {"status": "queued"}])
+async def test_following_the_cursor_yields_every_task_once(world: World, filters: dict[str, str]) -> None:
+    tasks = [task for task in await fill(world, 24) if not filters or task["status"] == "queued"]
+    seen: list[str] = []
+    url: str | None = str(world.admin.build_request("GET", PATH, params={**filters, "limit": 5}).url)
+    while url is not None:
+        answer = await world.admin.get(url)
+        body = answer.json()
+        assert body["total"] == len(tasks)
+        seen += [row["task_id"] for row in body["tasks"]]
+        url = answer.links["next"]["url"] if "next" in answer.links else None
+        assert (url is None) is (body["next_cursor"] is None)
+    assert seen == [task["task_id"] for task in tasks]
+
+
+@requirement("tasks.list-next-cursor")
+async def test_a_cursor_is_not_disturbed_by_newer_tasks_or_equal_times(world: World) -> None:
+    await world.register()
+    made = [await world.submit() for _ in range(9)]  # all at the same moment
+    first = await page(world, limit=4)
+    await world.submit()
+    rest = await page(world, limit=5, cursor=first["next_cursor"])
+    seen = [row["task_id"] for row in first["tasks"] + rest["tasks"]]
+    assert sorted(seen) == sorted(made)
+
+
+@requirement("tasks.list-next-cursor")
+async def test_a_page_that_is_not_full_has_no_successor(world: World) -> None:
+    await world.register()
+    for _ in range(4):
+        await world.submit()
+    assert (await page(world, limit=5))["next_cursor"] is None
+    first = await page(world, limit=3)
+    assert (await page(world, limit=3, cursor=first["next_cursor"]))["next_cursor"] is None
+
+
+async def test_an_offset_skips_rows(world: World) -> None:
+    await world.register()
+    made = [await world.submit() for _ in range(5)]
+    listed = await page(world, offset=2, limit=2)
+    assert [row["task_id"] for row in listed["tasks"]] == sorted(made, reverse=True)[2:4]
+    assert (listed["total"], listed["offset"]) == (5, 2)
+
+
+@requirement("tasks.list-limit")
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "ten", "1.5", ""])
+async def test_a_limit_out_of_range_is_refused(world: World, limit: str) -> None:
+    answer = await world.admin.get(PATH, params={"limit": limit})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
+@requirement("tasks.list-limit")
+async def test_limits_up_to_a_thousand_are_taken(world: World) -> None:
+    for limit in (1, 1000):
+        assert (await page(world, limit=limit))["limit"] == limit
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"status": "pending"}, {"created_after": "yesterday"}, {"created_after": "2026-01-01T00:00:00"}, {"cursor": "x"}],
+    ids=str,
+)
+async def test_filters_that_cannot_be_read_are_refused(world: World, params: dict[str, str]) -> None:
+    assert (await world.admin.get(PATH, params=params)).status_code == 400
+
+
+@requirement("tasks.list-fields")
+async def test_totals_agree_with_the_rows_after_every_kind_of_move(world: World) -> None:
+    agent = await world.register()
+    human = await world.register("hugo", capabilities=["think"], trust_tier="human")
+    failed = await world.do(agent, ok=False)
+    await world.admin.post(f"{PATH}/{failed}/retry")
+    for verb in ("approve", "reject", "cancel"):
+        task_id = await world.submit(required_capabilities=["think"])
+        await world.admin.post(f"{PATH}/{task_id}/{verb}")
+    await world.claim(agent)
+    world.clock.advance(seconds=HOUR // 1_000_000)
+    await world.kernel.reconciler.tick(0)
+    await world.submit()
+    await world.admin.post(f"/api/v1/registry/agents/{human}/suspend", json={"reason": "ill"})
+    await world.admin.post(PATH, json={"type": "x", "input": 1, "required_capabilities": ["think"]})
+    rows = (await page(world))["tasks"]
+    for status, count in Counter(row["status"] for row in rows).items():
+        assert (await page(world, status=status, limit=1))["total"] == count
+    for who in (agent, human):
+        assert (await page(world, agent_id=who))["total"] == sum(row["assigned_agent"] == who for row in rows)
+    assert (await page(world, limit=1))["total"] == len(rows)
+
+
+async def test_no_other_tenants_tasks_are_listed(world: World) -> None:
+    await world.register()
+    await world.submit()
+    assert (await world.clients["OTHER"].get(PATH)).json()["total"] == 0

@@ -1,0 +1,222 @@
+"""Workers: claim, heartbeat, tokens, complete and fail, each fenced by the epoch of the claim."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stentor.core.clock import SECOND, iso
+from tests.conftest import World
+from tests.domains.streams import watch, watched
+from tests.requirements import requirement
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+async def claims(world: World, agent: str, key: str = "ADMIN", **fields: Any) -> Any:
+    return await world.clients[key].post(f"/api/v1/agents/{agent}/claims", json=fields)
+
+
+async def tell(world: World, task_id: str, verb: str, key: str = "ADMIN", **body: Any) -> Any:
+    return await world.clients[key].post(f"/api/v1/tasks/{task_id}/{verb}", json=body)
+
+
+def reports(epoch: int) -> list[tuple[str, dict[str, Any]]]:
+    """Every call that a worker makes about a task it holds."""
+    return [
+        ("heartbeat", {"epoch": epoch}),
+        ("tokens", {"epoch": epoch, "tokens": ["x"]}),
+        ("complete", {"epoch": epoch, "result": 1}),
+        ("fail", {"epoch": epoch, "error": {"message": "no"}}),
+    ]
+
+
+@requirement("execution.claim-answer", "execution.idempotency-key-to-agent")
+async def test_a_claim_hands_over_the_task_with_what_its_agent_needs(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(input={"a": 1}, timeout_seconds=77)
+    claim = await world.claim(agent, lease_seconds=10)
+    assert (claim["task_id"], claim["epoch"], claim["type"], claim["input"]) == (task_id, 1, "echo", {"a": 1})
+    assert (claim["timeout_seconds"], claim["idempotency_key"]) == (77, f"{task_id}:1")
+    assert claim["lease_until"] == iso(world.clock.now() + 10 * SECOND)
+    assert (await world.task(task_id))["status"] == "executing"
+    assert (await claims(world, agent)).json() == {"tasks": []}
+
+
+@requirement("execution.claim-answer")
+async def test_a_claim_takes_at_most_max_and_none_twice(world: World) -> None:
+    agent = await world.register()
+    made = [await world.submit() for _ in range(5)]
+    answers = await asyncio.gather(*(claims(world, agent, max=2) for _ in range(4)))
+    taken = [[task["task_id"] for task in answer.json()["tasks"]] for answer in answers]
+    assert sorted(len(part) for part in taken) == [0, 1, 2, 2]
+    assert sorted(task for part in taken for task in part) == sorted(made)
+
+
+@requirement("execution.priority-order")
+async def test_tasks_come_by_priority_and_then_in_the_order_of_submission(world: World) -> None:
+    agent = await world.register()
+    made = {}
+    for i, priority in enumerate(["low", "normal", "high", "low", "high", None]):
+        made[await world.submit(metadata={"priority": priority} if priority else {})] = (priority, i)
+        world.clock.advance(seconds=1)
+    taken = [task["task_id"] for task in (await claims(world, agent, max=10)).json()["tasks"]]
+    assert [made[task_id][1] for task_id in taken] == [2, 4, 1, 5, 0, 3]
+
+
+@requirement("execution.claim-long-poll")
+async def test_a_waiting_claim_answers_as_soon_as_work_is_there(world: World) -> None:
+    agent = await world.register()
+    waiting = asyncio.create_task(claims(world, agent, wait_seconds=60))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    task_id = await world.submit()
+    answer = await asyncio.wait_for(waiting, 20)
+    assert [task["task_id"] for task in answer.json()["tasks"]] == [task_id]
+
+
+@requirement("execution.claim-long-poll")
+async def test_a_claim_without_work_answers_an_empty_array_after_its_wait(world: World) -> None:
+    agent = await world.register()
+    answer = await claims(world, agent, wait_seconds=0.05)
+    assert (answer.status_code, answer.json()) == (200, {"tasks": []})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"max": 0}, {"max": 101}, {"wait_seconds": 61}, {"wait_seconds": -1}, {"lease_seconds": 0}, {"who": 1}],
+    ids=str,
+)
+async def test_a_claim_out_of_range_is_refused(world: World, fields: dict[str, Any]) -> None:
+    assert (await claims(world, await world.register(), **fields)).status_code == 400
+
+
+async def test_only_a_known_worker_claims(world: World) -> None:
+    assert (await claims(world, NOBODY)).status_code == 404
+    builtin = await world.register(runtime={"kind": "builtin", "name": "summarizer"})
+    assert (await claims(world, builtin)).status_code == 409
+
+
+@requirement("execution.heartbeat-extends-lease")
+async def test_a_heartbeat_moves_the_end_of_the_lease(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    epoch = (await world.claim(agent, lease_seconds=10))["epoch"]
+    for _ in range(5):
+        world.clock.advance(seconds=8)
+        renewed = await tell(world, task_id, "heartbeat", epoch=epoch, lease_seconds=10)
+        assert renewed.json()["lease_until"] == iso(world.clock.now() + 10 * SECOND)
+        await world.kernel.reconciler.tick(0)
+    assert (await world.task(task_id))["status"] == "executing"
+
+
+@requirement("execution.tokens")
+async def test_tokens_reach_the_readers_of_the_stream(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    epoch = (await world.claim(agent))["epoch"]
+    reading = asyncio.create_task(watch(world, task_id))
+    answer = await tell(world, task_id, "tokens", epoch=epoch, tokens=["one ", "two"])
+    assert (answer.json()["task_id"], answer.json()["accepted"]) == (task_id, 2)
+    await tell(world, task_id, "tokens", epoch=epoch, tokens=[" three"])
+    await watched(world)
+    await tell(world, task_id, "complete", epoch=epoch, result="one two three")
+    frames = await reading
+    assert "".join(f.data["text"] for f in frames if f.event == "token") == "one two three"
+
+
+@requirement("execution.complete-and-fail")
+async def test_complete_and_fail_end_the_task_with_what_they_bring(world: World) -> None:
+    agent = await world.register()
+    done = await world.submit()
+    epoch = (await world.claim(agent))["epoch"]
+    world.clock.advance(seconds=1.5)
+    ended = (await tell(world, done, "complete", epoch=epoch, result={"x": 1}, performance=0.5)).json()
+    assert ended == {"task_id": done, "status": "completed", "outcome_class": "success", "duration_ms": 1500}
+    assert (await world.task(done))["result"] == {"x": 1}
+    failed = await world.submit()
+    epoch = (await world.claim(agent))["epoch"]
+    error = {"message": "it broke", "code": "BROKE"}
+    ended = (await tell(world, failed, "fail", epoch=epoch, error=error)).json()
+    assert (ended["status"], ended["outcome_class"]) == ("failed", "agent_failure")
+    task = await world.task(failed)
+    assert (task["error"], task["result"]) == (error, None)
+
+
+@requirement("execution.complete-and-fail")
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("complete", {}),
+        ("complete", {"result": 1, "performance": 0}),
+        ("complete", {"result": 1, "performance": 1.1}),
+        ("fail", {"error": {}}),
+        ("fail", {"error": {"message": ""}}),
+        ("fail", {"error": {"message": "x"}, "outcome_class": "timeout"}),
+    ],
+    ids=str,
+)
+async def test_a_report_of_another_shape_is_refused(world: World, verb: str, body: dict[str, Any]) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    epoch = (await world.claim(agent))["epoch"]
+    assert (await tell(world, task_id, verb, epoch=epoch, **body)).status_code == 400
+    assert (await world.task(task_id))["status"] == "executing"
+
+
+@requirement("execution.stale-epoch-409", "execution.lost-lease")
+async def test_an_epoch_that_is_not_the_tasks_current_one_changes_nothing(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    stale = (await world.claim(agent, lease_seconds=5))["epoch"]
+    world.clock.advance(seconds=6)
+    await world.kernel.reconciler.tick(0)
+    current = (await world.claim(agent))["epoch"]
+    assert current == stale + 1
+    before = await world.task(task_id), await world.events(task_id)
+    for epoch in (stale, current + 1):
+        for verb, body in reports(epoch):
+            answer = await tell(world, task_id, verb, **body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "LEASE_LOST"), verb
+    assert (await world.task(task_id), await world.events(task_id)) == before
+    assert (await tell(world, task_id, "complete", epoch=current, result=1)).status_code == 200
+
+
+@requirement("execution.agent-key-bound-to-agent")
+async def test_an_agents_key_claims_and_reports_only_for_its_own_agent(world: World) -> None:
+    own = await world.register("bob", capabilities=["own"], key_name="BOB")
+    other = await world.register("ann")
+    refused = await claims(world, other, "BOB")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "FORBIDDEN")
+    task_id = await world.submit()
+    epoch = (await world.claim(other))["epoch"]
+    for verb, body in reports(epoch):
+        answer = await tell(world, task_id, verb, "BOB", **body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "FORBIDDEN"), verb
+    assert (await world.task(task_id))["status"] == "executing"
+    mine = await world.submit(required_capabilities=["own"])
+    (claim,) = (await claims(world, own, "BOB")).json()["tasks"]
+    assert claim["task_id"] == mine
+    assert (await tell(world, mine, "complete", "BOB", epoch=claim["epoch"], result=1)).status_code == 200
+
+
+async def test_no_key_reports_on_a_task_of_another_tenant(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    epoch = (await world.claim(agent))["epoch"]
+    for verb, body in reports(epoch):
+        assert (await tell(world, task_id, verb, "OTHER", **body)).status_code == 404
+    assert (await claims(world, agent, "OTHER")).status_code == 404
+
+
+@requirement("activity.log-is-fail-closed")
+async def test_a_claim_that_cannot_be_recorded_leaves_the_task_waiting(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    world.runlog.broken = True
+    assert (await claims(world, agent)).status_code == 503
+    world.runlog.broken = False
+    assert (await world.task(task_id))["status"] == "queued"
+    assert (await world.claim(agent))["task_id"] == task_id

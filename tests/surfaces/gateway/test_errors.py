@@ -1,0 +1,179 @@
+"""How errors look: the envelope, problem+json, the request id, and nothing of the inside."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import World
+from tests.requirements import requirement
+from tests.surfaces.gateway.operations import PROTECTED
+from tests.surfaces.gateway.small import LEAK, RAISED, build, client
+
+PROBLEM = {"Accept": "application/problem+json, application/json;q=0.5"}
+
+
+async def raised(what: str, **headers: str) -> httpx.Response:
+    async with client(build()) as http:
+        return await http.get(f"/api/v1/raise/{what}", headers=headers)
+
+
+@requirement("http.error-envelope")
+async def test_an_error_is_an_envelope_with_code_message_details_and_request_id() -> None:
+    answer = await raised("conflict")
+    assert (answer.status_code, answer.headers["content-type"]) == (409, "application/json")
+    assert answer.json() == {
+        "error": {
+            "code": "CONFLICT",
+            "message": "It has ended.",
+            "details": {"status": "completed"},
+            "request_id": answer.headers["X-Request-Id"],
+        }
+    }
+
+
+@requirement("http.error-problem-json")
+async def test_a_caller_that_accepts_problems_gets_one_with_the_same_code() -> None:
+    answer = await raised("conflict", **PROBLEM)
+    assert (answer.status_code, answer.headers["content-type"]) == (409, "application/problem+json")
+    assert answer.json() == {
+        "type": "about:blank",
+        "title": "Conflict",
+        "status": 409,
+        "detail": "It has ended.",
+        "code": "CONFLICT",
+        "details": {"status": "completed"},
+        "request_id": answer.headers["X-Request-Id"],
+    }
+
+
+@requirement("http.error-problem-json")
+async def test_every_kind_of_error_can_be_a_problem(world: World) -> None:
+    asked: list[tuple[str, str, dict[str, Any], str]] = [
+        ("POST", "/api/v1/tasks", {"content": b"{"}, "INVALID_REQUEST"),
+        ("POST", "/api/v1/tasks", {"json": {}}, "INVALID_REQUEST"),
+        ("POST", "/api/v1/tasks", {"content": b" " * 10_000_001}, "PAYLOAD_TOO_LARGE"),
+        ("GET", "/api/v1/tasks/none", {}, "NOT_FOUND"),
+        ("GET", "/api/v1/nothing", {}, "NOT_FOUND"),
+        ("PUT", "/api/v1/tasks", {}, "METHOD_NOT_ALLOWED"),
+        ("GET", "/api/v1/llm/models", {}, "NOT_IMPLEMENTED"),
+    ]
+    for method, path, options, code in asked:
+        plain = await world.admin.request(method, path, **options)
+        problem = await world.admin.request(method, path, headers=PROBLEM, **options)
+        assert problem.headers["content-type"] == "application/problem+json"
+        body, error = problem.json(), plain.json()["error"]
+        assert (body["status"], body["code"]) == (problem.status_code, code)
+        assert (error["code"], error["message"]) == (code, body["detail"])
+        assert body["request_id"] == problem.headers["X-Request-Id"]
+
+
+@requirement("http.error-codes")
+@pytest.mark.parametrize(
+    ("what", "status", "code"),
+    [("conflict", 409, "CONFLICT"), ("unavailable", 503, "SERVICE_UNAVAILABLE"), ("timeout", 504, "TIMEOUT")],
+)
+async def test_the_common_codes_have_the_status_of_the_contract(what: str, status: int, code: str) -> None:
+    answer = await raised(what)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert ("Retry-After" in answer.headers) is (status == 503)
+
+
+@requirement("http.error-codes")
+async def test_requests_that_are_wrong_have_the_codes_of_the_contract(world: World) -> None:
+    asked = {
+        (400, "INVALID_REQUEST"): await world.admin.post("/api/v1/tasks", json={}),
+        (403, "FORBIDDEN"): await world.clients["READER"].post("/api/v1/tasks", json={}),
+        (404, "NOT_FOUND"): await world.admin.get("/api/v1/tasks/none"),
+    }
+    for (status, code), answer in asked.items():
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (status, code)
+        assert error["request_id"] == answer.headers["X-Request-Id"]
+
+
+@requirement("http.no-raw-exceptions")
+@pytest.mark.parametrize("what", [name for name, error in RAISED.items() if LEAK in str(error)])
+@pytest.mark.parametrize("accept", ["application/json", "application/problem+json"])
+async def test_an_unexpected_failure_shows_nothing_of_the_exception(what: str, accept: str) -> None:
+    answer = await raised(what, Accept=accept)
+    body = answer.json()
+    assert (answer.status_code, answer.headers["content-type"]) == (500, accept)
+    assert body.get("error", body)["code"] == "INTERNAL_ERROR"
+    for part in ("hunter2", "secret.py", "Traceback", "Error(", "stentor/"):
+        assert part not in answer.text
+    assert body.get("error", body)["request_id"] == answer.headers["X-Request-Id"]
+
+
+async def test_the_reason_of_an_unexpected_failure_is_in_the_log_under_the_request_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answer = await raised("exception")
+    (record,) = [r for r in caplog.records if r.exc_info]
+    assert answer.headers["X-Request-Id"] in record.getMessage()
+    assert LEAK in str(record.exc_info)
+
+
+async def test_an_answer_that_fails_halfway_is_cut_and_not_ended(caplog: pytest.LogCaptureFixture) -> None:
+    async with client(build()) as http:
+        with pytest.raises(RuntimeError, match="hunter2"):
+            await http.get("/api/v1/half")
+    assert "failed (request_id" in caplog.text
+
+
+@requirement("http.request-id-always")
+async def test_every_answer_has_a_request_id_of_its_own(world: World) -> None:
+    seen = set()
+    for key, path in [("ADMIN", "/health"), ("ADMIN", "/api/v1/tasks"), ("READER", "/api/v1/registry/agents")]:
+        for client_ in (world.clients[key], httpx.AsyncClient(transport=world.admin._transport, base_url="http://t")):
+            answer = await client_.get(path)
+            seen.add(uuid.UUID(answer.headers["X-Request-Id"]))
+    assert len(seen) == 6
+
+
+@requirement("http.request-id-always")
+async def test_the_callers_own_request_id_is_kept(world: World) -> None:
+    for given in ("a", "req-1_2.3:4", "x" * 128):
+        for path in ("/health", "/api/v1/tasks", "/api/v1/tasks/none", "/api/v1/nothing"):
+            answer = await world.admin.get(path, headers={"X-Request-Id": given})
+            assert answer.headers["X-Request-Id"] == given
+            if answer.status_code >= 400:
+                assert answer.json()["error"]["request_id"] == given
+
+
+@requirement("http.request-id-always")
+async def test_a_request_id_that_could_do_harm_is_replaced(world: World) -> None:
+    for given in (b"", b"x" * 129, b"a b", b"<script>", b"a\r\nSet-Cookie: x", b"\xff", b"a\n", b'"'):
+        answer = await world.admin.get("/api/v1/tasks/none", headers=[(b"X-Request-Id", given)])
+        made = answer.headers["X-Request-Id"]
+        assert made.encode() != given
+        assert uuid.UUID(made)
+        assert answer.json()["error"]["request_id"] == made
+        assert "set-cookie" not in answer.headers
+
+
+@requirement("http.error-envelope")
+async def test_an_unknown_path_is_404_and_says_which(world: World) -> None:
+    for path in ("/", "/api/v1/nothing", "/api/v2/tasks", "/api/v1/tasks/", "/api/v1/tasks/a/b/c", "/docs", "/redoc"):
+        answer = await world.admin.get(path)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (404, "NOT_FOUND")
+        assert f"GET {path}" in error["message"]
+
+
+@requirement("http.error-envelope")
+async def test_a_method_that_a_path_does_not_have_is_405_and_names_those_it_has(world: World) -> None:
+    paths: dict[str, set[str]] = {}
+    for operation in PROTECTED:
+        paths.setdefault(operation.url(), set()).add(operation.method)
+    for path, has in paths.items():
+        for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - has:
+            answer = await world.admin.request(method, path)
+            if answer.status_code == 405:  # another path of the same form may have it
+                assert answer.json()["error"]["code"] == "METHOD_NOT_ALLOWED"
+                assert set(answer.headers["Allow"].split(", ")) == has
+            else:
+                assert path.startswith("/api/v1/trust/"), f"{method} {path}"

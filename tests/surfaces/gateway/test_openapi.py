@@ -1,0 +1,63 @@
+"""The description that the gateway serves of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import World
+from tests.requirements import requirement
+from tests.surfaces.gateway.operations import DOCUMENT, OPERATIONS, WITH_BODY, Operation, body_schema, resolve
+
+
+@requirement("http.openapi-served")
+async def test_the_openapi_is_served_without_a_key_and_is_the_one_in_the_docs(world: World) -> None:
+    del world.admin.headers["X-API-Key"]
+    answer = await world.admin.get("/openapi.json")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json() == DOCUMENT
+    assert DOCUMENT["openapi"].startswith("3.1.")
+
+
+@requirement("http.openapi-served")
+def test_every_operation_has_a_summary_a_description_and_a_permission() -> None:
+    ids = [o.spec["operationId"] for o in OPERATIONS]
+    assert len(ids) == len(set(ids))
+    for operation in OPERATIONS:
+        assert operation.spec["summary"], operation
+        assert operation.spec["description"].endswith("."), operation
+        assert operation.permission in ("public", "read", "write", "delete", "admin"), operation
+
+
+def test_every_protected_operation_names_both_ways_to_send_a_key() -> None:
+    schemes = DOCUMENT["components"]["securitySchemes"]
+    for operation in OPERATIONS:
+        used = [name for way in operation.spec.get("security", []) for name in way]
+        assert used == ([] if operation.public else ["bearer", "key"]), operation
+        assert set(used) <= set(schemes)
+
+
+def test_every_request_body_has_an_example_with_known_fields_only() -> None:
+    for operation in WITH_BODY:
+        schema = body_schema(operation)
+        assert schema["additionalProperties"] is False, operation
+        assert set(operation.example) <= set(schema["properties"]), operation
+        assert set(operation.example) >= set(schema.get("required", [])), operation
+
+
+async def test_every_example_is_accepted_as_well_formed(world: World) -> None:
+    for operation in WITH_BODY:
+        answer = await world.admin.request(operation.method, operation.url(), json=operation.example)
+        assert answer.status_code not in (400, 422) or "ROUTING" in answer.text, f"{operation}: {answer.text}"
+
+
+@requirement("http.error-envelope")
+@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+def test_every_documented_error_has_a_body_of_the_contract(operation: Operation) -> None:
+    titles = {"401": "KeyRefused", "429": "Throttled"}
+    for status, answer in operation.spec["responses"].items():
+        if status[0] in "45" and not operation.path.startswith("/api/v1/health"):
+            schema: dict[str, Any] = resolve(answer["content"]["application/json"]["schema"])
+            assert schema["title"] == titles.get(status, "ErrorAnswer")
+            assert ("application/problem+json" in answer["content"]) is (status not in titles)

@@ -1,0 +1,160 @@
+"""The fixed window per key, on a clock that the tests move."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from stentor.web.gate import RateLimit
+from tests.conftest import MakeWorld
+from tests.requirements import requirement
+from tests.surfaces.gateway.small import build, client
+
+THINGS, HEALTH = "/api/v1/things", "/health"
+START = 1_800_000_000.25
+
+
+class Seconds:
+    """A clock of whole and part seconds."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def seconds() -> Seconds:
+    return Seconds()
+
+
+async def statuses(app: ASGIApp, times: int, path: str = THINGS, key: str = "key-one") -> list[int]:
+    async with client(app, key) as http:
+        return [(await http.get(path)).status_code for _ in range(times)]
+
+
+def used_up(codes: Iterable[int]) -> tuple[int, int]:
+    codes = list(codes)
+    return codes.count(200), codes.count(429)
+
+
+@requirement("http.rate-limit-window")
+async def test_a_hundred_requests_a_minute_pass_and_the_next_does_not(seconds: Seconds) -> None:
+    app = build(RateLimit(100, seconds))
+    codes = await statuses(app, 105)
+    assert codes == [200] * 100 + [429] * 5
+    seconds.now += 59.9
+    assert await statuses(app, 1) == [429], "no burst, and no sliding"
+    seconds.now += 0.2
+    assert used_up(await statuses(app, 101)) == (100, 1)
+
+
+@requirement("http.rate-limit-window")
+async def test_the_window_is_fixed_and_begins_with_its_first_request(seconds: Seconds) -> None:
+    app = build(RateLimit(2, seconds))
+    assert await statuses(app, 1) == [200]
+    seconds.now += 59
+    assert await statuses(app, 2) == [200, 429]
+    seconds.now += 1
+    assert await statuses(app, 3) == [200, 200, 429]
+
+
+@requirement("http.rate-limit-headers")
+async def test_a_counted_answer_says_what_is_left_and_until_when(seconds: Seconds) -> None:
+    async with client(build(RateLimit(3, seconds))) as http:
+        await http.get(THINGS)
+        seconds.now += 20
+        headers = (await http.get("/api/v1/nothing")).headers
+    assert headers["X-RateLimit-Limit"] == "3"
+    assert headers["X-RateLimit-Remaining"] == "1"
+    assert headers["X-RateLimit-Reset"] == str(int(START) + 61), "the second in which the window has ended"
+    assert headers["RateLimit-Policy"] == '"default";q=3;w=60'
+    assert headers["RateLimit"] == '"default";r=1;t=40'
+    assert "Retry-After" not in headers
+
+
+@requirement("http.rate-limit-429-body", "http.rate-limit-headers")
+async def test_429_has_its_own_body_and_says_when_to_come_back(seconds: Seconds) -> None:
+    async with client(build(RateLimit(1, seconds))) as http:
+        await http.get(THINGS)
+        seconds.now += 12.5
+        answer = await http.get(THINGS, headers={"Accept": "application/problem+json"})
+    body = answer.json()
+    assert (answer.status_code, answer.headers["content-type"]) == (429, "application/json")
+    assert set(body) == {"success", "code", "error", "message"}
+    assert (body["success"], body["code"]) == (False, "RATE_LIMITED")
+    assert answer.headers["Retry-After"] == "48"
+    assert answer.headers["X-RateLimit-Remaining"] == "0"
+    assert re.fullmatch(r'"default";r=0;t=48', answer.headers["RateLimit"])
+    assert answer.headers["X-Request-Id"]
+
+
+@requirement("http.rate-limit-429-body")
+async def test_a_key_with_too_many_streams_gets_the_same_429() -> None:
+    async with client(build()) as http:
+        answer = await http.get("/api/v1/raise/throttled")
+    assert answer.status_code == 429
+    assert set(answer.json()) == {"success", "code", "error", "message"}
+    assert answer.headers["Retry-After"] == "1"
+
+
+@requirement("http.rate-limit-exempts-health")
+async def test_health_is_never_limited_and_does_not_count(seconds: Seconds) -> None:
+    app = build(RateLimit(2, seconds))
+    assert await statuses(app, 5, HEALTH) == [200] * 5
+    assert await statuses(app, 3) == [200, 200, 429]
+    async with client(app) as http:
+        answer = await http.get(HEALTH)
+    assert answer.status_code == 200
+    assert "X-RateLimit-Limit" not in answer.headers
+
+
+@requirement("http.rate-limit-per-key-after-auth")
+async def test_each_key_has_a_budget_of_its_own(seconds: Seconds) -> None:
+    app = build(RateLimit(2, seconds))
+    assert await statuses(app, 3) == [200, 200, 429]
+    assert await statuses(app, 3, key="key-two") == [200, 200, 429]
+
+
+@requirement("http.rate-limit-per-key-after-auth")
+async def test_refused_credentials_count_for_nobody(seconds: Seconds) -> None:
+    app = build(RateLimit(2, seconds))
+    assert await statuses(app, 5, key="wrong") == [401] * 5
+    assert await statuses(app, 5, key="") == [401] * 5
+    assert await statuses(app, 3) == [200, 200, 429]
+
+
+@requirement("http.rate-limit-per-key-after-auth")
+async def test_whoever_is_known_is_counted_even_where_nothing_is_found(seconds: Seconds) -> None:
+    app = build(RateLimit(2, seconds))
+    assert await statuses(app, 3, "/api/v1/nothing") == [404, 404, 429]
+
+
+@requirement("http.rate-limit-per-key-after-auth")
+async def test_a_new_process_counts_from_nothing_and_two_share_no_budget(seconds: Seconds) -> None:
+    one, two = build(RateLimit(1, seconds)), build(RateLimit(1, seconds))
+    assert [await statuses(app, 2) for app in (one, two)] == [[200, 429]] * 2
+
+
+@requirement("http.rate-limit-setting")
+async def test_the_setting_is_the_size_of_the_window(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_RATE_LIMIT_PER_MINUTE="3")
+    answers = [await world.clients["READER"].get("/api/v1/tasks") for _ in range(4)]
+    assert [a.status_code for a in answers] == [200, 200, 200, 429]
+    assert {a.headers["X-RateLimit-Limit"] for a in answers} == {"3"}
+    assert (await world.admin.get("/api/v1/tasks")).status_code == 200, "another key"
+    assert (await world.clients["READER"].get("/api/v1/health/detailed")).status_code == 200
+
+
+@requirement("http.rate-limit-setting")
+async def test_0_switches_the_limit_off(seconds: Seconds) -> None:
+    app = build(RateLimit(0, seconds))
+    assert await statuses(app, 150) == [200] * 150
+    async with client(app) as http:
+        headers: httpx.Headers = (await http.get(THINGS)).headers
+    assert not [name for name in headers if "ratelimit" in name.lower()]

@@ -1,0 +1,94 @@
+"""Another tenant's records look like records that do not exist, on every route with an id."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from tests.conftest import World
+from tests.requirements import requirement
+from tests.surfaces.gateway.operations import PROTECTED, UNKNOWN, Operation
+
+WITH_ID = [o for o in PROTECTED if o.path_parameters or o.query]
+VARIES = re.compile(r'"(request_id|[a-z_]+_at|timestamp|lastUpdated)":"[^"]*"')
+
+
+async def theirs(world: World) -> dict[str, str]:
+    """An agent, a running task and a trusted entity of the other tenant, by the name of the path parameter."""
+    other = world.clients["OTHER"]
+    agent = (await other.post("/api/v1/registry/agents", json={"name": "eve", "capabilities": ["echo"]})).json()
+    body = {"type": "echo", "input": "hers", "required_capabilities": ["echo"]}
+    task = (await other.post("/api/v1/tasks", json=body)).json()
+    claimed = await other.post(f"/api/v1/agents/{agent['agent_id']}/claims", json={})
+    assert claimed.json()["tasks"][0]["epoch"] == 1
+    put = await other.put(f"/api/v1/trust/{agent['agent_id']}", json={"score": 0.9})
+    assert put.status_code == 200
+    return {"agent_id": agent["agent_id"], "task_id": task["task_id"], "entityId": agent["agent_id"]}
+
+
+async def ask(client: httpx.AsyncClient, operation: Operation, record_id: str) -> tuple[int, str]:
+    """Status and body, without what differs from one request to the next."""
+    body = operation.example if operation.has_body else None
+    query = dict.fromkeys(operation.query, record_id)
+    answer = await client.request(operation.method, operation.url(record_id), params=query, json=body)
+    return answer.status_code, VARIES.sub(r'"\1":""', answer.text.replace(record_id, "ID"))
+
+
+async def state(world: World, ids: dict[str, str]) -> list[Any]:
+    paths = (f"tasks/{ids['task_id']}", f"registry/agents/{ids['agent_id']}", f"trust/{ids['entityId']}")
+    return [(await world.clients["OTHER"].get(f"/api/v1/{path}")).json() for path in paths]
+
+
+@requirement("http.foreign-tenant-looks-unknown")
+async def test_a_foreign_id_answers_exactly_like_an_unknown_one(world: World) -> None:
+    ids = await theirs(world)
+    before = await state(world, ids)
+    seen = set()
+    for operation in WITH_ID:
+        (name,) = operation.path_parameters or operation.query
+        foreign = await ask(world.admin, operation, ids[name])
+        assert foreign == await ask(world.admin, operation, UNKNOWN), operation
+        # An entity needs no record: trust in it can be set and moved, each tenant its own.
+        writes_trust = name == "entityId" and operation.method != "GET" and "can-perform" not in operation.path
+        if not writes_trust:
+            seen.add(foreign[0])
+    assert seen <= {404, 200}
+    assert await state(world, ids) == before
+
+
+@requirement("http.foreign-tenant-looks-unknown")
+async def test_every_route_with_the_id_of_a_task_or_agent_is_404_for_a_foreign_one(world: World) -> None:
+    ids = await theirs(world)
+    for operation in WITH_ID:
+        (name,) = operation.path_parameters or operation.query
+        if name != "entityId":
+            status, body = await ask(world.admin, operation, ids[name])
+            assert (status, json.loads(body)["error"]["code"]) == (404, "NOT_FOUND"), operation
+
+
+@requirement("http.foreign-tenant-looks-unknown")
+async def test_lists_reports_and_preferences_show_nothing_of_another_tenant(world: World) -> None:
+    ids = await theirs(world)
+    counts: list[tuple[str, Callable[[Any], Any]]] = [
+        ("tasks", lambda b: b["total"]),
+        (f"tasks?agent_id={ids['agent_id']}", lambda b: b["total"]),
+        ("registry/agents", lambda b: b["total"]),
+        ("registry/agents?capability=echo", lambda b: b["total"]),
+        ("trust/report", lambda b: b["data"]["totalEntities"]),
+        ("trust/hebbian/weights", lambda b: len(b["data"]["weights"])),
+        ("hebbian/connections", lambda b: b["total"]),
+    ]
+    for path, count in counts:
+        assert count((await world.admin.get(f"/api/v1/{path}")).json()) == 0, path
+    await world.register()
+    denied = []
+    for preferred in (ids["agent_id"], UNKNOWN):
+        body = {"type": "echo", "input": 1, "required_capabilities": ["echo"], "agent_preference": preferred}
+        answer = await world.admin.post("/api/v1/tasks", json=body)
+        denied.append((answer.status_code, answer.json()["error"]["code"]))
+    assert denied[0] == denied[1]
+    assert denied[0][0] >= 400

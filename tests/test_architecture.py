@@ -1,0 +1,50 @@
+"""The code keeps to its own rules: lint, format, types, layers, and sizes."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+LINT_IMPORTS = str(Path(sysconfig.get_path("scripts")) / "lint-imports")
+CHECKS = {
+    "ruff": [sys.executable, "-m", "ruff", "check", "--no-cache", "."],
+    "format": [sys.executable, "-m", "ruff", "format", "--no-cache", "--check", "."],
+    "mypy": [sys.executable, "-m", "mypy"],
+    "imports": [LINT_IMPORTS, "--no-cache"],
+}
+MEDIAN_FUNCTION, MEDIAN_FILE, LONGEST_FILE = 10, 120, 450
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("command", CHECKS.values(), ids=CHECKS)
+def test_the_code_passes(command: list[str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def lengths_of_functions() -> list[int]:
+    """Lines of every function and method, from `def` to its last line."""
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.append((node.end_lineno or node.lineno) - node.lineno + 1)
+    return found
+
+
+def test_functions_are_short() -> None:
+    assert median(lengths_of_functions()) <= MEDIAN_FUNCTION
+
+
+def test_files_are_short() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in SOURCES}
+    assert median(lines.values()) <= MEDIAN_FILE
+    assert [path.name for path, count in lines.items() if count > LONGEST_FILE] == []

@@ -1,0 +1,56 @@
+"""The manifest and the tests agree: every rule that is built has a test, and no test names another."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.requirements import load
+
+TESTS = Path(__file__).parent
+STEPS = range(2, 7)
+"""The later steps that a rule may be deferred to."""
+
+
+def named() -> Iterator[tuple[str, str]]:
+    """Every id in a call of `requirement` on a test, with the test's place."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                where = f"{path.relative_to(TESTS)}::{node.name}"
+                yield from ((id_, where) for decorator in node.decorator_list for id_ in _ids(decorator))
+
+
+def _ids(decorator: ast.expr) -> Iterator[str]:
+    if not isinstance(decorator, ast.Call):
+        return
+    called = decorator.func
+    name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+    if name == "requirement":
+        for argument in decorator.args:
+            assert isinstance(argument, ast.Constant), "ids are written out, so that they can be found"
+            yield str(argument.value)
+
+
+def test_every_rule_that_is_built_has_a_test() -> None:
+    shown = {id_ for id_, _ in named()}
+    missing = [rule.id for rule in load().values() if rule.deferred is None and rule.id not in shown]
+    assert missing == []
+
+
+def test_no_test_names_a_rule_that_is_unknown_or_not_built_yet() -> None:
+    rules = load()
+    wrong = [f"{where}: {id_}" for id_, where in named() if id_ not in rules or rules[id_].deferred is not None]
+    assert wrong == []
+
+
+def test_a_rule_is_deferred_to_a_later_step() -> None:
+    wrong = [rule.id for rule in load().values() if rule.deferred is not None and rule.deferred not in STEPS]
+    assert wrong == []
+
+
+def test_every_rule_is_a_sentence_with_a_source() -> None:
+    for rule in load().values():
+        assert rule.text.endswith("."), rule.id
+        assert rule.source.split(":")[0] in ("spec", "decision", "convention"), rule.id
