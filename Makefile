@@ -49,8 +49,9 @@ lint: $(VENV)/.dev ## ruff, mypy and the import contracts alone
 bench: $(VENV)/.bench ## figures with their method, peers in the same run
 	@$(BIN)/python -m bench
 
-docs: $(VENV)/.dev ## write docs/generated again
+docs: $(VENV)/.dev ## write docs/generated and the demo's output in the README again
 	@$(BIN)/python -m stentor.cli.reference docs/generated
+	@$(BIN)/python -m tests.readme.blocks
 
 UV ?= uv
 lock: ## compile requirements/*.txt again (needs uv)

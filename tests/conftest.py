@@ -155,12 +155,16 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
     async def make(**environ: str) -> World:
         base = {"SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_DATA_DIR": str(tmp_path), "SERVICE_BUILTIN_AGENTS": "0"}
         chosen = settings.load({**base, **environ})
-        runlog = BrokenRunLog(Hub())
-        kernel = bootstrap.build(chosen, db, clock, runlog)
-        runlog.announce_to(kernel.hub)
+        logs: list[BrokenRunLog] = []
+
+        def make_runlog(hub: Hub) -> BrokenRunLog:
+            logs.append(BrokenRunLog(hub))
+            return logs[0]
+
+        kernel = bootstrap.build(chosen, db, clock, make_runlog)
         ring = KeyRing({_digest(k): p for k, p in (parse(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())})
         app = bootstrap.application(kernel, ring)
-        world = World(kernel, clock, runlog)
+        world = World(kernel, clock, logs[0])
         for name, value in KEYS.items():
             world.clients[name] = httpx.AsyncClient(
                 transport=httpx.ASGITransport(app),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,9 @@ from stentor.domains.routing.service import Routing
 from stentor.domains.sandbox import api as sandbox_api
 from stentor.domains.sandbox.service import Sandbox
 from stentor.domains.tasks import api as tasks_api
+from stentor.domains.tasks.placement import Placing
 from stentor.domains.tasks.service import Tasks
+from stentor.domains.tasks.submission import Submission
 from stentor.domains.trust import api as trust_api
 from stentor.domains.trust.service import Trust
 from stentor.surfaces.gateway import app as gateway
@@ -78,6 +80,7 @@ class Kernel:
     sandbox: Sandbox
     dispatcher: Dispatcher
     reconciler: Reconciler
+    submission: Submission
     tasks: Tasks
     workers: Workers
     activity: Activity
@@ -183,10 +186,10 @@ def open_driver(settings: Settings) -> Driver:
     return driver
 
 
-def build(settings: Settings, db: Database, clock: Clock, runlog: RunLog | None = None) -> Kernel:
+def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[[Hub], RunLog] = RunLog) -> Kernel:
     """Wire the parts over a database whose schema is up to date."""
     hub = Hub()
-    runlog = runlog or RunLog(hub)
+    runlog = make_runlog(hub)
     outbound = Outbound(settings.outbound_allow)
     registry = Registry(db, clock, runlog)
     trust = Trust(db, clock, runlog)
@@ -197,6 +200,7 @@ def build(settings: Settings, db: Database, clock: Clock, runlog: RunLog | None 
     drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(), "http": Http(outbound)}
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
     dispatcher = Dispatcher(attempts, settings.concurrency)
+    placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
     return Kernel(
         settings=settings,
         db=db,
@@ -210,7 +214,8 @@ def build(settings: Settings, db: Database, clock: Clock, runlog: RunLog | None 
         sandbox=Sandbox(db, registry, runlog),
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
-        tasks=Tasks(db, clock, runlog, routing, registry.snapshot, learning.view, dispatcher),
+        submission=Submission(db, runlog, placing, dispatcher),
+        tasks=Tasks(db, runlog, placing, dispatcher),
         workers=Workers(db, registry.snapshot, dispatcher, attempts, ending, hub),
         activity=Activity(db, hub, registry.snapshot),
         health=Health(
@@ -237,7 +242,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
 
     streams = StreamLimit(settings.max_streams)
     api: list[Any] = [
-        tasks_api.router(kernel.tasks),
+        tasks_api.router(kernel.submission, kernel.tasks),
         activity_api.router(kernel.activity, streams),
         execution_api.router(kernel.workers),
         registry_api.router(kernel.registry, trust_of, kernel.outbound.check),

@@ -31,10 +31,6 @@ class BrokenRunLog(RunLog):
         super().__init__(hub)
         self.broken = False
 
-    def announce_to(self, hub: Hub) -> None:
-        """Let the watchers of a kernel that was built after this log see what it records."""
-        self._hub = hub
-
     def append(self, *args: Any, **kwargs: Any) -> str:
         if self.broken:
             raise StoreUnavailable("The run log cannot be written (injected).")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,14 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         holder.kill()
     assert read_owner(tmp_path) is None
     DataFolderLock(tmp_path, "now").release()
+
+
+def test_a_look_at_the_owner_does_not_refuse_a_start(tmp_path: Path) -> None:
+    DataFolderLock(tmp_path, "before").release()
+    with (tmp_path / LOCK_FILE).open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        threading.Timer(0.03, fcntl.flock, (reader, fcntl.LOCK_UN)).start()
+        DataFolderLock(tmp_path, "now").release()
 
 
 def test_a_folder_without_or_with_a_broken_lock_file_has_no_owner(tmp_path: Path) -> None:

@@ -131,18 +131,36 @@ async def test_a_limit_out_of_range_is_400_also_for_an_unknown_task(world: World
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
 
 
+async def flood(world: World, task_id: str) -> None:
+    """Six hundred events after those that the task has."""
+    head = (await world.events(task_id))[-1]["event_id"]
+    event = Sql(
+        """insert into events (event_id, tenant, task_id, happened_at, event_type, component, message, metadata)
+        values (:event_id, 'default', :task_id, 1, 'tool_called', 'test', '', '{}')"""
+    )
+    rows = [{"event_id": f"{head}-{i:04}", "task_id": task_id} for i in range(600)]
+    await world.kernel.db.write(lambda tx: tx.many(event, rows))
+
+
 @requirement("activity.limit-range")
 async def test_without_a_limit_there_are_two_hundred_events(world: World) -> None:
     await world.register()
     task_id = await world.submit()
-    copy = Sql(
-        """insert into events (event_id, tenant, task_id, happened_at, event_type, component, message, metadata)
-        values (:event_id, 'default', :task_id, 1, 'tool_called', 'test', '', '{}')"""
-    )
-    rows = [{"event_id": f"ffffffff-{i:04}", "task_id": task_id} for i in range(600)]
-    await world.kernel.db.write(lambda tx: tx.many(copy, rows))
+    await flood(world, task_id)
     assert len((await trail(world, task_id))["events"]) == 200
     assert len((await trail(world, task_id, limit=500))["events"]) == 500
+
+
+@requirement("activity.limit-keeps-oldest", "activity.nullable-until-event")
+async def test_the_outcome_is_told_however_many_events_came_before_it(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    await flood(world, task_id)
+    claim = await world.claim(agent)
+    await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json={"epoch": claim["epoch"], "result": 1})
+    found = await trail(world, task_id, limit=3)
+    assert (found["status"], found["outcome_class"], found["agent_name"]) == ("completed", "success", "ann")
+    assert [e["event_type"] for e in found["events"]] == ["prompt_received", "routing_decision", "task_queued"]
 
 
 @requirement("activity.unknown-404")

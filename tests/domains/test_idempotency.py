@@ -65,7 +65,7 @@ async def test_while_the_first_request_runs_the_same_key_is_409(world: World) ->
     holding = asyncio.create_task(world.kernel.db.write(hold))
     await asyncio.to_thread(held.wait, 30)
     first = asyncio.create_task(post(world))
-    while not world.kernel.tasks._running:
+    while not world.kernel.submission._running:
         await asyncio.sleep(0)
     second = await post(world)
     go_on.set()

@@ -8,8 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import ClientDisconnect
+from starlette.types import Message
 
 from stentor.core.db import Sql
+from stentor.core.errors import RateLimited
 from stentor.core.runlog import Draft
 from stentor.web import sse
 from stentor.web.sse import Frame as WebFrame
@@ -189,7 +192,7 @@ async def test_an_idle_stream_sends_comments(monkeypatch: pytest.MonkeyPatch) ->
         await go_on.wait()
         yield WebFrame("complete", {}, "1")
 
-    chunks = sse.respond(frames(), StreamLimit(1), "k").body_iterator
+    chunks = sse.EventStream(frames(), StreamLimit(1), "k").body_iterator
     first = await anext(aiter(chunks))
     assert first == b": heartbeat\n\n"
     go_on.set()
@@ -202,11 +205,33 @@ async def test_a_key_has_only_so_many_streams_open() -> None:
         yield WebFrame("complete", {})
 
     limit = StreamLimit(1)
-    first = sse.respond(frames(), limit, "k")
-    with pytest.raises(Exception, match="event streams open"):
-        sse.respond(frames(), limit, "k")
-    assert [chunk async for chunk in first.body_iterator]
-    assert [chunk async for chunk in sse.respond(frames(), limit, "k").body_iterator]
+    first = sse.EventStream(frames(), limit, "k")
+    with pytest.raises(RateLimited, match="event streams open"):
+        sse.EventStream(frames(), limit, "k")
+    await first({"type": "http", "asgi": {"spec_version": "2.4"}}, nobody, swallow)
+    await sse.EventStream(frames(), limit, "k")({"type": "http"}, nobody, swallow)
+
+
+async def test_a_reader_that_is_gone_before_the_first_frame_gives_its_place_back() -> None:
+    async def frames() -> AsyncIterator[WebFrame]:
+        yield WebFrame("complete", {})
+
+    async def gone(message: Message) -> None:
+        raise OSError
+
+    limit = StreamLimit(1)
+    with pytest.raises(ClientDisconnect):
+        await sse.EventStream(frames(), limit, "k")({"type": "http", "asgi": {"spec_version": "2.4"}}, nobody, gone)
+    assert sse.EventStream(frames(), limit, "k")
+
+
+async def nobody() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def swallow(message: Message) -> None:
+    pass
 
 
 def start(client: httpx.Client) -> tuple[str, str]:

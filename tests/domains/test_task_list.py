@@ -100,11 +100,12 @@ async def test_a_cursor_is_not_disturbed_by_newer_tasks_or_equal_times(world: Wo
 
 
 @requirement("tasks.list-next-cursor")
-async def test_a_page_that_is_not_full_has_no_successor(world: World) -> None:
+async def test_the_last_page_has_no_successor_full_or_not(world: World) -> None:
     await world.register()
     for _ in range(4):
         await world.submit()
     assert (await page(world, limit=5))["next_cursor"] is None
+    assert (await page(world, limit=4))["next_cursor"] is None
     first = await page(world, limit=3)
     assert (await page(world, limit=3, cursor=first["next_cursor"]))["next_cursor"] is None
 

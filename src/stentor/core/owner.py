@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import msgspec
 from stentor.core.errors import StartRefused
 
 LOCK_FILE = "stentor.lock"
+ATTEMPTS = 5
+PAUSE_SECONDS = 0.02
 
 
 class Owner(msgspec.Struct):
@@ -33,12 +36,21 @@ class DataFolderLock:
         self._path = folder / LOCK_FILE
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         self.owner = Owner(pid=os.getpid(), since=since)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._acquire():
             os.close(self._fd)
-            raise StartRefused(_who(folder)) from None
+            raise StartRefused(_who(folder))
         self._write()
+
+    def _acquire(self) -> bool:
+        """A reader of the owner holds the lock for a moment, so the first refusal is not the last word."""
+        for _ in range(ATTEMPTS):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(PAUSE_SECONDS)
+            else:
+                return True
+        return False
 
     def announce(self, **addresses: Any) -> None:
         """Tell where the service answers."""

@@ -71,6 +71,10 @@ _OF_TASK = Sql(
     f"select {', '.join(_COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id and event_id > :after order by event_id limit :limit"
 )
+_NEWEST_OF_TASK = Sql(
+    f"select {', '.join(_COLUMNS)} from events "
+    "where tenant = :tenant and task_id = :task_id order by event_id desc limit :limit"
+)
 _INSERTS = {n: _insert(n) for n in (1, 2, 3, 4)}
 
 
@@ -120,7 +124,15 @@ class Event(msgspec.Struct, frozen=True):
 
 def read_task(tx: Tx, tenant: str, task_id: str, limit: int, after: str = "") -> list[Event]:
     """A task's events after an event id, oldest first. Raises CorruptRecord."""
-    rows = tx.rows(_OF_TASK, tenant=tenant, task_id=task_id, limit=limit, after=after)
+    return _events(tx.rows(_OF_TASK, tenant=tenant, task_id=task_id, limit=limit, after=after), task_id)
+
+
+def read_newest(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Event]:
+    """The last events of a task, oldest of them first. Raises CorruptRecord."""
+    return _events(tx.rows(_NEWEST_OF_TASK, tenant=tenant, task_id=task_id, limit=limit)[::-1], task_id)
+
+
+def _events(rows: list[Row], task_id: str) -> list[Event]:
     try:
         return [_event(row) for row in rows]
     except msgspec.DecodeError as error:

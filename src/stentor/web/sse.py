@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from stentor.core import jsontext
 from stentor.core.errors import RateLimited
@@ -46,16 +48,29 @@ class StreamLimit:
 
     def leave(self, key: str) -> None:
         self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
 
 
-def respond(frames: AsyncIterator[Frame], limit: StreamLimit, key: str) -> StreamingResponse:
+class EventStream(StreamingResponse):
     """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work."""
-    limit.enter(key)
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_guarded(frames, limit, key), media_type="text/event-stream", headers=headers)
+
+    def __init__(self, frames: AsyncIterator[Frame], limit: StreamLimit, key: str) -> None:
+        """Raises RateLimited before anything is sent."""
+        limit.enter(key)
+        self._leave = partial(limit.leave, key)
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(_guarded(frames), media_type="text/event-stream", headers=headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Here, because a generator that its reader never started has no end to clean up at.
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
 
 
-async def _guarded(frames: AsyncIterator[Frame], limit: StreamLimit, key: str) -> AsyncIterator[bytes]:
+async def _guarded(frames: AsyncIterator[Frame]) -> AsyncIterator[bytes]:
     """Fails closed towards the reader: whatever goes wrong, it reads one generic sentence."""
     try:
         async for chunk in _with_heartbeats(frames):
@@ -63,8 +78,6 @@ async def _guarded(frames: AsyncIterator[Frame], limit: StreamLimit, key: str) -
     except Exception:
         log.exception("an event stream failed")
         yield encode(Frame("error", {"error": FAILED}))
-    finally:
-        limit.leave(key)
 
 
 async def _with_heartbeats(frames: AsyncIterator[Frame]) -> AsyncIterator[bytes]:

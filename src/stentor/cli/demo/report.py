@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+MAX_TITLE = 24
+
 
 def collect(api: httpx.Client, agents: dict[str, str], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """All figures of the report, read back from the service."""
@@ -39,7 +41,7 @@ def _assignments(rows: list[dict[str, Any]]) -> Table:
     for (capability, agent), found in sorted(groups.items()):
         mean = sum(_performance(row) for row in found) / len(found)
         title = found[0]["task"]["metadata"]["tags"][0]
-        table.add_row(capability, agent, str(len(found)), f"{mean:.3f}", title[:28])
+        table.add_row(capability, agent, str(len(found)), f"{mean:.3f}", _short(title))
     return table
 
 
@@ -83,6 +85,11 @@ def _trail(row: dict[str, Any]) -> Tree:
         time = event["timestamp"][11:-4]
         nodes[event["provenance_id"]] = parent.add(f"[cyan]{event['event_type']}[/] [dim]{time}[/] {event['message']}")
     return tree
+
+
+def _short(title: str) -> str:
+    """So that the table fits into 80 columns."""
+    return title if len(title) <= MAX_TITLE else title[: MAX_TITLE - 1] + "…"
 
 
 def _performance(row: dict[str, Any]) -> float:

@@ -12,6 +12,7 @@ import msgspec
 LONG = 1_200
 """Characters from which a section counts as long."""
 SHORTEST = 280
+_CODE = re.compile(r"(?ms)^```.*?^```$")
 _HEADING = re.compile(r"(?m)^#{1,3} +(.+)$")
 
 
@@ -50,6 +51,7 @@ def _documents() -> list[tuple[str, str]]:
 
 
 def _split(document: str, text: str) -> list[Section]:
-    parts = _HEADING.split(text)
+    """Prose alone: no code, and so not the output of an earlier demo either."""
+    parts = _HEADING.split(_CODE.sub("", text))
     pairs = zip(parts[1::2], parts[2::2], strict=True)
     return [Section(f"{document}: {title}", body.strip()) for title, body in pairs if len(body.strip()) >= SHORTEST]

@@ -115,11 +115,12 @@ class Database:
     def close(self) -> None:
         """Finish what was handed in, then close. Blocks for at most the open work."""
         self._closed = True
-        self._queue.put(None)
-        self._writer.join()
         self._readers.shutdown()
         for connection in self._open_readers:
             connection.close()
+        # The writer goes last, because SQLite folds its log into the file when the last connection closes.
+        self._queue.put(None)
+        self._writer.join()
 
     def _read(self, fn: Callable[[Tx], T]) -> T:
         connection = getattr(self._local, "connection", None)

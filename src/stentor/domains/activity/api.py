@@ -12,7 +12,7 @@ from stentor.domains.activity import model
 from stentor.domains.activity.service import Activity
 from stentor.domains.tasks.api import shown
 from stentor.web.routes import GatewayRoute
-from stentor.web.sse import Frame, StreamLimit, respond
+from stentor.web.sse import EventStream, Frame, StreamLimit
 from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, errors
 
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200)]
@@ -53,9 +53,9 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
         caller: Caller, task_id: TaskId, limit: Annotated[int, Query(description="1 to 500")] = 200
     ) -> Json:
         """What happened to a task and why: its routing, its events, its outcome."""
-        task, events = await activity.of(caller.tenant, task_id, limit)
-        status = task.status if task else events[-1].metadata.get("status", "unknown")
-        return Json(model.trail(task_id, shown(task) if task else None, status, events, limit))
+        history = await activity.of(caller.tenant, task_id, limit)
+        task = shown(history.task) if history.task else None
+        return Json(model.trail(task_id, task, history.first[:limit], [*history.first, *history.last]))
 
     @api.get(
         "/{task_id}/stream",
@@ -71,6 +71,6 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
             async for step in steps:
                 yield Frame(step.kind, step.data, step.id)
 
-        return respond(frames(), streams, f"{caller.tenant}/{caller.name}")
+        return EventStream(frames(), streams, f"{caller.tenant}/{caller.name}")
 
     return api

@@ -27,26 +27,23 @@ def event_out(event: Event) -> dict[str, Any]:
     }
 
 
-def trail(
-    task_id: str, task: dict[str, Any] | None, status: str, events: Sequence[Event], limit: int
-) -> dict[str, Any]:
-    """The projection; what no event has said yet is null, `events` are capped, oldest first."""
-    root = next((e for e in events if e.event_type == "prompt_received"), None)
-    decided = _last(events, "routing")
-    agent_name = _last(events, "agent_name")
+def trail(task_id: str, task: dict[str, Any] | None, shown: Sequence[Event], known: Sequence[Event]) -> dict[str, Any]:
+    """The projection from all that is `known`, oldest first; what no event has said yet is null."""
+    root = next((e for e in known if e.event_type == "prompt_received"), None)
+    status = task["status"] if task else _last(known, "status")
     return {
         "task_id": task_id,
         "task": task,
-        "status": status,
+        "status": status or "unknown",
         "provenance_id": root.event_id if root else None,
-        "agent_name": agent_name,
+        "agent_name": _last(known, "agent_name"),
         "capability": _capability(root),
-        "routing": decided,
-        "provider": _last(events, "provider"),
-        "outcome_class": _last(events, "outcome_class"),
-        "learning_eligible": _last(events, "learning_eligible"),
+        "routing": _last(known, "routing"),
+        "provider": _last(known, "provider"),
+        "outcome_class": _last(known, "outcome_class"),
+        "learning_eligible": _last(known, "learning_eligible"),
         "reports": [],
-        "events": [event_out(event) for event in events[:limit]],
+        "events": [event_out(event) for event in shown],
     }
 
 

@@ -40,44 +40,53 @@ class Position(msgspec.Struct):
     token: int = 0
 
 
+class History(msgspec.Struct, frozen=True):
+    """A task with its first events, oldest first, and its last ones: the same unless there are very many."""
+
+    task: Task | None = None
+    first: list[Event] = []
+    last: list[Event] = []
+
+
 class Activity:
     def __init__(self, db: Database, hub: Hub, snapshot: Snapshot) -> None:
         self._db = db
         self._hub = hub
         self._snapshot = snapshot
 
-    async def of(self, tenant: str, task_id: str, limit: int) -> tuple[Task | None, list[Event]]:
-        """Task and events for the trail. Raises InvalidRequest, then NotFound, CorruptRecord.
+    async def of(self, tenant: str, task_id: str, limit: int) -> History:
+        """What the trail is made of. Raises InvalidRequest, then NotFound, CorruptRecord.
 
         An unreadable store is a plain StentorError (500) here, as the contract wants it, and no outage to wait for.
         """
         if not 1 <= limit <= MAX_EVENTS:
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", {"fields": {"query.limit": "out of range"}})
         try:
-            task, events = await self._read(tenant, task_id)
+            history = await self._read(tenant, task_id)
         except CorruptRecord:
             raise
         except Exception as error:
             log.exception("the activity of task %r cannot be read", task_id)
             raise StentorError("The task or its run log cannot be read.") from error
-        if task is None and not events:
+        if history.task is None and not history.first:
             raise NotFound("No task has this id.")
-        return task, events
+        return history
 
-    async def _read(self, tenant: str, task_id: str, after: str = "") -> tuple[Task | None, list[Event]]:
+    async def _read(self, tenant: str, task_id: str, after: str = "") -> History:
         if not 0 < len(task_id) <= MAX_ID or "\0" in task_id:
-            return None, []
+            return History()
 
-        def read(tx: Tx) -> tuple[Task | None, list[Event]]:
-            events = runlog.read_task(tx, tenant, task_id, MAX_EVENTS, after)
-            return store.find(tx, tenant, task_id), events
+        def read(tx: Tx) -> History:
+            first = last = runlog.read_task(tx, tenant, task_id, MAX_EVENTS, after)
+            if len(first) == MAX_EVENTS:
+                last = runlog.read_newest(tx, tenant, task_id, MAX_EVENTS)
+            return History(store.find(tx, tenant, task_id), first, last)
 
         return await self._db.read(read)
 
     async def require(self, tenant: str, task_id: str) -> None:
         """Raises NotFound before a stream begins, so that the status can still say so."""
-        task, _ = await self._read(tenant, task_id)
-        if task is None:
+        if (await self._read(tenant, task_id)).task is None:
             raise NotFound("No task has this id.")
 
     async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncIterator[Step]:
@@ -87,19 +96,22 @@ class Activity:
         """
         seen = _position(last_event_id)
         with self._hub.watch(tenant, task_id) as watcher:
-            task, events = await self._read(tenant, task_id, seen.event_id)
-            for event in events:
-                yield self._step(event, seen)
+            history = await self._read(tenant, task_id, seen.event_id)
+            while history.first:
+                for event in history.first:
+                    yield self._step(event, seen)
+                history = await self._read(tenant, task_id, seen.event_id)
             for token in self._hub.tokens(tenant, task_id):
                 if step := _token_step(token, seen):
                     yield step
+            task = history.task
             while task is not None and not _over(task):
                 async for step in self._until_change(watcher, seen):
                     yield step
                 if watcher.cut:
                     yield Step("error", {"error": CUT, "task_id": task_id})
                     return
-                task, _ = await self._read(tenant, task_id)
+                task = (await self._read(tenant, task_id)).task
         if task is None:
             raise NotFound("No task has this id.")
         yield self._terminal(task)

@@ -19,8 +19,8 @@ from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.tasks import idempotency, listing, store
-from stentor.domains.tasks.model import Claim, Queued, Task
-from stentor.domains.tasks.service import queued_of, require
+from stentor.domains.tasks.model import Claim, Queued, Task, queued_of
+from stentor.domains.tasks.service import require
 
 EVERY_SECONDS = 1.0
 RENEW_EVERY = 20

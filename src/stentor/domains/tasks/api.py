@@ -14,6 +14,7 @@ from stentor.domains.tasks import model
 from stentor.domains.tasks.idempotency import IdempotencyKey
 from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, Task, TaskDraft
 from stentor.domains.tasks.service import Tasks
+from stentor.domains.tasks.submission import Submission
 from stentor.web.routes import GatewayRoute, Wire, example, needs
 from stentor.web.wire import (
     After,
@@ -135,7 +136,7 @@ class CancelledOut(Answer):
     cancelled_at: Timestamp
 
 
-def router(tasks: Tasks) -> APIRouter:
+def router(submission: Submission, tasks: Tasks) -> APIRouter:
     api = APIRouter(prefix="/tasks", tags=["tasks"], route_class=GatewayRoute)
 
     @api.post(
@@ -150,7 +151,7 @@ def router(tasks: Tasks) -> APIRouter:
         key = None
         if idempotency_key is not None:
             key = IdempotencyKey(caller.tenant, caller.name, "tasks", idempotency_key, model.body_hash(draft))
-        done = await tasks.submit(caller, draft, key)
+        done = await submission.submit(caller, draft, key)
         return Json(
             {
                 "task_id": done.task_id,
@@ -178,11 +179,11 @@ def router(tasks: Tasks) -> APIRouter:
         after = None if created_after is None else from_datetime(created_after)
         before = None if cursor is None else decode_cursor(cursor, int, str)
         wanted = Filter(status, agent_id, after, before)
-        rows, total = await tasks.page(caller.tenant, wanted, limit, offset)
-        following = encode_cursor(rows[-1].created_at, rows[-1].task_id) if len(rows) == limit else None
+        page = await tasks.page(caller.tenant, wanted, limit, offset)
+        following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.more else None
         body = {
-            "tasks": [_row(row) for row in rows],
-            "total": total,
+            "tasks": [_row(row) for row in page.rows],
+            "total": page.total,
             "limit": limit,
             "offset": offset,
             "next_cursor": following,

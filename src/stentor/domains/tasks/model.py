@@ -28,6 +28,10 @@ LEARNABLE: frozenset[str] = frozenset(("success", "agent_failure", "timeout"))
 PRIORITIES = {"critical": 0, "high": 1, "normal": 2, "low": 3}
 DEFAULT_TIMEOUT, MAX_TIMEOUT = 300, 86_400
 MAX_ID = 255
+DEFAULT_MEAN_MS = 1_000.0
+"""Expected of a kind of task that was never seen."""
+IDEMPOTENCY_KEPT = 24 * 3_600 * SECOND
+"""Microseconds."""
 
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,6 +157,14 @@ class Summary(msgspec.Struct, frozen=True):
     completed_at: int | None
 
 
+class Page(msgspec.Struct, frozen=True):
+    """Rows of the list, how many match in all, and whether more follow these."""
+
+    rows: list[Summary]
+    total: int
+    more: bool
+
+
 class Submitted(msgspec.Struct, frozen=True):
     """The answer to a submit."""
 
@@ -183,5 +195,17 @@ def estimate(now: int, ahead: int, mean_ms: float, lanes: int) -> tuple[int, int
     return start, start + mean
 
 
-DEFAULT_MEAN_MS = 1_000.0
-IDEMPOTENCY_KEPT = 24 * 3_600 * SECOND
+def queued_of(task: Task) -> Queued:
+    """What the dispatcher needs to know of a queued task."""
+    assert task.assigned_agent is not None
+    assert task.runtime_kind is not None
+    return Queued(
+        task.tenant,
+        task.task_id,
+        task.priority,
+        task.queued_at,
+        task.assigned_agent,
+        task.runtime_kind,
+        task.epoch,
+        task.head_id,
+    )

@@ -1,0 +1,51 @@
+"""What the run log says of a task before it runs: received, routed or denied, queued or waiting for approval."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core.errors import RoutingDenied
+from stentor.core.runlog import Draft
+from stentor.domains.learning.service import skipped
+from stentor.domains.tasks.model import TaskDraft
+from stentor.domains.tasks.placement import Placement
+
+
+def submitted(principal: Principal, draft: TaskDraft, placement: Placement) -> list[Draft]:
+    meta = {
+        "type": draft.type,
+        "required_capabilities": draft.required_capabilities,
+        "by": principal.name,
+        "priority": draft.metadata.priority or "normal",
+    }
+    return [
+        Draft("prompt_received", "tasks", f"Task of type {draft.type} received.", meta),
+        *placed(placement, draft.priority, {}),
+    ]
+
+
+def placed(placement: Placement, priority: int, extra: dict[str, Any]) -> list[Draft]:
+    if placement.denial is not None:
+        error = error_of(placement.denial) | {"outcome_class": "routing_failed", "learning_eligible": False}
+        denied = Draft("dispatch_denied", "routing", placement.denial.message, error | extra)
+        return [denied, skipped("routing_failed")]
+    decision = placement.decision
+    assert decision is not None
+    routing = {"routing": msgspec.to_builtins(decision), "agent_name": decision.agent_name} | extra
+    message = f"Routed to {decision.agent_name} among {decision.candidates_total}."
+    decided = Draft("routing_decision", "routing", message, routing, agent_id=decision.agent_id)
+    if placement.status == "pending_approval":
+        meta = {"agent_id": decision.agent_id, "trust_tier": "human"}
+        return [decided, Draft("approval_requested", "tasks", "Waits for a human's approval.", meta)]
+    return [decided, queued(priority)]
+
+
+def queued(priority: int) -> Draft:
+    return Draft("task_queued", "execution", "Queued.", {"priority": priority})
+
+
+def error_of(denial: RoutingDenied, **details: str) -> dict[str, Any]:
+    return {"code": denial.code, "message": denial.message, "details": (denial.details or {}) | details}

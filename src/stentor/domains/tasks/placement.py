@@ -1,0 +1,88 @@
+"""Where a task goes: routing's word, the first state that follows from it, and when to expect the result."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core.db import Tx
+from stentor.core.errors import RoutingDenied
+from stentor.domains.learning.service import LearningView
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.routing.model import Decision, Request
+from stentor.domains.routing.service import Routing
+from stentor.domains.tasks import model
+from stentor.domains.tasks.model import Queued, Status, Task, TaskDraft
+
+
+class Dispatch(Protocol):
+    """Where queued tasks go; the row stays the truth, so an offer may come twice or late."""
+
+    def offer(self, queued: Queued) -> None: ...
+
+    def stop(self, tenant: str, task_id: str) -> None:
+        """End the work on a task that is over."""
+        ...
+
+    def ahead(self, agent_id: str) -> int:
+        """Tasks that wait for or run at an agent."""
+        ...
+
+    def lanes(self, agent_id: str) -> int:
+        """Tasks that the agent can run at a time."""
+        ...
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """What routing made of a request: an agent and a first state, or a denial."""
+
+    status: Status
+    decision: Decision | None = None
+    runtime_kind: str | None = None
+    denial: RoutingDenied | None = None
+
+    @property
+    def agent_id(self) -> str | None:
+        return self.decision.agent_id if self.decision else None
+
+
+class Placing:
+    def __init__(self, routing: Routing, snapshot: Snapshot, learning: LearningView, dispatch: Dispatch) -> None:
+        self._routing = routing
+        self._snapshot = snapshot
+        self._learning = learning
+        self._dispatch = dispatch
+
+    def place(self, principal: Principal, wanted: TaskDraft | Task) -> Placement:
+        """Route; a denial is a placement too, because the task is stored for the record."""
+        request = Request(
+            principal.tenant,
+            wanted.type,
+            wanted.required_capabilities,
+            self._routing.authority_of(principal),
+            wanted.agent_preference,
+        )
+        try:
+            decision = self._routing.decide(request)
+        except RoutingDenied as denial:
+            return Placement("failed", denial=denial)
+        agent = self._snapshot.get(principal.tenant, decision.agent_id)
+        assert agent is not None
+        status: Status = "pending_approval" if agent.trust_tier == "human" else "queued"
+        return Placement(status, decision, agent.runtime.kind)
+
+    def estimate(self, now: int, agent_id: str | None, task_type: str) -> tuple[int, int]:
+        if agent_id is None:
+            return now, now
+        known = self._learning.of_type(task_type).get(agent_id)
+        mean = known.mean_ms if known and known.samples else model.DEFAULT_MEAN_MS
+        return model.estimate(now, self._dispatch.ahead(agent_id), mean, self._dispatch.lanes(agent_id))
+
+
+def offer_after_commit(tx: Tx, task: Task, dispatch: Dispatch) -> None:
+    """Hand a queued task to the dispatcher once it is durable."""
+    if task.status == "queued":
+        queued = model.queued_of(task)
+        tx.after_commit(lambda: dispatch.offer(queued))

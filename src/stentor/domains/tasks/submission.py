@@ -1,0 +1,145 @@
+"""Submitting a task. Routing decides before the transaction, the transaction writes all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core import ids
+from stentor.core.db import Database, Tx
+from stentor.core.errors import Conflict, RoutingDenied, all_errors
+from stentor.core.runlog import Draft, RunLog, read_task
+from stentor.domains.tasks import events, idempotency, listing, model, store
+from stentor.domains.tasks.idempotency import Answer, IdempotencyKey
+from stentor.domains.tasks.model import Submitted, Task, TaskDraft
+from stentor.domains.tasks.placement import Dispatch, Placement, Placing, offer_after_commit
+
+
+class Submission:
+    def __init__(self, db: Database, runlog: RunLog, placing: Placing, dispatch: Dispatch) -> None:
+        self._db = db
+        self._runlog = runlog
+        self._placing = placing
+        self._dispatch = dispatch
+        self._running: set[tuple[str, str, str, str]] = set()
+
+    async def submit(self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None = None) -> Submitted:
+        """Route and store a task. Raises the RoutingDenied after storing the task as failed.
+
+        The same id or Idempotency-Key with the same body answers as the first time; another body
+        is a Conflict (id) or an IdempotencyMismatch (key).
+        """
+        with self._alone(key):
+            placement = self._placing.place(principal, draft)
+            answer = await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key))
+        return _submitted(answer)
+
+    def _submit(
+        self, tx: Tx, principal: Principal, draft: TaskDraft, placement: Placement, key: IdempotencyKey | None
+    ) -> Answer:
+        if key is not None and (known := idempotency.find(tx, key)):
+            return known
+        body_hash = model.body_hash(draft)
+        if draft.id is not None and (task := store.find(tx, principal.tenant, draft.id)):
+            if task.body_hash != body_hash:
+                raise Conflict(f"A task with the id {draft.id!r} and another body exists.")
+            answer = _first_answer(tx, task)
+        else:
+            answer = self._store(tx, principal, draft, placement, body_hash)
+        if key is not None:
+            idempotency.keep(tx, key, answer)
+        return answer
+
+    def _store(self, tx: Tx, principal: Principal, draft: TaskDraft, placement: Placement, body_hash: str) -> Answer:
+        drafts = events.submitted(principal, draft, placement)
+        task = self._task(tx, principal, draft, placement, drafts, body_hash)
+        store.insert(tx, task, draft)
+        self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id)
+        listing.count(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
+        offer_after_commit(tx, task, self._dispatch)
+        return _first_answer(tx, task)
+
+    def _task(
+        self,
+        tx: Tx,
+        principal: Principal,
+        draft: TaskDraft,
+        placement: Placement,
+        drafts: list[Draft],
+        body_hash: str,
+    ) -> Task:
+        start, completion = self._placing.estimate(tx.now, placement.agent_id, draft.type)
+        denial = placement.denial
+        task_id = draft.id or ids.new_id()
+        return Task(
+            tenant=principal.tenant,
+            task_id=task_id,
+            status=placement.status,
+            type=draft.type,
+            priority=draft.priority,
+            assigned_agent=placement.agent_id,
+            runtime_kind=placement.runtime_kind,
+            created_at=tx.now,
+            queued_at=tx.now,
+            start_time=None,
+            completion_time=tx.now if denial else None,
+            timeout_seconds=draft.timeout_seconds,
+            epoch=0,
+            attempt_epoch=0,
+            lease_until=None,
+            deadline_at=None,
+            outcome_class="routing_failed" if denial else None,
+            learning_eligible=False if denial else None,
+            learning_pending=False,
+            performance=None,
+            provenance_id=drafts[0].event_id,
+            head_id=drafts[-1].event_id,
+            parent_task_id=draft.metadata.parent_task_id,
+            submitted_by=principal.name,
+            submitted_status=placement.status,
+            estimated_start=start,
+            estimated_completion=completion,
+            body_hash=body_hash,
+            required_capabilities=draft.required_capabilities,
+            agent_preference=draft.agent_preference,
+            metadata=draft.metadata,
+            error=events.error_of(denial, task_id=task_id) if denial else None,
+            result=None,
+        )
+
+    @contextmanager
+    def _alone(self, key: IdempotencyKey | None) -> Iterator[None]:
+        """Raises Conflict while a request with the same Idempotency-Key is still running."""
+        if key is None:
+            yield
+            return
+        if key.scope in self._running:
+            raise Conflict("A request with this Idempotency-Key is still running. Try again in a moment.")
+        self._running.add(key.scope)
+        try:
+            yield
+        finally:
+            self._running.discard(key.scope)
+
+
+def _first_answer(tx: Tx, task: Task) -> Answer:
+    """What the first submit of this task answered; a denial is read from the run log, where it outlives retries."""
+    if task.submitted_status == "failed":
+        denied = read_task(tx, task.tenant, task.task_id, 2)[-1].metadata
+        details = denied["details"] | {"task_id": task.task_id}
+        error = {"code": denied["code"], "message": denied["message"], "details": details}
+        return Answer(_DENIALS[denied["code"]].status, error)
+    answer = Submitted(task.task_id, task.submitted_status, task.estimated_start, task.estimated_completion)
+    return Answer(202, msgspec.structs.asdict(answer))
+
+
+def _submitted(answer: Answer) -> Submitted:
+    if answer.status_code != 202:
+        raise _DENIALS[answer.body["code"]](answer.body["message"], answer.body["details"])
+    return Submitted(**answer.body)
+
+
+_DENIALS = {cls.code: cls for cls in all_errors() if issubclass(cls, RoutingDenied)}

@@ -1,0 +1,43 @@
+"""The fenced code blocks of the README, and the demo's output in it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+
+
+def blocks() -> list[Block]:
+    """In their order."""
+    return [Block(*match.groups()) for match in _FENCE.finditer(README.read_text("utf-8"))]
+
+
+def demo_output() -> str:
+    """What `stentor demo` prints on standard output, without the padding at the ends of lines."""
+    command = [sys.executable, "-m", "stentor", "demo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    if done.returncode:
+        raise AssertionError(f"the demo ended with {done.returncode}: {done.stderr}")
+    return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())
+
+
+def refresh() -> None:
+    """Put what the demo prints now into the README."""
+    shown = next(block for block in blocks() if block.language == "text")
+    README.write_text(README.read_text("utf-8").replace(shown.text, demo_output()), "utf-8")
+
+
+if __name__ == "__main__":
+    refresh()

@@ -1,0 +1,183 @@
+"""Every code block of the README does what the README says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.readme.blocks import ROOT, Block, blocks, demo_output
+
+LANGUAGES = ["console", "text", "bash", "bash", "bash", "python"]
+COMMANDS, DEMO, START, CLI, CURL, AGENT = range(6)
+SHOWN = ("Makefile", "README.md", "pyproject.toml", "requirements", "src", "docs")
+
+
+def test_no_block_is_without_a_test() -> None:
+    assert [block.language for block in blocks()] == LANGUAGES
+
+
+def test_the_two_commands_are_targets_of_the_makefile() -> None:
+    commands = [line.removeprefix("$ ") for line in blocks()[COMMANDS].text.splitlines()]
+    assert commands == ["make demo", "make test"]
+    for command, runs in zip(commands, ("stentor demo", "-m pytest"), strict=True):
+        planned = subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert runs in planned.stdout
+
+
+def figures(text: str) -> list[str]:
+    """Lines without what may differ from run to run: numbers, times, ids, the width of columns."""
+    ids = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", text)
+    words = re.sub(r"[0-9][0-9.:]*", "N", ids)
+    return [re.sub(r"[\s\u2500-\u257f]+", " ", line).strip() for line in words.splitlines()]
+
+
+def titles(text: str) -> list[str]:
+    """What stands for the demo's parts: all lines but the rows of its tables."""
+    return [line for line in figures(text) if not line.startswith(("quick", "careful", "keyworder", "N "))]
+
+
+def test_the_demo_ends_well_and_prints_what_the_readme_shows() -> None:
+    printed, shown = demo_output(), blocks()[DEMO].text
+    rows = {tuple(line.split()[:2]) for line in figures(printed) if line.startswith(("keywords", "summarize"))}
+    assert rows == {tuple(line.split()[:2]) for line in figures(shown) if line.startswith(("keywords", "summarize"))}
+    keep = (
+        "Which",
+        "capability",
+        "Why",
+        "round",
+        "How",
+        "agent",
+        "One",
+        "prompt",
+        "task",
+        "learning",
+        "N tasks",
+        "a =",
+    )
+    assert [t for t in titles(printed) if t.startswith(keep)] == [t for t in titles(shown) if t.startswith(keep)]
+    assert "40 tasks completed." in printed
+
+
+@dataclass
+class Checkout:
+    """What a user has after cloning, at a place of its own; the service answers on a free port."""
+
+    folder: Path
+    environ: dict[str, str]
+    port: int
+
+    def text(self, block: Block) -> str:
+        return block.text.replace(":8080", f":{self.port}")
+
+    def bash(self, block: Block) -> str:
+        """Run a block as it stands; stops at the first command that fails."""
+        command = ["bash", "-euo", "pipefail", "-c", self.text(block)]
+        done = subprocess.run(command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @contextmanager
+    def running(self, command: list[str]) -> Iterator[subprocess.Popen[str]]:
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    """With the service of the README's own block running."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in SHOWN:
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(sys.prefix)
+    port = free_port()
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "SERVICE_GATEWAY_PORT": str(port)}
+    made = Checkout(folder, environ, port)
+    with made.running(["bash", "-euc", "exec " + blocks()[START].text.splitlines()[-1]]) as process:
+        wait_until(lambda: answers(port) or process.poll() is not None)
+        assert process.poll() is None, process.communicate()[0]
+        yield made
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health").is_success
+    except httpx.TransportError:
+        return False
+
+
+def wait_until(found: Callable[[], object], seconds: float = 30) -> None:
+    until = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_a_service_is_set_up_and_started_by_the_block_that_says_so(checkout: Checkout) -> None:
+    setup, start = blocks()[START].text.splitlines()
+    assert start == ".venv/bin/stentor serve"
+    planned = subprocess.run([*setup.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "make" in setup
+    assert planned.returncode == 0
+    assert (checkout.folder / "data" / "keys" / "admin.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_commands_submit_and_show(checkout: Checkout) -> None:
+    printed = checkout.bash(blocks()[CLI])
+    assert "summary" in printed
+    assert "summarizer" in printed
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
+def test_curl_submits_and_lists(checkout: Checkout) -> None:
+    submitted, listed = (json.loads(line) for line in split_documents(checkout.bash(blocks()[CURL])))
+    assert submitted["status"] == "queued"
+    assert submitted["task_id"] in {row["task_id"] for row in listed["tasks"]}
+
+
+def split_documents(text: str) -> list[str]:
+    """curl puts nothing between two answers."""
+    return text.replace("}{", "}\n{").splitlines()
+
+
+def test_the_agent_does_a_task(checkout: Checkout) -> None:
+    (checkout.folder / "agent.py").write_text(blocks()[AGENT].text, "utf-8")
+    key = (checkout.folder / "data" / "keys" / "admin.key").read_text().strip()
+    address = f"http://127.0.0.1:{checkout.port}"
+    body = {
+        "type": "keywords",
+        "required_capabilities": ["keywords"],
+        "input": {"text": "agents route agents", "top": 1},
+    }
+    with (
+        checkout.running([".venv/bin/python", "agent.py", address, key]) as agent,
+        httpx.Client(base_url=f"{address}/api/v1", headers={"X-API-Key": key}) as api,
+    ):
+        wait_until(lambda: api.get("/registry/agents?capability=keywords").json()["agents"] or agent.poll() is not None)
+        task_id = api.post("/tasks", json=body).json()["task_id"]
+        wait_until(lambda: api.get(f"/tasks/{task_id}").json()["status"] not in ("queued", "executing"))
+        assert api.get(f"/tasks/{task_id}").json()["result"] == ["agents"]
