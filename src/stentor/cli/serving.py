@@ -81,6 +81,7 @@ async def _serve(
         access_log=False,
         lifespan="off",
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     server = _Server(config)
@@ -96,6 +97,7 @@ async def _serve(
             if service.lock is not None:
                 service.lock.announce(gateway=address)
             gc.freeze()
+            gc.set_threshold(50_000, 20, 50)
             on_ready(_ready(service, address, settings, taken_up))
         await serving
     finally:

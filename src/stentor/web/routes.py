@@ -73,3 +73,8 @@ def principal_of(request: Request) -> Principal:
     if not isinstance(principal, Principal):
         raise Unauthorized("Authentication required.")
     return principal
+
+
+async def caller_of(request: Request) -> Principal:
+    """`principal_of` as a dependency; a coroutine, because others are sent to a thread and back."""
+    return principal_of(request)

@@ -15,7 +15,7 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.web.requests import segment
-from stentor.web.routes import principal_of
+from stentor.web.routes import caller_of
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Epoch = Annotated[int, Field(ge=1, le=2_000_000_000)]
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-20T21:45:00.123456Z"])]
 
-Caller = Annotated[Principal, Depends(principal_of)]
+Caller = Annotated[Principal, Depends(caller_of)]
 TaskId = Annotated[str, Path(description="The task's id; a slash in it is written %2F."), AfterValidator(segment)]
 AgentId = Annotated[str, Path(description="The agent's id."), AfterValidator(segment)]
 EntityId = Annotated[str, Path(description="The entity's id, for agents the agent id."), AfterValidator(segment)]

@@ -1,6 +1,7 @@
 """The database port: `await db.write(fn)` and `await db.read(fn)` over SQLite or PostgreSQL."""
 
-from stentor.core.db.database import Database, Tx
+from stentor.core.db.database import Database
 from stentor.core.db.sql import Sql
+from stentor.core.db.tx import Tally, Tx
 
-__all__ = ["Database", "Sql", "Tx"]
+__all__ = ["Database", "Sql", "Tally", "Tx"]

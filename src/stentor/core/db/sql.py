@@ -10,10 +10,11 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 class Sql:
     """One statement with `:name` parameters, translated once for the driver that wants `%(name)s`."""
 
-    __slots__ = ("pyformat", "text")
+    __slots__ = ("pyformat", "text", "writes")
 
     def __init__(self, text: str) -> None:
         self.text = " ".join(text.split())
+        self.writes = not self.text.startswith("select ")
         self.pyformat = _PARAMETER.sub(r"%(\1)s", self.text.replace("%", "%%"))
 
     def __repr__(self) -> str:

@@ -133,7 +133,8 @@ class Reconciler:
         outcome = model.TIMED_OUT if repair == "abort" else model.lost(task)
         assert task.assigned_agent is not None
         try:
-            self._ending.apply(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
+            with tx.savepoint():
+                self._ending.apply(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
         except LeaseLost:
             return  # it ended by itself
         tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))

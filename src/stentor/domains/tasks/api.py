@@ -64,7 +64,7 @@ class Submit(Wire):
     required_capabilities: Annotated[list[Name], Field(max_length=64)] = []
     timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT)] = model.DEFAULT_TIMEOUT
     agent_preference: UuidText | None = None
-    metadata: MetadataIn = MetadataIn()
+    metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
 
     def draft(self) -> TaskDraft:
         meta = self.metadata

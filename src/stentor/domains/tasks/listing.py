@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from stentor.core.clock import HOUR
-from stentor.core.db import Sql, Tx
-from stentor.core.db.sql import values_rows
+from stentor.core.db import Sql, Tally, Tx
 from stentor.domains.tasks.model import Filter, Summary
 
-_COUNT_COLUMNS = ("tenant", "hour", "status", "agent_id", "n")
-_COUNTS = {
-    rows: Sql(
-        f"insert into task_counts ({', '.join(_COUNT_COLUMNS)}) values {values_rows(_COUNT_COLUMNS, rows)} "
-        "on conflict (tenant, hour, status, agent_id) do update set n = task_counts.n + excluded.n"
-    )
-    for rows in (1, 2)
-}
+_COUNTS = Tally(
+    ("tenant", "hour", "status", "agent_id"),
+    Sql(
+        """insert into task_counts (tenant, hour, status, agent_id, n) values (:tenant, :hour, :status, :agent_id, :n)
+        on conflict (tenant, hour, status, agent_id) do update set n = task_counts.n + excluded.n"""
+    ),
+)
 _FRAGMENTS = {
     "status": "status = :status",
     "agent_id": "assigned_agent = :agent_id",
@@ -32,17 +30,9 @@ _statements: dict[tuple[str, ...], Sql] = {}
 
 
 def count(tx: Tx, tenant: str, created_at: int, *changes: tuple[str, str | None, int]) -> None:
-    """Add to the counts: (status, agent, by), one or two of them, each of another status."""
-    params: dict[str, Any] = {}
-    for i, (status, agent_id, by) in enumerate(changes):
-        params |= {
-            f"tenant_{i}": tenant,
-            f"hour_{i}": created_at // HOUR,
-            f"status_{i}": status,
-            f"agent_id_{i}": agent_id or "",
-            f"n_{i}": by,
-        }
-    tx.run(_COUNTS[len(changes)], **params)
+    """Add to the counts, each change a (status, agent, by)."""
+    for status, agent_id, by in changes:
+        tx.add(_COUNTS, (tenant, created_at // HOUR, status, agent_id or ""), by)
 
 
 def page(tx: Tx, tenant: str, wanted: Filter, limit: int, offset: int) -> list[Summary]:

@@ -41,10 +41,11 @@ def build(
         strict_content_type=False,
     )
     errors.install(app)
-    for router in root_routers:
-        app.include_router(router, responses={400: ERRORS[400]})
+    # In this order, because routes are tried one after the other and tasks are asked for most.
     for router in api_routers:
         app.include_router(router, prefix="/api/v1", responses=ERRORS)
+    for router in root_routers:
+        app.include_router(router, responses={400: ERRORS[400]})
     openapi.install(app)
     gate = Gate(app, keys, limit, PATHS | DOCUMENTS)
     return RequestContext(BodyLimit(gate, max_body))

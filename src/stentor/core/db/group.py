@@ -1,0 +1,135 @@
+"""Group commit: many units, one transaction, and no unit takes down another.
+
+At first the units run side by side without savepoints, which are a third of all statements. When one
+of them fails after it wrote something, the transaction is rolled back and all run again, each in a
+savepoint of its own. So a unit may run twice, and only what it does through its `Tx` is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stentor.core.db.driver import Connection
+from stentor.core.db.tx import Added, Tally, Tx
+from stentor.core.errors import StentorError, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Unit:
+    """A function that waits for its transaction, and then what came of it."""
+
+    fn: Callable[[Tx], Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+    hooks: list[Callable[[], None]] = field(default_factory=list)
+    added: list[Added] = field(default_factory=list)
+
+
+class _Again(Exception):
+    """A unit failed half-way: run the group with savepoints."""
+
+
+def run(connection: Connection, group: list[Unit]) -> None:
+    """One transaction for all units. Raises StoreUnavailable when nothing was committed."""
+    try:
+        try:
+            _attempt(connection, group, _run_bare)
+        except _Again:
+            connection.rollback()
+            _attempt(connection, group, _run_guarded)
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def _attempt(connection: Connection, group: list[Unit], run_one: Callable[[Connection, Unit, Tx], None]) -> None:
+    now = connection.begin()
+    for unit in group:
+        unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
+        run_one(connection, unit, Tx(connection, now))
+    _write_tallies(connection, group)
+    connection.commit()
+
+
+def _run_bare(connection: Connection, unit: Unit, tx: Tx) -> None:
+    try:
+        _keep(unit, tx)
+    except StentorError as error:
+        if tx.wrote or isinstance(error, StoreUnavailable):
+            raise _Again from None
+        unit.error = error
+    except BaseException:  # noqa: BLE001 - whatever a unit raises is its caller's
+        raise _Again from None
+
+
+def _run_guarded(connection: Connection, unit: Unit, tx: Tx) -> None:
+    connection.control("savepoint unit")
+    try:
+        _keep(unit, tx)
+    except BaseException as error:
+        if isinstance(error, StoreUnavailable) and not connection.in_transaction():
+            raise  # the store gave up the whole transaction
+        unit.error = error
+        connection.control("rollback to savepoint unit")
+    connection.control("release savepoint unit")
+
+
+def _keep(unit: Unit, tx: Tx) -> None:
+    unit.result = unit.fn(tx)
+    unit.hooks, unit.added = tx.hooks, tx.added
+
+
+def _write_tallies(connection: Connection, group: list[Unit]) -> None:
+    """In the order of their keys, so that two processes never wait for each other's rows."""
+    sums: dict[Tally, dict[tuple[Any, ...], int]] = defaultdict(lambda: defaultdict(int))
+    for unit in group:
+        for tally, key, n in unit.added:
+            sums[tally][key] += n
+    for tally, of_key in sums.items():
+        if rows := [tally.params(key, n) for key, n in sorted(of_key.items()) if n]:
+            connection.many(tally.sql, rows)
+
+
+def fail(group: list[Unit], error: StoreUnavailable) -> None:
+    """Nothing was committed: every unit that has no error of its own gets this one."""
+    log.error("no commit: %s", error.message)
+    for unit in group:
+        unit.error = unit.error or StoreUnavailable(error.message)
+        unit.hooks = []
+
+
+def answer(group: list[Unit]) -> None:
+    """Give each caller what came of its unit, on its own event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Unit]] = {}
+    for unit in group:
+        by_loop.setdefault(unit.loop, []).append(unit)
+    for loop, units in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, units)
+        except RuntimeError:
+            log.warning("%d answers of the database had no loop to go to", len(units))
+
+
+def _resolve(units: list[Unit]) -> None:
+    for unit in units:
+        for hook in unit.hooks:
+            try:
+                hook()
+            except Exception:
+                # The commit stands whatever a hook does; the reconciler repairs what it missed.
+                log.exception("a hook after the commit failed")
+        if unit.future.cancelled():
+            continue
+        if unit.error is None:
+            unit.future.set_result(unit.result)
+        else:
+            unit.future.set_exception(unit.error)

@@ -1,0 +1,79 @@
+"""What a transaction function is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from stentor.core.db.driver import Connection, Row
+from stentor.core.db.sql import Sql
+
+
+class Tally:
+    """A counter kept in rows. What units add is summed up and written once, just before their commit.
+
+    `sql` adds `:n` to the row that the other parameters, named by `key`, stand for.
+    """
+
+    def __init__(self, key: tuple[str, ...], sql: Sql) -> None:
+        self.sql = sql
+        self._key = key
+
+    def params(self, key: tuple[Any, ...], n: int) -> dict[str, Any]:
+        return {**dict(zip(self._key, key, strict=True)), "n": n}
+
+
+Added = tuple[Tally, tuple[Any, ...], int]
+
+
+class Tx:
+    """`now` is the store's time in microseconds; `wrote` tells whether a statement may have changed something."""
+
+    __slots__ = ("_connection", "added", "hooks", "now", "wrote")
+
+    def __init__(self, connection: Connection, now: int) -> None:
+        self._connection = connection
+        self.hooks: list[Callable[[], None]] = []
+        self.added: list[Added] = []
+        self.now = now
+        self.wrote = False
+
+    def run(self, sql: Sql, **params: Any) -> int:
+        """Execute; answers the number of rows touched."""
+        self.wrote = True
+        return self._connection.run(sql, params)
+
+    def many(self, sql: Sql, rows: Iterable[dict[str, Any]]) -> None:
+        self.wrote = True
+        self._connection.many(sql, rows)
+
+    def rows(self, sql: Sql, **params: Any) -> list[Row]:
+        self.wrote = self.wrote or sql.writes
+        return self._connection.rows(sql, params)
+
+    def row(self, sql: Sql, **params: Any) -> Row | None:
+        rows = self.rows(sql, **params)
+        return rows[0] if rows else None
+
+    def add(self, tally: Tally, key: tuple[Any, ...], n: int) -> None:
+        """Add to a counter at the commit; this transaction does not see it."""
+        self.added.append((tally, key, n))
+
+    def after_commit(self, hook: Callable[[], None]) -> None:
+        """Have `hook` called on the event loop once this unit is durable, even if its caller has left."""
+        self.hooks.append(hook)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A part that may fail on its own: all that it did is undone, and the error goes on."""
+        hooks, added = len(self.hooks), len(self.added)
+        self._connection.control("savepoint part")
+        try:
+            yield
+        except BaseException:
+            del self.hooks[hooks:], self.added[added:]
+            self._connection.control("rollback to savepoint part")
+            self._connection.control("release savepoint part")
+            raise
+        self._connection.control("release savepoint part")

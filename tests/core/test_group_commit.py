@@ -1,0 +1,111 @@
+"""Units that share a commit: what fails is undone alone, what is added up is written once. On both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from stentor.core.db import Database, Sql, Tally, Tx
+from stentor.core.errors import Conflict
+from tests.core.test_database import held, names, put
+
+COUNT = Tally(
+    ("tenant", "status"),
+    Sql(
+        """insert into task_counts (tenant, hour, status, agent_id, n) values (:tenant, 1, :status, '', :n)
+        on conflict (tenant, hour, status, agent_id) do update set n = task_counts.n + excluded.n"""
+    ),
+)
+COUNTS = Sql("select status, n from task_counts order by status")
+
+
+async def together(db: Database, *units: Callable[[Tx], Any]) -> list[Any]:
+    """Run units in one group; their results or errors."""
+    holding, go_on = await held(db)
+    waiting = [asyncio.create_task(db.write(unit)) for unit in units]
+    await asyncio.sleep(0)
+    go_on.set()
+    await holding
+    return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def counts(db: Database) -> dict[str, int]:
+    return dict(await db.read(lambda tx: tx.rows(COUNTS)))
+
+
+async def test_a_unit_that_fails_after_it_wrote_leaves_nothing_and_the_others_are_done_once(db: Database) -> None:
+    runs: Counter[str] = Counter()
+    called: list[str] = []
+
+    def good(tx: Tx) -> str:
+        runs["good"] += 1
+        put("good")(tx)
+        tx.after_commit(lambda: called.append("good"))
+        return "done"
+
+    def bad(tx: Tx) -> None:
+        put("bad")(tx)
+        tx.after_commit(lambda: called.append("bad"))
+        raise Conflict("too late")
+
+    results = await together(db, good, bad)
+    assert results[0] == "done"
+    assert isinstance(results[1], Conflict)
+    assert (await names(db), called) == (["good"], ["good"])
+    assert runs["good"] == 2  # the first run was rolled back with the unit that broke it
+
+
+async def test_a_refusal_before_any_write_costs_the_others_nothing(db: Database) -> None:
+    runs: Counter[str] = Counter()
+
+    def good(tx: Tx) -> None:
+        runs["good"] += 1
+        put("good")(tx)
+
+    def refuse(tx: Tx) -> None:
+        tx.rows(COUNTS)
+        raise Conflict("no")
+
+    results = await together(db, refuse, good, refuse)
+    assert [type(result) for result in results] == [Conflict, type(None), Conflict]
+    assert (await names(db), runs["good"]) == (["good"], 1)
+
+
+async def test_what_units_add_is_summed_and_what_failing_ones_add_is_not(db: Database) -> None:
+    def add(status: str, n: int) -> Callable[[Tx], None]:
+        return lambda tx: tx.add(COUNT, ("t", status), n)
+
+    def fail(tx: Tx) -> None:
+        put("x")(tx)
+        tx.add(COUNT, ("t", "queued"), 100)
+        raise Conflict("no")
+
+    await together(db, add("queued", 1), add("queued", 1), fail, add("failed", 1), add("failed", -1), add("done", 1))
+    assert await counts(db) == {"queued": 2, "done": 1}
+    await db.write(add("queued", -2))
+    assert await counts(db) == {"queued": 0, "done": 1}
+
+
+async def test_a_part_that_fails_takes_back_what_it_added(db: Database) -> None:
+    def work(tx: Tx) -> None:
+        tx.add(COUNT, ("t", "queued"), 1)
+        try:
+            with tx.savepoint():
+                tx.add(COUNT, ("t", "queued"), 5)
+                raise Conflict("no")
+        except Conflict:
+            pass
+
+    await db.write(work)
+    assert await counts(db) == {"queued": 1}
+
+
+async def test_the_counts_of_a_commit_are_in_the_same_commit(db: Database) -> None:
+    def work(tx: Tx) -> None:
+        tx.add(COUNT, ("t", "queued"), 1)
+        assert tx.rows(COUNTS) == []
+
+    await db.write(work)
+    assert await counts(db) == {"queued": 1}
