@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,13 @@ class Service:
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """Starts `stentor serve` in a subprocess; keyword arguments are environment variables."""
+    with serving(tmp_path) as start:
+        yield start
+
+
+@contextmanager
+def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    """A function that starts services, each stopped at the end; see `serve`."""
     running: list[Service] = []
 
     def start(data_dir: Path | None = None, **environ: str) -> Service:

@@ -24,6 +24,10 @@ WINDOW = 60
 """Seconds of the fixed window."""
 
 
+HANG_UP = {"Connection": "close"}
+"""For an answer before the body's end: else the rest of it is read, however long it is."""
+
+
 class BodyLimit:
     """Counts the bytes that really come, whatever Content-Length says."""
 
@@ -37,7 +41,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         if _declared_length(scope) > self._max:
-            await render(scope, 413, "PAYLOAD_TOO_LARGE", self._message)(scope, receive, send)
+            await render(scope, 413, "PAYLOAD_TOO_LARGE", self._message, headers=HANG_UP)(scope, receive, send)
             return
         seen = 0
 
@@ -47,7 +51,7 @@ class BodyLimit:
             seen += len(message.get("body", b""))
             if seen > self._max:
                 # FastAPI's own class: any other would become a 400 in its body parsing.
-                raise HTTPException(413, self._message)
+                raise HTTPException(413, self._message, HANG_UP)
             return message
 
         await self._app(scope, counted, send)

@@ -13,6 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.core import ids
+from stentor.core.errors import NotFound
 from stentor.web.errors import render_unexpected
 
 SLASH = "\ufdd0"
@@ -65,5 +66,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def segment(text: str) -> str:
-    """A path parameter as the caller meant it."""
+    """A path parameter as the caller meant it. Raises NotFound for NUL, which no stored text has."""
+    if "\0" in text:
+        raise NotFound("Nothing has an id with the character NUL in it.")
     return text.replace(SLASH, "/")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Path, Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,6 +19,7 @@ from stentor.web.requests import segment
 from stentor.web.routes import caller_of
 
 T = TypeVar("T")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
 
 class Json(Response):
@@ -52,6 +54,13 @@ def _printable(text: str) -> str:
     return text
 
 
+def _iso8601(text: str) -> str:
+    """pydantic alone would take a number for seconds since 1970, and a date for its midnight."""
+    if not _TIME.match(text):
+        raise ValueError("must be a time with its zone, such as 2026-11-20T21:45:00Z")
+    return text
+
+
 def _no_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("must not contain the character NUL")
@@ -75,7 +84,10 @@ Caller = Annotated[Principal, Depends(caller_of)]
 TaskId = Annotated[str, Path(description="The task's id; a slash in it is written %2F."), AfterValidator(segment)]
 AgentId = Annotated[str, Path(description="The agent's id."), AfterValidator(segment)]
 EntityId = Annotated[str, Path(description="The entity's id, for agents the agent id."), AfterValidator(segment)]
-After = Annotated[AwareDatetime | None, Query(description="Only what came after this time (ISO 8601 with zone).")]
+After = Annotated[
+    Annotated[AwareDatetime, BeforeValidator(_iso8601)] | None,
+    Query(description="Only what came after this time (ISO 8601 with zone)."),
+]
 Offset = Annotated[int, Query(ge=0, le=2**53, description="Rows to pass over.")]
 
 

@@ -174,6 +174,7 @@ async def test_a_method_that_a_path_does_not_have_is_405_and_names_those_it_has(
             answer = await world.admin.request(method, path)
             if answer.status_code == 405:  # another path of the same form may have it
                 assert answer.json()["error"]["code"] == "METHOD_NOT_ALLOWED"
-                assert set(answer.headers["Allow"].split(", ")) == has
+                allowed = set(answer.headers["Allow"].split(", "))
+                assert (allowed >= has) if "trust" in path else (allowed == has)  # levels is an entity's id too
             else:
                 assert path.startswith("/api/v1/trust/"), f"{method} {path}"

@@ -9,12 +9,14 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 
 from stentor.domains.activity import model
-from stentor.domains.activity.service import Activity
+from stentor.domains.activity.service import MAX_EVENTS, Activity
 from stentor.domains.tasks.api import shown
 from stentor.web.routes import GatewayRoute
 from stentor.web.sse import EventStream, Frame, StreamLimit
 from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, errors
 
+# The service checks the range, because a limit out of it is told before a task that is unknown.
+Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200)]
 
 
@@ -49,9 +51,7 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
     api = APIRouter(prefix="/tasks", tags=["tasks"], route_class=GatewayRoute)
 
     @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
-    async def trail(
-        caller: Caller, task_id: TaskId, limit: Annotated[int, Query(description="1 to 500")] = 200
-    ) -> Json:
+    async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200) -> Json:
         """What happened to a task and why: its routing, its events, its outcome."""
         history = await activity.of(caller.tenant, task_id, limit)
         task = shown(history.task) if history.task else None

@@ -28,6 +28,8 @@ from stentor.web.wire import (
 )
 
 MAX_ENTITY_ID = 255
+RESERVED = frozenset(("levels", "report"))
+"""Reading such an entity would answer another route's data."""
 
 
 class SetScore(Wire):
@@ -200,6 +202,8 @@ def _possible(entity_id: str) -> bool:
 def _check_id(entity_id: str) -> None:
     if not _possible(entity_id):
         raise InvalidRequest("An entity id has 1 to 255 printable characters.")
+    if entity_id in RESERVED:
+        raise InvalidRequest(f"{entity_id!r} is the name of a route, so that no entity can have it as its id.")
 
 
 def _entity(entity: Entity, score: float) -> dict[str, Any]:

@@ -1,0 +1,314 @@
+"""Input that is wrong in every way we know, on every operation: a clear 4xx, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from stentor.core.db import Sql, Tx
+from tests.conftest import World
+from tests.requirements import requirement
+from tests.surfaces.gateway.operations import PROTECTED, WITH_BODY, Operation, body_schema
+
+JSON = {"Content-Type": "application/json"}
+TABLES = (
+    "agents violations tasks task_counts events idempotency_keys hebbian_weights hebbian_history "
+    "hebbian_connections sentinel_alerts trust_scores trust_changes rate_buckets"
+).split()
+NOT_JSON: dict[str, bytes] = {
+    "malformed": b"{",
+    "truncated": b'{"input": "x',
+    "two documents": b"{} {}",
+    "comment": b"{/* */}",
+    "single quotes": b"{'input': 1}",
+    "NaN": b'{"input": NaN}',
+    "Infinity": b'{"input": -Infinity}',
+    "a float beyond all": b'{"input": 1e999}',
+    "5,000 digits": b'{"input": ' + b"9" * 5000 + b"}",
+    "2,000 arrays": b'{"input": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+    "2,000 objects": b'{"input": ' + b'{"a":' * 2000 + b"1" + b"}" * 2000 + b"}",
+    "200,000 open arrays": b"[" * 200_000,
+    "lone surrogate": rb'{"input": "\ud800"}',
+    "lone surrogate in a name": rb'{"\udfff": 1}',
+    "invalid UTF-8": b'{"input": "\xff\xfe"}',
+    "overlong UTF-8": b'{"input": "\xc0\xaf"}',
+    "UTF-16": '{"input": 1}'.encode("utf-16"),
+    "a raw control character": b'{"input": "\x01"}',
+    "the same name twice": b'{"input": 1, "input": 2}',
+}
+NOT_AN_OBJECT: dict[str, bytes] = {
+    "array": b"[]",
+    "text": b'"x"',
+    "number": b"1",
+    "true": b"true",
+    "pairs": b'[["a", 1]]',
+}
+NOTHING: dict[str, bytes] = {"nothing": b"", "null": b"null", "blank": b"  "}
+VALUES: list[Any] = [
+    None,
+    True,
+    5,
+    -1,
+    2**70,
+    1.5,
+    "x",
+    "",
+    "a\0b",
+    "\u202e",
+    "x" * 300,
+    [],
+    [1],
+    ["a"] * 1100,
+    {},
+    {"a": 1},
+]
+IDS = [
+    "x" * 255,
+    "x" * 256,
+    "../../etc/passwd",
+    "a b",
+    "\0",
+    "\u202e",
+    "é",
+    "%",
+    "'; drop table tasks; --",
+    "...",
+    "\\",
+]
+
+
+def refused(answer: httpx.Response, status: int = 400, code: str = "INVALID_REQUEST") -> dict[str, Any]:
+    """The error of an answer that must be an envelope of the contract."""
+    assert answer.status_code == status, f"{answer.request.method} {answer.request.url}: {answer.text[:300]}"
+    error = answer.json()["error"]
+    assert error["code"] == code
+    assert error["message"]
+    assert error["request_id"] == answer.headers["X-Request-Id"]
+    return dict(error)
+
+
+def well_formed(answer: httpx.Response) -> None:
+    """Whatever it says, it is no failure of ours, and an error has the contract's shape."""
+    where = f"{answer.request.method} {answer.request.url}: {answer.text[:300]}"
+    assert answer.status_code < 500 or answer.status_code == 501, where
+    if answer.status_code >= 400:
+        assert set(answer.json()["error"]) <= {"code", "message", "details", "request_id"}, where
+
+
+async def rows(world: World) -> dict[str, int]:
+    """How many rows each table has."""
+
+    def read(tx: Tx) -> dict[str, int]:
+        return {name: tx.rows(Sql(f"select count(*) from {name}"))[0][0] for name in TABLES}
+
+    return await world.kernel.db.read(read)
+
+
+async def send(world: World, operation: Operation, body: bytes, **headers: str) -> httpx.Response:
+    return await world.admin.request(operation.method, operation.url(), content=body, headers={**JSON, **headers})
+
+
+async def test_the_tables_that_are_counted_are_all_there_are(world: World) -> None:
+    source = (
+        "select name from sqlite_master where type = 'table' and name not like 'sqlite_%'"
+        if world.kernel.db.driver.name == "sqlite"
+        else "select tablename from pg_tables where schemaname = 'public'"
+    )
+    found = {row[0] for row in await world.kernel.db.read(lambda tx: tx.rows(Sql(source)))}
+    assert found == {*TABLES, "alembic_version"}
+
+
+@requirement("http.error-envelope", "http.no-raw-exceptions")
+async def test_what_is_not_json_is_refused_everywhere_and_writes_nothing(world: World) -> None:
+    before = await rows(world)
+    for operation in WITH_BODY:
+        for body in NOT_JSON.values():
+            refused(await send(world, operation, body))
+    assert await rows(world) == before
+
+
+async def test_what_is_json_but_no_object_is_refused_everywhere(world: World) -> None:
+    for operation in WITH_BODY:
+        for body in NOT_AN_OBJECT.values():
+            refused(await send(world, operation, body))
+        for body in NOTHING.values():
+            answer = await send(world, operation, body)
+            if operation.body_required:
+                refused(answer)
+            else:
+                well_formed(answer)
+
+
+async def test_a_mark_of_byte_order_is_no_part_of_json(world: World) -> None:
+    for operation in WITH_BODY:
+        refused(await send(world, operation, b"\xef\xbb\xbf" + json.dumps(operation.example).encode()))
+
+
+async def test_the_type_of_content_does_not_matter_but_its_form_does(world: World) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        for operation in WITH_BODY:
+            body = json.dumps(operation.example).encode()
+            answer = await send(world, operation, body, **{"Content-Type": kind})
+            assert answer.status_code != 415
+            well_formed(answer)
+            refused(await send(world, operation, b"type=summarize", **{"Content-Type": kind}))
+
+
+@requirement("http.unknown-fields-400")
+async def test_a_field_that_nobody_knows_is_refused_and_named(world: World) -> None:
+    before = await rows(world)
+    for operation in WITH_BODY:
+        for name in ("surprise", "__proto__", "", "a.b", "ä"):
+            error = refused(await send(world, operation, json.dumps({**operation.example, name: 1}).encode()))
+            assert name in error["details"]["fields"], (operation, error)
+    assert await rows(world) == before
+
+
+async def test_a_field_that_is_missing_is_refused_and_named(world: World) -> None:
+    for operation in WITH_BODY:
+        for name in body_schema(operation).get("required", []):
+            body = {k: v for k, v in operation.example.items() if k != name}
+            error = refused(await send(world, operation, json.dumps(body).encode()))
+            assert name in error["details"]["fields"]
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """A body with one value replaced, at any depth, by each value of another kind."""
+    yield from VALUES
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            for variant in variants(inner):
+                yield {**value, name: variant}
+    if isinstance(value, list) and value:
+        for variant in variants(value[0]):
+            yield [variant, *value[1:]]
+
+
+async def test_no_value_in_any_field_breaks_the_service(world: World) -> None:
+    for operation in WITH_BODY:
+        known = body_schema(operation)["properties"]
+        bodies = [*variants(operation.example), *({**operation.example, n: v} for n in known for v in VALUES)]
+        for body in bodies:
+            well_formed(await send(world, operation, json.dumps(body).encode()))
+
+
+@requirement("http.body-limit-413")
+async def test_a_body_over_ten_megabytes_is_413_however_it_is_sent(world: World) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(11):
+            yield b" " * 1_000_000
+
+    before = await rows(world)
+    for operation in WITH_BODY[:3]:
+        refused(await send(world, operation, b" " * 10_000_001), 413, "PAYLOAD_TOO_LARGE")
+        answer = await world.admin.request(operation.method, operation.url(), content=pieces(), headers=JSON)
+        refused(answer, 413, "PAYLOAD_TOO_LARGE")
+        lied = await send(world, operation, b" " * 10_000_001, **{"Content-Length": "5"})
+        refused(lied, 413, "PAYLOAD_TOO_LARGE")
+    assert await rows(world) == before
+
+
+@requirement("http.body-limit-413")
+async def test_a_body_of_ten_megabytes_is_read(world: World) -> None:
+    await world.register()
+    body = {"type": "echo", "input": "", "required_capabilities": ["echo"]}
+    room = 10_000_000 - len(json.dumps(body))
+    answer = await world.admin.post("/api/v1/tasks", content=json.dumps({**body, "input": "x" * room}).encode())
+    assert answer.status_code == 202
+
+
+async def test_no_id_in_a_path_breaks_the_service_or_finds_anything(world: World) -> None:
+    await world.do(await world.register())
+    with_id = [o for o in PROTECTED if o.path_parameters]
+    for operation in with_id:
+        for record_id in IDS:
+            body = operation.example if operation.has_body else None
+            answer = await world.admin.request(operation.method, operation.url(record_id), json=body)
+            well_formed(answer)
+            if "trust" not in operation.path and operation.path.count("{") == 1:
+                assert answer.status_code in (400, 404, 405, 501), (operation, record_id, answer.text)
+
+
+NUMBERS = ["0", "-1", "501", "1001", str(10**30), "1.5", "abc", "", "NaN", "1e3", "０", " 1"]
+TIMES = ["2026-11-20T10:00:00", "2026-11-20", "yesterday", "1763600000", "2026-13-01T00:00:00Z", "9" * 400, ""]
+
+
+async def test_no_query_breaks_the_service(world: World) -> None:
+    values = [*NUMBERS, *TIMES, "\0", "x" * 2000, "é", "queued'; --"]
+    for operation in PROTECTED:
+        for parameter in operation.parameters:
+            for value in values:
+                query = {**operation.query, parameter["name"]: value} if parameter["in"] == "query" else operation.query
+                headers = {parameter["name"]: value.replace("\0", "")} if parameter["in"] == "header" else {}
+                body = operation.example if operation.has_body else None
+                well_formed(
+                    await world.admin.request(
+                        operation.method, operation.url(), params=query, headers=encoded(headers), json=body
+                    )
+                )
+
+
+def encoded(headers: dict[str, str]) -> dict[bytes, bytes]:
+    return {name.encode(): value.strip().encode() for name, value in headers.items()}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tasks?limit=0",
+        "tasks?limit=1001",
+        "tasks?offset=-1",
+        f"tasks?offset={10**30}",
+        "tasks?created_after=2026-11-20T10:00:00",
+        "tasks?created_after=yesterday",
+        "tasks?created_after=0.5",
+        "tasks?created_after=1763600000",
+        "tasks?created_after=2026-11-20",
+        "tasks?status=done",
+        "tasks?cursor=x",
+        "tasks/none/activity?limit=0",
+        "tasks/none/activity?limit=501",
+        "registry/agents?limit=0",
+        "registry/agents?status=gone",
+        "hebbian/history/none?limit=0",
+    ],
+)
+async def test_a_query_out_of_range_is_refused(world: World, path: str) -> None:
+    refused(await world.admin.get(f"/api/v1/{path}"))
+
+
+async def test_no_entity_has_the_name_of_a_route(world: World) -> None:
+    for name in ("levels", "report"):
+        refused(await world.admin.put(f"/api/v1/trust/{name}", json={"score": 0.5}))
+        refused(await world.admin.post(f"/api/v1/trust/{name}/success", json={}))
+
+
+@requirement("activity.log-is-fail-closed")
+async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes_nothing(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    before = await rows(world)
+    world.runlog.broken = True
+    ids = {"agent_id": agent, "task_id": task_id, "entityId": agent}
+    asked = 0
+    for operation in PROTECTED:
+        if operation.method == "GET" or "501" in operation.spec["responses"]:
+            continue
+        path = operation.path.format(**{name: ids.get(name, agent) for name in operation.path_parameters})
+        body = operation.example if operation.has_body else None
+        answer = await world.admin.request(operation.method, path, json=body)
+        if answer.status_code < 300:
+            assert operation.path.endswith(("/can-perform", "/claims")), f"{operation}: {answer.text}"
+            continue
+        asked += answer.status_code == 503
+        assert answer.status_code in (503, 409, 422, 400) or "can-perform" in path, f"{operation}: {answer.text}"
+        if answer.status_code == 503:
+            refused(answer, 503, "SERVICE_UNAVAILABLE")
+            assert answer.headers["Retry-After"] == "1"
+    world.runlog.broken = False
+    assert asked >= 8
+    assert await rows(world) == before
