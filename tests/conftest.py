@@ -223,8 +223,9 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         folder = data_dir or tmp_path / "data"
         keys = {f"SERVICE_API_KEY_{name}": value for name, value in KEYS.items()}
         base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SERVICE_RATE_LIMIT_PER_MINUTE": "0"}
+        base["SERVICE_GATEWAY_PORT"] = "0"
         env = {**base, **keys, **environ}
-        command = [sys.executable, "-m", "stentor", "serve", "--json", "--gateway-port", "0", "--data-dir", str(folder)]
+        command = [sys.executable, "-m", "stentor", "serve", "--json", "--data-dir", str(folder)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -1,0 +1,132 @@
+"""What must be true of every database of Stentor, whatever was killed, and how to see that it is.
+
+Black-box: reads a SQLite file or a PostgreSQL database, never through Stentor's own code.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+Rows = Callable[[str], list[dict[str, Any]]]
+ENDS = {
+    "task_completed": "completed",
+    "task_failed": "failed",
+    "task_aborted": "aborted",
+    "task_cancelled": "cancelled",
+}
+HOUR = 3_600_000_000
+Key = tuple[str, str]
+
+
+def check(database: Path | str, accepted: Iterable[str] = (), unknown: Iterable[str] = ()) -> list[str]:
+    """All that is wrong, in sentences. `accepted` tasks must be there and ended, `unknown` ones may be missing."""
+    with closing(_open(database)) as connection:
+
+        def rows(sql: str) -> list[dict[str, Any]]:
+            cursor = connection.execute(sql)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+        tasks = {(t["tenant"], t["task_id"]): t for t in rows("select * from tasks")}
+        events: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+        for event in rows("select * from events where task_id is not null order by event_id"):
+            events[event["tenant"], event["task_id"]].append(event)
+        found = [*_accepted(tasks, set(accepted)), *_strangers(tasks, events, {*accepted, *unknown})]
+        for key, task in tasks.items():
+            found += _trail(task, events.get(key, []))
+        return [*found, *_learning(rows, tasks), *_counts(rows, tasks)]
+
+
+def _open(database: Path | str) -> Any:
+    if isinstance(database, Path):
+        return sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    import psycopg
+
+    return psycopg.connect(database)
+
+
+def _accepted(tasks: dict[Key, dict[str, Any]], accepted: set[str]) -> Iterator[str]:
+    known = {task_id: task["status"] for (_, task_id), task in tasks.items()}
+    for task_id in accepted:
+        if task_id not in known:
+            yield f"{task_id} was accepted and is lost"
+        elif known[task_id] not in ENDS.values():
+            yield f"{task_id} was accepted and is still {known[task_id]}"
+
+
+def _strangers(tasks: dict[Key, Any], events: dict[Key, Any], submitted: set[str]) -> Iterator[str]:
+    for _, task_id in events.keys() - tasks.keys():
+        yield f"{task_id} has events and no row"
+    for _, task_id in tasks:
+        if submitted and task_id not in submitted:
+            yield f"{task_id} was never submitted"
+
+
+def _trail(task: dict[str, Any], events: list[dict[str, Any]]) -> Iterator[str]:
+    """Of one task: its events are one chain that says what its row says."""
+    name, kinds = task["task_id"], Counter(event["event_type"] for event in events)
+    if not events or events[0]["event_type"] != "prompt_received" or events[0]["parent_id"] is not None:
+        yield f"{name} has no beginning"
+        return
+    if any(later["parent_id"] != earlier["event_id"] for earlier, later in pairwise(events)):
+        yield f"{name} has a broken chain of events"
+    if (task["provenance_id"], task["head_id"]) != (events[0]["event_id"], events[-1]["event_id"]):
+        yield f"{name} does not point to its first and last event"
+    if kinds["task_started"] != task["epoch"]:
+        yield f"{name} was started {kinds['task_started']} times in {task['epoch']} attempts"
+    epochs = [json.loads(e["metadata"])["epoch"] for e in events if e["event_type"] == "task_started"]
+    if epochs != sorted(set(epochs)):
+        yield f"{name} has epochs that go back: {epochs}"
+    yield from _ends(task, events)
+
+
+def _ends(task: dict[str, Any], events: list[dict[str, Any]]) -> Iterator[str]:
+    name = task["task_id"]
+    ends = [ENDS[event["event_type"]] for event in events if event["event_type"] in ENDS]
+    lives = 1 + sum("retry_count" in event["metadata"] for event in events if event["event_type"] == "routing_decision")
+    if len(ends) > lives:
+        yield f"{name} ended {len(ends)} times"
+    if task["status"] in ENDS.values() and ends[-1:] != [task["status"]] and task["submitted_status"] != "failed":
+        yield f"{name} is {task['status']}, its events say {ends[-1:]}"
+    if (task["status"] in ENDS.values()) != (task["completion_time"] is not None):
+        yield f"{name} is {task['status']} with completion time {task['completion_time']}"
+    taught = sum(event["event_type"] == "learning_updated" for event in events)
+    if task["status"] == "completed" and taught != 1 - task["learning_pending"]:
+        yield f"{name} taught {taught} lessons"
+
+
+def _learning(rows: Rows, tasks: dict[Key, dict[str, Any]]) -> Iterator[str]:
+    """Each lesson once: history, weights, trust and tasks agree."""
+    history = rows("select * from hebbian_history order by entry_id")
+    causes = Counter(row["cause"] for row in rows("select cause from trust_changes where cause is not null"))
+    lessons = Counter(f"task:{row['task_id']}:{row['epoch']}" for row in history)
+    for cause in causes.keys() | lessons.keys():
+        if causes[cause] != 1 or lessons[cause] != 1:
+            yield f"{cause} was learned {lessons[cause]} times and moved trust {causes[cause]} times"
+    for row in history:
+        task = tasks.get((row["tenant"], row["task_id"]))
+        if task is None or row["epoch"] > task["epoch"]:
+            yield f"{row['task_id']} taught in attempt {row['epoch']}, which it never had"
+    samples = Counter((row["agent_id"], row["task_type"]) for row in history)
+    last = {(row["agent_id"], row["task_type"]): row["weight_after"] for row in history}
+    for row in rows("select * from hebbian_weights"):
+        key = row["agent_id"], row["task_type"]
+        if row["samples"] != samples[key] or row["weight"] != last.get(key, row["weight"]):
+            yield f"the weight {row['weight']} of {key} does not follow from its {samples[key]} lessons"
+
+
+def _counts(rows: Rows, tasks: dict[Key, dict[str, Any]]) -> Iterator[str]:
+    wanted = Counter(
+        (t["tenant"], t["created_at"] // HOUR, t["status"], t["assigned_agent"] or "") for t in tasks.values()
+    )
+    kept = {(r["tenant"], r["hour"], r["status"], r["agent_id"]): r["n"] for r in rows("select * from task_counts")}
+    for key in wanted.keys() | kept.keys():
+        if wanted[key] != kept.get(key, 0):
+            yield f"{key} counts {kept.get(key, 0)} tasks and has {wanted[key]}"

@@ -1,0 +1,77 @@
+"""The checker finds each kind of damage; a checker that cannot fail would prove nothing."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import serving
+from tests.faults.checker import check
+from tests.faults.load import Load, summaries, wait_for
+
+DAMAGE = {
+    "lost": ("delete from tasks where task_id = 'sum-00001'", "was accepted and is lost"),
+    "open": ("update tasks set status = 'queued', completion_time = null where task_id = 'sum-00001'", "still queued"),
+    "orphan": ("delete from tasks where task_id = 'sum-00001'", "has events and no row"),
+    "uninvited": ("update tasks set task_id = 'x' where task_id = 'sum-00001'", "was never submitted"),
+    "twice": (
+        "insert into events select 'ffff', tenant, task_id, agent_id, parent_id, happened_at, event_type, component, "
+        "message, duration_ms, metadata from events where task_id = 'sum-00001' and event_type = 'task_completed'",
+        "ended 2 times",
+    ),
+    "no beginning": ("delete from events where event_type = 'prompt_received'", "has no beginning"),
+    "gap": ("delete from events where event_type = 'routing_decision'", "broken chain"),
+    "head": ("update tasks set head_id = provenance_id", "does not point to"),
+    "attempts": ("update tasks set epoch = 7", "in 7 attempts"),
+    "epochs": (
+        "insert into events select 'ffff', tenant, task_id, agent_id, parent_id, happened_at, event_type, component, "
+        "message, duration_ms, metadata from events where task_id = 'sum-00001' and event_type = 'task_started'",
+        "has epochs that go back: [1, 1]",
+    ),
+    "other end": ("update tasks set status = 'failed' where task_id = 'sum-00001'", "is failed, its events say"),
+    "no lesson": ("delete from events where event_type = 'learning_updated'", "taught 0 lessons"),
+    "history": ("delete from hebbian_history where task_id = 'sum-00001'", "was learned 0 times and moved trust 1"),
+    "trust": ("delete from trust_changes where cause like '%sum-00001%'", "moved trust 0 times"),
+    "future lesson": ("update hebbian_history set epoch = 9", "which it never had"),
+    "weight": ("update hebbian_weights set weight = 5", "does not follow from its"),
+    "samples": ("update hebbian_weights set samples = samples - 1", "does not follow from its"),
+    "counts": ("update task_counts set n = n + 1 where status = 'completed'", "counts"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of five tasks that were done in peace."""
+    folder = tmp_path_factory.mktemp("sound")
+    with serving(folder) as start:
+        service = start()
+        load = Load(service.address, service.key, summaries(5), threads=1)
+        load.start()
+        load.join()
+        with service.client() as client:
+            wait_for(client, 5)
+    return service.data_dir / "stentor.db"
+
+
+ACCEPTED = [f"sum-{i:05}" for i in range(5)]
+
+
+def test_a_sound_database_has_nothing_wrong(sound: Path) -> None:
+    assert check(sound, ACCEPTED) == []
+    assert check(sound, ACCEPTED[:3], ACCEPTED[3:]) == []
+
+
+@pytest.mark.parametrize(("statement", "sentence"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_found(sound: Path, tmp_path: Path, statement: str, sentence: str) -> None:
+    copy = tmp_path / "copy.db"
+    shutil.copy(sound, copy)
+    with sqlite3.connect(copy) as connection:
+        connection.execute("drop trigger tasks_moves")
+        connection.execute("pragma ignore_check_constraints = on")
+        assert connection.execute(statement).rowcount > 0
+    connection.close()
+    found = check(copy, ACCEPTED)
+    assert [line for line in found if sentence in line], found

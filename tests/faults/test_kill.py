@@ -1,0 +1,93 @@
+"""kill -9 of the service at random moments: nothing that was accepted is lost, and all of it is done once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.conftest import KEYS, Service
+from tests.faults.checker import check
+from tests.faults.load import Load, summaries, wait_for
+from tests.requirements import requirement
+
+TASKS, WORKED, KILLS = 1_800, 200, 10
+KEY = KEYS["ADMIN"].split(":")[0]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@contextmanager
+def worker(address: str, capability: str, seconds: float = 0) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.faults.worker", address, KEY, capability, str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+
+
+@requirement("execution.survives-restart", "learning.in-outcome-transaction")
+def test_two_thousand_tasks_survive_ten_kills(serve: Callable[..., Service]) -> None:
+    seed = random.randrange(10**6)  # other moments each time; a failure tells its seed
+    chance, port = random.Random(seed), free_port()
+    service = serve(SERVICE_GATEWAY_PORT=port, SERVICE_TASK_MAX_ATTEMPTS="100")
+    bodies = summaries(TASKS) + [
+        {"id": f"work-{i:05}", "type": "work", "input": i, "required_capabilities": ["work"]} for i in range(WORKED)
+    ]
+    chance.shuffle(bodies)
+    load = Load(service.address, KEY, bodies)
+    moments = sorted(chance.sample(range(20, len(bodies) - 20), KILLS))
+    with worker(service.address, "work"):
+        load.start()
+        for moment in moments:
+            until = time.monotonic() + 60
+            while len(load.accepted) < moment:
+                assert time.monotonic() < until, f"stuck at {len(load.accepted)} (seed {seed})"
+                time.sleep(0.001)
+            time.sleep(chance.random() * 0.05)
+            service.kill()
+            service = serve(data_dir=service.data_dir, SERVICE_GATEWAY_PORT=port, SERVICE_TASK_MAX_ATTEMPTS="100")
+        load.join()
+        with service.client() as client:
+            wait_for(client, len(bodies))
+            done = client.get("/api/v1/tasks", params={"status": "completed", "limit": 1}).json()["total"]
+    service.kill()
+    assert check(service.data_dir / "stentor.db", load.accepted) == [], f"seed {seed}"
+    assert done == len(bodies)
+
+
+@requirement("execution.survives-restart")
+def test_a_kill_on_postgresql_loses_nothing_either(
+    serve: Callable[..., Service], postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    port = free_port()
+    environ = {"SERVICE_GATEWAY_PORT": port, "SERVICE_DATABASE_URL": postgres_url}
+    service = serve(**environ)
+    load = Load(service.address, KEY, summaries(300))
+    load.start()
+    for moment in (40, 150, 260):
+        while len(load.accepted) < moment:
+            time.sleep(0.001)
+        service.kill()
+        service = serve(data_dir=service.data_dir, **environ)
+    load.join()
+    with service.client() as client:
+        wait_for(client, 300, seconds=150)  # what ran at a kill comes back when its lease of a minute ends
+    service.kill()
+    assert check(postgres_url, load.accepted) == []

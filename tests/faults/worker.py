@@ -1,0 +1,19 @@
+"""A worker in a process of its own: ADDRESS KEY CAPABILITY [SECONDS per task]."""
+
+import sys
+import time
+
+from stentor.worker import Task, Worker
+
+worker = Worker.register(sys.argv[1], sys.argv[2], "worker", [sys.argv[3]])
+
+
+@worker.handler
+def do(task: Task) -> str:
+    time.sleep(float(sys.argv[4]) if len(sys.argv) > 4 else 0)
+    return str(task.input)
+
+
+sys.stdout.write("ready\n")
+sys.stdout.flush()
+worker.run()
