@@ -1,0 +1,124 @@
+"""`python -m bench [NAME ...]`: measures, then prints a table per bench (or `--json`, `--markdown`)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import commit, decide, latency, lists, start, throughput
+from bench.figures import HEADINGS, Area, Figure, markdown, number, plain
+from bench.scale import Scale, say
+
+BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
+    "throughput": (throughput.TITLE, throughput.run),
+    "submit": (latency.SUBMIT, latency.submit),
+    "idle": (latency.IDLE, latency.idle),
+    "decide": (decide.TITLE, decide.run),
+    "start": (start.TITLE, start.run),
+    "lists": (lists.TITLE, lists.run),
+    "commit": (commit.TITLE, commit.run),
+}
+
+
+def main() -> None:
+    options = _options()
+    folder = options.cache or options.folder
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    scale = Scale(options.quick, options.cache, options.folder, options.rounds)
+    scale = replace(scale, rows=options.rows or scale.pick(1_000_000, 20_000))
+    areas: list[Area] = []
+    try:
+        areas.extend(_measure(name, scale) for name in options.benches or BENCHES)
+    finally:
+        _show(areas, _machine(scale), options)  # what was measured before a failure is not lost
+
+
+def _show(areas: list[Area], machine: str, options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps({"machine": machine, "figures": plain(areas)}, indent=2))
+    elif options.markdown:
+        print(f"{machine}\n\n{markdown(areas)}", end="")
+    else:
+        _print(machine, areas)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Stentor; see bench/README.md.")
+    parser.add_argument("benches", nargs="*", metavar="NAME", help=f"{', '.join(BENCHES)}; all when none is named")
+    parser.add_argument("--quick", action="store_true", help="small sizes, under a minute: to see that it works")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of what is measured in rounds (5)")
+    parser.add_argument("--rows", type=int, help="tasks in the database of `lists` (1,000,000)")
+    parser.add_argument("--cache", type=Path, help="folder that keeps the database of `lists` for the next run")
+    parser.add_argument("--folder", type=Path, help="where databases are made; the disk is part of what is measured")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="one JSON object")
+    shape.add_argument("--markdown", action="store_true", help="tables for the README")
+    options = parser.parse_args()
+    if unknown := set(options.benches) - set(BENCHES):
+        parser.error(f"no such bench: {', '.join(sorted(unknown))}")
+    return options
+
+
+def _measure(name: str, scale: Scale) -> Area:
+    title, run = BENCHES[name]
+    say(f"{name}: {title} ...")
+    started = time.perf_counter()
+    figures = run(scale)
+    say(f"{name}: {time.perf_counter() - started:.0f} s")
+    return Area(name, title, figures)
+
+
+def _machine(scale: Scale) -> str:
+    """Where it was measured, as far as the figures depend on it; no names."""
+    parts = [
+        f"{os.cpu_count()} cores ({platform.machine()})",
+        platform.system(),
+        f"Python {platform.python_version()}",
+        f"SQLite {sqlite3.sqlite_version}",
+        f"fdatasync of 4 kB {number(_fdatasync_ms(scale))} ms (median)",
+        "quick sizes" if scale.quick else "full sizes",
+    ]
+    return ", ".join(parts) + "."
+
+
+def _fdatasync_ms(scale: Scale) -> float:
+    """What a commit waits for at least, on the disk that the databases are on."""
+    waits = []
+    with tempfile.TemporaryFile(dir=scale.folder) as file:
+        for _ in range(200):
+            os.pwrite(file.fileno(), b"x" * 4096, 0)
+            started = time.perf_counter()
+            os.fdatasync(file.fileno())
+            waits.append(1000 * (time.perf_counter() - started))
+    return median(waits)
+
+
+def _print(machine: str, areas: list[Area]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160
+    console.print(machine)
+    for area in areas:
+        table = Table(title=f"{area.name}: {area.title}", title_justify="left")
+        for n, heading in enumerate(HEADINGS):
+            table.add_column(heading, justify="right" if n in (1, 2, 3) else "left", overflow="fold")
+        for figure in area.figures:
+            table.add_row(*(cell.replace("[", "\\[") for cell in figure.cells()))
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()

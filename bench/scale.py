@@ -1,0 +1,42 @@
+"""How much to measure, and where the files go."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """`quick` takes the small sizes; `cache` keeps the large database; `folder` holds all that is written."""
+
+    quick: bool = False
+    cache: Path | None = None
+    folder: Path | None = None
+    rounds: int = 5
+    rows: int = 1_000_000
+
+    def pick(self, full: T, quick: T) -> T:
+        return quick if self.quick else full
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder of its own, removed afterwards."""
+        made = Path(tempfile.mkdtemp(prefix="stentor-bench-", dir=self.folder))
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def say(text: str) -> None:
+    """Progress, beside the figures."""
+    print(text, file=sys.stderr, flush=True)
