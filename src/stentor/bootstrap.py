@@ -147,6 +147,10 @@ class Service:
     async def start(self) -> int:
         return await self.kernel.start(self.keys.ring.tenants)
 
+    def leave(self) -> None:
+        """Have long polls and streams end, so that the server need not cut them off."""
+        self.kernel.hub.closing.set()
+
     async def stop(self) -> None:
         await self.kernel.stop()
         if self.lock is not None:
@@ -240,7 +244,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
     def agent_known(tenant: str, agent_id: str) -> bool:
         return snapshot.get(tenant, agent_id) is not None
 
-    streams = StreamLimit(settings.max_streams)
+    streams = StreamLimit(settings.max_streams, kernel.hub.closing)
     api: list[Any] = [
         tasks_api.router(kernel.submission, kernel.tasks),
         activity_api.router(kernel.activity, streams),

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -21,8 +20,6 @@ from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 
 GRACE_SECONDS = 3
-SWITCH_INTERVAL = 0.001
-"""Seconds a thread may keep the interpreter while the database's writer waits for it; 0.005 is the default."""
 
 
 class Ready(msgspec.Struct):
@@ -46,7 +43,6 @@ class _Server(uvicorn.Server):
 
 def run(settings: Settings, environ: Mapping[str, str], redactor: Redactor, on_ready: Callable[[Ready], None]) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartRefused."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
     listener = bind(settings.host, settings.gateway_port)
     try:
         service = bootstrap.open_service(settings, environ, redactor)
@@ -87,7 +83,7 @@ async def _serve(
     server = _Server(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _leave, server)
+        loop.add_signal_handler(number, _leave, server, service)
     try:
         taken_up = await service.start()
         serving = asyncio.create_task(server.serve([listener]))
@@ -97,6 +93,7 @@ async def _serve(
             if service.lock is not None:
                 service.lock.announce(gateway=address)
             gc.freeze()
+            # A request leaves few cycles behind, so the collector may look more seldom than by default.
             gc.set_threshold(50_000, 20, 50)
             on_ready(_ready(service, address, settings, taken_up))
         await serving
@@ -109,7 +106,8 @@ async def _started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         await asyncio.sleep(0.005)
 
 
-def _leave(server: uvicorn.Server) -> None:
+def _leave(server: uvicorn.Server, service: Service) -> None:
+    service.leave()
     server.should_exit = True
 
 

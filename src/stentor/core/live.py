@@ -51,7 +51,10 @@ class Watcher:
 
 
 class Hub:
+    """`closing` is set when the service leaves: whoever waits here or streams from here ends then."""
+
     def __init__(self) -> None:
+        self.closing = asyncio.Event()
         self._watchers: dict[Key, list[Watcher]] = {}
         self._tokens: dict[Key, list[Token]] = {}
 

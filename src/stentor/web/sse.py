@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from stentor.core.errors import RateLimited
 
 HEARTBEAT_SECONDS = 15.0
 FAILED = "The stream ended because the service failed. The work itself goes on; ask for the task's state."
+LEAVING = "The service is stopping. Connect again with Last-Event-ID to go on."
 log = logging.getLogger(__name__)
 
 
@@ -36,7 +38,8 @@ def encode(frame: Frame) -> bytes:
 class StreamLimit:
     """Open streams per key, counted in this process."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, closing: asyncio.Event | None = None) -> None:
+        self.closing = closing or asyncio.Event()
         self._most = most
         self._open: dict[str, int] = {}
 
@@ -60,7 +63,7 @@ class EventStream(StreamingResponse):
         limit.enter(key)
         self._leave = partial(limit.leave, key)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(_guarded(frames), media_type="text/event-stream", headers=headers)
+        super().__init__(_guarded(frames, limit.closing), media_type="text/event-stream", headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Here, because a generator that its reader never started has no end to clean up at.
@@ -70,21 +73,25 @@ class EventStream(StreamingResponse):
             self._leave()
 
 
-async def _guarded(frames: AsyncIterator[Frame]) -> AsyncIterator[bytes]:
+async def _guarded(frames: AsyncIterator[Frame], closing: asyncio.Event) -> AsyncIterator[bytes]:
     """Fails closed towards the reader: whatever goes wrong, it reads one generic sentence."""
     try:
-        async for chunk in _with_heartbeats(frames):
+        async for chunk in _with_heartbeats(frames, closing):
             yield chunk
     except Exception:
         log.exception("an event stream failed")
         yield encode(Frame("error", {"error": FAILED}))
 
 
-async def _with_heartbeats(frames: AsyncIterator[Frame]) -> AsyncIterator[bytes]:
+async def _with_heartbeats(frames: AsyncIterator[Frame], closing: asyncio.Event) -> AsyncIterator[bytes]:
     coming = asyncio.ensure_future(anext(frames, None))
+    leaving = asyncio.ensure_future(closing.wait())
     try:
         while True:
-            done, _ = await asyncio.wait({coming}, timeout=HEARTBEAT_SECONDS)
+            done, _ = await asyncio.wait({coming, leaving}, timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
+            if leaving in done and coming not in done:
+                yield encode(Frame("error", {"error": LEAVING}))
+                return
             if not done:
                 yield b": heartbeat\n\n"
                 continue
@@ -95,3 +102,4 @@ async def _with_heartbeats(frames: AsyncIterator[Frame]) -> AsyncIterator[bytes]
             coming = asyncio.ensure_future(anext(frames, None))
     finally:
         coming.cancel()
+        leaving.cancel()

@@ -60,7 +60,7 @@ class Workers:
         waited = 0.0
         while True:
             self._worker(principal, agent_id)
-            if await gone():
+            if self._hub.closing.is_set() or await gone():
                 return []
             if claims := await self._take(agent_id, most, lease * SECOND):
                 return claims

@@ -94,6 +94,7 @@ create table tasks (
 create index tasks_by_time on tasks (tenant, created_at, task_id);
 create index tasks_by_status on tasks (tenant, status, created_at, task_id);
 create index tasks_by_agent on tasks (tenant, assigned_agent, created_at, task_id);
+create index tasks_by_agent_status on tasks (tenant, assigned_agent, status, created_at, task_id);
 create index tasks_waiting on tasks (priority, queued_at) where status = 'queued';
 create index tasks_leased on tasks (lease_until) where status = 'executing';
 create index tasks_unlearned on tasks (completion_time) where learning_pending = 1;
