@@ -106,12 +106,13 @@ def _insert(
 
 
 def _count(db: sqlite3.Connection) -> None:
-    """The counts as the service keeps them: per hour of creation, state and agent."""
-    db.execute(
-        f"""insert into task_counts (tenant, hour, status, agent_id, n)
-        select tenant, created_at / {HOUR}, status, coalesce(assigned_agent, ''), count(*) from tasks
-        group by 1, 2, 3, 4 order by 1, 2, 3, 4"""
-    )
+    """The counts as the service keeps them: per hour of creation, and over all, by state and agent."""
+    for hour in ("-1", f"created_at / {HOUR}"):
+        db.execute(
+            f"""insert into task_counts (tenant, hour, status, agent_id, n)
+            select tenant, {hour}, status, coalesce(assigned_agent, ''), count(*) from tasks
+            group by 1, 2, 3, 4 order by 1, 2, 3, 4"""
+        )
 
 
 def _lease_again(path: Path) -> None:

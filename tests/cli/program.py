@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,4 +55,8 @@ class Program:
     def start(self, *args: str) -> subprocess.Popen[str]:
         """A run that is still going on."""
         pipe = subprocess.PIPE
-        return subprocess.Popen([*COMMAND, *args], env=self.env, stdout=pipe, stderr=pipe, text=True)
+        # A shell in the background has its children ignore SIGINT; a terminal does not.
+        listens = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        return subprocess.Popen(
+            [*COMMAND, *args], env=self.env, stdout=pipe, stderr=pipe, text=True, preexec_fn=listens
+        )

@@ -22,6 +22,7 @@ ENDS = {
     "task_cancelled": "cancelled",
 }
 HOUR = 3_600_000_000
+EVER = -1
 Key = tuple[str, str]
 
 
@@ -124,7 +125,9 @@ def _learning(rows: Rows, tasks: dict[Key, dict[str, Any]]) -> Iterator[str]:
 
 def _counts(rows: Rows, tasks: dict[Key, dict[str, Any]]) -> Iterator[str]:
     wanted = Counter(
-        (t["tenant"], t["created_at"] // HOUR, t["status"], t["assigned_agent"] or "") for t in tasks.values()
+        (t["tenant"], hour, t["status"], t["assigned_agent"] or "")
+        for t in tasks.values()
+        for hour in (EVER, t["created_at"] // HOUR)
     )
     kept = {(r["tenant"], r["hour"], r["status"], r["agent_id"]): r["n"] for r in rows("select * from task_counts")}
     for key in wanted.keys() | kept.keys():

@@ -96,15 +96,15 @@ class Activity:
         """
         seen = _position(last_event_id)
         with self._hub.watch(tenant, task_id) as watcher:
-            history = await self._read(tenant, task_id, seen.event_id)
-            while history.first:
-                for event in history.first:
-                    yield self._step(event, seen)
-                history = await self._read(tenant, task_id, seen.event_id)
-            for token in self._hub.tokens(tenant, task_id):
-                if step := _token_step(token, seen):
+            tokens = self._hub.tokens(tenant, task_id)  # at once: the end of the attempt forgets them
+            async for step in self._past(tenant, task_id, seen):
+                yield step
+            for step in _token_steps(tokens, seen):
+                yield step
+            task = (await self._read(tenant, task_id, seen.event_id)).task
+            while task is not None and _over(task) and not watcher.empty:
+                if step := self._next(await watcher.get(), seen):
                     yield step
-            task = history.task
             while task is not None and not _over(task):
                 async for step in self._until_change(watcher, seen):
                     yield step
@@ -116,17 +116,26 @@ class Activity:
             raise NotFound("No task has this id.")
         yield self._terminal(task)
 
+    async def _past(self, tenant: str, task_id: str, seen: Position) -> AsyncIterator[Step]:
+        """Steps of the events that are recorded already."""
+        while events := (await self._read(tenant, task_id, seen.event_id)).first:
+            for event in events:
+                yield self._step(event, seen)
+
     async def _until_change(self, watcher: Watcher, seen: Position) -> AsyncIterator[Step]:
         """Steps up to and with the next terminal event and what waits behind it, or until the cut."""
         ended = False
         while not (watcher.empty and (ended or watcher.cut)):
             message = await watcher.get()
-            if isinstance(message, Token):
-                if step := _token_step(message, seen):
-                    yield step
-            elif isinstance(message, Event) and message.event_id > seen.event_id:
-                yield self._step(message, seen)
-                ended = ended or message.event_type in model.TERMINAL_EVENTS
+            if step := self._next(message, seen):
+                yield step
+                ended = ended or (isinstance(message, Event) and message.event_type in model.TERMINAL_EVENTS)
+
+    def _next(self, message: Token | Event, seen: Position) -> Step | None:
+        """What a message of the hub adds to what the reader has seen."""
+        if isinstance(message, Token):
+            return _token_step(message, seen)
+        return self._step(message, seen) if message.event_id > seen.event_id else None
 
     def _step(self, event: Event, seen: Position) -> Step:
         seen.event_id = event.event_id
@@ -157,6 +166,10 @@ class Activity:
 
 def _over(task: Task) -> bool:
     return task.completion_time is not None
+
+
+def _token_steps(tokens: list[Token], seen: Position) -> list[Step]:
+    return [step for token in tokens if (step := _token_step(token, seen))]
 
 
 def _token_step(token: Token, seen: Position) -> Step | None:

@@ -13,7 +13,7 @@ from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.registry.snapshot import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_STATES = Sql("select status, sum(n) from task_counts group by status order by status")
+_STATES = Sql("select status, sum(n) from task_counts where hour = -1 group by status order by status")
 _OUTCOMES = Sql("select coalesce(sum(samples), 0) from hebbian_weights")
 
 

@@ -1,4 +1,4 @@
-"""Lists and counts. Counts are kept per hour, state and agent, so that no list ever scans the table."""
+"""Lists and counts. Counts are kept per state and agent, for each hour and for all, so that no list scans the table."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _COUNTS = Tally(
         on conflict (tenant, hour, status, agent_id) do update set n = task_counts.n + excluded.n"""
     ),
 )
+EVER = -1
+"""The "hour" of the count over all hours."""
 _FRAGMENTS = {
     "status": "status = :status",
     "agent_id": "assigned_agent = :agent_id",
@@ -32,7 +34,8 @@ _statements: dict[tuple[str, ...], Sql] = {}
 def count(tx: Tx, tenant: str, created_at: int, *changes: tuple[str, str | None, int]) -> None:
     """Add to the counts, each change a (status, agent, by)."""
     for status, agent_id, by in changes:
-        tx.add(_COUNTS, (tenant, created_at // HOUR, status, agent_id or ""), by)
+        for hour in (EVER, created_at // HOUR):
+            tx.add(_COUNTS, (tenant, hour, status, agent_id or ""), by)
 
 
 def page(tx: Tx, tenant: str, wanted: Filter, limit: int, offset: int) -> list[Summary]:
@@ -47,21 +50,24 @@ def total(tx: Tx, tenant: str, wanted: Filter) -> int:
     """How many match, whatever the page: whole hours from the counts, the first part of one by index."""
     params = _params(tenant, wanted)
     names = tuple(name for name in _COUNT_FRAGMENTS if getattr(wanted, name) is not None)
-    found = _number(tx, ("total", *names), "select coalesce(sum(n), 0) from task_counts", _COUNT_FRAGMENTS, params)
-    if wanted.created_after is not None:
+    head = "select coalesce(sum(n), 0) from task_counts"
+    if wanted.created_after is None:
+        found = _number(tx, ("ever", *names), f"{head} where hour = {EVER} and", _COUNT_FRAGMENTS, params)
+    else:
+        found = _number(tx, ("hours", *names), f"{head} where", _COUNT_FRAGMENTS, params)
         params["hour_end"] = (wanted.created_after // HOUR + 1) * HOUR
         fragments = {
             **_FRAGMENTS,
             "created_after": _FRAGMENTS["created_after"] + " and created_at < :hour_end",
         }
-        found += _number(tx, ("part", *names), "select count(*) from tasks", fragments, params)
+        found += _number(tx, ("part", *names), "select count(*) from tasks where", fragments, params)
     return found
 
 
 def _number(tx: Tx, key: tuple[str, ...], head: str, fragments: dict[str, str], params: dict[str, Any]) -> int:
     sql = _statements.get(key)
     if sql is None:
-        sql = _statements[key] = Sql(" and ".join([f"{head} where tenant = :tenant", *(fragments[n] for n in key[1:])]))
+        sql = _statements[key] = Sql(" and ".join([f"{head} tenant = :tenant", *(fragments[n] for n in key[1:])]))
     row = tx.row(sql, **params)
     return int(row[0]) if row else 0
 
@@ -82,7 +88,7 @@ def _params(tenant: str, wanted: Filter) -> dict[str, Any]:
         "status": wanted.status,
         "agent_id": wanted.agent_id,
         "created_after": after,
-        "hour": after // HOUR,
+        "hour": max(EVER, after // HOUR),
         "before_time": time,
         "before_id": task_id,
     }

@@ -101,7 +101,7 @@ create index tasks_unlearned on tasks (completion_time) where learning_pending =
 
 create table task_counts (
     tenant text not null,
-    hour bigint not null,
+    hour bigint not null, -- -1 counts all hours
     status text not null,
     agent_id text not null,
     n bigint not null,
