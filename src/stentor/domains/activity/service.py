@@ -103,8 +103,8 @@ class Activity:
                 yield step
             task = (await self._read(tenant, task_id, seen.event_id)).task
             while task is not None and _over(task) and not watcher.empty:
-                if step := self._next(await watcher.get(), seen):
-                    yield step
+                if late := self._next(await watcher.get(), seen):
+                    yield late
             while task is not None and not _over(task):
                 async for step in self._until_change(watcher, seen):
                     yield step
