@@ -11,6 +11,7 @@ import pytest
 
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import Connection, Driver, Params, Row
+from stentor.core.db.journal import Journal
 from stentor.core.errors import StoreUnavailable
 from stentor.testing import FixedClock
 
@@ -229,6 +230,9 @@ class Flaky:
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
         self._inner.many(sql, rows)
+
+    def add(self, journal: Journal, rows: list[Row]) -> None:
+        self._inner.add(journal, rows)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         return self._inner.rows(sql, params)

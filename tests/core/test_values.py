@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stentor.core import ids, jsontext
 from stentor.core.clock import SystemClock, from_datetime, iso, iso_or_none
-from stentor.core.db.sql import Sql, values_rows
+from stentor.core.db.sql import Sql
 from stentor.core.errors import InvalidRequest
 from tests.requirements import requirement
 
@@ -134,4 +134,13 @@ def test_named_parameters_are_translated_and_casts_left_alone() -> None:
     sql = Sql("select :a, x::text,\n  '5%' where b = :b_1")
     assert sql.text == "select :a, x::text, '5%' where b = :b_1"
     assert sql.pyformat == "select %(a)s, x::text, '5%%' where b = %(b_1)s"
-    assert values_rows(("a", "b"), 2) == "(:a_0, :b_0), (:a_1, :b_1)"
+    assert sql.qmark == "select ?, x::text, '5%' where b = ?"
+    assert sql.values({"b_1": 2, "a": 1, "more": 3}) == (1, 2)
+    with pytest.raises(KeyError):
+        sql.values({"a": 1})
+
+
+def test_a_statement_knows_the_tables_that_it_names() -> None:
+    text = "insert into a (x) select x from b join c on b.x = c.x where x in (select x from d)"
+    assert Sql(text).tables == {"a", "b", "c", "d"}
+    assert Sql("update tasks set x = 1").tables == {"tasks"}

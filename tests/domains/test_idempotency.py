@@ -112,3 +112,12 @@ async def test_a_submit_that_could_not_be_recorded_is_not_replayed(world: World)
     world.runlog.broken = False
     assert await total(world) == 0
     assert (await post(world)).status_code == 202
+
+
+async def test_a_key_is_1_to_255_characters(world: World) -> None:
+    await world.register()
+    for key, status in (("k" * 255, 202), ("k" * 256, 400), ("", 400)):
+        answer = await post(world, key)
+        assert answer.status_code == status
+        assert status == 202 or list(answer.json()["error"]["details"]["fields"]) == ["header.Idempotency-Key"]
+    assert await total(world) == 1

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import os
-import struct
 import threading
 import time
 
+_POOL = 512
+"""Random tails made at once: each fetch of randomness gives up the interpreter and waits for it."""
+_VARIANT = str.maketrans("0123456789abcdef", "89ab89ab89ab89ab")
 _lock = threading.Lock()
 _last = 0
-_drawn: list[int] = []
-_POOL = 512
-"""Random numbers fetched at once: each fetch gives up the interpreter and waits for it."""
+_millisecond = -1
+_prefix = ""
+_tails: list[str] = []
 
 
 def new_id() -> str:
     """A UUIDv7 as text: 48 bits of milliseconds, 12 of their fraction, 62 random ones."""
-    global _last
-    us = time.time_ns() // 1000
-    stamp = (us // 1000 << 12) | (us % 1000 << 2)
+    global _last, _millisecond, _prefix
+    ms, us = divmod(time.time_ns() // 1000, 1000)
     with _lock:
-        _last = stamp = max(stamp, _last + 1)
-        if not _drawn:
-            _drawn.extend(struct.unpack(f"{_POOL}Q", os.urandom(_POOL * 8)))
-        low = _drawn.pop() & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
-    text = f"{stamp >> 12:012x}7{stamp & 0xFFF:03x}{low:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        _last = stamp = max(ms << 12 | us << 2, _last + 1)
+        if stamp >> 12 != _millisecond:
+            _millisecond = ms = stamp >> 12
+            _prefix = f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
+        if not _tails:
+            _tails.extend(_random_tails())
+        return f"{_prefix}{stamp & 0xFFF:03x}{_tails.pop()}"
+
+
+def _random_tails() -> list[str]:
+    """The last two groups of ids, whose first two bits are the variant."""
+    drawn = os.urandom(_POOL * 8).hex()
+    words = (drawn[at : at + 16] for at in range(0, _POOL * 16, 16))
+    return [f"-{word[0].translate(_VARIANT)}{word[1:4]}-{word[4:]}" for word in words]

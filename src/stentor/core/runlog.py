@@ -12,9 +12,8 @@ from typing import Any, Literal
 import msgspec
 
 from stentor.core import ids, jsontext
-from stentor.core.db import Sql, Tx
+from stentor.core.db import Journal, Sql, Tx
 from stentor.core.db.driver import Row
-from stentor.core.db.sql import values_rows
 from stentor.core.errors import CorruptRecord
 from stentor.core.live import Hub
 
@@ -63,10 +62,7 @@ _COLUMNS = (
 )
 
 
-def _insert(count: int) -> Sql:
-    return Sql(f"insert into events ({', '.join(_COLUMNS)}) values {values_rows(_COLUMNS, count)}")
-
-
+_EVENTS = Journal("events", _COLUMNS)
 _OF_TASK = Sql(
     f"select {', '.join(_COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id and event_id > :after order by event_id limit :limit"
@@ -75,7 +71,6 @@ _NEWEST_OF_TASK = Sql(
     f"select {', '.join(_COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id order by event_id desc limit :limit"
 )
-_INSERTS = {n: _insert(n) for n in (1, 2, 3, 4)}
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -159,24 +154,19 @@ class RunLog:
         task_id: str | None = None,
         parent: str | None = None,
     ) -> str:
-        """Insert the drafts as a chain under `parent`; answers the id of the last one."""
+        """Record the drafts as a chain under `parent`; answers the id of the last one."""
         written = []
         for draft in drafts:
             written.append(Event.of(draft, tenant, task_id, parent, tx.now))
             parent = draft.event_id
-        for start in range(0, len(written), 4):
-            part = written[start : start + 4]
-            tx.run(_INSERTS[len(part)], **_params(part))
+        for event in written:
+            tx.append(_EVENTS, _row(event))
         if task_id is not None:
             tx.after_commit(lambda: self._hub.publish(tenant, task_id, written))
         assert parent is not None
         return parent
 
 
-def _params(events: list[Event]) -> dict[str, Any]:
-    params: dict[str, Any] = {}
-    for i, event in enumerate(events):
-        for column in _COLUMNS:
-            params[f"{column}_{i}"] = getattr(event, column)
-        params[f"metadata_{i}"] = jsontext.dump(event.metadata)
-    return params
+def _row(event: Event) -> Row:
+    *fields, metadata = msgspec.structs.astuple(event)
+    return (*fields, jsontext.dump(metadata))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from stentor.core.db.journal import Journal
 from stentor.core.db.sql import Sql
 
 Params = Mapping[str, Any]
@@ -35,6 +36,10 @@ class Connection(Protocol):
         ...
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None: ...
+
+    def add(self, journal: Journal, rows: list[Row]) -> None:
+        """Insert the rows into the journal's table."""
+        ...
 
     def rows(self, sql: Sql, params: Params) -> list[Row]: ...
 

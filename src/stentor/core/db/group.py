@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stentor.core.db.driver import Connection
-from stentor.core.db.tx import Added, Tally, Tx
+from stentor.core.db.journal import Pending
+from stentor.core.db.tx import Added, Again, Tally, Tx
 from stentor.core.errors import StentorError, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -34,16 +35,12 @@ class Unit:
     added: list[Added] = field(default_factory=list)
 
 
-class _Again(Exception):
-    """A unit failed half-way: run the group with savepoints."""
-
-
 def run(connection: Connection, group: list[Unit]) -> None:
     """One transaction for all units. Raises StoreUnavailable when nothing was committed."""
     try:
         try:
             _attempt(connection, group, _run_bare)
-        except _Again:
+        except Again:
             connection.rollback()
             _attempt(connection, group, _run_guarded)
     except BaseException:
@@ -51,34 +48,50 @@ def run(connection: Connection, group: list[Unit]) -> None:
         raise
 
 
-def _attempt(connection: Connection, group: list[Unit], run_one: Callable[[Connection, Unit, Tx], None]) -> None:
+def _attempt(connection: Connection, group: list[Unit], run_all: Callable[[Connection, list[Unit], int], None]) -> None:
     now = connection.begin()
     for unit in group:
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
-        run_one(connection, unit, Tx(connection, now))
+    run_all(connection, group, now)
     _write_tallies(connection, group)
     connection.commit()
 
 
-def _run_bare(connection: Connection, unit: Unit, tx: Tx) -> None:
+def _run_bare(connection: Connection, group: list[Unit], now: int) -> None:
+    pending = Pending()
+    for unit in group:
+        _run_one_bare(unit, Tx(connection, now, pending))
+    try:
+        Tx(connection, now, pending).flush()
+    except Exception:  # noqa: BLE001 - whichever row it was, its unit is found by running again
+        raise Again from None
+
+
+def _run_one_bare(unit: Unit, tx: Tx) -> None:
     try:
         _keep(unit, tx)
     except StentorError as error:
         if tx.wrote or isinstance(error, StoreUnavailable):
-            raise _Again from None
+            raise Again from None
         unit.error = error
     except BaseException:  # noqa: BLE001 - whatever a unit raises is its caller's
-        raise _Again from None
+        raise Again from None
 
 
-def _run_guarded(connection: Connection, unit: Unit, tx: Tx) -> None:
+def _run_guarded(connection: Connection, group: list[Unit], now: int) -> None:
+    for unit in group:
+        _run_one_guarded(connection, unit, Tx(connection, now))
+
+
+def _run_one_guarded(connection: Connection, unit: Unit, tx: Tx) -> None:
     connection.control("savepoint unit")
     try:
         _keep(unit, tx)
+        tx.flush()
     except BaseException as error:
         if isinstance(error, StoreUnavailable) and not connection.in_transaction():
             raise  # the store gave up the whole transaction
-        unit.error = error
+        unit.error, unit.hooks, unit.added = error, [], []
         connection.control("rollback to savepoint unit")
     connection.control("release savepoint unit")
 

@@ -14,6 +14,7 @@ from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
 from stentor.core.db.driver import Params, Row
+from stentor.core.db.journal import Journal, statements
 from stentor.core.db.sql import Sql
 from stentor.core.errors import StoreUnavailable
 
@@ -82,6 +83,11 @@ class PostgresConnection:
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
         with _store_errors(), self._raw.cursor() as cursor:
             cursor.executemany(sql.pyformat, rows)
+
+    def add(self, journal: Journal, rows: list[Row]) -> None:
+        with _store_errors():
+            for text, values in statements(journal, rows, "%s"):
+                self._raw.execute(text, values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         with _store_errors():

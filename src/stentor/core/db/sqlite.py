@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stentor.core.clock import Clock, SystemClock
 from stentor.core.db.driver import Params, Row
+from stentor.core.db.journal import Journal, statements
 from stentor.core.db.sql import Sql
 from stentor.core.errors import StoreUnavailable
 
@@ -63,18 +64,23 @@ class SqliteConnection:
 
     def run(self, sql: Sql, params: Params) -> int:
         try:
-            return self._raw.execute(sql.text, params).rowcount
+            return self._raw.execute(sql.qmark, sql.values(params)).rowcount
         except sqlite3.Error:
             with _store_errors():
                 raise
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
         with _store_errors():
-            self._raw.executemany(sql.text, rows)
+            self._raw.executemany(sql.qmark, map(sql.values, rows))
+
+    def add(self, journal: Journal, rows: list[Row]) -> None:
+        with _store_errors():
+            for text, values in statements(journal, rows, "?"):
+                self._raw.execute(text, values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         try:
-            return self._raw.execute(sql.text, params).fetchall()
+            return self._raw.execute(sql.qmark, sql.values(params)).fetchall()
         except sqlite3.Error:
             with _store_errors():
                 raise

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stentor.core.db.driver import Connection, Row
+from stentor.core.db.journal import Journal, Pending
 from stentor.core.db.sql import Sql
 
 
@@ -27,13 +28,22 @@ class Tally:
 Added = tuple[Tally, tuple[Any, ...], int]
 
 
+class Again(BaseException):
+    """Something failed half-way and has to be undone alone: run the group again, with savepoints."""
+
+
 class Tx:
-    """`now` is the store's time in microseconds; `wrote` tells whether a statement may have changed something."""
+    """`now` is the store's time in microseconds; `wrote` tells whether a statement may have changed something.
 
-    __slots__ = ("_connection", "added", "hooks", "now", "wrote")
+    `pending` is given when the caller writes its rows before the commit, and nothing is undone alone.
+    """
 
-    def __init__(self, connection: Connection, now: int) -> None:
+    __slots__ = ("_connection", "_pending", "_shared", "added", "hooks", "now", "wrote")
+
+    def __init__(self, connection: Connection, now: int, pending: Pending | None = None) -> None:
         self._connection = connection
+        self._shared = pending is not None
+        self._pending = pending or Pending()
         self.hooks: list[Callable[[], None]] = []
         self.added: list[Added] = []
         self.now = now
@@ -42,23 +52,40 @@ class Tx:
     def run(self, sql: Sql, **params: Any) -> int:
         """Execute; answers the number of rows touched."""
         self.wrote = True
+        self._settle(sql)
         return self._connection.run(sql, params)
 
     def many(self, sql: Sql, rows: Iterable[dict[str, Any]]) -> None:
         self.wrote = True
+        self._settle(sql)
         self._connection.many(sql, rows)
 
     def rows(self, sql: Sql, **params: Any) -> list[Row]:
         self.wrote = self.wrote or sql.writes
+        self._settle(sql)
         return self._connection.rows(sql, params)
 
     def row(self, sql: Sql, **params: Any) -> Row | None:
         rows = self.rows(sql, **params)
         return rows[0] if rows else None
 
+    def append(self, journal: Journal, row: Row) -> None:
+        """Add a row at the commit, or before a statement names its table."""
+        self.wrote = True
+        self._pending.add(journal, row)
+
     def add(self, tally: Tally, key: tuple[Any, ...], n: int) -> None:
         """Add to a counter at the commit; this transaction does not see it."""
         self.added.append((tally, key, n))
+
+    def flush(self) -> None:
+        """Write the rows that wait."""
+        for journal, rows in self._pending.take():
+            self._connection.add(journal, rows)
+
+    def _settle(self, sql: Sql) -> None:
+        if self._pending.touches(sql.tables):
+            self.flush()
 
     def after_commit(self, hook: Callable[[], None]) -> None:
         """Have `hook` called on the event loop once this unit is durable, even if its caller has left."""
@@ -67,11 +94,20 @@ class Tx:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """A part that may fail on its own: all that it did is undone, and the error goes on."""
+        if self._shared:
+            try:
+                yield
+            except BaseException:  # noqa: BLE001 - whatever a part raises undoes it
+                raise Again from None
+            return
+        self.flush()
         hooks, added = len(self.hooks), len(self.added)
         self._connection.control("savepoint part")
         try:
             yield
+            self.flush()
         except BaseException:
+            self._pending.take()
             del self.hooks[hooks:], self.added[added:]
             self._connection.control("rollback to savepoint part")
             self._connection.control("release savepoint part")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from operator import ne
 
 import msgspec
 
@@ -104,7 +104,7 @@ def strengthened(weight: float, by: float) -> float:
 
 def oscillation(recent: str) -> float:
     """Changes of sign over the number of outcomes; 0 without outcomes."""
-    changes = sum(a != b for a, b in pairwise(recent))
+    changes = sum(map(ne, recent, recent[1:]))
     return changes / len(recent) if recent else 0.0
 
 

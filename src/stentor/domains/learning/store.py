@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stentor.core import ids
-from stentor.core.db import Sql, Tx
+from stentor.core.db import Journal, Sql, Tx
 from stentor.domains.learning.model import SENTINEL_THRESHOLD, Alert, Connection, Entry, Weight
 
 _W = "agent_id, task_type, weight, mean_ms, samples, recent, updated_at"
@@ -16,11 +16,21 @@ _PUT = Sql(
     on conflict (agent_id, task_type) do update set weight = excluded.weight, mean_ms = excluded.mean_ms,
         samples = excluded.samples, recent = excluded.recent, updated_at = excluded.updated_at"""
 )
-_ENTER = Sql(
-    """insert into hebbian_history (entry_id, agent_id, task_type, tenant, task_id, epoch, delta, result,
-        weight_before, weight_after, happened_at)
-    values (:entry_id, :agent_id, :task_type, :tenant, :task_id, :epoch, :delta, :result,
-        :weight_before, :weight_after, :now)"""
+_ENTRIES = Journal(
+    "hebbian_history",
+    (
+        "entry_id",
+        "agent_id",
+        "task_type",
+        "tenant",
+        "task_id",
+        "epoch",
+        "delta",
+        "result",
+        "weight_before",
+        "weight_after",
+        "happened_at",
+    ),
 )
 _HISTORY = Sql(
     """select happened_at, task_type, delta, result, weight_before, weight_after from hebbian_history
@@ -79,20 +89,9 @@ def put(tx: Tx, weight: Weight) -> None:
 
 def enter(tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float, *, success: bool) -> None:
     """One history line. The unique index refuses a second one for the same attempt."""
-    tx.run(
-        _ENTER,
-        entry_id=ids.new_id(),
-        agent_id=weight.agent_id,
-        task_type=weight.task_type,
-        tenant=tenant,
-        task_id=task_id,
-        epoch=epoch,
-        delta=1 if success else -1,
-        result="success" if success else "failure",
-        weight_before=before,
-        weight_after=weight.weight,
-        now=weight.updated_at,
-    )
+    delta, result = (1, "success") if success else (-1, "failure")
+    key = (ids.new_id(), weight.agent_id, weight.task_type, tenant, task_id, epoch)
+    tx.append(_ENTRIES, (*key, delta, result, before, weight.weight, weight.updated_at))
 
 
 def history(tx: Tx, agent_id: str, limit: int) -> tuple[list[Entry], int]:

@@ -15,7 +15,8 @@ from stentor.domains.tasks.idempotency import IdempotencyKey
 from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, Task, TaskDraft
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
-from stentor.web.routes import GatewayRoute, Wire, example, needs
+from stentor.web.direct import DirectRoute
+from stentor.web.routes import GatewayRoute, Wire, example, needs, principal_of
 from stentor.web.wire import (
     After,
     Answer,
@@ -139,14 +140,9 @@ class CancelledOut(Answer):
 def router(submission: Submission, tasks: Tasks) -> APIRouter:
     api = APIRouter(prefix="/tasks", tags=["tasks"], route_class=GatewayRoute)
 
-    @api.post(
-        "",
-        status_code=202,
-        response_model=SubmittedOut,
-        responses=errors(409, 422),
-    )
-    async def submit(caller: Caller, body: Submit, idempotency_key: IdempotencyHeader = None) -> Json:
+    async def submit(request: Request, body: Submit, idempotency_key: IdempotencyHeader = None) -> Json:
         """Route a task to the best agent that may have it, and queue it."""
+        caller = principal_of(request)
         draft = body.draft()
         key = None
         if idempotency_key is not None:
@@ -161,6 +157,16 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
             },
             202,
         )
+
+    api.add_api_route(
+        "",
+        submit,
+        methods=["POST"],
+        status_code=202,
+        response_model=SubmittedOut,
+        responses=errors(409, 422),
+        route_class_override=DirectRoute,
+    )
 
     @api.get("", response_model=Page)
     async def list_tasks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stentor.core import ids
-from stentor.core.db import Sql, Tx
+from stentor.core.db import Journal, Sql, Tx
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 
 _ONE = Sql(
@@ -20,9 +20,8 @@ _PUT = Sql(
     on conflict (tenant, entity_id) do update set
         entity_type = excluded.entity_type, score = excluded.score, updated_at = excluded.updated_at"""
 )
-_RECORD = Sql(
-    """insert into trust_changes (change_id, tenant, entity_id, kind, delta, score, cause, happened_at)
-    values (:change_id, :tenant, :entity_id, :kind, :delta, :score, :cause, :now)"""
+_CHANGES = Journal(
+    "trust_changes", ("change_id", "tenant", "entity_id", "kind", "delta", "score", "cause", "happened_at")
 )
 _RECENT = Sql(
     """select entity_id, kind, delta, score, cause, happened_at from trust_changes
@@ -55,18 +54,9 @@ def put(tx: Tx, tenant: str, entity: Entity) -> None:
 
 
 def record(tx: Tx, tenant: str, entity: Entity, kind: ChangeKind, delta: float, cause: str | None) -> None:
-    """Raises the driver's integrity error when `cause` was applied to this entity before."""
-    tx.run(
-        _RECORD,
-        change_id=ids.new_id(),
-        tenant=tenant,
-        entity_id=entity.entity_id,
-        kind=kind,
-        delta=delta,
-        score=entity.score,
-        cause=cause,
-        now=entity.updated_at,
-    )
+    """One line of history. The unique index refuses a second one for the same cause and entity."""
+    key = (ids.new_id(), tenant, entity.entity_id)
+    tx.append(_CHANGES, (*key, kind, delta, entity.score, cause, entity.updated_at))
 
 
 def recent(tx: Tx, tenant: str, limit: int) -> list[Change]:
