@@ -18,7 +18,7 @@ from stentor.core.clock import SECOND, Clock, SystemClock, iso
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.errors import StartRefused
+from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.outbound import Outbound
 from stentor.core.owner import DataFolderLock
@@ -124,6 +124,8 @@ class Kernel:
             try:
                 await self._refresh(since - REFRESH_OVERLAP)
                 since = started
+            except StoreUnavailable:
+                continue  # the database says in the log that it is out; routing goes on with what is known
             except Exception:
                 # Fails open: routing goes on with what is known, and the health route tells.
                 log.exception("the view of the registry could not be refreshed")

@@ -30,8 +30,8 @@ def free_port() -> str:
 
 
 @contextmanager
-def worker(address: str, capability: str, seconds: float = 0) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.faults.worker", address, KEY, capability, str(seconds)]
+def worker(address: str, capability: str, seconds: float = 0, lease: int = 30) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.faults.worker", address, KEY, capability, str(seconds), str(lease)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -1,9 +1,14 @@
-"""A worker in a process of its own: ADDRESS KEY CAPABILITY [SECONDS per task]."""
+"""A worker in a process of its own: ADDRESS KEY CAPABILITY [SECONDS per task] [SECONDS of its lease]."""
 
 import sys
 import time
 
 from stentor.worker import Task, Worker
+from stentor.worker import worker as sdk
+
+if len(sys.argv) > 5:
+    sdk.LEASE_SECONDS = int(sys.argv[5])
+    sdk.BEAT_SECONDS = sdk.LEASE_SECONDS / 4
 
 worker = Worker.register(sys.argv[1], sys.argv[2], "worker", [sys.argv[3]])
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 from stentor.core.db import group as group_commit
 from stentor.core.db.driver import Connection, Driver
 from stentor.core.db.group import Unit
+from stentor.core.db.outage import Outage
 from stentor.core.db.tx import Tx
 from stentor.core.errors import StoreUnavailable
 
@@ -41,6 +42,7 @@ class Database:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="stentor-db-reader")
         self._local = threading.local()
         self._open_readers: list[Connection] = []
+        self._writing, self._reading = Outage("written"), Outage("read")
         self._closed = False
         self._writer.start()
 
@@ -74,6 +76,15 @@ class Database:
         self._writer.join()
 
     def _read(self, fn: Callable[[Tx], T]) -> T:
+        try:
+            result = self._read_once(fn)
+        except StoreUnavailable as error:
+            self._reading.failed(error.message)
+            raise
+        self._reading.worked()
+        return result
+
+    def _read_once(self, fn: Callable[[Tx], T]) -> T:
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self.driver.reader()
@@ -89,7 +100,9 @@ class Database:
             try:
                 connection = connection or self.driver.writer()
                 group_commit.run(connection, units)
+                self._writing.worked()
             except StoreUnavailable as error:
+                self._writing.failed(error.message)
                 group_commit.fail(units, error)
             except Exception as error:
                 # Nothing was committed, and the one writer must outlive whatever broke.

@@ -114,7 +114,6 @@ def _write_tallies(connection: Connection, group: list[Unit]) -> None:
 
 def fail(group: list[Unit], error: StoreUnavailable) -> None:
     """Nothing was committed: every unit that has no error of its own gets this one."""
-    log.error("no commit: %s", error.message)
     for unit in group:
         unit.error = unit.error or StoreUnavailable(error.message)
         unit.hooks = []

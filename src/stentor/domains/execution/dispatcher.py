@@ -11,6 +11,7 @@ import heapq
 import logging
 from collections.abc import Callable
 
+from stentor.core.errors import StoreUnavailable
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.tasks.model import Queued
 
@@ -120,7 +121,9 @@ class Dispatcher:
             if self._running.get(key) is task:
                 del self._running[key]
             if not task.cancelled() and (error := task.exception()):
-                log.error("an attempt at task %s was left to the reconciler: %r", key[1], error)
+                # In an outage that would be a line for every task, and the database says it already.
+                level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR
+                log.log(level, "an attempt at task %s was left to the reconciler: %r", key[1], error)
             self._pump(agent_id, lane)
 
         return done

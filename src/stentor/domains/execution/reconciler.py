@@ -68,8 +68,8 @@ class Reconciler:
             tick += 1
             try:
                 await self.tick(tick)
-            except StoreUnavailable as error:
-                log.warning("the reconciler waits: %s", error.message)
+            except StoreUnavailable:
+                continue  # the database says in the log that it is out
             except Exception:
                 # Fails open: a repair that breaks must not end all later ones.
                 log.exception("the reconciler stumbled")

