@@ -1,0 +1,1 @@
+"""Notes: a vault of Markdown files that people and agents edit."""

@@ -1,0 +1,154 @@
+"""A vault in a folder: atomic writes that compare before they replace, and no path out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from stentor.domains.notes import beneath, files, model, paths
+from stentor.domains.notes.model import ANYTHING, Change, NoSuchNote, Note, NoteChanged, NoteTooLarge, Stat, expects
+
+T = TypeVar("T")
+TRASH = ".trash"
+_TRASH = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LEFT_OVER_SECONDS = 3600
+"""Age from which a temporary file is nobody's any more."""
+
+
+class FolderVault:
+    """Implements the port `Vault`. Other programs may change the same files at any time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._locks = [threading.Lock() for _ in range(256)]
+
+    async def read(self, path: str) -> Note:
+        return await self._run(self.read_now, path)
+
+    async def write(self, path: str, content: bytes, expected: str = ANYTHING) -> Change:
+        return await self._run(self.write_now, path, content, expected)
+
+    async def delete(self, path: str, expected: str = ANYTHING) -> Change:
+        return await self._run(self.delete_now, path, expected)
+
+    async def names(self, folder: str = "") -> list[str]:
+        return await self._run(self.names_now, folder)
+
+    async def walk(self) -> list[Stat]:
+        return await self._run(self.walk_now)
+
+    async def check(self) -> None:
+        def touch() -> None:
+            with beneath.root(self.root), beneath.faults(f"The vault's folder {self.root} cannot be used"):
+                if not os.access(self.root, os.W_OK):
+                    raise model.VaultUnavailable(f"The vault's folder {self.root} cannot be written.")
+
+        await self._run(touch)
+
+    def read_now(self, path: str) -> Note:
+        with self._parent(path) as (folder, name):
+            return files.read(folder, files.known(folder, name, path), path)
+
+    def write_now(self, path: str, content: bytes, expected: str = ANYTHING) -> Change:
+        if len(content) > model.MAX_BYTES:
+            raise NoteTooLarge(f"{path!r} would have {len(content)} bytes; {model.MAX_BYTES} are the most.")
+        with self._lock(path), self._parent(path, make=True) as (folder, name):
+            spelled = beneath.spelled(folder, name)
+            if spelled is None:
+                beneath.refuse_twin(folder, name)
+                spelled = name
+            aside = files.temporary(folder, spelled, content)
+            try:
+                before = files.put(folder, aside, spelled, path, expected)
+            finally:
+                files.remove(folder, aside)
+            os.fsync(folder)
+            return Change(files.stat_at(folder, spelled, path), before)
+
+    def delete_now(self, path: str, expected: str = ANYTHING, *, permanent: bool = False) -> Change:
+        """Takes the file into the trash, looks at it there, and puts it back when it is not the expected one."""
+        with self._lock(path), self._parent(path) as (folder, name), self._trash() as trash:
+            spelled = files.known(folder, name, path)
+            aside = files.free(trash, spelled)
+            os.rename(spelled, aside, src_dir_fd=folder, dst_dir_fd=trash)
+            before = files.content(trash, aside)
+            if not expects(expected, before):
+                os.rename(aside, spelled, src_dir_fd=trash, dst_dir_fd=folder)
+                raise NoteChanged(path, model.content_hash(before))
+            if permanent:
+                os.unlink(aside, dir_fd=trash)
+            os.fsync(trash)
+            os.fsync(folder)
+            return Change(None, before)
+
+    def move_now(self, source: str, target: str, *, overwrite: bool = False) -> Change:
+        """The file under another path, by one rename. Raises NoSuchNote, NoteChanged when the target exists."""
+        with self._parent(source) as (old, name), self._parent(target, make=True) as (new, wanted):
+            spelled = files.known(old, name, source)
+            taken = beneath.spelled(new, wanted)
+            if taken is not None and not overwrite:
+                raise NoteChanged(target, model.content_hash(files.content(new, taken)))
+            if taken is None:
+                beneath.refuse_twin(new, wanted)
+            before = None if taken is None else files.content(new, taken)
+            os.rename(spelled, taken or wanted, src_dir_fd=old, dst_dir_fd=new)
+            os.fsync(new)
+            os.fsync(old)
+            return Change(files.stat_at(new, taken or wanted, target), before)
+
+    def names_now(self, folder: str = "") -> list[str]:
+        parts = paths.segments(folder) if (folder := paths.folder(folder)) else []
+        with beneath.root(self.root) as top, beneath.folder(top, parts) as opened:
+            found = beneath.entries(opened)
+            return sorted(f"{name}/" if stat.S_ISDIR(info.st_mode) else name for name, info in found)
+
+    def walk_now(self) -> list[Stat]:
+        with beneath.root(self.root) as top:
+            return sorted(_walk(top, ""), key=lambda found: found.path)
+
+    @contextmanager
+    def _parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        *parts, name = paths.segments(path)
+        with (
+            beneath.faults(f"{path!r} cannot be used"),
+            beneath.root(self.root) as top,
+            beneath.folder(top, parts, make=make) as folder,
+        ):
+            yield folder, name
+
+    @contextmanager
+    def _trash(self) -> Iterator[int]:
+        with beneath.root(self.root) as top:
+            with suppress(FileExistsError):
+                os.mkdir(TRASH, dir_fd=top)
+            opened = os.open(TRASH, _TRASH, dir_fd=top)
+            try:
+                yield opened
+            finally:
+                os.close(opened)
+
+    def _lock(self, path: str) -> threading.Lock:
+        return self._locks[hash(path) % len(self._locks)]
+
+    async def _run(self, function: Callable[..., T], *args: object) -> T:
+        return await asyncio.to_thread(function, *args)
+
+
+def _walk(folder: int, prefix: str) -> Iterator[Stat]:
+    for name, info in beneath.entries(folder):
+        path = f"{prefix}{name}"
+        if stat.S_ISREG(info.st_mode):
+            yield files.stat_of(info, unicodedata.normalize("NFC", path))
+            continue
+        try:
+            with beneath.folder(folder, [name]) as deeper:
+                yield from _walk(deeper, f"{path}/")
+        except (NoSuchNote, FileNotFoundError):
+            continue  # gone since, or made a link

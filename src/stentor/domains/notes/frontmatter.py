@@ -1,0 +1,137 @@
+"""The YAML block at the head of a note: found, read, and edited so that every other byte stays as it is.
+
+YAML 1.2 without aliases and without duplicate keys. Times stay texts, `on` is a word. Pure.
+Source: facts of the vault sync ("Frontmatter").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stentor.core.errors import InvalidRequest
+from stentor.domains.notes import emit, yamltext
+
+BOM = "\ufeff"
+MAX_BLOCK = 64 * 1024
+_OPENING = re.compile(r"---[ \t]*(\r\n|\n|\r)")
+_CLOSING = re.compile(r"^---[ \t]*(\r\n|\n|\r|\Z)", re.MULTILINE)
+
+
+class BadFrontmatter(InvalidRequest):
+    """The note's frontmatter cannot be read, so that it cannot be edited either."""
+
+    code = "INVALID_FRONTMATTER"
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """A note's text in four parts; joined they are the text again. `block` is None without frontmatter."""
+
+    head: str
+    block: str | None
+    tail: str
+    body: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.head}{self.block or ''}{self.tail}{self.body}"
+
+    @property
+    def newline(self) -> str:
+        found = re.search(r"\r\n|\n|\r", self.text)
+        return found[0] if found else "\n"
+
+
+def split(text: str) -> Parts:
+    """The parts of a note. A block that is never closed is body."""
+    bom = BOM if text.startswith(BOM) else ""
+    opening = _OPENING.match(text, len(bom))
+    if opening is None:
+        return Parts(bom, None, "", text[len(bom) :])
+    closing = _CLOSING.search(text, opening.end())
+    if closing is None:
+        return Parts(bom, None, "", text[len(bom) :])
+    start, end = opening.end(), closing.start()
+    return Parts(text[:start], text[start:end], text[end : closing.end()], text[closing.end() :])
+
+
+def read(text: str) -> dict[str, Any]:
+    """The frontmatter of a note as JSON values; empty without one. Raises BadFrontmatter."""
+    return values(split(text))
+
+
+def values(parts: Parts) -> dict[str, Any]:
+    """The same of parts."""
+    if parts.block is None or not parts.block.strip():
+        return {}
+    if len(parts.block) > MAX_BLOCK:
+        raise BadFrontmatter(f"The frontmatter has more than {MAX_BLOCK} characters.")
+    try:
+        return yamltext.load(parts.block)
+    except yamltext.Malformed as error:
+        raise BadFrontmatter(f"The frontmatter cannot be read: {error}.") from None
+
+
+def edit(text: str, changes: Mapping[str, Any], removed: frozenset[str] = frozenset()) -> str:
+    """The note with these keys set and those removed. Keys that have the value already are left alone.
+
+    Raises BadFrontmatter when the present block cannot be read.
+    """
+    parts = split(text)
+    known = values(parts)
+    todo = {key: value for key, value in changes.items() if key not in known or not _same(known[key], value)}
+    gone = {key for key in removed if key in known}
+    if not todo and not gone:
+        return text
+    edited = _rejoined(parts, _edited(parts.block or "", todo, gone, parts.newline))
+    wanted = {key: value for key, value in (known | dict(changes)).items() if key not in gone}
+    if not _reads_as(edited, wanted):
+        raise BadFrontmatter("The frontmatter is written in a way that cannot be edited key by key; edit the note.")
+    return edited
+
+
+def with_values(body: str, frontmatter: Mapping[str, Any]) -> str:
+    """A new note of a body and its frontmatter."""
+    if not frontmatter:
+        return body
+    return "---\n" + "".join(emit.entry(key, value, "\n") for key, value in frontmatter.items()) + "---\n" + body
+
+
+def _rejoined(parts: Parts, block: str) -> str:
+    if parts.block is not None:
+        return f"{parts.head}{block}{parts.tail}{parts.body}"
+    line = f"---{parts.newline}"
+    return f"{parts.head}{line}{block}{line}{parts.body}"
+
+
+def _edited(block: str, todo: Mapping[str, Any], gone: set[str], newline: str) -> str:
+    spans = yamltext.spans(block)
+    pieces: list[str] = []
+    at = 0
+    for key, (start, end) in spans.items():
+        pieces.append(block[at:start])
+        at = end
+        if key in todo:
+            pieces.append(emit.entry(key, todo[key], newline))
+        elif key not in gone:
+            pieces.append(block[start:end])
+    rest = block[at:]
+    if rest and not rest.endswith(("\n", "\r")):
+        rest += newline
+    added = [emit.entry(key, value, newline) for key, value in todo.items() if key not in spans]
+    return "".join([*pieces, rest, *added])
+
+
+def _reads_as(text: str, wanted: Any) -> bool:
+    try:
+        return _same(read(text), wanted)
+    except BadFrontmatter:
+        return False
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: 1 is not true, and 1 is 1.0."""
+    return bool(emit.canonical(one) == emit.canonical(other))

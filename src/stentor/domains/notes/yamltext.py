@@ -1,0 +1,139 @@
+"""Reading YAML 1.2 with ruamel.yaml: no aliases, no tags, no duplicate keys, bounded depth; plain values only."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
+
+MAX_DEPTH = 20
+_TAG = "tag:yaml.org,2002:"
+
+
+class Malformed(ValueError):
+    """The text is no YAML mapping of plain values; the message says why and where."""
+
+
+def load(text: str) -> dict[str, Any]:
+    """A mapping as JSON values. Raises Malformed."""
+    node = _compose(text)
+    if node is None:
+        return {}
+    if not isinstance(node, MappingNode):
+        raise Malformed("it is no list of keys and values")
+    return _mapping(node)
+
+
+def spans(text: str) -> dict[str, tuple[int, int]]:
+    """Each key's place in the text: from the begin of its line up to the line after its value."""
+    node = _compose(text)
+    if node is None or not isinstance(node, MappingNode) or node.flow_style:
+        return {}
+    found: dict[str, tuple[int, int]] = {}
+    for key, value in node.value:
+        start = _line_start(text, key.start_mark.index)
+        found[_key(key)] = start, _after(text, max(key.end_mark.index, _end(value, text)))
+    return found
+
+
+def _compose(text: str) -> Node | None:
+    """The nodes, which share what an alias names instead of repeating it."""
+    try:
+        return YAML(typ="safe", pure=True).compose(text)  # type: ignore[no-any-return]
+    except YAMLError as error:
+        raise Malformed(_reason(error)) from None
+    except (ValueError, RecursionError, AssertionError) as error:
+        raise Malformed(type(error).__name__) from None
+
+
+def _reason(error: YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or type(error).__name__
+    return f"{problem} in line {mark.line + 1}" if mark is not None else str(problem)
+
+
+def _mapping(node: MappingNode, depth: int = 0) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in node.value:
+        name = _key(key)
+        if name in values:
+            raise Malformed(f"the key {name!r} stands there twice")
+        values[name] = _value(value, depth + 1)
+    return values
+
+
+def _key(node: Node) -> str:
+    if not isinstance(node, ScalarNode):
+        raise Malformed(f"a key in line {node.start_mark.line + 1} is no word")
+    return str(node.value)
+
+
+def _value(node: Node, depth: int) -> Any:
+    if node.anchor:
+        raise Malformed("anchors and aliases are not allowed")
+    if depth > MAX_DEPTH:
+        raise Malformed(f"it is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(node, MappingNode):
+        return _mapping(node, depth)
+    if isinstance(node, SequenceNode):
+        return [_value(item, depth + 1) for item in node.value]
+    return _scalar(node)
+
+
+def _scalar(node: Node) -> Any:
+    """By YAML 1.2's core schema; what it does not know (a time, a tag of one's own) stays a text."""
+    text, tag = str(node.value), str(node.tag).removeprefix(_TAG)
+    if tag == "null":
+        return None
+    if tag == "bool":
+        return text.lower() == "true" if text.lower() in ("true", "false") else text
+    if tag in ("int", "float"):
+        return _number(text)
+    return text
+
+
+def _number(text: str) -> Any:
+    plain = text.lower().lstrip("+-")
+    try:
+        if plain.startswith(("0o", "0x")):
+            return int(text, 0)
+        if plain.isdigit():
+            return int(text) if len(plain) < 19 else text
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
+def _line_start(text: str, at: int) -> int:
+    return max(text.rfind("\n", 0, at), text.rfind("\r", 0, at)) + 1
+
+
+def _end(node: Node, text: str) -> int:
+    """Where a value's last sign stands; a block's own end mark is at the next key."""
+    if isinstance(node, ScalarNode):
+        return _end_of_scalar(node, text)
+    if not isinstance(node, CollectionNode) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    key, value = last if isinstance(last, tuple) else (last, last)
+    return max(int(key.start_mark.index), _end(key, text), _end(value, text))
+
+
+def _end_of_scalar(node: ScalarNode, text: str) -> int:
+    if not node.value and node.style is None:
+        return 0  # nothing stands there, and its mark may be in a later line
+    end = int(node.end_mark.index)
+    while end > node.start_mark.index and text[end - 1] in " \t\r\n":
+        end -= 1
+    return end
+
+
+def _after(text: str, end: int) -> int:
+    """The begin of the next line; a comment behind the value goes with it."""
+    while end < len(text) and text[end] not in "\r\n":
+        end += 1
+    return end + (2 if text[end : end + 2] == "\r\n" else 1 if end < len(text) else 0)

@@ -1,0 +1,167 @@
+"""What every vault must do, whatever holds its notes. Runs against each implementation of the port."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from stentor.domains.notes import model
+from stentor.domains.notes.folder import FolderVault
+from stentor.domains.notes.model import ANYTHING, NOTHING, NoSuchNote, NoteChanged, Vault, content_hash
+from stentor.domains.notes.paths import InvalidPath
+
+
+@pytest.fixture(params=["folder"])
+async def vault(tmp_path: Path) -> Vault:
+    root = tmp_path / "vault"
+    root.mkdir()
+    return FolderVault(root)
+
+
+CONTENTS = [
+    b"",
+    b"# Hi\n",
+    "ä 日本語 😀\r\n".encode(),
+    b"\xef\xbb\xbf---\r\na: 1\r\n---\r\nbody",
+    b"no line end",
+    b"\xff\xfe\x00",
+]
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=range(len(CONTENTS)))
+async def test_bytes_come_back_as_they_were_written(vault: Vault, content: bytes) -> None:
+    change = await vault.write("a/b c/ä.md", content)
+    note = await vault.read("a/b c/ä.md")
+    assert (note.content, note.hash, note.stat.size) == (content, content_hash(content), len(content))
+    assert change.before is None
+    assert change.stat is not None
+    assert change.stat.path == note.path == "a/b c/ä.md"
+
+
+async def test_a_write_replaces_and_answers_what_was_there(vault: Vault) -> None:
+    await vault.write("a.md", b"one")
+    assert (await vault.write("a.md", b"two")).before == b"one"
+    assert (await vault.read("a.md")).content == b"two"
+
+
+async def test_a_change_for_another_state_is_refused_and_does_nothing(vault: Vault) -> None:
+    await vault.write("a.md", b"one")
+    for expected in (NOTHING, content_hash(b"other")):
+        with pytest.raises(NoteChanged) as error:
+            await vault.write("a.md", b"two", expected)
+        assert error.value.current == content_hash(b"one")
+        with pytest.raises(NoteChanged):
+            await vault.delete("a.md", expected)
+    assert (await vault.read("a.md")).content == b"one"
+    with pytest.raises(NoteChanged) as error:
+        await vault.write("new.md", b"x", content_hash(b"old"))
+    assert error.value.current == NOTHING
+    assert await vault.names() == ["a.md"]
+
+
+async def test_a_change_for_the_present_state_is_made(vault: Vault) -> None:
+    await vault.write("a.md", b"one", NOTHING)
+    await vault.write("a.md", b"two", content_hash(b"one"))
+    await vault.write("a.md", b"three", ANYTHING)
+    assert (await vault.delete("a.md", content_hash(b"three"))).before == b"three"
+    with pytest.raises(NoSuchNote):
+        await vault.read("a.md")
+
+
+async def test_of_many_writers_for_one_state_one_wins(vault: Vault) -> None:
+    await vault.write("a.md", b"start")
+
+    async def attempt(i: int) -> bool:
+        try:
+            await vault.write("a.md", b"%d" % i, content_hash(b"start"))
+        except NoteChanged:
+            return False
+        return True
+
+    won = await asyncio.gather(*(attempt(i) for i in range(32)))
+    assert sum(won) == 1
+    assert (await vault.read("a.md")).content == b"%d" % won.index(True)
+
+
+async def test_readers_never_see_half_a_file(vault: Vault) -> None:
+    whole = {bytes([65 + i]) * 100_000 for i in range(4)}
+    await vault.write("a.md", next(iter(whole)))
+    seen: set[bytes] = set()
+
+    async def read() -> None:
+        for _ in range(40):
+            seen.add((await vault.read("a.md")).content)
+
+    async def write() -> None:
+        for _ in range(5):
+            for content in whole:
+                await vault.write("a.md", content)
+
+    await asyncio.gather(read(), write(), write())
+    assert seen <= whole
+
+
+async def test_names_are_one_level_in_order_and_folders_end_in_a_slash(vault: Vault) -> None:
+    for path in ("b.md", "a/x.md", "a/deep/y.md", "c/z.md"):
+        await vault.write(path, b"")
+    assert await vault.names() == ["a/", "b.md", "c/"]
+    assert await vault.names("a") == await vault.names("a/") == ["deep/", "x.md"]
+    for unknown in ("none", "b.md", "a/none"):
+        with pytest.raises(NoSuchNote):
+            await vault.names(unknown)
+
+
+async def test_a_walk_finds_every_file(vault: Vault) -> None:
+    assert await vault.walk() == []
+    for path in ("z.md", "a/x.md", "a/deep/y.md"):
+        await vault.write(path, path.encode())
+    found = await vault.walk()
+    assert [(stat.path, stat.size) for stat in found] == [("a/deep/y.md", 11), ("a/x.md", 6), ("z.md", 4)]
+    assert all(stat.modified_at > 0 for stat in found)
+
+
+async def test_what_is_deleted_is_gone(vault: Vault) -> None:
+    await vault.write("a/x.md", b"1")
+    assert (await vault.delete("a/x.md")).stat is None
+    assert await vault.walk() == []
+    with pytest.raises(NoSuchNote):
+        await vault.delete("a/x.md")
+
+
+@pytest.mark.parametrize(
+    "path", ["../x.md", "/etc/passwd", "a/../../x.md", ".obsidian/app.json", "a\0.md", "CON.md", ""]
+)
+async def test_no_path_leads_out_of_it(vault: Vault, path: str) -> None:
+    for call in (vault.read(path), vault.write(path, b""), vault.delete(path)):
+        with pytest.raises(InvalidPath):
+            await call
+    if path:
+        with pytest.raises(InvalidPath):
+            await vault.names(path)
+
+
+async def test_a_folder_is_no_note(vault: Vault) -> None:
+    await vault.write("a/x.md", b"1")
+    for call in (vault.read("a"), vault.write("a", b""), vault.write("a/x.md/y.md", b""), vault.delete("a")):
+        with pytest.raises((NoSuchNote, model.NameTaken)):
+            await call
+    assert (await vault.read("a/x.md")).content == b"1"
+
+
+async def test_a_name_in_other_letters_is_refused(vault: Vault) -> None:
+    await vault.write("Notes/Straße.md", b"1")
+    for path in ("Notes/straße.md", "Notes/STRASSE.md", "notes/other.md"):
+        with pytest.raises(model.NameTaken):
+            await vault.write(path, b"2")
+
+
+async def test_a_note_has_a_largest_size(vault: Vault) -> None:
+    with pytest.raises(model.NoteTooLarge):
+        await vault.write("big.md", b"x" * (model.MAX_BYTES + 1))
+    assert await vault.walk() == []
+
+
+async def test_it_can_be_checked(vault: Vault) -> None:
+    await vault.check()

@@ -1,0 +1,154 @@
+"""Frontmatter: read as YAML 1.2, edited without touching another byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.domains.notes import frontmatter
+from stentor.domains.notes.frontmatter import BadFrontmatter
+
+NOTE = """---
+title: Hi  # a comment
+on: push
+number: 0123
+day: 2026-11-20
+tags:
+  - a   # first
+  - b
+
+# about the text
+text: |
+  line 1
+
+  line 2
+
+flow: {a: 1, b: [x, y]}
+empty:
+yes: yes
+---
+# Body
+---
+not: frontmatter
+"""
+
+
+def test_it_is_read_as_yaml_1_2_and_times_stay_texts() -> None:
+    assert frontmatter.read(NOTE) == {
+        "title": "Hi",
+        "on": "push",
+        "number": 123,
+        "day": "2026-11-20",
+        "tags": ["a", "b"],
+        "text": "line 1\n\nline 2\n",
+        "flow": {"a": 1, "b": ["x", "y"]},
+        "empty": None,
+        "yes": "yes",
+    }
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_an_edit_changes_the_lines_of_its_key_and_nothing_else(newline: str, bom: str) -> None:
+    note = bom + NOTE.replace("\n", newline)
+    edited = frontmatter.edit(note, {"title": "Ho", "tags": ["c"], "new": 1}, frozenset({"empty", "text"}))
+    expected = (
+        NOTE.replace("title: Hi  # a comment\n", "title: Ho\n")
+        .replace("  - a   # first\n  - b\n", "  - c\n")
+        .replace("text: |\n  line 1\n\n  line 2\n", "")
+        .replace("empty:\n", "")
+        .replace("yes: yes\n", "yes: yes\nnew: 1\n")
+    )
+    assert edited == bom + expected.replace("\n", newline)
+
+
+def test_a_value_that_is_there_already_changes_no_byte() -> None:
+    assert frontmatter.edit(NOTE, {"number": 123, "tags": ["a", "b"], "empty": None}, frozenset({"none"})) == NOTE
+
+
+def test_a_note_without_frontmatter_gets_one() -> None:
+    assert frontmatter.edit("body\r\n", {"a": 1}) == "---\r\na: 1\r\n---\r\nbody\r\n"
+    assert frontmatter.edit("", {"a": 1}) == "---\na: 1\n---\n"
+    assert frontmatter.edit("---\n---\nbody", {"a": 1}) == "---\na: 1\n---\nbody"
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        ("a: &x [1]\nb: *x\n", "anchors"),
+        ("a: &x 1\n", "anchors"),
+        ("b: *x\n", "alias"),
+        ("a: 1\na: 2\n", "twice"),
+        ("- a\n", "no list of keys"),
+        ("a: [\n", "line"),
+        ("\ta: 1\n", "line 1"),
+        ("a: " + "[" * 30 + "]" * 30 + "\n", "deeper"),
+        ("a: " + "[" * 20_000 + "\n", ""),
+        ("? [x]\n: 1\n", "no word"),
+        ("a: \x01\n", ""),
+        ("x: " + "y" * 70_000 + "\n", "more than"),
+        ("a: b: c\n", "line"),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_cannot_be_edited(block: str, reason: str) -> None:
+    note = f"---\n{block}---\nbody"
+    for call in (lambda: frontmatter.read(note), lambda: frontmatter.edit(note, {"k": 1})):
+        with pytest.raises(BadFrontmatter) as error:
+            call()
+        assert reason in error.value.message
+    assert frontmatter.split(note).body == "body"
+
+
+@pytest.mark.parametrize("note", ["---\na: 1\nnever closed", "-- -\n", "text\n---\na: 1\n---\n", "----\na: 1\n----\n"])
+def test_what_is_no_block_is_body(note: str) -> None:
+    assert frontmatter.split(note).body == note
+    assert frontmatter.read(note) == {}
+
+
+def test_a_flow_mapping_is_read_and_its_edit_refused_rather_than_guessed() -> None:
+    note = "---\n{a: 1, b: 2}\n---\n"
+    assert frontmatter.read(note) == {"a": 1, "b": 2}
+    with pytest.raises(BadFrontmatter, match="cannot be edited key by key"):
+        frontmatter.edit(note, {"a": 2})
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**15), 10**15)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+MAPS: Any = st.dictionaries(TEXTS, VALUES, max_size=4)
+
+
+@given(MAPS, MAPS, st.sampled_from(["\n", "\r\n"]))
+def test_whatever_is_written_is_read_again(before: dict[str, Any], changes: dict[str, Any], newline: str) -> None:
+    note = frontmatter.edit(f"body{newline}", before)
+    edited = frontmatter.edit(note, changes)
+    assert frontmatter.read(edited) == before | changes
+    assert frontmatter.split(edited).body == f"body{newline}"
+
+
+@given(MAPS, TEXTS)
+def test_a_new_note_holds_its_values_and_its_body(values: dict[str, Any], body: str) -> None:
+    note = frontmatter.with_values(body, values)
+    if values:
+        assert frontmatter.read(note) == values
+        assert frontmatter.split(note).body == body
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_split_without_loss_and_read_or_refused(text: str) -> None:
+    for note in (text, f"---\n{text}\n---\nbody"):
+        assert frontmatter.split(note).text == note
+        try:
+            frontmatter.read(note)
+        except BadFrontmatter:
+            continue

@@ -1,0 +1,67 @@
+"""Three-way merges: both changes, or none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.domains.notes import frontmatter
+from stentor.domains.notes.merge import CannotMerge, merge
+
+BASE = "---\ntags: [a, b]\nstate: new\n---\none\ntwo\nthree\nfour\nfive\n"
+
+
+def test_changes_of_different_lines_and_keys_are_both_kept() -> None:
+    ours = BASE.replace("one", "ONE").replace("state: new", "state: old")
+    theirs = BASE.replace("five", "FIVE").replace("[a, b]", "[b, c]  # mine")
+    merged = merge(BASE, ours, theirs)
+    assert frontmatter.split(merged).body == "ONE\ntwo\nthree\nfour\nFIVE\n"
+    assert frontmatter.read(merged) == {"tags": ["b", "c"], "state": "old"}
+    assert "[b, c]  # mine" in merged
+
+
+def test_lists_are_merged_like_sets_and_maps_by_key() -> None:
+    base = "---\ntags: [a, b]\nweights: {x: 1, y: 2}\n---\n"
+    ours = "---\ntags: [a, b, c]\nweights: {x: 5, y: 2}\n---\n"
+    theirs = "---\ntags: [b, d]\nweights: {x: 1, y: 2, z: 3}\n---\n"
+    assert frontmatter.read(merge(base, ours, theirs)) == {"tags": ["b", "d", "c"], "weights": {"x": 5, "y": 2, "z": 3}}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (BASE.replace("two", "2"), BASE.replace("two", "II")),
+        (BASE.replace("two", "2"), BASE.replace("three", "3")),
+        (BASE.replace("two\n", ""), BASE.replace("two", "II")),
+        (BASE + "six\n", BASE + "sechs\n"),
+        (BASE.replace("new", "old"), BASE.replace("new", "done")),
+        (BASE.replace("state: new\n", ""), BASE.replace("new", "done")),
+        (BASE.replace("one", "1"), BASE.replace("state: new", "state: [")),
+    ],
+    ids=["line", "neighbours", "removed and changed", "both at the end", "key", "key removed", "malformed"],
+)
+def test_changes_of_the_same_place_are_a_conflict(ours: str, theirs: str) -> None:
+    with pytest.raises(CannotMerge):
+        merge(BASE, ours, theirs)
+
+
+def test_equal_changes_are_made_once() -> None:
+    both = BASE.replace("two", "2")
+    assert merge(BASE, both, both.replace("five", "5")) == both.replace("five", "5")
+
+
+LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=8).map("".join)
+
+
+@given(LINES, LINES, LINES)
+def test_a_side_that_changed_nothing_gives_way_and_order_does_not_matter(base: str, one: str, other: str) -> None:
+    assert merge(base, base, other) == other
+    assert merge(base, one, base) == one
+    try:
+        merged = merge(base, one, other)
+    except CannotMerge:
+        with pytest.raises(CannotMerge):
+            merge(base, other, one)
+    else:
+        assert merge(base, other, one) == merged

@@ -1,0 +1,85 @@
+"""Paths that a vault accepts, and those that it refuses in every spelling."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.domains.notes import paths
+from stentor.domains.notes.paths import InvalidPath
+
+REFUSED = [
+    "",
+    "/",
+    "/etc/passwd",
+    "..",
+    "../x.md",
+    "a/../../x.md",
+    "a/./b.md",
+    "a//b.md",
+    "a/",
+    "a\\b.md",
+    "..\\x.md",
+    "C:/x.md",
+    "c:x.md",
+    "a\0b.md",
+    "a\nb.md",
+    "a\x7f.md",
+    ".obsidian/app.json",
+    "a/.git/config",
+    ".hidden.md",
+    "CON",
+    "con.md",
+    "Lpt1.txt",
+    "a/nul.tar.gz",
+    "COM¹.md",
+    "end./x.md",
+    "end ",
+    "a?.md",
+    'a".md',
+    "a|b.md",
+    "a<b>.md",
+    "a*.md",
+    "\ud800.md",
+    "x" * 256,
+    "ä" * 128,
+    "a/" * 600 + "b.md",
+]
+
+
+@pytest.mark.parametrize("path", REFUSED)
+def test_what_no_vault_may_hold_is_refused_with_a_reason(path: str) -> None:
+    with pytest.raises(InvalidPath) as error:
+        paths.clean(path)
+    assert error.value.status == 400
+    error.value.message.encode()  # shows no half character
+
+
+@pytest.mark.parametrize(
+    "path", ["a.md", "a/b c.md", "ä/日本語.md", "console.md", "a..b.md", "x" * 255, "100%.md", "%2e%2e.md"]
+)
+def test_what_every_system_can_hold_is_taken_as_it_is(path: str) -> None:
+    assert paths.clean(path) == path
+
+
+def test_decomposed_letters_are_composed() -> None:
+    assert paths.clean(unicodedata.normalize("NFD", "Übung/é.md")) == "Übung/é.md"
+
+
+def test_the_root_is_a_folder_and_a_slash_at_its_end_is_allowed() -> None:
+    assert [paths.folder(text) for text in ("", "/", "a/", "a/b")] == ["", "", "a", "a/b"]
+
+
+@given(st.text(max_size=40))
+def test_whatever_is_taken_stays_beneath_the_root(path: str) -> None:
+    try:
+        cleaned = paths.clean(path)
+    except InvalidPath:
+        return
+    assert paths.clean(cleaned) == cleaned
+    assert not cleaned.startswith("/")
+    assert all(part not in ("", ".", "..") for part in cleaned.split("/"))
+    assert "\0" not in cleaned
