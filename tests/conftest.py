@@ -155,6 +155,7 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
 
     async def make(**environ: str) -> World:
         base = {"SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_DATA_DIR": str(tmp_path), "SERVICE_BUILTIN_AGENTS": "0"}
+        base["SERVICE_MEMORY"] = "0"  # its own tests switch it on
         chosen = settings.load({**base, **environ})
         logs: list[BrokenRunLog] = []
 

@@ -48,6 +48,10 @@ def _number(low: float, high: float, kind: Callable[[str], T]) -> Callable[[str]
     return parse
 
 
+def _folder(value: str) -> Path | None:
+    return Path(value) if value else None
+
+
 def _hosts(value: str) -> tuple[str, ...]:
     return tuple(part.strip().lower() for part in value.split(",") if part.strip())
 
@@ -68,6 +72,22 @@ class Settings:
         "PostgreSQL address; empty means SQLite in the data folder.",
         _text,
         secret=True,
+    )
+    memory: bool = setting(
+        "SERVICE_MEMORY", True, "Whether the service has a memory: a vault, its index, the bus.", _flag
+    )
+    vault_dir: Path | None = setting(
+        "SERVICE_VAULT_DIR", None, "Folder of the vault's notes; empty means `vault` in the data folder.", _folder
+    )
+    vault_tenant: str = setting("SERVICE_VAULT_TENANT", "default", "The tenant whose keys may use the memory.", _text)
+    vault_reconcile: float = setting(
+        "SERVICE_VAULT_RECONCILE_SECONDS",
+        300.0,
+        "How often the whole vault is compared with the index.",
+        _number(1, 86_400, float),
+    )
+    vault_poll: bool = setting(
+        "SERVICE_VAULT_POLL", False, "Look for edits by polling: for a vault on a network's file system.", _flag
     )
     host: str = setting("SERVICE_HOST", "127.0.0.1", "Address that the service listens on.", _text)
     gateway_port: int = setting(

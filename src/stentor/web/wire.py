@@ -168,6 +168,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 _NAMES = {
     404: "No such record",
     409: "The state does not permit it",
+    412: "If-Match does not hold",
     422: "It cannot be carried out",
     500: "A record cannot be read",
     501: "Not part of this version",

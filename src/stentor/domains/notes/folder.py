@@ -41,8 +41,8 @@ class FolderVault:
     async def names(self, folder: str = "") -> list[str]:
         return await self._run(self.names_now, folder)
 
-    async def walk(self) -> list[Stat]:
-        return await self._run(self.walk_now)
+    async def walk(self, folder: str = "") -> list[Stat]:
+        return await self._run(self.walk_now, folder)
 
     async def check(self) -> None:
         def touch() -> None:
@@ -109,9 +109,13 @@ class FolderVault:
             found = beneath.entries(opened)
             return sorted(f"{name}/" if stat.S_ISDIR(info.st_mode) else name for name, info in found)
 
-    def walk_now(self) -> list[Stat]:
-        with beneath.root(self.root) as top:
-            return sorted(_walk(top, ""), key=lambda found: found.path)
+    def walk_now(self, folder: str = "") -> list[Stat]:
+        parts = paths.segments(folder) if (folder := paths.folder(folder)) else []
+        try:
+            with beneath.root(self.root) as top, beneath.folder(top, parts) as opened:
+                return sorted(_walk(opened, f"{folder}/" if folder else ""), key=lambda found: found.path)
+        except NoSuchNote:
+            return []
 
     @contextmanager
     def _parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:

@@ -24,8 +24,6 @@ _CLOSING = re.compile(r"^---[ \t]*(\r\n|\n|\r|\Z)", re.MULTILINE)
 class BadFrontmatter(InvalidRequest):
     """The note's frontmatter cannot be read, so that it cannot be edited either."""
 
-    code = "INVALID_FRONTMATTER"
-
 
 class Parts(msgspec.Struct, frozen=True):
     """A note's text in four parts; joined they are the text again. `block` is None without frontmatter."""

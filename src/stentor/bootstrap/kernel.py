@@ -1,4 +1,4 @@
-"""The only place that names concrete classes: settings in, a wired service out."""
+"""Wires the kernel: database, registry, routing, execution, learning, and the gateway over them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
+from stentor.bootstrap.memory import Memory, open_memory
 from stentor.core import migrations
 from stentor.core.clock import SECOND, Clock, SystemClock, iso
 from stentor.core.db import Database
@@ -38,9 +39,10 @@ from stentor.domains.execution.runtimes.http import Http
 from stentor.domains.execution.service import Workers
 from stentor.domains.learning import api as learning_api
 from stentor.domains.learning.service import Learning
+from stentor.domains.memory import api as memory_api
 from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.monitoring.metrics import scrape
-from stentor.domains.monitoring.service import Health, agents_check, database_check, fixed
+from stentor.domains.monitoring.service import Health, agents_check, database_check, fixed, vault_check
 from stentor.domains.registry import api as registry_api
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.service import AgentDraft, Registry
@@ -85,6 +87,7 @@ class Kernel:
     workers: Workers
     activity: Activity
     health: Health
+    memory: Memory | None
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -97,6 +100,8 @@ class Kernel:
                 await self._register_builtins(tenant)
         alone = not self.db.driver.shared
         found = await self.reconciler.recover(alone=alone)
+        if self.memory is not None:
+            await self.memory.start()
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
             self._background.append(asyncio.create_task(self._keep_fresh()))
@@ -108,6 +113,8 @@ class Kernel:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.dispatcher.close()
+        if self.memory is not None:
+            await self.memory.stop()
         await self.outbound.close()
         await asyncio.to_thread(self.db.close)
 
@@ -206,6 +213,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
     drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(), "http": Http(outbound)}
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
     dispatcher = Dispatcher(attempts, settings.concurrency)
+    memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
     return Kernel(
         settings=settings,
@@ -230,9 +238,10 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
                 "database": database_check(db),
                 "agents": agents_check(registry.snapshot),
                 "mcp_server": fixed("disabled", "not part of this version"),
-                "vault": fixed("disabled", "not part of this version"),
+                "vault": vault_check(memory.vault) if memory else fixed("disabled", "switched off"),
             }
         ),
+        memory=memory,
     )
 
 
@@ -256,7 +265,9 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         learning_api.router(kernel.learning, agent_known),
         learning_api.trust_router(kernel.learning),
         trust_api.router(kernel.trust),
-        later.router(),
     ]
+    if (memory := kernel.memory) is not None:
+        api.append(memory_api.router(memory.bus, memory.search, memory.health, settings.vault_tenant))
+    api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
     root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot))]
     return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

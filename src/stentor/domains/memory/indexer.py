@@ -1,0 +1,131 @@
+"""Brings notes into the index: one after a write, some after an edit in the folder, all by comparing now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from stentor.core.clock import SECOND, Clock, from_datetime
+from stentor.core.db import Database, Tx
+from stentor.domains.memory import documents
+from stentor.domains.memory.index import store
+from stentor.domains.memory.index.store import Entry, State
+from stentor.domains.memory.lag import Lag
+from stentor.domains.notes.model import NoSuchNote, Note, Vault
+from stentor.domains.notes.paths import InvalidPath
+
+BATCH = 64
+Progress = Callable[[int, int], None]
+log = logging.getLogger(__name__)
+
+
+class Indexer:
+    """`on_put` and `on_forget` are called with the ids of documents that are new or different, or gone."""
+
+    def __init__(self, vault: Vault, index: Database, clock: Clock) -> None:
+        self._vault = vault
+        self._index = index
+        self._clock = clock
+        self._reconciling = asyncio.Lock()
+        self.lag = Lag()
+        self.on_put: Callable[[list[int]], None] = lambda ids: None
+        self.on_forget: Callable[[list[int]], None] = lambda ids: None
+
+    async def put(self, notes: Iterable[Note]) -> None:
+        """Index these notes, in one transaction; a file that is no text is forgotten."""
+        pairs = [(note, await asyncio.to_thread(entry, note)) for note in notes]
+
+        def work(tx: Tx) -> tuple[list[int], list[int | None]]:
+            gone = [store.forget(tx, note.path) for note, made in pairs if made is None]
+            store.set_fact(tx, "synced_at", self._clock.now())
+            return [store.put(tx, made) for _, made in pairs if made is not None], gone
+
+        put, gone = await self._index.write(work)
+        self._tell(put, gone)
+
+    async def forget(self, paths: Iterable[str]) -> None:
+        wanted = list(paths)
+        gone = await self._index.write(lambda tx: [store.forget(tx, path) for path in wanted])
+        self._tell([], gone)
+
+    async def look(self, paths: Iterable[str]) -> None:
+        """Compare these files with the index: somebody may have changed, made or removed them."""
+        wanted = sorted(set(paths))
+        for at in range(0, len(wanted), BATCH):
+            changed = await self._compare(wanted[at : at + BATCH])
+            now = self._clock.now()
+            for note in changed:
+                self.lag.add(max(0, now - note.stat.modified_at) / SECOND)
+
+    async def look_below(self, folder: str) -> None:
+        """The same for all that is in a folder, or was."""
+        known = await self._index.read(lambda tx: store.paths_below(tx, folder))
+        await self.look([*known, *(stat.path for stat in await self._vault.walk(folder))])
+
+    async def reconcile(self, progress: Progress = lambda done, total: None) -> int:
+        """Compare the whole vault with the index; answers how many notes were not as indexed."""
+        async with self._reconciling:
+            known = await self._index.read(store.states)
+            found = {stat.path: stat for stat in await self._vault.walk()}
+            gone = [path for path in known if path not in found]
+            stale = [path for path, stat in found.items() if not _same(known.get(path), stat.size, stat.modified_at)]
+            todo = [*gone, *stale]
+            for at in range(0, len(todo), BATCH):
+                progress(at, len(todo))
+                await self._compare(todo[at : at + BATCH])
+            progress(len(todo), len(todo))
+            return len(todo)
+
+    async def _compare(self, paths: list[str]) -> list[Note]:
+        """Answers the notes that were new or different."""
+        notes, gone = [], []
+        for path in paths:
+            try:
+                notes.append(await self._vault.read(path))
+            except (NoSuchNote, InvalidPath):
+                gone.append(path)
+        hashes = await self._index.read(lambda tx: {note.path: store.hash_of(tx, note.path) for note in notes})
+        same = [note for note in notes if hashes[note.path] == note.hash]
+        if same:
+            await self._index.write(lambda tx: _touch(tx, same))
+        different = [note for note in notes if hashes[note.path] != note.hash]
+        if different:
+            await self.put(different)
+        if gone:
+            await self.forget(gone)
+        return different
+
+    def _tell(self, put: list[int], gone: Iterable[int | None]) -> None:
+        if put:
+            self.on_put(put)
+        if ids := [doc_id for doc_id in gone if doc_id is not None]:
+            self.on_forget(ids)
+
+
+def entry(note: Note) -> Entry | None:
+    """What the index keeps of a note; None for a file that is no text."""
+    document = documents.parse(note.path, note.content)
+    return None if document is None else store.entry_of(note, document, _created_at(document.frontmatter))
+
+
+def _created_at(frontmatter: dict[str, Any]) -> int | None:
+    given = frontmatter.get("created_at")
+    if not isinstance(given, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(given)
+        return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _same(known: State | None, size: int, modified_at: int) -> bool:
+    return known is not None and (known.size, known.modified_at) == (size, modified_at)
+
+
+def _touch(tx: Tx, notes: list[Note]) -> None:
+    for note in notes:
+        store.touch(tx, note.path, note.stat.modified_at, note.stat.size)
