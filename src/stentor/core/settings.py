@@ -89,6 +89,17 @@ class Settings:
     vault_poll: bool = setting(
         "SERVICE_VAULT_POLL", False, "Look for edits by polling: for a vault on a network's file system.", _flag
     )
+    embedding_model: str = setting(
+        "SERVICE_EMBEDDING_MODEL",
+        "",
+        "Folder of a local model, or with SERVICE_EMBEDDING_URL a model's name; empty takes the packaged model, "
+        "`none` searches by word alone.",
+        _text,
+    )
+    embedding_url: str = setting(
+        "SERVICE_EMBEDDING_URL", "", "Service with OpenAI's embeddings API, such as https://host/v1.", _text
+    )
+    embedding_key: str = setting("SERVICE_EMBEDDING_KEY", "", "Key for that service.", _text, secret=True)
     host: str = setting("SERVICE_HOST", "127.0.0.1", "Address that the service listens on.", _text)
     gateway_port: int = setting(
         "SERVICE_GATEWAY_PORT", 8080, "Port of the gateway; 0 takes a free one.", _number(0, 65535, int)

@@ -9,16 +9,16 @@ from fastapi import APIRouter, Header, Query
 from pydantic import Field, StringConstraints
 from starlette.requests import Request
 
-from stentor.core.clock import iso
-from stentor.core.errors import Forbidden
+from stentor.core.clock import from_datetime, iso, iso_or_none
+from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.index.keyword import FIELDS
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.search import Search
+from stentor.domains.memory.search import Filters, Search
 from stentor.domains.memory.service import Bus, Caller, Written
 from stentor.domains.notes.model import NoSuchNote
 from stentor.web.routes import GatewayRoute, Wire, example, needs, principal_of
-from stentor.web.wire import Answer, Json, Name, Timestamp, UuidText, errors
+from stentor.web.wire import Answer, Json, Name, Time, Timestamp, UuidText, errors
 
 TaskHeader = Annotated[
     str | None, Header(alias="X-Task-Id", max_length=255, description="The task that this is done for.")
@@ -121,6 +121,65 @@ class KeywordOut(Answer):
     search_latency_ms: float
 
 
+class FiltersIn(Wire):
+    hebbian_weight_min: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    created_after: Time | None = None
+
+    def filters(self) -> Filters:
+        after = None if self.created_after is None else from_datetime(self.created_after)
+        return Filters(self.hebbian_weight_min, after)
+
+
+class SemanticIn(Wire):
+    model_config = example(
+        query="how tasks find their agent", top_k=5, filters={"created_after": "2026-01-01T00:00:00Z"}
+    )
+
+    query: Annotated[str, StringConstraints(max_length=10_000)] = ""
+    embedding: (
+        Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1, max_length=8192)] | None
+    ) = None
+    top_k: Annotated[int, Field(ge=1, le=1000)] = 10
+    filters: FiltersIn = FiltersIn()
+
+
+class SemanticMatchOut(Answer):
+    path: str
+    content_preview: str
+    similarity_score: float
+    source_level: Literal["document", "section"]
+    hebbian_weights: dict[str, Any]
+
+
+class SemanticOut(Answer):
+    matches: list[SemanticMatchOut]
+    total_matches: int
+    search_latency_ms: float
+
+
+class HybridIn(Wire):
+    model_config = example(query="how tasks find their agent", limit=5)
+
+    query: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
+    limit: Annotated[int, Field(ge=1, le=200)] = 20
+    filters: FiltersIn = FiltersIn()
+
+
+class HybridMatchOut(Answer):
+    path: str
+    title: str
+    excerpt: str
+    score: float
+    keyword_score: float
+    similarity_score: float
+
+
+class HybridOut(Answer):
+    matches: list[HybridMatchOut]
+    total_matches: int
+    search_latency_ms: float
+
+
 class PartOut(Answer):
     status: Literal["healthy", "degraded", "unhealthy"]
     latency_ms: float
@@ -182,6 +241,24 @@ def router(bus: Bus, search: Search, health: MemoryHealth, tenant: str) -> APIRo
         matches, total = await search.keyword(asking, body.terms, body.fields, body.match_mode, body.limit)
         return Json({"matches": matches, "total_matches": total, "search_latency_ms": _since(started)})
 
+    @api.post("/search/semantic", response_model=SemanticOut, responses=errors(404), openapi_extra=admin)
+    async def search_semantic(request: Request, body: SemanticIn, task: TaskHeader = None) -> Json:
+        """Documents that mean something like the query; the nearest first."""
+        started = time.perf_counter()
+        asking = caller(request, task)
+        if not body.query and body.embedding is None:
+            raise InvalidRequest("query: say what to look for, or give an embedding.")
+        found, total = await search.semantic(asking, body.query, body.embedding, body.top_k, body.filters.filters())
+        return Json({"matches": found, "total_matches": total, "search_latency_ms": _since(started)})
+
+    @api.post("/search/hybrid", response_model=HybridOut, responses=errors(404), openapi_extra=admin)
+    async def search_hybrid(request: Request, body: HybridIn, task: TaskHeader = None) -> Json:
+        """Documents by word and by meaning together; the best first."""
+        started = time.perf_counter()
+        asking = caller(request, task)
+        found, total = await search.hybrid(asking, body.query, body.limit, body.filters.filters())
+        return Json({"matches": found, "total_matches": total, "search_latency_ms": _since(started)})
+
     @api.get("/health", response_model=HealthOut, openapi_extra=admin)
     async def report(request: Request) -> Json:
         """The note store and the vector store, asked now."""
@@ -198,8 +275,8 @@ def _written(done: Written, started: float) -> dict[str, Any]:
         "timestamp": iso(done.at),
         "latency_ms": _since(started),
         "content_hash": done.content_hash,
-        "sync_pending": False,
-        "estimated_sync_completion": None,
+        "sync_pending": done.ready_at is not None,
+        "estimated_sync_completion": iso_or_none(done.ready_at),
         "merged": done.merged,
         "conflict_copy": done.conflict_copy,
     }

@@ -13,6 +13,8 @@ from stentor.core.clock import iso_or_none
 from stentor.core.db import Database, Tx
 from stentor.domains.memory.index import store
 from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.lag import Lag
+from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.service import Cache
 from stentor.domains.notes.model import Vault
 
@@ -28,18 +30,22 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class MemoryHealth:
-    def __init__(self, vault: Vault, index: Database, indexer: Indexer, cache: Cache) -> None:
+    def __init__(self, vault: Vault, index: Database, indexer: Indexer, meanings: Meanings, cache: Cache) -> None:
         self._vault = vault
         self._index = index
         self._indexer = indexer
+        self._meanings = meanings
         self._cache = cache
 
     async def report(self) -> dict[str, Any]:
         """The answer of the route. Fails closed: a part that does not answer in time is unhealthy."""
-        lag = round(self._indexer.lag.p95 * 1000, 3)
-        vault, vectors = await asyncio.gather(_timed(self._vault.check, lag), _timed(self._touch_index, lag))
-        if vectors.status == "healthy":
-            vectors = msgspec.structs.replace(vectors, status="degraded", detail="no embedding model: words only")
+        vault, vectors = await asyncio.gather(
+            _timed(self._vault.check, self._indexer.lag), _timed(self._touch_index, self._meanings.lag)
+        )
+        if vectors.status == "healthy" and (problem := self._meanings.problem):
+            vectors = msgspec.structs.replace(vectors, status="degraded", detail=problem)
+        elif waiting := self._meanings.pending:
+            vectors = msgspec.structs.replace(vectors, detail=f"{waiting} documents wait for their vectors")
         return {
             "status": _worst(vault.status, vectors.status),
             "components": {"obsidian": msgspec.to_builtins(vault), "vector_store": msgspec.to_builtins(vectors)},
@@ -65,7 +71,7 @@ class MemoryHealth:
 _UNKNOWN = {"total_documents": None, "total_size_mb": None, "cache_hit_ratio": None, "last_sync": None}
 
 
-async def _timed(check: Callable[[], Awaitable[None]], lag: float) -> Part:
+async def _timed(check: Callable[[], Awaitable[None]], lag: Lag) -> Part:
     started = time.perf_counter()
     status: Status = "healthy"
     detail = "answers"
@@ -76,7 +82,7 @@ async def _timed(check: Callable[[], Awaitable[None]], lag: float) -> Part:
         status, detail = "unhealthy", f"no answer within {CHECK_SECONDS:g} s"
     except Exception as error:  # noqa: BLE001 - whatever it is, the part does not work
         status, detail = "unhealthy", f"does not work ({type(error).__name__})"
-    return Part(status, round((time.perf_counter() - started) * 1000, 3), lag, detail)
+    return Part(status, round((time.perf_counter() - started) * 1000, 3), round(lag.p95 * 1000, 3), detail)
 
 
 def _worst(vault: Status, vectors: Status) -> Status:

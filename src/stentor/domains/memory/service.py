@@ -49,7 +49,10 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """`etag` is the hash of the file's bytes, `content_hash` of the content alone; empty when it is gone."""
+    """`etag` is the hash of the file's bytes, `content_hash` of the content alone; empty when it is gone.
+
+    `ready_at` is when the search by meaning will probably know it, in microseconds; None when it does already.
+    """
 
     status: Literal["success", "conflict"]
     write_id: str
@@ -58,6 +61,7 @@ class Written(msgspec.Struct, frozen=True):
     etag: str
     merged: bool = False
     conflict_copy: str | None = None
+    ready_at: int | None = None
 
 
 class Bus:
@@ -74,6 +78,7 @@ class Bus:
         self._locks = [asyncio.Lock() for _ in range(256)]
         self._settling: set[asyncio.Task[None]] = set()
         self.cache = Cache()
+        self.ready_at: Callable[[], int | None] = lambda: None
 
     async def read(self, caller: Caller, path: str) -> tuple[Document, str]:
         """The document and the hash of its file's bytes. Raises NoSuchNote, InvalidPath."""
@@ -230,7 +235,7 @@ class Bus:
     ) -> Written:  # fmt: skip
         document = None if decision.after is None else documents.parse(draft.path, decision.after)
         shown = document.content_hash if document else ""
-        return Written(status, write_id, at, shown, _hash(decision.after), decision.merged, copy)
+        return Written(status, write_id, at, shown, _hash(decision.after), decision.merged, copy, self.ready_at())
 
 
 class Cache:
