@@ -9,6 +9,7 @@ from stentor.cli import agent, task
 from stentor.cli.config import config
 from stentor.cli.demo import demo
 from stentor.cli.doctor import doctor
+from stentor.cli.memory import reindex, verify
 from stentor.cli.serve import serve
 
 app = typer.Typer(
@@ -20,6 +21,8 @@ app.command()(serve)
 app.command()(demo)
 app.add_typer(task.app, name="task")
 app.add_typer(agent.app, name="agent")
+app.command()(reindex)
+app.command()(verify)
 app.command()(config)
 app.command()(doctor)
 

@@ -13,6 +13,7 @@ from stentor.core.clock import from_datetime, iso, iso_or_none
 from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.index.keyword import FIELDS
+from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.search import Filters, Search
 from stentor.domains.memory.service import Bus, Caller, Written
@@ -180,6 +181,30 @@ class HybridOut(Answer):
     search_latency_ms: float
 
 
+class StepIn(Wire):
+    model_config = example(after="", limit=500)
+
+    after: Annotated[str, StringConstraints(max_length=4096)] = ""
+    limit: Annotated[int, Field(ge=1, le=5000)] = 500
+
+
+class StepOut(Answer):
+    """`next` is what the next call gives as `after`; null at the end."""
+
+    done: int
+    total: int
+    next: str | None
+
+
+class DifferenceOut(Answer):
+    path: str
+    problem: Literal["missing", "stale", "gone"]
+
+
+class VerifyOut(StepOut):
+    differences: list[DifferenceOut]
+
+
 class PartOut(Answer):
     status: Literal["healthy", "degraded", "unhealthy"]
     latency_ms: float
@@ -200,7 +225,7 @@ class HealthOut(Answer):
     stats: StatsOut
 
 
-def router(bus: Bus, search: Search, health: MemoryHealth, tenant: str) -> APIRouter:
+def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, tenant: str) -> APIRouter:
     """The vault belongs to one tenant; keys of others are refused."""
     api = APIRouter(prefix="/memory", tags=["memory"], route_class=GatewayRoute)
     admin = needs("admin")
@@ -258,6 +283,19 @@ def router(bus: Bus, search: Search, health: MemoryHealth, tenant: str) -> APIRo
         asking = caller(request, task)
         found, total = await search.hybrid(asking, body.query, body.limit, body.filters.filters())
         return Json({"matches": found, "total_matches": total, "search_latency_ms": _since(started)})
+
+    @api.post("/reindex", response_model=StepOut, openapi_extra=admin)
+    async def reindex(request: Request, body: StepIn) -> Json:
+        """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
+        caller(request, None)
+        step = await indexer.reindex(body.after, body.limit)
+        return Json({"done": step.done, "total": step.total, "next": step.next})
+
+    @api.post("/verify", response_model=VerifyOut, openapi_extra=admin)
+    async def verify(request: Request, body: StepIn) -> Json:
+        """Compare the next notes with the index and change nothing; call it again as `reindex`."""
+        caller(request, None)
+        return Json(await indexer.verify(body.after, body.limit))
 
     @api.get("/health", response_model=HealthOut, openapi_extra=admin)
     async def report(request: Request) -> Json:

@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from stentor.core.clock import SECOND, Clock, from_datetime
 from stentor.core.db import Database, Tx
@@ -20,6 +22,25 @@ from stentor.domains.notes.paths import InvalidPath
 BATCH = 64
 Progress = Callable[[int, int], None]
 log = logging.getLogger(__name__)
+
+
+Problem = Literal["missing", "stale", "gone"]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A note that is not in the index, is another there, or is only there."""
+
+    path: str
+    problem: Problem
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A part of a long work over all notes: how many were done of how many, and after which path it goes on."""
+
+    done: int
+    total: int
+    next: str | None
+    differences: list[Difference] = []
 
 
 class Indexer:
@@ -78,6 +99,42 @@ class Indexer:
                 await self._compare(todo[at : at + BATCH])
             progress(len(todo), len(todo))
             return len(todo)
+
+    async def reindex(self, after: str, most: int) -> Step:
+        """Index the next notes in the order of the paths anew, whatever the index knows of them."""
+        known = await self._index.read(store.states)
+        found = {stat.path for stat in await self._vault.walk()}
+        if gone := [path for path in known if path not in found and path > after]:
+            await self.forget(gone)
+        todo = sorted(path for path in found if path > after)
+        for path in todo[:most]:
+            try:
+                await self.put([await self._vault.read(path)])
+            except NoSuchNote:
+                continue  # gone since; the watcher sees it too
+        return Step(len(todo[:most]), len(found), todo[most - 1] if len(todo) > most else None)
+
+    async def verify(self, after: str, most: int) -> Step:
+        """Compare the next notes with the index, by their bytes; changes nothing."""
+        known = await self._index.read(store.states)
+        found = {stat.path for stat in await self._vault.walk()}
+        todo = sorted(path for path in found | set(known) if path > after)
+        differences = [
+            Difference(path, problem)
+            for path in todo[:most]
+            if (problem := await self._problem(path, known.get(path))) is not None
+        ]
+        total = len(found | set(known))
+        return Step(len(todo[:most]), total, todo[most - 1] if len(todo) > most else None, differences)
+
+    async def _problem(self, path: str, known: State | None) -> Problem | None:
+        try:
+            note = await self._vault.read(path)
+        except (NoSuchNote, InvalidPath):
+            return "gone" if known is not None else None
+        if known is None:
+            return None if documents.parse(path, note.content) is None else "missing"
+        return None if known.raw_hash == note.hash else "stale"
 
     async def _compare(self, paths: list[str]) -> list[Note]:
         """Answers the notes that were new or different."""
