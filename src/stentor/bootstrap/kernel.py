@@ -36,6 +36,7 @@ from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.runtimes import Driver as RuntimeDriver
 from stentor.domains.execution.runtimes.builtin import Builtin
 from stentor.domains.execution.runtimes.http import Http
+from stentor.domains.execution.runtimes.librarian import Librarian
 from stentor.domains.execution.service import Workers
 from stentor.domains.learning import api as learning_api
 from stentor.domains.learning.service import Learning
@@ -139,9 +140,13 @@ class Kernel:
 
     async def _register_builtins(self, tenant: str) -> None:
         known = {agent.runtime.name for agent in self.registry.snapshot.of_tenant(tenant) if agent.runtime.name}
-        if "summarizer" not in known:
-            draft = AgentDraft("summarizer", ("summarize",), runtime=Runtime("builtin", "summarizer"))
-            await self.registry.register(tenant, draft, "system")
+        wanted: dict[str, tuple[str, ...]] = {"summarizer": ("summarize",)}
+        if self.memory is not None and tenant == self.settings.vault_tenant:
+            wanted["librarian"] = ("search", "answer")
+        for name, capabilities in wanted.items():
+            if name not in known:
+                draft = AgentDraft(name, capabilities, runtime=Runtime("builtin", name))
+                await self.registry.register(tenant, draft, "system")
 
 
 @dataclass
@@ -210,10 +215,11 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
     policy = Policy(settings.alpha, settings.beta, settings.trust_floor)
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
     ending = Ending(runlog, learning, trust, hub)
-    drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(), "http": Http(outbound)}
+    memory = open_memory(settings, db, clock, runlog) if settings.memory else None
+    librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
+    drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(librarian), "http": Http(outbound)}
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
     dispatcher = Dispatcher(attempts, settings.concurrency)
-    memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
     return Kernel(
         settings=settings,

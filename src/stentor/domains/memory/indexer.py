@@ -16,7 +16,7 @@ from stentor.domains.memory import documents
 from stentor.domains.memory.index import store
 from stentor.domains.memory.index.store import Entry, State
 from stentor.domains.memory.lag import Lag
-from stentor.domains.notes.model import NoSuchNote, Note, Vault
+from stentor.domains.notes.model import NoSuchNote, Note, Stat, Vault
 from stentor.domains.notes.paths import InvalidPath
 
 BATCH = 64
@@ -51,6 +51,7 @@ class Indexer:
         self._index = index
         self._clock = clock
         self._reconciling = asyncio.Lock()
+        self._no_text: dict[str, tuple[int, int]] = {}
         self.lag = Lag()
         self.on_put: Callable[[list[int]], None] = lambda ids: None
         self.on_forget: Callable[[list[int]], None] = lambda ids: None
@@ -58,6 +59,7 @@ class Indexer:
     async def put(self, notes: Iterable[Note]) -> None:
         """Index these notes, in one transaction; a file that is no text is forgotten."""
         pairs = [(note, await asyncio.to_thread(entry, note)) for note in notes]
+        self._no_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, made in pairs if made is None}
 
         def work(tx: Tx) -> tuple[list[int], list[int | None]]:
             gone = [store.forget(tx, note.path) for note, made in pairs if made is None]
@@ -92,7 +94,7 @@ class Indexer:
             known = await self._index.read(store.states)
             found = {stat.path: stat for stat in await self._vault.walk()}
             gone = [path for path in known if path not in found]
-            stale = [path for path, stat in found.items() if not _same(known.get(path), stat.size, stat.modified_at)]
+            stale = [path for path, stat in found.items() if not self._current(known.get(path), stat)]
             todo = [*gone, *stale]
             for at in range(0, len(todo), BATCH):
                 progress(at, len(todo))
@@ -144,16 +146,21 @@ class Indexer:
                 notes.append(await self._vault.read(path))
             except (NoSuchNote, InvalidPath):
                 gone.append(path)
-        hashes = await self._index.read(lambda tx: {note.path: store.hash_of(tx, note.path) for note in notes})
-        same = [note for note in notes if hashes[note.path] == note.hash]
-        if same:
-            await self._index.write(lambda tx: _touch(tx, same))
-        different = [note for note in notes if hashes[note.path] != note.hash]
+        known = await self._index.read(lambda tx: {note.path: store.state_of(tx, note.path) for note in notes})
+        different = [note for note in notes if (state := known[note.path]) is None or state.raw_hash != note.hash]
         if different:
             await self.put(different)
+        touched = [note for note in notes if note not in different and not self._current(known[note.path], note.stat)]
+        if touched:
+            await self._index.write(lambda tx: _touch(tx, touched))
         if gone:
             await self.forget(gone)
         return different
+
+    def _current(self, known: State | None, stat: Stat) -> bool:
+        """Whether the file looks as it did when it was indexed, or was found to be no text."""
+        seen = self._no_text.get(stat.path) if known is None else (known.size, known.modified_at)
+        return seen == (stat.size, stat.modified_at)
 
     def _tell(self, put: list[int], gone: Iterable[int | None]) -> None:
         if put:
@@ -177,10 +184,6 @@ def _created_at(frontmatter: dict[str, Any]) -> int | None:
         return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None
-
-
-def _same(known: State | None, size: int, modified_at: int) -> bool:
-    return known is not None and (known.size, known.modified_at) == (size, modified_at)
 
 
 def _touch(tx: Tx, notes: list[Note]) -> None:

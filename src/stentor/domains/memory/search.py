@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -13,6 +14,7 @@ from stentor.core.runlog import Draft
 from stentor.domains.memory.index import keyword
 from stentor.domains.memory.index.keyword import FIELDS, Field, Hit, Match, MatchMode
 from stentor.domains.memory.meanings import Meanings
+from stentor.domains.memory.passages import Passage, Source, passages
 from stentor.domains.memory.service import Bus, Caller
 from stentor.domains.memory.text import words
 from stentor.domains.memory.text.excerpt import excerpt
@@ -22,6 +24,7 @@ CANDIDATES = 100
 """Documents of each kind that a hybrid search weighs against each other."""
 SHARE = 0.5
 """Of the meaning in a hybrid score. Source: facts of the retrieval quality."""
+_BODY = Sql("select body from documents where path = :path")
 _ROW = Sql("select path, title, body, frontmatter, weight, created_at from documents where doc_id = :doc_id")
 
 
@@ -108,6 +111,15 @@ class Search:
         rows = {doc_id: row for doc_id, row in rows.items() if row.passes(filters)}
         await self._record(caller, "hybrid", len(rows))
         return _ranked(rows, by_word, by_meaning, _terms([query]))[:most], len(rows)
+
+    async def passages(self, caller: Caller, question: str, most: int) -> list[Passage]:
+        """The passages that say most about a question, each of another document."""
+        found, _ = await self.hybrid(caller, question, most * 3, Filters())
+        bodies = await self._index.read(lambda tx: {one.path: tx.row(_BODY, path=one.path) for one in found})
+        sources = [
+            Source(one.path, one.title, body[0], one.score) for one in found if (body := bodies[one.path]) is not None
+        ]
+        return await asyncio.to_thread(passages, sources, question, most)
 
     async def _alike(self, query: str, by_word: Mapping[int, float], filters: Filters) -> dict[int, float]:
         """Similarities of the nearest documents, and of those that were found by word."""

@@ -155,7 +155,7 @@ class Bus:
             undone = Draft("memory_written", "memory", f"{intent.path} could not be written.", failed)
             await self._db.write(lambda tx: self._give_up(tx, caller, intent, undone))
             raise
-        await self._index(intent.path, change)
+        await self._index(intent.path, change, after)
         task = asyncio.create_task(self._settle(intent))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
@@ -165,10 +165,13 @@ class Bus:
             return await self._vault.delete(intent.path, intent.before_hash)
         return await self._vault.write(intent.path, after, intent.before_hash)
 
-    async def _index(self, path: str, change: Change) -> None:
+    async def _index(self, path: str, change: Change, after: bytes | None) -> None:
         """Fails open: what the index misses now, its next comparison with the vault finds."""
         try:
-            await (self._indexer.forget([path]) if change.stat is None else self._indexer.look([path]))
+            if change.stat is None or after is None:
+                await self._indexer.forget([path])
+            else:
+                await self._indexer.put([Note(change.stat, after)])
         except Exception:
             log.exception("%r is written, but not indexed yet", path)
 

@@ -13,7 +13,7 @@ from stentor.domains.notes.model import Note, content_hash
 _COLUMNS = (
     "path, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, weight, body"
 )
-_FIND = Sql("select doc_id, raw_hash, created_at from documents where path = :path")
+_FIND = Sql("select doc_id from documents where path = :path")
 _INSERT = Sql(
     f"""insert into documents ({_COLUMNS}) values (:path, :raw_hash, :content_hash, :size, :modified_at, :created_at,
         :title, :tags, :frontmatter, :problem, :weight, :body) returning doc_id"""
@@ -29,6 +29,7 @@ _FORGET = Sql("delete from documents where doc_id = :doc_id")
 _FORGET_WORDS = Sql("delete from words where rowid = :doc_id")
 _FORGET_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
 _WORDS = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
+_STATE = Sql("select path, raw_hash, size, modified_at from documents where path = :path")
 _STATES = Sql("select path, raw_hash, size, modified_at from documents")
 _BELOW = Sql("select path from documents where path >= :low and path < :high")
 _STATS = Sql("select count(*), coalesce(sum(size), 0) from documents")
@@ -123,10 +124,9 @@ def touch(tx: Tx, path: str, modified_at: int, size: int) -> None:
     tx.run(_TOUCH, path=path, modified_at=modified_at, size=size)
 
 
-def hash_of(tx: Tx, path: str) -> str | None:
-    """SHA-256 of the indexed bytes of a file."""
-    row = tx.row(_FIND, path=path)
-    return str(row[1]) if row else None
+def state_of(tx: Tx, path: str) -> State | None:
+    row = tx.row(_STATE, path=path)
+    return State(*row) if row else None
 
 
 def states(tx: Tx) -> dict[str, State]:
