@@ -25,7 +25,7 @@ from stentor.core.outbound import Outbound
 from stentor.core.owner import DataFolderLock
 from stentor.core.redaction import Redactor
 from stentor.core.runlog import RunLog
-from stentor.core.settings import Settings
+from stentor.core.settings import Settings, metas
 from stentor.domains.activity import api as activity_api
 from stentor.domains.activity.service import Activity
 from stentor.domains.execution import api as execution_api
@@ -180,8 +180,9 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
     clock = SystemClock()
     lock = None if settings.database_url else DataFolderLock(settings.data_dir, iso(clock.now()))
     try:
-        if settings.database_url:
-            redactor.add(settings.database_url)
+        for name, meta in metas().items():
+            if meta.secret and (value := getattr(settings, name)):
+                redactor.add(value)
         driver = open_driver(settings)
         migrations.upgrade(driver)
         loaded = key_files.load(settings, environ, redactor)

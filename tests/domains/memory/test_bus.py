@@ -36,6 +36,24 @@ async def test_a_document_comes_back_as_it_was_written(notes: Notes) -> None:
     assert (notes.root / "Projects" / "x.md").read_bytes().endswith(content.encode())
 
 
+async def test_a_block_at_the_head_of_the_content_is_frontmatter(notes: Notes) -> None:
+    content = "---\ntags: [x]\n---\nbody\n"
+    answer = await notes.write("a.md", content)
+    assert answer.json()["content_hash"] == hashlib.sha256(content.encode()).hexdigest()
+    document = (await notes.read("a.md")).json()["document"]
+    assert (document["content"], document["frontmatter"]) == ("body\n", {"tags": ["x"]})
+    assert (notes.root / "a.md").read_text() == content
+
+
+async def test_frontmatter_that_could_not_be_read_again_is_400_and_not_written(notes: Notes) -> None:
+    deep: Any = 1
+    for _ in range(25):
+        deep = [deep]
+    for frontmatter in ({"a": deep}, {"a": "x" * 70_000}):
+        assert (await notes.write("a.md", "x", frontmatter=frontmatter)).status_code == 400
+    assert list(notes.root.iterdir()) == []
+
+
 @requirement("memory.read-exact")
 async def test_what_is_not_there_is_not_found_with_200(notes: Notes) -> None:
     answer = await notes.read("none.md")

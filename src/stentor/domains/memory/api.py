@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query
@@ -18,6 +19,7 @@ from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.search import Filters, Search
 from stentor.domains.memory.service import Bus, Caller, Written
 from stentor.domains.notes.model import NoSuchNote
+from stentor.web.direct import DirectRoute
 from stentor.web.routes import GatewayRoute, Wire, example, needs, principal_of
 from stentor.web.wire import Answer, Json, Name, Time, Timestamp, UuidText, errors
 
@@ -236,7 +238,17 @@ def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, ten
             raise Forbidden(f"The memory belongs to the tenant {tenant!r}; this key is another's.")
         return Caller(principal, agent_id, task_id)
 
-    @api.post("/write", response_model=WrittenOut, responses=errors(404, 409, 412), openapi_extra=admin)
+    def direct(path: str, model: type[Answer], *statuses: int) -> Callable[[Any], Any]:
+        """A POST that is called all the time."""
+        options: Any = {"response_model": model, "responses": errors(*statuses), "openapi_extra": admin}
+
+        def add(function: Any) -> Any:
+            api.add_api_route(path, function, methods=["POST"], route_class_override=DirectRoute, **options)
+            return function
+
+        return add
+
+    @direct("/write", WrittenOut, 404, 409, 412)
     async def write(request: Request, body: WriteIn, if_match: IfMatch = None, task: TaskHeader = None) -> Json:
         """Write, update or delete a document."""
         started = time.perf_counter()
@@ -258,7 +270,7 @@ def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, ten
         answer = {"status": "success", "document": shown, "latency_ms": _since(started)}
         return Json(answer, headers={"ETag": f'"{etag}"'})
 
-    @api.post("/search/keyword", response_model=KeywordOut, responses=errors(404), openapi_extra=admin)
+    @direct("/search/keyword", KeywordOut, 404)
     async def search_keyword(request: Request, body: KeywordIn, task: TaskHeader = None) -> Json:
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
@@ -266,7 +278,7 @@ def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, ten
         matches, total = await search.keyword(asking, body.terms, body.fields, body.match_mode, body.limit)
         return Json({"matches": matches, "total_matches": total, "search_latency_ms": _since(started)})
 
-    @api.post("/search/semantic", response_model=SemanticOut, responses=errors(404), openapi_extra=admin)
+    @direct("/search/semantic", SemanticOut, 404)
     async def search_semantic(request: Request, body: SemanticIn, task: TaskHeader = None) -> Json:
         """Documents that mean something like the query; the nearest first."""
         started = time.perf_counter()
@@ -276,7 +288,7 @@ def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, ten
         found, total = await search.semantic(asking, body.query, body.embedding, body.top_k, body.filters.filters())
         return Json({"matches": found, "total_matches": total, "search_latency_ms": _since(started)})
 
-    @api.post("/search/hybrid", response_model=HybridOut, responses=errors(404), openapi_extra=admin)
+    @direct("/search/hybrid", HybridOut, 404)
     async def search_hybrid(request: Request, body: HybridIn, task: TaskHeader = None) -> Json:
         """Documents by word and by meaning together; the best first."""
         started = time.perf_counter()

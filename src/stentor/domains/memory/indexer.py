@@ -20,6 +20,7 @@ from stentor.domains.notes.model import NoSuchNote, Note, Stat, Vault
 from stentor.domains.notes.paths import InvalidPath
 
 BATCH = 64
+INLINE_BYTES = 8_000
 Progress = Callable[[int, int], None]
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Indexer:
 
     async def put(self, notes: Iterable[Note]) -> None:
         """Index these notes, in one transaction; a file that is no text is forgotten."""
-        pairs = [(note, await asyncio.to_thread(entry, note)) for note in notes]
+        pairs = [(note, await _entry(note)) for note in notes]
         self._no_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, made in pairs if made is None}
 
         def work(tx: Tx) -> tuple[list[int], list[int | None]]:
@@ -167,6 +168,11 @@ class Indexer:
             self.on_put(put)
         if ids := [doc_id for doc_id in gone if doc_id is not None]:
             self.on_forget(ids)
+
+
+async def _entry(note: Note) -> Entry | None:
+    """Long notes in a thread; a short one takes less time than the hop."""
+    return entry(note) if len(note.content) < INLINE_BYTES else await asyncio.to_thread(entry, note)
 
 
 def entry(note: Note) -> Entry | None:

@@ -96,6 +96,8 @@ class Meanings:
             done += len(batch)
         self._waiting.clear()
         self.problem = None
+        if done:
+            await self._index.write(lambda tx: vectors.sweep(tx, embedder.identity))
         return done
 
     async def nearest(

@@ -236,8 +236,7 @@ class Bus:
         self, draft: WriteDraft, decision: Decision, status: Literal["success", "conflict"], write_id: str, at: int,
         copy: str | None,
     ) -> Written:  # fmt: skip
-        document = None if decision.after is None else documents.parse(draft.path, decision.after)
-        shown = document.content_hash if document else ""
+        shown = _content_hash(draft, decision)
         return Written(status, write_id, at, shown, _hash(decision.after), decision.merged, copy, self.ready_at())
 
 
@@ -286,6 +285,16 @@ def _event(caller: Caller, draft: WriteDraft, intent: Intent, status: str) -> Dr
 def _settled(tx: Tx, intent: Intent) -> None:
     store.settle(tx, intent.write_id)
     store.prune(tx, intent.path)
+
+
+def _content_hash(draft: WriteDraft, decision: Decision) -> str:
+    """Of the content as the caller sent it, where that is stored; a block at its head is read as frontmatter."""
+    if decision.after is None:
+        return ""
+    if draft.content is not None and not (decision.conflict or decision.merged):
+        return content_hash(draft.content.encode())
+    document = documents.parse(draft.path, decision.after)
+    return document.content_hash if document else ""
 
 
 def _hash(content: bytes | None) -> str:

@@ -76,6 +76,8 @@ def hidden(name: str) -> bool:
 
 def folded(path: str) -> str:
     """Equal for paths that some file system takes for the same name."""
+    if path.isascii():
+        return path.lower()
     return unicodedata.normalize("NFC", path).casefold()
 
 

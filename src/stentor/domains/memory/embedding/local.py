@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +29,7 @@ class LocalEmbedder:
         self._identity = ""
         self._dimensions = 0
         self._urgent = ThreadPoolExecutor(1, thread_name_prefix="stentor-embed-query")
-        self._bulk = ThreadPoolExecutor(1, thread_name_prefix="stentor-embed-bulk")
+        self._bulk = ThreadPoolExecutor(1, thread_name_prefix="stentor-embed-bulk", initializer=_give_way)
 
     @property
     def identity(self) -> str:
@@ -104,3 +107,9 @@ class LocalEmbedder:
         """Cut to the model's length; the last token stays the end mark."""
         ids = list(self._tokenizer.encode(text).ids)
         return ids if len(ids) <= MAX_TOKENS else [*ids[: MAX_TOKENS - 1], ids[-1]]
+
+
+def _give_way() -> None:
+    """Requests come before work in the background, where the system has priorities for threads."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

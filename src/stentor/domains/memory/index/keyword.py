@@ -14,10 +14,12 @@ from stentor.domains.memory.text.excerpt import excerpt
 Field = Literal["title", "tags", "content"]
 MatchMode = Literal["all", "any"]
 FIELDS: tuple[Field, ...] = ("title", "tags", "content")
-# The weights of the columns: a word in the title says more than one in the text.
+# The weights of the columns: a word in the title says more than one in the text. Bodies are read of the best alone.
 _SEARCH = Sql(
-    """select d.doc_id, d.path, d.title, d.body, bm25(words, 5.0, 3.0, 1.0) from words
-    join documents d on d.doc_id = words.rowid where words match :query order by 5, d.path limit :limit"""
+    """select d.doc_id, d.path, d.title, d.body, best.rank from (
+        select rowid, rank from words where words match :query and rank match 'bm25(5.0, 3.0, 1.0)'
+        order by rank limit :limit) best
+    join documents d on d.doc_id = best.rowid order by best.rank, d.path"""
 )
 _COUNT = Sql("select count(*) from words where words match :query")
 
