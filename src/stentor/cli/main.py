@@ -11,6 +11,7 @@ from stentor.cli.demo import demo
 from stentor.cli.doctor import doctor
 from stentor.cli.memory import reindex, verify
 from stentor.cli.serve import serve
+from stentor.cli.vault import vault
 
 app = typer.Typer(
     help="A self-hosted control plane for software agents.",
@@ -21,6 +22,7 @@ app.command()(serve)
 app.command()(demo)
 app.add_typer(task.app, name="task")
 app.add_typer(agent.app, name="agent")
+app.command()(vault)
 app.command()(reindex)
 app.command()(verify)
 app.command()(config)

@@ -79,6 +79,12 @@ class Settings:
     vault_dir: Path | None = setting(
         "SERVICE_VAULT_DIR", None, "Folder of the vault's notes; empty means `vault` in the data folder.", _folder
     )
+    vault_port: int = setting(
+        "SERVICE_VAULT_PORT", 27123, "Port of `stentor vault`; 0 takes a free one.", _number(0, 65535, int)
+    )
+    vault_key: str = setting(
+        "SERVICE_VAULT_KEY", "", "Key of `stentor vault`; empty makes one in the data folder.", _text, secret=True
+    )
     vault_tenant: str = setting("SERVICE_VAULT_TENANT", "default", "The tenant whose keys may use the memory.", _text)
     vault_reconcile: float = setting(
         "SERVICE_VAULT_RECONCILE_SECONDS",

@@ -25,6 +25,7 @@ async def test_a_document_comes_back_as_it_was_written(notes: Notes) -> None:
     assert answer.status_code == 200, answer.text
     body = answer.json()
     assert (body["status"], body["sync_pending"]) == ("success", False)
+    assert body["estimated_sync_completion"] == body["timestamp"]
     assert body["content_hash"] == hashlib.sha256(content.encode()).hexdigest()
     assert body["latency_ms"] > 0
     assert len(body["write_id"]) == 36

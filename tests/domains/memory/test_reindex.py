@@ -119,3 +119,31 @@ def test_a_kill_between_file_and_index_loses_no_write_that_was_answered(
         assert step["differences"] == []
     left = [file.name for file in (folder / "vault").rglob(".stentor-*")]
     assert len(left) <= 5
+
+
+@pytest.mark.fault
+def test_a_full_disk_is_an_outage_and_leaves_the_old_note(serve: Callable[..., Service], tmp_path: Path) -> None:
+    """The vault on a file system of its own that fills up."""
+    vault = tmp_path / "small"
+    vault.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(vault)], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here (needs root)")
+    try:
+        service = serve(SERVICE_EMBEDDING_MODEL="none", SERVICE_VAULT_DIR=str(vault))
+        with service.client() as client:
+
+            def write(content: str) -> httpx.Response:
+                body = {"operation": "write", "document": {"path": "a.md", "content": content}}
+                return client.post("/api/v1/memory/write", json=body)
+
+            assert write("small").status_code == 200
+            refused = write("x" * 300_000)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "SERVICE_UNAVAILABLE")
+            assert "No space" in refused.json()["error"]["message"]
+            assert (vault / "a.md").read_text() == "small"
+            assert [path.name for path in vault.iterdir()] == ["a.md"]
+            assert write("small again").status_code == 200
+        service.process.terminate()
+        assert service.process.wait(20) == 0
+    finally:
+        subprocess.run(["umount", "--lazy", str(vault)], check=True)

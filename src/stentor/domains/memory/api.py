@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query
 from pydantic import Field, StringConstraints
 from starlette.requests import Request
 
-from stentor.core.clock import from_datetime, iso, iso_or_none
+from stentor.core.clock import from_datetime, iso
 from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.index.keyword import FIELDS
@@ -84,7 +84,7 @@ class WrittenOut(Answer):
     latency_ms: float
     content_hash: str
     sync_pending: bool
-    estimated_sync_completion: Timestamp | None
+    estimated_sync_completion: Timestamp
     merged: bool
     conflict_copy: str | None
 
@@ -326,7 +326,7 @@ def _written(done: Written, started: float) -> dict[str, Any]:
         "latency_ms": _since(started),
         "content_hash": done.content_hash,
         "sync_pending": done.ready_at is not None,
-        "estimated_sync_completion": iso_or_none(done.ready_at),
+        "estimated_sync_completion": iso(done.at if done.ready_at is None else done.ready_at),
         "merged": done.merged,
         "conflict_copy": done.conflict_copy,
     }

@@ -30,19 +30,19 @@ class FolderVault:
         self._locks = [threading.Lock() for _ in range(256)]
 
     async def read(self, path: str) -> Note:
-        return await self._run(self.read_now, path)
+        return await self.run(self.read_now, path)
 
     async def write(self, path: str, content: bytes, expected: str = ANYTHING) -> Change:
-        return await self._run(self.write_now, path, content, expected)
+        return await self.run(self.write_now, path, content, expected)
 
     async def delete(self, path: str, expected: str = ANYTHING) -> Change:
-        return await self._run(self.delete_now, path, expected)
+        return await self.run(self.delete_now, path, expected)
 
     async def names(self, folder: str = "") -> list[str]:
-        return await self._run(self.names_now, folder)
+        return await self.run(self.names_now, folder)
 
     async def walk(self, folder: str = "") -> list[Stat]:
-        return await self._run(self.walk_now, folder)
+        return await self.run(self.walk_now, folder)
 
     async def check(self) -> None:
         def touch() -> None:
@@ -50,7 +50,7 @@ class FolderVault:
                 if not os.access(self.root, os.W_OK):
                     raise model.VaultUnavailable(f"The vault's folder {self.root} cannot be written.")
 
-        await self._run(touch)
+        await self.run(touch)
 
     def read_now(self, path: str) -> Note:
         with self._parent(path) as (folder, name):
@@ -141,8 +141,9 @@ class FolderVault:
     def _lock(self, path: str) -> threading.Lock:
         return self._locks[hash(path) % len(self._locks)]
 
-    async def _run(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.to_thread(function, *args)
+    async def run(self, function: Callable[..., T], *args: object, **options: object) -> T:
+        """One of the synchronous methods in a thread."""
+        return await asyncio.to_thread(function, *args, **options)
 
 
 def _walk(folder: int, prefix: str) -> Iterator[Stat]:
