@@ -10,6 +10,7 @@ from stentor.cli.config import config
 from stentor.cli.demo import demo
 from stentor.cli.doctor import doctor
 from stentor.cli.memory import reindex, verify
+from stentor.cli.notes import notes
 from stentor.cli.serve import serve
 from stentor.cli.vault import vault
 
@@ -23,6 +24,7 @@ app.command()(demo)
 app.add_typer(task.app, name="task")
 app.add_typer(agent.app, name="agent")
 app.command()(vault)
+app.command()(notes)
 app.command()(reindex)
 app.command()(verify)
 app.command()(config)

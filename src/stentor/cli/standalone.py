@@ -14,12 +14,17 @@ from starlette.types import ASGIApp
 from stentor.cli.serving import GRACE_SECONDS, address_of, quiet_server, started
 
 
+async def _nothing() -> None:
+    pass
+
+
 def run(
     app: ASGIApp,
     listener: socket.socket,
     host: str,
     on_ready: Callable[[str], None],
     *background: Coroutine[Any, Any, None],
+    at_end: Callable[[], Coroutine[Any, Any, None]] = _nothing,
 ) -> None:
     """`background` runs beside it and is cancelled at the end; `on_ready` is given the address."""
     config = uvicorn.Config(
@@ -33,6 +38,7 @@ def run(
     )
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(_serve(config, listener, host, on_ready, background))
+        runner.run(at_end())
 
 
 async def _serve(

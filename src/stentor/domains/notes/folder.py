@@ -8,7 +8,7 @@ import stat
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,8 +74,9 @@ class FolderVault:
 
     def delete_now(self, path: str, expected: str = ANYTHING, *, permanent: bool = False) -> Change:
         """Takes the file into the trash, looks at it there, and puts it back when it is not the expected one."""
-        with self._lock(path), self._parent(path) as (folder, name), self._trash() as trash:
+        with self._lock(path), self._parent(path) as (folder, name), ExitStack() as stack:
             spelled = files.known(folder, name, path)
+            trash = stack.enter_context(self._trash())
             aside = files.free(trash, spelled)
             os.rename(spelled, aside, src_dir_fd=folder, dst_dir_fd=trash)
             before = files.content(trash, aside)

@@ -1,0 +1,39 @@
+"""`stentor notes`: the note-store server over a vault plugin's REST API."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from stentor.cli.output import out, print_json, reporting
+from stentor.core import redaction
+from stentor.core.redaction import Redactor
+
+
+def notes(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; else PORT, else 3000.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Say that it is ready in one line of JSON.")] = False,
+) -> None:
+    """Serve note tools for agents over a vault plugin; needs MCP_API_KEY, NOTES_BASE_URL and NOTES_API_KEY."""
+    # The application takes most of the start: not for `stentor --help`.
+    from stentor.bootstrap import notes as wiring
+    from stentor.cli import standalone
+    from stentor.cli.serving import bind
+
+    redactor = Redactor()
+    with reporting(as_json=as_json):
+        opened = wiring.open_notes(os.environ, redactor)
+        redaction.configure(opened.level, redactor)
+        listener = bind(host, opened.port if port is None else port, "--port")
+
+        def ready(address: str) -> None:
+            if as_json:
+                print_json({"ready": True, "notes": address})
+            else:
+                out.print(f"The note store answers on [cyan]{address}[/]", soft_wrap=True)
+
+        with listener:
+            standalone.run(opened.app, listener, host, ready, at_end=opened.plugin.close)
