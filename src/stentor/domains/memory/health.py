@@ -11,11 +11,11 @@ import msgspec
 
 from stentor.core.clock import iso_or_none
 from stentor.core.db import Database, Tx
+from stentor.domains.memory.cache import Cache
 from stentor.domains.memory.index import store
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.lag import Lag
 from stentor.domains.memory.meanings import Meanings
-from stentor.domains.memory.service import Cache
 from stentor.domains.notes.model import Vault
 
 Status = Literal["healthy", "degraded", "unhealthy"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -46,11 +45,9 @@ class Decision(msgspec.Struct, frozen=True):
     loser: bytes | None = None
 
 
-Base = Callable[[], bytes | None]
-
-
-def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base: Base) -> Decision:
-    """`present` are the file's bytes, `known` the hashes of states that the caller has seen, `base` the last of them.
+def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base: bytes | None) -> Decision:
+    """`present` are the file's bytes, `known` the hashes of states that the caller has seen, `base` the
+    bytes of the last of them, where they are known.
 
     Raises NotFound for an update or deletion of nothing, PreconditionFailed for an If-Match that does not hold.
     """
@@ -61,7 +58,7 @@ def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base
         return Decision(_wanted(draft, present))
     if draft.resolution == "abort" or draft.operation == "delete":
         return Decision(present, conflict=True)
-    return _merged(draft, present, base())
+    return _merged(draft, present, base)
 
 
 def _require(draft: WriteDraft, present: bytes | None) -> None:

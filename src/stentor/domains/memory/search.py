@@ -11,6 +11,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.runlog import Draft
+from stentor.domains.memory.embedding.model import EmbeddingUnavailable
 from stentor.domains.memory.index import keyword
 from stentor.domains.memory.index.keyword import FIELDS, Field, Hit, Match, MatchMode
 from stentor.domains.memory.meanings import Meanings
@@ -125,7 +126,10 @@ class Search:
         """Similarities of the nearest documents, and of those that were found by word."""
         if self._meanings.problem is not None:
             return {}
-        vector, matrix = await self._meanings.vector(query, None)
+        try:
+            vector, matrix = await self._meanings.vector(query, None)
+        except EmbeddingUnavailable:
+            return {}
         near, _ = matrix.nearest(vector, CANDIDATES, filters.weight_min, filters.created_after)
         return matrix.similarities(vector, {*by_word, *(one.doc_id for one in near)})
 

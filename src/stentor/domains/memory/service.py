@@ -18,9 +18,10 @@ from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict
+from stentor.core.errors import Conflict, ServiceUnavailable
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.memory import documents, model, store
+from stentor.domains.memory.cache import Cache
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.model import Decision, WriteDraft
@@ -111,7 +112,8 @@ class Bus:
         present = await self._present(draft.path)
         seen = self._seen.of(caller.who, draft.path)
         base = await self._base(draft, seen) if draft.resolution == "merge" else None
-        decision = model.decide(draft, present, frozenset(seen), lambda: base)
+        # In a thread, because comparing long texts takes its time.
+        decision = await asyncio.to_thread(model.decide, draft, present, frozenset(seen), base)
         copy = None
         if decision.loser is not None:
             copy = _copy_path(draft.path, self._clock.now())
@@ -189,13 +191,23 @@ class Bus:
         """Carry out what an earlier process decided and did not finish; answers how many writes that were."""
         found = await self._db.read(store.open_intents)
         for intent in found:
-            after = await self._db.read(lambda tx, i=intent: store.version(tx, i.path, i.after_hash))  # type: ignore[misc]
             try:
-                await self._put(intent, after if intent.after_hash != NOTHING else None)
-            except (NoteChanged, NoSuchNote):
-                log.info("%r was already written, or changed since", intent.path)
-            await self._settle(intent)
+                await self._finish(intent)
+            except ServiceUnavailable as error:
+                log.warning("the write of %r stays open: %s", intent.path, error.message)
+            else:
+                await self._settle(intent)
         return len(found)
+
+    async def _finish(self, intent: Intent) -> None:
+        after = await self._db.read(lambda tx: store.version(tx, intent.path, intent.after_hash))
+        if after is None and intent.after_hash != NOTHING:
+            log.error("the write of %r is lost: its version is not in the database", intent.path)
+            return
+        try:
+            await self._put(intent, after)
+        except (NoteChanged, NoSuchNote):
+            log.info("%r was already written, or changed since", intent.path)
 
     async def close(self) -> None:
         await asyncio.gather(*self._settling)
@@ -238,33 +250,6 @@ class Bus:
     ) -> Written:  # fmt: skip
         shown = _content_hash(draft, decision)
         return Written(status, write_id, at, shown, _hash(decision.after), decision.merged, copy, self.ready_at())
-
-
-class Cache:
-    """Parsed documents by path and hash of their bytes, so that it can never be stale; with its hit ratio."""
-
-    def __init__(self, most: int = 1024) -> None:
-        self._documents: dict[str, tuple[str, Document | None]] = {}
-        self._most = most
-        self._asked = self._hits = 0
-
-    def document(self, path: str, content: bytes, content_hash: str) -> Document | None:
-        self._asked += 1
-        known = self._documents.pop(path, None)
-        if known is not None and known[0] == content_hash:
-            self._hits += 1
-            self._documents[path] = known
-            return known[1]
-        document = documents.parse(path, content)
-        self._documents[path] = content_hash, document
-        if len(self._documents) > self._most:
-            del self._documents[next(iter(self._documents))]
-        return document
-
-    @property
-    def hit_ratio(self) -> float:
-        """Hits among all reads so far; 0 before the first."""
-        return self._hits / self._asked if self._asked else 0.0
 
 
 def _event(caller: Caller, draft: WriteDraft, intent: Intent, status: str) -> Draft:
