@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from stentor.domains.memory.embedding import cpu
 from stentor.domains.memory.embedding.local import LocalEmbedder
 from stentor.domains.memory.embedding.model import Embedder, EmbeddingUnavailable
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
@@ -133,6 +134,32 @@ async def test_eight_bits_are_nearly_as_good_as_thirty_two(model_cache: Path) ->
         exact = session.run(["vectors"], {"ids": ids, "mask": np.ones_like(ids)})[0][0]
         assert float(exact @ (await local.embed([text]))[0]) > 0.98
     await local.close()
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "saturates"),
+    [
+        ("x86_64", "avx2", True),
+        ("AMD64", "avx512_vnni avx2", False),
+        ("x86_64", "avx_vnni", False),
+        ("arm64", "", False),
+    ],
+)
+def test_a_cpu_whose_fast_products_overflow_is_known(tmp_path: Path, machine: str, flags: str, saturates: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor: 0\nflags: {flags}\n")
+    assert cpu.saturates(machine, tmp_path / "cpuinfo") == saturates
+    assert cpu.saturates("x86_64", tmp_path / "missing")
+
+
+async def test_the_safe_products_give_the_same_vectors(model_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Agents do tasks, and each is routed to the best agent. " * 5
+    vectors = []
+    for saturates in (False, True):
+        monkeypatch.setattr(cpu, "saturates", lambda answer=saturates: answer)
+        local = LocalEmbedder(model_cache)
+        vectors.append((await local.embed([text]))[0])
+        await local.close()
+    assert float(vectors[0] @ vectors[1]) > 0.98
 
 
 async def test_a_damaged_graph_is_made_again(model_cache: Path, tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from stentor.domains.memory.embedding import files
+from stentor.domains.memory.embedding import cpu, files
 from stentor.domains.memory.embedding.model import EmbeddingUnavailable, Vectors
 
 MAX_TOKENS = 256
+SAFE_SUMS = "session.x64quantprecision"
+"""The runtime's switch for kernels that do not overflow; see `cpu.saturates`."""
 
 
 class LocalEmbedder:
@@ -88,6 +90,8 @@ class LocalEmbedder:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
+        if cpu.saturates():
+            options.add_session_config_entry(SAFE_SUMS, "1")
         try:
             return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception:  # noqa: BLE001 - the runtime has errors of many kinds for a damaged file
