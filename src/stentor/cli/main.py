@@ -9,6 +9,7 @@ from stentor.cli import agent, task
 from stentor.cli.config import config
 from stentor.cli.demo import demo
 from stentor.cli.doctor import doctor
+from stentor.cli.notes import notes
 from stentor.cli.serve import serve
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
+app.command()(notes)
 app.command()(demo)
 app.add_typer(task.app, name="task")
 app.add_typer(agent.app, name="agent")
