@@ -29,6 +29,7 @@ class PluginStub:
     key: str = KEY
     address: str = ""
     asked: list[Asked] = field(default_factory=list)
+    waiting: int = 0
     released: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -144,6 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = Asked(self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, body)
         mood = self.stub.mood
         if mood == "slow":
+            self.stub.waiting += 1
             self.stub.released.wait(30)
         if mood == "noise":
             self.stub.asked.append(asked)

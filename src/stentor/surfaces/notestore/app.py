@@ -84,7 +84,7 @@ class _App:
         kind, tool = self._tools.by_name[name]
         body = bodies.checked(kind, await self._body(scope, receive))
         data = await tool(body)
-        log.debug("%s done", name)
+        log.debug("%s answered 200", name)
         return _respond({"success": True, "data": data})
 
     def _authenticate(self, scope: Scope) -> None:
@@ -135,8 +135,7 @@ def _failure(error: StentorError) -> Response:
         headers["Allow"] = error.details["allow"]
     if isinstance(error, PayloadTooLarge):
         headers["Connection"] = "close"  # else the rest of the body is read, however long it is
-    if error.status >= 500:
-        log.warning("answered %d: %s", error.status, error.message)
+    log.debug("answered %d: %s", error.status, error.message)
     return _respond({"success": False, "error": error.message}, error.status, headers)
 
 

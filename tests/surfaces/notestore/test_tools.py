@@ -1,0 +1,197 @@
+"""The nine tools, asked over HTTP, judged by the files in the plugin's folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.requirements import requirement
+from tests.surfaces.notestore.running import TOOLS, NoteStore
+
+NOTE = "---\ntitle: One\ntags:\n  - old\n---\n# Head\nbody\n"
+
+
+@requirement("notestore.post-and-envelope")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_tool_answers_an_object_in_the_envelope(store: NoteStore, tool: str) -> None:
+    store.write("a.md", NOTE)
+    assert isinstance(store.data(tool, **TOOLS[tool]), dict)
+
+
+@requirement("notestore.get-context")
+def test_get_context_answers_the_whole_file(store: NoteStore) -> None:
+    store.write("a/ä.md", "\ufeff---\r\na: 1\r\n---\r\nbody 😀")
+    assert store.data("getContext", path="a/ä.md") == {
+        "path": "a/ä.md",
+        "content": "\ufeff---\r\na: 1\r\n---\r\nbody 😀",
+    }
+
+
+@requirement("notestore.append-context")
+def test_append_context_adds_a_line_and_makes_what_is_missing(store: NoteStore) -> None:
+    assert store.data("appendContext", path="new/a.md", content="one") == {"path": "new/a.md", "created": True}
+    assert store.data("appendContext", path="new/a.md", content="two\n") == {"path": "new/a.md", "created": False}
+    assert store.data("appendContext", path="new/a.md", content="three")["path"] == "new/a.md"
+    assert store.text("new/a.md") == "one\ntwo\nthree"
+
+
+@requirement("notestore.update-and-delete")
+def test_update_note_replaces_the_whole_file(store: NoteStore) -> None:
+    store.write("a.md", NOTE)
+    assert store.data("updateNote", path="a.md", content="new") == {"path": "a.md", "created": False}
+    assert store.text("a.md") == "new"
+    assert store.data("updateNote", path="b/c.md", content="") == {"path": "b/c.md", "created": True}
+    assert store.text("b/c.md") == ""
+
+
+@pytest.mark.parametrize("content", ["\ufeffmark", "a\r\nb", "ä日😀", "---\n---\n"])
+def test_what_is_written_is_what_is_read(store: NoteStore, content: str) -> None:
+    store.data("updateNote", path="a.md", content=content)
+    assert store.text("a.md") == store.data("getContext", path="a.md")["content"] == content
+
+
+@requirement("notestore.update-and-delete")
+def test_delete_note_deletes_once(store: NoteStore) -> None:
+    store.write("a.md", NOTE)
+    assert store.data("deleteNote", path="a.md") == {"path": "a.md", "deleted": True}
+    assert not (store.stub.root / "a.md").exists()
+    assert store.call("deleteNote", path="a.md").status_code == 404
+
+
+@requirement("notestore.search-notes")
+def test_search_notes_answers_path_excerpt_and_score(store: NoteStore) -> None:
+    store.write("a/one.md", "a needle in the hay")
+    store.write("needle.md", "needle, needle")
+    store.write("other.md", "nothing")
+    found = store.data("searchNotes", query="needle")
+    assert found == {
+        "query": "needle",
+        "results": [
+            {"path": "needle.md", "excerpt": "needle, needle", "score": 3.0},
+            {"path": "a/one.md", "excerpt": "a needle in the hay", "score": 1.0},
+        ],
+    }
+    assert store.data("searchNotes", query="x&query=needle#%") == {"query": "x&query=needle#%", "results": []}
+
+
+def test_a_match_in_the_name_alone_has_no_excerpt(store: NoteStore) -> None:
+    store.write("needle.md", "body")
+    assert store.data("searchNotes", query="needle")["results"][0]["excerpt"] == ""
+
+
+@requirement("notestore.list-notes")
+def test_list_notes_walks_every_folder(store: NoteStore) -> None:
+    paths = ["z.md", "a/b/c/deep.md", "a/x.md", "a b/100%/ä#.md", "b/UPPER.MD"]
+    for path in [*paths, "a/picture.png", ".obsidian/app.json", ".hidden.md"]:
+        store.write(path, "")
+    assert store.data("listNotes") == {"notes": sorted(paths)}
+    asked = [request.raw_path for request in store.stub.asked]
+    assert asked.index("/vault/a/") < asked.index("/vault/a/b/") < asked.index("/vault/a/b/c/")
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_an_empty_vault_has_no_notes(store: NoteStore, version: int) -> None:
+    store.stub.version = version
+    assert store.data("listNotes") == {"notes": []}
+
+
+VALUES: list[Any] = ["text", "", None, 0, -1.5, True, [], ["a", 1, None], {"a": {"b": [1]}}, "on: # off", "ä\n日"]
+
+
+@requirement("notestore.manage-frontmatter")
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+@pytest.mark.parametrize("note", [NOTE, "no frontmatter\n"], ids=["with", "without"])
+def test_manage_frontmatter_sets_any_json_value(store: NoteStore, note: str, value: Any) -> None:
+    store.write("a.md", note)
+    for key in ("title", "a new key: ä"):
+        data = store.data("manageFrontmatter", path="a.md", key=key, value=value)
+        assert data == {"path": "a.md", "key": key, "value": value}
+        assert _block(store.text("a.md"))[key] == value
+    assert store.text("a.md").endswith(note.partition("---\n")[2].partition("---\n")[2] or note)
+
+
+def _block(text: str) -> Any:
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe").load(text.split("---\n")[1])
+
+
+TAGS: list[tuple[str, list[str], str, list[str]]] = [
+    ("body", ["a", "b"], "add", ["a", "b"]),
+    ("---\ntitle: x\n---\nbody", ["a"], "add", ["a"]),
+    ("---\ntags:\n---\nbody", ["a"], "add", ["a"]),
+    ("---\ntags: []\n---\nbody", ["a"], "add", ["a"]),
+    ("---\ntags: [a, b]\n---\nbody", ["b", "c", "c"], "add", ["a", "b", "c"]),
+    ("---\ntags: one, two three\n---\nbody", ["#two", "four"], "add", ["one", "two", "three", "four"]),
+    ("---\ntags: ['#a', a, b/c]\n---\nbody", ["#b/c"], "add", ["a", "b/c"]),
+    ("---\ntags: [2024, a]\n---\nbody", ["2024"], "remove", ["a"]),
+    ("---\ntags: [a, b, a]\n---\nbody", ["a", "none"], "remove", ["b"]),
+    ("---\ntags: a\n---\nbody", ["a"], "remove", []),
+    ("---\ntitle: x\n---\nbody", ["a"], "remove", []),
+    ("body", ["a"], "remove", []),
+]
+
+
+@requirement("notestore.manage-tags")
+@pytest.mark.parametrize(("note", "tags", "action", "after"), TAGS, ids=range(len(TAGS)))
+def test_manage_tags_reads_changes_and_writes(
+    store: NoteStore, note: str, tags: list[str], action: str, after: list[str]
+) -> None:
+    store.write("a.md", note)
+    for _ in range(2):
+        assert store.data("manageTags", path="a.md", tags=tags, action=action) == {"path": "a.md", "tags": after}
+    text = store.text("a.md")
+    known = _block(text).get("tags") if text.startswith("---") else None
+    assert (known or []) == after
+    assert text.endswith("body")
+
+
+@requirement("notestore.manage-tags")
+def test_another_action_is_a_mistake(store: NoteStore) -> None:
+    store.write("a.md", NOTE)
+    assert store.call("manageTags", path="a.md", tags=["a"], action="set").status_code == 400
+    assert store.text("a.md") == NOTE
+
+
+def test_tags_that_are_already_so_write_nothing(store: NoteStore) -> None:
+    store.write("a.md", NOTE)
+    store.data("manageTags", path="a.md", tags=["old"], action="add")
+    store.data("manageTags", path="a.md", tags=["none"], action="remove")
+    assert {request.method for request in store.stub.asked} == {"GET"}
+
+
+@requirement("notestore.search-replace")
+def test_search_replace_is_literal_and_counts(store: NoteStore) -> None:
+    store.write("a.md", "a.c abc a.c $1 ä\r\n")
+    assert store.data("searchReplace", path="a.md", search="a.c", replace=r"\1$&") == {"path": "a.md", "count": 2}
+    assert store.text("a.md") == "\\1$& abc \\1$& $1 ä\r\n"
+    assert store.data("searchReplace", path="a.md", search="ä\r\n", replace="")["count"] == 1
+    assert store.text("a.md") == "\\1$& abc \\1$& $1 "
+
+
+@requirement("notestore.search-replace")
+def test_search_replace_without_a_match_writes_nothing(store: NoteStore) -> None:
+    store.write("a.md", NOTE)
+    assert store.data("searchReplace", path="a.md", search="(.*)", replace="x") == {"path": "a.md", "count": 0}
+    assert {request.method for request in store.stub.asked} == {"GET"}
+    assert store.text("a.md") == NOTE
+
+
+def test_search_replace_keeps_the_bytes_that_are_no_text(store: NoteStore) -> None:
+    store.write("a.md", b"\xff one \xfe one")
+    assert store.data("searchReplace", path="a.md", search="one", replace="zwei")["count"] == 2
+    assert (store.stub.root / "a.md").read_bytes() == b"\xff zwei \xfe zwei"
+
+
+@requirement("notestore.extra-fields-ignored")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_fields_that_a_tool_does_not_know_are_ignored(store: NoteStore, tool: str) -> None:
+    store.write("a.md", NOTE)
+    store.data(tool, **TOOLS[tool], vault="main", apiKey=None, nested={"a": [1]})
+
+
+def test_list_notes_needs_no_body(store: NoteStore) -> None:
+    store.write("a.md", NOTE)
+    with store.client as client:
+        assert client.post("/api/listNotes").json() == {"success": True, "data": {"notes": ["a.md"]}}
