@@ -21,7 +21,10 @@ NOTE_JSON = "application/vnd.olrapi.note+json"
 
 @dataclass
 class PluginStub:
-    """`version` 3 to 6; `mood` is ok, slow, garbage, truncated, noise, redirect, or the status it answers all with."""
+    """`version` 3 to 6; `mood` is ok, slow, garbage, truncated, noise, redirect, or the status it answers all with.
+
+    `always` is its one answer to everything. `waiting` requests came while it was slow.
+    """
 
     root: Path
     version: int = 5
@@ -29,7 +32,9 @@ class PluginStub:
     key: str = KEY
     address: str = ""
     asked: list[Asked] = field(default_factory=list)
+    always: Reply | None = None
     waiting: int = 0
+    connections: int = 0
     released: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -140,6 +145,10 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     stub: PluginStub
 
+    def setup(self) -> None:
+        super().setup()
+        self.stub.connections += 1
+
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         asked = Asked(self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, body)
@@ -152,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"\x00\x01 this is no HTTP\r\n\r\n")
             self.close_connection = True
             return
-        reply = self._moody(mood) or self.stub.answer(asked)
+        reply = self.stub.always or self._moody(mood) or self.stub.answer(asked)
         self._send(reply, short=mood == "truncated")
 
     do_PUT = do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
