@@ -30,8 +30,10 @@ Served = tuple[PluginVault, PluginStub]
 async def serving(root: Path, version: int = 5, seconds: float = 10, **more: Any) -> AsyncIterator[Served]:
     with plugin(root, version, **more) as stub:
         vault = PluginVault(Plugin(stub.address, stub.key, seconds))
-        yield vault, stub
-        await vault.close()
+        try:
+            yield vault, stub
+        finally:
+            await vault.close()
 
 
 @pytest.fixture
