@@ -58,7 +58,7 @@ def notes(
                 task.cancel()
             await vault.close()
 
-        standalone.run(app.build(vault, chosen.key), host, chosen.port, say, close)
+        standalone.run(app.build(vault, chosen.key, patience=timeout), host, chosen.port, say, close)
 
 
 async def _look(vault: PluginVault) -> None:

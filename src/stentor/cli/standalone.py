@@ -34,6 +34,7 @@ def run(
         log_config=None,
         access_log=False,
         lifespan="off",
+        ws="none",
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,15 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NoteStore]:
 @requirement("notestore.failure-status")
 def test_a_plugin_that_hangs_is_504(hasty: NoteStore) -> None:
     assert "too long" in failure(hasty.call("getContext", path="a.md"), 504)
+
+
+def test_who_waits_behind_a_plugin_that_hangs_does_not_wait_for_each_other(hasty: NoteStore) -> None:
+    """One after the other they would take six seconds."""
+    started = time.monotonic()
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: hasty.call("deleteNote", path="a.md"), range(12)))
+    assert {answer.status_code for answer in answers} == {504}
+    assert time.monotonic() - started < 4
 
 
 @requirement("notestore.failure-status")

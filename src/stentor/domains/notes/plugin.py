@@ -96,6 +96,16 @@ class Plugin:
         _refuse(answer)
         return answer
 
+    async def greet(self) -> None:
+        """Raises like `ask`, and KeyRefused when the plugin says that it does not know the key."""
+        answer = await self.ask("GET", "/")
+        said = answer.json() if answer.ok else None
+        if not isinstance(said, dict) or not isinstance(said.get("authenticated"), bool):
+            log.warning("at the vault plugin's address something else answers; check NOTES_BASE_URL")
+            raise UpstreamBroken("At the vault plugin's address something else answers.")
+        if not said["authenticated"]:
+            raise _key_refused()
+
     async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
         url = URL(f"{self._base}{path}", encoded=True)
         sent = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "identity", **headers}
@@ -157,13 +167,17 @@ def query(path: str, **values: str) -> str:
 
 def _refuse(answer: Answer) -> None:
     if answer.status in (401, 403):
-        log.warning("the vault plugin refuses the key (status %d); check NOTES_API_KEY", answer.status)
-        raise KeyRefused("The vault plugin refuses the key of this server; its operator has to set NOTES_API_KEY.")
+        raise _key_refused()
     if answer.status == 429:
         raise UpstreamDown("The vault plugin takes no more requests just now.")
     if answer.status < 200 or 300 <= answer.status < 400 or answer.status >= 500:
         log.warning("the vault plugin answered with status %d", answer.status)
         raise answer.unexpected()
+
+
+def _key_refused() -> KeyRefused:
+    log.warning("the vault plugin refuses the key; check NOTES_API_KEY")
+    return KeyRefused("The vault plugin refuses the key of this server; its operator has to set NOTES_API_KEY.")
 
 
 async def _capped(answer: aiohttp.ClientResponse) -> bytes:

@@ -122,7 +122,8 @@ class PluginVault:
         return [each for each in found if each is not None]
 
     async def check(self) -> None:
-        await plugintree.listing(self._plugin, ())
+        """Whether a plugin answers there and knows the key."""
+        await self._plugin.greet()
 
     async def search(self, text: str) -> list[Found]:
         """Notes with the text, best first, as the plugin's simple search finds them."""

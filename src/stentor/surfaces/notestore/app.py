@@ -23,6 +23,7 @@ from stentor.core.errors import (
     PayloadTooLarge,
     StentorError,
 )
+from stentor.domains.notes.locks import PATIENCE_SECONDS
 from stentor.domains.notes.paths import shown
 from stentor.surfaces.notestore import bodies
 from stentor.surfaces.notestore.tools import Store, Tools
@@ -44,9 +45,12 @@ class Gone(Exception):
     """The caller has left before its body was complete."""
 
 
-def build(store: Store, key: str, max_body: int = MAX_BODY) -> ASGIApp:
-    """The application over a store; `key` is the callers' bearer token, `max_body` in bytes."""
-    return _App(Tools(store), hashlib.sha256(key.encode()).digest(), max_body)
+def build(store: Store, key: str, max_body: int = MAX_BODY, patience: float = PATIENCE_SECONDS) -> ASGIApp:
+    """The application over a store; `key` is the callers' bearer token, `max_body` in bytes.
+
+    `patience` is how many seconds a tool waits for others that change the same note.
+    """
+    return _App(Tools(store, patience), hashlib.sha256(key.encode()).digest(), max_body)
 
 
 class _App:

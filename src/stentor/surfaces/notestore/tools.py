@@ -41,9 +41,9 @@ class Store(Protocol):
 class Tools:
     """Over one store. Tools that change the same note wait for each other."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, patience: float) -> None:
         self._store = store
-        self._locks = PathLocks()
+        self._locks = PathLocks(patience)
         self.by_name: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[Data]]]] = {
             "getContext": (bodies.Path, self.get_context),
             "appendContext": (bodies.Content, self.append_context),
