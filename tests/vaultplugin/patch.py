@@ -83,3 +83,11 @@ def split(text: str) -> tuple[dict[str, Any], str]:
         return YAML(typ="safe").load(block) or {}, body
     except YAMLError:
         raise Refused(BAD_FRONTMATTER) from None
+
+
+def known(text: str) -> dict[str, Any]:
+    """The frontmatter as the plugin describes a note; empty when it cannot be read."""
+    try:
+        return split(text)[0]
+    except Refused:
+        return {}

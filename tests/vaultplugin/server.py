@@ -105,7 +105,14 @@ class PluginStub:
     def _note(self, asked: Asked, content: bytes) -> dict[str, Any]:
         info = self.files.at(asked.segments).stat()
         stat = {"ctime": info.st_ctime * 1000, "mtime": info.st_mtime * 1000, "size": info.st_size}
-        return {"path": "/".join(asked.segments), "content": content.decode("utf-8", "replace"), "stat": stat}
+        text = content.decode("utf-8", "replace")
+        return {
+            "path": "/".join(asked.segments),
+            "content": text,
+            "stat": stat,
+            "frontmatter": patch.known(text),
+            "tags": [],
+        }
 
     def _put(self, asked: Asked, content: bytes | None) -> Reply:
         self.files.write(asked.segments, _text(asked.body) if asked.media.startswith("text/") else asked.body)

@@ -18,7 +18,7 @@ from tests.vaultplugin.server import KEY as PLUGIN_KEY
 from tests.vaultplugin.server import plugin
 
 ON_A_NOTE = [tool for tool in TOOLS if "path" in TOOLS[tool]]
-FINDS = [tool for tool in ON_A_NOTE if tool not in ("appendContext", "updateNote")]
+FINDS = [tool for tool in ON_A_NOTE if tool != "appendContext"]
 
 
 def failure(answer: httpx.Response, status: int) -> str:
@@ -131,8 +131,8 @@ def test_tags_that_are_a_mapping_are_not_edited(store: NoteStore) -> None:
 
 def test_a_name_in_other_letters_is_409(store: NoteStore) -> None:
     store.write("Notes/a.md", "x")
-    for tool, path in (("updateNote", "notes/b.md"), ("appendContext", "Notes/A.md"), ("updateNote", "Notes")):
-        failure(store.call(tool, path=path, content="x"), 409)
+    for path in ("notes/b.md", "Notes/A.md", "Notes"):
+        failure(store.call("appendContext", path=path, content="x"), 409)
     assert [path.name for path in store.stub.root.iterdir()] == ["Notes"]
 
 
@@ -157,7 +157,7 @@ def test_an_unknown_path_is_404(store: NoteStore, path: str) -> None:
 def test_a_body_has_a_largest_size(store: NoteStore) -> None:
     failure(store.call("updateNote", path="a.md", content="x" * 10_000_001), 413)
     assert store.stub.asked == []
-    assert store.data("updateNote", path="a.md", content="x" * 9_000_000)["created"] is True
+    assert store.data("appendContext", path="a.md", content="x" * 9_000_000)["created"] is True
 
 
 def test_a_caller_that_leaves_half_way_leaves_nothing_behind(store: NoteStore) -> None:

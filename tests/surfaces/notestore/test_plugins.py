@@ -17,13 +17,14 @@ ENCODED = "/vault/a%20b/100%25/%C3%A4%23.md"
 
 
 def use_every_tool(store: NoteStore) -> None:
-    assert store.data("updateNote", path=PATH, content="one needle\n")["created"] is True
+    assert store.data("appendContext", path=PATH, content="begin")["created"] is True
+    store.data("updateNote", path=PATH, content="one needle\n")
     assert store.data("appendContext", path=PATH, content="two")["created"] is False
     for value in ("x", "", None, {"a": [1]}):
         store.data("manageFrontmatter", path=PATH, key="schlüssel", value=value)
     assert store.data("manageTags", path=PATH, tags=["#a", "b"], action="add")["tags"] == ["a", "b"]
     assert store.data("manageTags", path=PATH, tags=["a"], action="remove")["tags"] == ["b"]
-    assert store.data("searchReplace", path=PATH, search="one", replace="1")["count"] == 1
+    assert store.data("searchReplace", path=PATH, search="one", replace="1")["replacements"] == 1
     found = store.data("searchNotes", query="NEEDLE")["results"]
     assert [row["path"] for row in found] == [PATH]
     assert "1 needle" in found[0]["excerpt"]

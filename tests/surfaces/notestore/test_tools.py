@@ -39,14 +39,14 @@ def test_append_context_adds_a_line_and_makes_what_is_missing(store: NoteStore) 
 @requirement("notestore.update-and-delete")
 def test_update_note_replaces_the_whole_file(store: NoteStore) -> None:
     store.write("a.md", NOTE)
-    assert store.data("updateNote", path="a.md", content="new") == {"path": "a.md", "created": False}
-    assert store.text("a.md") == "new"
-    assert store.data("updateNote", path="b/c.md", content="") == {"path": "b/c.md", "created": True}
-    assert store.text("b/c.md") == ""
+    for content in ("new", ""):
+        assert store.data("updateNote", path="a.md", content=content) == {"path": "a.md"}
+        assert store.text("a.md") == content
 
 
 @pytest.mark.parametrize("content", ["\ufeffmark", "a\r\nb", "ä日😀", "---\n---\n"])
 def test_what_is_written_is_what_is_read(store: NoteStore, content: str) -> None:
+    store.write("a.md", "")
     store.data("updateNote", path="a.md", content=content)
     assert store.text("a.md") == store.data("getContext", path="a.md")["content"] == content
 
@@ -164,23 +164,26 @@ def test_tags_that_are_already_so_write_nothing(store: NoteStore) -> None:
 @requirement("notestore.search-replace")
 def test_search_replace_is_literal_and_counts(store: NoteStore) -> None:
     store.write("a.md", "a.c abc a.c $1 ä\r\n")
-    assert store.data("searchReplace", path="a.md", search="a.c", replace=r"\1$&") == {"path": "a.md", "count": 2}
+    assert store.data("searchReplace", path="a.md", search="a.c", replace=r"\1$&") == {
+        "path": "a.md",
+        "replacements": 2,
+    }
     assert store.text("a.md") == "\\1$& abc \\1$& $1 ä\r\n"
-    assert store.data("searchReplace", path="a.md", search="ä\r\n", replace="")["count"] == 1
+    assert store.data("searchReplace", path="a.md", search="ä\r\n", replace="")["replacements"] == 1
     assert store.text("a.md") == "\\1$& abc \\1$& $1 "
 
 
 @requirement("notestore.search-replace")
 def test_search_replace_without_a_match_writes_nothing(store: NoteStore) -> None:
     store.write("a.md", NOTE)
-    assert store.data("searchReplace", path="a.md", search="(.*)", replace="x") == {"path": "a.md", "count": 0}
+    assert store.data("searchReplace", path="a.md", search="(.*)", replace="x") == {"path": "a.md", "replacements": 0}
     assert {request.method for request in store.stub.asked} == {"GET"}
     assert store.text("a.md") == NOTE
 
 
 def test_search_replace_keeps_the_bytes_that_are_no_text(store: NoteStore) -> None:
     store.write("a.md", b"\xff one \xfe one")
-    assert store.data("searchReplace", path="a.md", search="one", replace="zwei")["count"] == 2
+    assert store.data("searchReplace", path="a.md", search="one", replace="zwei")["replacements"] == 2
     assert (store.stub.root / "a.md").read_bytes() == b"\xff zwei \xfe zwei"
 
 

@@ -68,14 +68,15 @@ class Tools:
             return {"path": path, "created": await self._store.append(path, body.content)}
 
     async def update_note(self, body: bodies.Content) -> Data:
-        """`{path, created}`: the whole file becomes the content, as `getContext` answers it.
+        """`{path}`: the whole file becomes the content, as `getContext` answers it. Raises NoSuchNote.
 
-        Frontmatter is part of the file: what the content does not repeat is gone. A missing note is made.
+        Frontmatter is part of the file: what the content does not repeat is gone.
         """
         path = paths.clean(body.path)
         async with self._locks.hold(path):
-            before = await self._store.replace(path, body.content.encode())
-        return {"path": path, "created": before is None}
+            await self._store.content(path)  # an update of nothing is no new note
+            await self._store.replace(path, body.content.encode())
+        return {"path": path}
 
     async def search_notes(self, body: bodies.Query) -> Data:
         """`{query, results: [{path, excerpt, score}]}`, best first."""
@@ -116,7 +117,7 @@ class Tools:
         return await self._edit(path, attempt)
 
     async def search_replace(self, body: bodies.Replacement) -> Data:
-        """`{path, count}`: every place where the text stands, taken literally; 0 leaves the note as it is."""
+        """`{path, replacements}`: how often the text stood there, taken literally; 0 leaves the note as it is."""
         path, old, new = paths.clean(body.path), body.search.encode(), body.replace.encode()
 
         async def attempt() -> Data:
@@ -124,7 +125,7 @@ class Tools:
             count = content.count(old)
             if count and old != new:
                 await self._store.replace(path, content.replace(old, new), content_hash(content))
-            return {"path": path, "count": count}
+            return {"path": path, "replacements": count}
 
         return await self._edit(path, attempt)
 
