@@ -56,7 +56,7 @@ docs: $(VENV)/.dev ## write docs/generated and the demo's output in the README a
 UV ?= uv
 lock: ## compile requirements/*.txt again (needs uv)
 	@for f in main dev bench; do \
-	  $(UV) pip compile -q --generate-hashes --universal --no-emit-index-url --no-header \
+	  $(UV) pip compile -q --generate-hashes --universal --no-emit-index-url --no-header --override requirements/overrides.txt \
 	    --python-version 3.11 requirements/$$f.in -o requirements/$$f.txt; done
 
 clean: ## remove what set-up and tests made

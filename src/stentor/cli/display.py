@@ -37,7 +37,7 @@ def cell(value: Any) -> Text:
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, name in enumerate(columns):
         # The first column is what one copies: an id is never broken.
         made.add_column(name, no_wrap=number == 0, overflow="fold")

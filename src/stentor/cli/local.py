@@ -70,7 +70,7 @@ async def opened(settings: Settings, environ: Mapping[str, str], *, access: Acce
         _require_database(settings)
     redactor = Redactor()
     redaction.configure("warning", redactor)
-    settings = replace(settings, rate_limit=0)
+    settings = replace(settings, rate_limit=0, memory=access == "memory")
     key, source = settings.client_key, "--key or SERVICE_CLIENT_KEY"
     if not key:
         key, source = secrets.token_urlsafe(24), "this command"

@@ -9,8 +9,10 @@ from stentor.cli import agent, task
 from stentor.cli.config import config
 from stentor.cli.demo import demo
 from stentor.cli.doctor import doctor
+from stentor.cli.memory import reindex, verify
 from stentor.cli.notes import notes
 from stentor.cli.serve import serve
+from stentor.cli.vault import vault
 
 app = typer.Typer(
     help="A self-hosted control plane for software agents.",
@@ -18,10 +20,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
-app.command()(notes)
 app.command()(demo)
 app.add_typer(task.app, name="task")
 app.add_typer(agent.app, name="agent")
+app.command()(vault)
+app.command()(notes)
+app.command()(reindex)
+app.command()(verify)
 app.command()(config)
 app.command()(doctor)
 

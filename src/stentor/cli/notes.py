@@ -1,8 +1,7 @@
-"""`stentor notes`: the note store over a vault plugin, in a process of its own."""
+"""`stentor notes`: the note-store server over a vault plugin's REST API."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
@@ -20,45 +19,29 @@ if TYPE_CHECKING:
 
 def notes(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port, else PORT, else 3000; 0 takes a free one.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds that the vault plugin may take.")] = 30.0,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; else PORT, else 3000.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Say that it is ready in one line of JSON.")] = False,
 ) -> None:
-    """Serve the note store's tools over a vault plugin.
+    """Serve note tools for agents over a vault plugin; needs MCP_API_KEY, NOTES_BASE_URL and NOTES_API_KEY."""
+    # The application takes most of the start: not for `stentor --help`.
+    from stentor.bootstrap import notes as wiring
+    from stentor.cli import standalone
+    from stentor.cli.serving import bind
 
-    Needs MCP_API_KEY, NOTES_BASE_URL and NOTES_API_KEY in the environment.
-    """
+    redactor = Redactor()
     with reporting(as_json=as_json):
-        # An HTTP client and a server: not for `stentor --help`.
-        from stentor.cli import standalone
-        from stentor.domains.notes.plugin import Plugin
-        from stentor.domains.notes.pluginvault import PluginVault
-        from stentor.surfaces.notestore import app, settings
+        opened = wiring.open_notes(os.environ, redactor)
+        redaction.configure(opened.level, redactor)
+        listener = bind(host, opened.port if port is None else port, "--port")
 
-        chosen = settings.load(os.environ, port)
-        redactor = Redactor()
-        redactor.add(chosen.key)
-        redactor.add(chosen.plugin_key)
-        redaction.configure(chosen.log_level, redactor)
-        vault = PluginVault(Plugin(chosen.address, chosen.plugin_key, timeout))
-
-        looking: list[asyncio.Task[None]] = []
-
-        def say(address: str) -> None:
-            looking.append(asyncio.create_task(_look(vault)))
+        def ready(address: str) -> None:
             if as_json:
                 print_json({"ready": True, "notes": address})
             else:
-                out.print(f"The note store answers on [cyan]{address}[/]\nCtrl-C stops it.")
+                out.print(f"The note store answers on [cyan]{address}[/]", soft_wrap=True)
 
-        async def close() -> None:
-            for task in looking:
-                task.cancel()
-            await vault.close()
-
-        standalone.run(app.build(vault, chosen.key, patience=timeout), host, chosen.port, say, close)
+        with listener:
+            standalone.run(opened.app, listener, host, ready, _look(opened.vault), at_end=opened.vault.close)
 
 
 async def _look(vault: PluginVault) -> None:

@@ -15,8 +15,8 @@ Key = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
-Access = Literal["read", "change", "create"]
-"""What a command does: it only reads, changes what is there, or may make the first record of a folder."""
+Access = Literal["read", "change", "create", "memory"]
+"""What a command does: it reads, changes what is there, may make the first record of a folder, or needs the vault."""
 
 
 class Target(NamedTuple):

@@ -52,8 +52,13 @@ def run(settings: Settings, environ: Mapping[str, str], redactor: Redactor, on_r
         listener.close()
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises StartRefused."""
+def quiet_server(config: uvicorn.Config) -> uvicorn.Server:
+    """A server that leaves signals to its caller."""
+    return _Server(config)
+
+
+def bind(host: str, port: int, option: str = "--gateway-port") -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises StartRefused, which names the option."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,8 +67,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise StartRefused(
-            f"Port {port} on {host} cannot be used: {error.strerror}. "
-            "Choose another with --gateway-port, 0 takes a free one."
+            f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, 0 takes a free one."
         ) from None
     return listener
 
@@ -87,9 +91,9 @@ async def _serve(
     try:
         taken_up = await service.start()
         serving = asyncio.create_task(server.serve([listener]))
-        await _started(server, serving)
+        await started(server, serving)
         if server.started:
-            address = _address(settings.host, listener)
+            address = address_of(settings.host, listener)
             if service.lock is not None:
                 service.lock.announce(gateway=address)
             gc.freeze()
@@ -101,7 +105,7 @@ async def _serve(
         await service.stop()
 
 
-async def _started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+async def started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
     while not (server.started or serving.done()):  # noqa: ASYNC110 - uvicorn has a flag, not an event
         await asyncio.sleep(0.005)
 
@@ -111,7 +115,7 @@ def _leave(server: uvicorn.Server, service: Service) -> None:
     server.should_exit = True
 
 
-def _address(host: str, listener: socket.socket) -> str:
+def address_of(host: str, listener: socket.socket) -> str:
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{shown}:{listener.getsockname()[1]}"
 

@@ -1,85 +1,67 @@
-"""Runs one ASGI application of its own until a signal comes: binds, says that it answers, ends cleanly."""
+"""Runs one surface in a process of its own, until a signal comes."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from stentor.core.errors import StartRefused
-
-GRACE_SECONDS = 3
+from stentor.cli.serving import GRACE_SECONDS, address_of, quiet_server, started
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, but signals are ours: it would end the process before what is open is closed."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+async def _nothing() -> None:
+    pass
 
 
 def run(
-    app: ASGIApp, host: str, port: int, on_ready: Callable[[str], None], close: Callable[[], Awaitable[None]]
+    app: ASGIApp,
+    listener: socket.socket,
+    host: str,
+    on_ready: Callable[[str], None],
+    *background: Coroutine[Any, Any, None],
+    at_end: Callable[[], Coroutine[Any, Any, None]] = _nothing,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then `close`. Port 0 takes a free one. Raises StartRefused."""
-    listener = _bind(host, port)
+    """`background` runs beside it and is cancelled at the end; `on_ready` is given the address."""
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
-        ws="none",
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    try:
-        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(_serve(_Server(config), listener, lambda: on_ready(_address(host, listener)), close))
-    finally:
-        listener.close()
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(_serve(config, listener, host, on_ready, background))
+        runner.run(at_end())
 
 
 async def _serve(
-    server: _Server, listener: socket.socket, on_ready: Callable[[], None], close: Callable[[], Awaitable[None]]
+    config: uvicorn.Config,
+    listener: socket.socket,
+    host: str,
+    on_ready: Callable[[str], None],
+    background: tuple[Coroutine[Any, Any, None], ...],
 ) -> None:
+    server = quiet_server(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _leave, server)
-    try:
-        serving = asyncio.create_task(server.serve([listener]))
-        while not (server.started or serving.done()):  # noqa: ASYNC110 - uvicorn has a flag, not an event
-            await asyncio.sleep(0.005)
-        if server.started:
-            on_ready()
-        await serving
-    finally:
-        await close()
+    beside = [asyncio.create_task(work) for work in background]
+    serving = asyncio.create_task(server.serve([listener]))
+    await started(server, serving)
+    if server.started:
+        on_ready(address_of(host, listener))
+    await serving
+    for task in beside:
+        task.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
 
 
-def _leave(server: _Server) -> None:
+def _leave(server: uvicorn.Server) -> None:
     server.should_exit = True
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise StartRefused(
-            f"Port {port} on {host} cannot be used: {error.strerror}. Choose another; 0 takes a free one."
-        ) from None
-    return listener
-
-
-def _address(host: str, listener: socket.socket) -> str:
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    return f"http://{shown}:{listener.getsockname()[1]}"

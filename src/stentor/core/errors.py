@@ -55,6 +55,12 @@ class LeaseLost(Conflict):
     code = "LEASE_LOST"
 
 
+class PreconditionFailed(StentorError):
+    """The state that the caller's If-Match names is not the present one."""
+
+    code, status = "PRECONDITION_FAILED", 412
+
+
 class IdempotencyMismatch(StentorError):
     """The Idempotency-Key was used before with another body."""
 

@@ -48,6 +48,10 @@ def _number(low: float, high: float, kind: Callable[[str], T]) -> Callable[[str]
     return parse
 
 
+def _folder(value: str) -> Path | None:
+    return Path(value) if value else None
+
+
 def _hosts(value: str) -> tuple[str, ...]:
     return tuple(part.strip().lower() for part in value.split(",") if part.strip())
 
@@ -69,6 +73,39 @@ class Settings:
         _text,
         secret=True,
     )
+    memory: bool = setting(
+        "SERVICE_MEMORY", True, "Whether the service has a memory: a vault, its index, the bus.", _flag
+    )
+    vault_dir: Path | None = setting(
+        "SERVICE_VAULT_DIR", None, "Folder of the vault's notes; empty means `vault` in the data folder.", _folder
+    )
+    vault_port: int = setting(
+        "SERVICE_VAULT_PORT", 27123, "Port of `stentor vault`; 0 takes a free one.", _number(0, 65535, int)
+    )
+    vault_key: str = setting(
+        "SERVICE_VAULT_KEY", "", "Key of `stentor vault`; empty makes one in the data folder.", _text, secret=True
+    )
+    vault_tenant: str = setting("SERVICE_VAULT_TENANT", "default", "The tenant whose keys may use the memory.", _text)
+    vault_reconcile: float = setting(
+        "SERVICE_VAULT_RECONCILE_SECONDS",
+        300.0,
+        "How often the whole vault is compared with the index.",
+        _number(1, 86_400, float),
+    )
+    vault_poll: bool = setting(
+        "SERVICE_VAULT_POLL", False, "Look for edits by polling: for a vault on a network's file system.", _flag
+    )
+    embedding_model: str = setting(
+        "SERVICE_EMBEDDING_MODEL",
+        "",
+        "Folder of a local model, or with SERVICE_EMBEDDING_URL a model's name; empty takes the packaged model, "
+        "`none` searches by word alone.",
+        _text,
+    )
+    embedding_url: str = setting(
+        "SERVICE_EMBEDDING_URL", "", "Service with OpenAI's embeddings API, such as https://host/v1.", _text
+    )
+    embedding_key: str = setting("SERVICE_EMBEDDING_KEY", "", "Key for that service.", _text, secret=True)
     host: str = setting("SERVICE_HOST", "127.0.0.1", "Address that the service listens on.", _text)
     gateway_port: int = setting(
         "SERVICE_GATEWAY_PORT", 8080, "Port of the gateway; 0 takes a free one.", _number(0, 65535, int)

@@ -8,7 +8,16 @@ import re
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Path, Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+)
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -54,9 +63,9 @@ def _printable(text: str) -> str:
     return text
 
 
-def _iso8601(text: str) -> str:
+def _iso8601(text: object) -> str:
     """pydantic alone would take a number for seconds since 1970, and a date for its midnight."""
-    if not _TIME.match(text):
+    if not isinstance(text, str) or not _TIME.match(text):
         raise ValueError("must be a time with its zone, such as 2026-11-20T21:45:00Z")
     return text
 
@@ -84,6 +93,7 @@ Caller = Annotated[Principal, Depends(caller_of)]
 TaskId = Annotated[str, Path(description="The task's id; a slash in it is written %2F."), AfterValidator(segment)]
 AgentId = Annotated[str, Path(description="The agent's id."), AfterValidator(segment)]
 EntityId = Annotated[str, Path(description="The entity's id, for agents the agent id."), AfterValidator(segment)]
+Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_iso8601)]
 After = Annotated[
     Annotated[AwareDatetime, BeforeValidator(_iso8601)] | None,
     Query(description="Only what came after this time (ISO 8601 with zone)."),
@@ -168,6 +178,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 _NAMES = {
     404: "No such record",
     409: "The state does not permit it",
+    412: "If-Match does not hold",
     422: "It cannot be carried out",
     500: "A record cannot be read",
     501: "Not part of this version",

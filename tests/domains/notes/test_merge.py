@@ -51,6 +51,12 @@ def test_equal_changes_are_made_once() -> None:
     assert merge(BASE, both, both.replace("five", "5")) == both.replace("five", "5")
 
 
+def test_texts_that_would_take_minutes_are_a_conflict_at_once() -> None:
+    base = "same\n" * 4_000
+    with pytest.raises(CannotMerge):
+        merge(base, "x\n" + base + "y\n", "z\n" + base + "w\n")
+
+
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=8).map("".join)
 
 

@@ -63,7 +63,18 @@ async def test_an_address_where_nobody_answers(address: str) -> None:
     await vault.close()
 
 
-NO_LISTS = [b"", b"[]", b"{}", b'{"files": 1}', b'{"files": [1]}', b"\xff", b"[" * 5000, b"<html>", b'{"files":["a"]']
+NO_LISTS = [
+    b"",
+    b"[]",
+    b"{}",
+    b'{"files": 1}',
+    b'{"files": [1]}',
+    b"\xff",
+    b"[" * 5000,
+    b"<html>",
+    b'{"files":["a"]',
+    b'{"files":["/"]}',
+]
 
 
 @pytest.mark.parametrize("body", NO_LISTS, ids=range(len(NO_LISTS)))
@@ -81,7 +92,7 @@ async def test_a_listing_that_is_none_is_refused(served: Served, body: bytes) ->
 ROWS: list[Any] = [
     1,
     {},
-    {"filename": "a.md", "score": 1},
+    {"filename": "a.md", "score": 1, "matches": 5},
     {"filename": 1, "score": 1, "matches": []},
     {"filename": "a.md", "score": "x", "matches": []},
     {"filename": "a.md", "score": 1, "matches": [{}]},
@@ -106,10 +117,18 @@ async def test_a_note_without_its_times_is_refused(served: Served, note: Any) ->
         await vault.read("a.md")
 
 
-async def test_no_name_of_a_listing_leads_astray(served: Served) -> None:
-    """Nor does a listing that goes in circles end in more than a path's length of folders."""
+@pytest.mark.parametrize("name", ["../up.md", "../../", "a/b.md", "", "/", "a\0.md", None])
+async def test_a_name_that_leads_astray_is_refused(served: Served, name: Any) -> None:
     vault, stub = served
-    stub.always = json_reply({"files": ["../up.md", "../", "a/b.md", "", "/", ".hidden.md", ".git/", "a.md", "a.md"]})
+    stub.always = json_reply({"files": ["a.md", name]})
+    with pytest.raises(UpstreamBroken):
+        await vault.paths()
+    assert len(stub.asked) <= 1
+
+
+async def test_what_is_hidden_is_not_walked_and_a_circle_ends(served: Served) -> None:
+    vault, stub = served
+    stub.always = json_reply({"files": ["../", ".hidden.md", ".git/", "a.md", "a.md"]})
     assert await vault.paths() == ["a.md"]
     stub.always = json_reply({"files": ["a" * 200 + "/", "b.md"]})
     assert [len(path) for path in await vault.paths()] == [1009, 808, 607, 406, 205, 4]

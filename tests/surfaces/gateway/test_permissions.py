@@ -27,7 +27,9 @@ def rule(operation: Operation) -> str:
     """What the decisions say, without a look at the code."""
     if own := OF_THEIR_OWN.get(str(operation)):
         return own
-    return "admin" if operation.path.startswith("/api/v1/registry/") else BY_METHOD[operation.method]
+    return (
+        "admin" if operation.path.startswith(("/api/v1/registry/", "/api/v1/memory/")) else BY_METHOD[operation.method]
+    )
 
 
 @requirement("http.scope-by-method", "http.scope-admin-registry", "http.scope-admin-actions")

@@ -83,9 +83,9 @@ def environ(address: str, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def note_store(stub: PluginStub, log: Path, *options: str, **more: str) -> Iterator[NoteStore]:
+def note_store(stub: PluginStub, log: Path, **more: str) -> Iterator[NoteStore]:
     """Started, and ended by SIGTERM unless the test ended it."""
-    command = [sys.executable, "-m", "stentor", "notes", "--json", *options]
+    command = [sys.executable, "-m", "stentor", "notes", "--json"]
     with log.open("w") as errors:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ(stub.address, **more)

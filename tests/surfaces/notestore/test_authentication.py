@@ -45,7 +45,9 @@ def test_without_the_key_every_tool_is_403_and_does_nothing(store: NoteStore, he
 
 
 @requirement("notestore.auth-403")
-@pytest.mark.parametrize("path", ["/api", "/api/", "/api/none", "/api/health", "/%61pi/getContext"])
+@pytest.mark.parametrize(
+    "path", ["/", "/none", "/api", "/api/", "/api/none", "/api/health", "/health/", "/%61pi/getContext"]
+)
 def test_without_the_key_nothing_says_what_exists(store: NoteStore, path: str) -> None:
     with anonymous(store) as client:
         for method in ("GET", "POST", "DELETE"):

@@ -54,6 +54,8 @@ WRONG = [
     ("PORT", "-1"),
     ("PORT", "65536"),
     ("MCP_LOG_LEVEL", "loud"),
+    ("NOTES_TIMEOUT", "0"),
+    ("NOTES_TIMEOUT", "nan"),
     ("NOTES_BASE_URL", "nonsense"),
     ("NOTES_BASE_URL", "ftp://127.0.0.1:1"),
     ("NOTES_BASE_URL", "http://user:hunter2@127.0.0.1:1"),
@@ -100,9 +102,10 @@ def test_port_and_level_have_the_contracts_defaults() -> None:
     variables = environ("https://127.0.0.1:27124/")
     del variables["PORT"]
     loaded = settings.load(variables)
-    assert (loaded.port, loaded.log_level, loaded.address) == (3000, "info", "https://127.0.0.1:27124")
+    assert (loaded.port, loaded.log_level, loaded.timeout) == (3000, "info", 30)
+    assert loaded.address == "https://127.0.0.1:27124"
     levels = {name: settings.load({**variables, "MCP_LOG_LEVEL": name}).log_level for name in settings.LEVELS}
-    assert levels == {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
+    assert levels == {name: "warning" if name == "warn" else name for name in settings.LEVELS}
 
 
 @pytest.mark.parametrize(("level", "said"), [("debug", True), ("warn", True), ("error", False)])

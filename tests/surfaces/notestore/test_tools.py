@@ -30,8 +30,8 @@ def test_get_context_answers_the_whole_file(store: NoteStore) -> None:
 
 @requirement("notestore.append-context")
 def test_append_context_adds_a_line_and_makes_what_is_missing(store: NoteStore) -> None:
-    assert store.data("appendContext", path="new/a.md", content="one") == {"path": "new/a.md", "created": True}
-    assert store.data("appendContext", path="new/a.md", content="two\n") == {"path": "new/a.md", "created": False}
+    assert store.data("appendContext", path="new/a.md", content="one") == {"path": "new/a.md"}
+    assert store.data("appendContext", path="new/a.md", content="two\n") == {"path": "new/a.md"}
     assert store.data("appendContext", path="new/a.md", content="three")["path"] == "new/a.md"
     assert store.text("new/a.md") == "one\ntwo\nthree"
 
@@ -54,7 +54,7 @@ def test_what_is_written_is_what_is_read(store: NoteStore, content: str) -> None
 @requirement("notestore.update-and-delete")
 def test_delete_note_deletes_once(store: NoteStore) -> None:
     store.write("a.md", NOTE)
-    assert store.data("deleteNote", path="a.md") == {"path": "a.md", "deleted": True}
+    assert store.data("deleteNote", path="a.md") == {"path": "a.md"}
     assert not (store.stub.root / "a.md").exists()
     assert store.call("deleteNote", path="a.md").status_code == 404
 

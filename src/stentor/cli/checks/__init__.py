@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from stentor.cli.checks import configuration, database, folder, service, system
+from stentor.cli.checks import configuration, database, folder, memory, service, system
 from stentor.cli.checks.finding import Finding, Situation
 from stentor.cli.inspection import inspect
 from stentor.core.redaction import Redactor
@@ -20,6 +20,8 @@ CHECKS: dict[str, Check] = {
     "keys": configuration.keys,
     "data folder": folder.data_folder,
     "key files": folder.key_files,
+    "memory": memory.vault,
+    "embeddings": memory.embeddings,
     "database": database.sqlite,
     "PostgreSQL": database.postgresql,
     "service": service.owner,
@@ -32,7 +34,12 @@ def run(environ: Mapping[str, str], data_dir: Path | None) -> list[Finding]:
     found = inspect(environ, data_dir)
     situation = Situation(found, found.effective, environ)
     redactor = Redactor()
-    for secret in (found.effective.database_url, found.effective.client_key, found.effective.shared_key):
+    for secret in (
+        found.effective.database_url,
+        found.effective.client_key,
+        found.effective.shared_key,
+        found.effective.embedding_key,
+    ):
         redactor.add(secret)
     findings: list[Finding] = []
     for name, check in CHECKS.items():

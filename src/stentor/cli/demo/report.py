@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+from stentor.cli.demo import library
+
 MAX_TITLE = 24
 
 
@@ -26,6 +28,7 @@ def show(out: Console, figures: dict[str, Any]) -> None:
     out.print(_change_of_mind(rows))
     out.print(_learning(figures))
     out.print(_trail(next(row for row in reversed(rows) if row["capability"] == "summarize")))
+    out.print(library.show(figures["answers"]))
     out.print(
         f"\n[bold green]{figures['tasks']} tasks completed.[/] Start your own service with [cyan]stentor serve[/]."
     )

@@ -11,13 +11,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stentor.cli.demo import report, texts
+from stentor.cli.demo import library, report, texts
 from stentor.cli.output import CommandFailed, err, out, print_json
 
 PATIENCE_SECONDS = 30
@@ -58,7 +59,9 @@ def run(rounds: int, *, as_json: bool) -> None:
             agents = {name: _register(api, name, fields) for name, fields in AGENTS.items()}
             with _worker(address, key, agents["keyworder"]):
                 rows = _drive(api, rounds)
-            figures = report.collect(api, agents, rows)
+            err.print("The documentation becomes notes, and the librarian is asked about it.")
+            answers = library.ask(partial(_call, api), partial(_wait, api))
+            figures = report.collect(api, agents, rows) | {"answers": answers}
     if as_json:
         print_json(figures)
     else:

@@ -27,7 +27,7 @@ class Section(msgspec.Struct, frozen=True):
 
 def sections() -> tuple[list[Section], list[Section]]:
     """Long and short sections of the documentation; of the package's description when it is not at hand."""
-    found = [section for title, text in _documents() for section in _split(title, text)]
+    found = [section for title, text in documents() for section in _split(title, text)]
     long = [s for s in found if s.is_long]
     short = [s for s in found if not s.is_long]
     return long or short, short or long
@@ -38,7 +38,8 @@ def take(pool: list[Section], start: int, count: int) -> list[Section]:
     return list(islice(cycle(pool), start, start + count))
 
 
-def _documents() -> list[tuple[str, str]]:
+def documents() -> list[tuple[str, str]]:
+    """Name and text of each page."""
     root = Path(__file__).parents[4]
     paths = [
         root / "README.md",

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from stentor.core.db import Database, Sql
+from stentor.domains.notes.model import Vault
 from stentor.domains.registry.snapshot import Snapshot
 
 Status = Literal["available", "unavailable", "disabled"]
@@ -68,6 +69,14 @@ def database_check(db: Database) -> Check:
     async def check() -> Component:
         await db.write(lambda tx: tx.run(_PROBE))
         return Component("available", db.driver.name)
+
+    return check
+
+
+def vault_check(vault: Vault) -> Check:
+    async def check() -> Component:
+        await vault.check()
+        return Component("available", "can be written")
 
     return check
 

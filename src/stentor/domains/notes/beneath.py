@@ -81,9 +81,12 @@ def spelled(above: int, name: str) -> str | None:
 
 def refuse_twin(above: int, name: str) -> None:
     """Raises NameTaken when the folder has the name in other letters."""
-    wanted = folded(name)
+    wanted, length = folded(name), len(name) if name.isascii() else -1
     for known in os.listdir(above):
-        if known != name and folded(known) == wanted:
+        # A folder may have thousands: names of plain letters and another length are out without a closer look.
+        if known == name or (known.isascii() and len(known) != length and length >= 0):
+            continue
+        if folded(known) == wanted:
             raise NameTaken(f"{name!r} and {known!r} are the same name on some systems; use the one that is there.")
 
 

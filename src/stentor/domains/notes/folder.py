@@ -8,7 +8,7 @@ import stat
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,19 +30,19 @@ class FolderVault:
         self._locks = [threading.Lock() for _ in range(256)]
 
     async def read(self, path: str) -> Note:
-        return await self._run(self.read_now, path)
+        return await self.run(self.read_now, path)
 
     async def write(self, path: str, content: bytes, expected: str = ANYTHING) -> Change:
-        return await self._run(self.write_now, path, content, expected)
+        return await self.run(self.write_now, path, content, expected)
 
     async def delete(self, path: str, expected: str = ANYTHING) -> Change:
-        return await self._run(self.delete_now, path, expected)
+        return await self.run(self.delete_now, path, expected)
 
     async def names(self, folder: str = "") -> list[str]:
-        return await self._run(self.names_now, folder)
+        return await self.run(self.names_now, folder)
 
-    async def walk(self) -> list[Stat]:
-        return await self._run(self.walk_now)
+    async def walk(self, folder: str = "") -> list[Stat]:
+        return await self.run(self.walk_now, folder)
 
     async def check(self) -> None:
         def touch() -> None:
@@ -50,7 +50,7 @@ class FolderVault:
                 if not os.access(self.root, os.W_OK):
                     raise model.VaultUnavailable(f"The vault's folder {self.root} cannot be written.")
 
-        await self._run(touch)
+        await self.run(touch)
 
     def read_now(self, path: str) -> Note:
         with self._parent(path) as (folder, name):
@@ -74,8 +74,9 @@ class FolderVault:
 
     def delete_now(self, path: str, expected: str = ANYTHING, *, permanent: bool = False) -> Change:
         """Takes the file into the trash, looks at it there, and puts it back when it is not the expected one."""
-        with self._lock(path), self._parent(path) as (folder, name), self._trash() as trash:
+        with self._lock(path), self._parent(path) as (folder, name), ExitStack() as stack:
             spelled = files.known(folder, name, path)
+            trash = stack.enter_context(self._trash())
             aside = files.free(trash, spelled)
             os.rename(spelled, aside, src_dir_fd=folder, dst_dir_fd=trash)
             before = files.content(trash, aside)
@@ -109,9 +110,13 @@ class FolderVault:
             found = beneath.entries(opened)
             return sorted(f"{name}/" if stat.S_ISDIR(info.st_mode) else name for name, info in found)
 
-    def walk_now(self) -> list[Stat]:
-        with beneath.root(self.root) as top:
-            return sorted(_walk(top, ""), key=lambda found: found.path)
+    def walk_now(self, folder: str = "") -> list[Stat]:
+        parts = paths.segments(folder) if (folder := paths.folder(folder)) else []
+        try:
+            with beneath.root(self.root) as top, beneath.folder(top, parts) as opened:
+                return sorted(_walk(opened, f"{folder}/" if folder else ""), key=lambda found: found.path)
+        except NoSuchNote:
+            return []
 
     @contextmanager
     def _parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
@@ -137,8 +142,9 @@ class FolderVault:
     def _lock(self, path: str) -> threading.Lock:
         return self._locks[hash(path) % len(self._locks)]
 
-    async def _run(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.to_thread(function, *args)
+    async def run(self, function: Callable[..., T], *args: object, **options: object) -> T:
+        """One of the synchronous methods in a thread."""
+        return await asyncio.to_thread(function, *args, **options)
 
 
 def _walk(folder: int, prefix: str) -> Iterator[Stat]:

@@ -24,8 +24,6 @@ _CLOSING = re.compile(r"^---[ \t]*(\r\n|\n|\r|\Z)", re.MULTILINE)
 class BadFrontmatter(InvalidRequest):
     """The note's frontmatter cannot be read, so that it cannot be edited either."""
 
-    code = "INVALID_FRONTMATTER"
-
 
 class Parts(msgspec.Struct, frozen=True):
     """A note's text in four parts; joined they are the text again. `block` is None without frontmatter."""
@@ -94,10 +92,13 @@ def edit(text: str, changes: Mapping[str, Any], removed: frozenset[str] = frozen
 
 
 def with_values(body: str, frontmatter: Mapping[str, Any]) -> str:
-    """A new note of a body and its frontmatter."""
+    """A new note of a body and its frontmatter. Raises BadFrontmatter for values that could not be read again."""
     if not frontmatter:
         return body
-    return "---\n" + "".join(emit.entry(key, value, "\n") for key, value in frontmatter.items()) + "---\n" + body
+    text = "---\n" + "".join(emit.entry(key, value, "\n") for key, value in frontmatter.items()) + "---\n" + body
+    if not _reads_as(text, dict(frontmatter)):
+        raise BadFrontmatter("The frontmatter is too large or nested too deep to be read again.")
+    return text
 
 
 def _rejoined(parts: Parts, block: str) -> str:

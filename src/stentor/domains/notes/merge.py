@@ -5,6 +5,7 @@ Source: facts of the vault sync ("Conflicts").
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
@@ -13,6 +14,8 @@ from stentor.domains.notes import frontmatter
 from stentor.domains.notes.emit import canonical
 
 MISSING = object()
+MAX_PAIRS = 1_000_000
+"""Pairs of equal lines, between the first and the last difference, up to which texts are compared."""
 Edit = tuple[int, int, list[str]]
 
 
@@ -58,8 +61,16 @@ def _lines(base: list[str], ours: list[str], theirs: list[str]) -> Iterator[str]
 
 
 def _edits(base: list[str], other: list[str]) -> list[Edit]:
-    matcher = SequenceMatcher(None, base, other, autojunk=False)
-    return [(i, j, other[k:n]) for kind, i, j, k, n in matcher.get_opcodes() if kind != "equal"]
+    """What `other` changed. Raises CannotMerge for texts that would take minutes to compare."""
+    start = next((i for i, (a, b) in enumerate(zip(base, other, strict=False)) if a != b), min(len(base), len(other)))
+    room = min(len(base), len(other)) - start
+    tail = next((i for i in range(room) if base[-1 - i] != other[-1 - i]), room)
+    one, two = base[start : len(base) - tail], other[start : len(other) - tail]
+    counts = Counter(two)
+    if sum(counts[line] for line in one) > MAX_PAIRS:
+        raise CannotMerge
+    codes = SequenceMatcher(None, one, two, autojunk=False).get_opcodes()
+    return [(i + start, j + start, two[k:n]) for kind, i, j, k, n in codes if kind != "equal"]
 
 
 def _keys(base: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,6 @@ MAX_BYTES = 20 * 1024 * 1024
 class VaultUnavailable(ServiceUnavailable):
     """The vault cannot be reached: its folder is gone, its disk full, its plugin down."""
 
-    code = "VAULT_UNAVAILABLE"
-
 
 class NoSuchNote(NotFound):
     """The vault has no file at this path."""
@@ -104,8 +102,8 @@ class Vault(Protocol):
         """One level: names in order, those of folders end in a slash. Raises NoSuchNote for an unknown folder."""
         ...
 
-    async def walk(self) -> list[Stat]:
-        """Every file, in the order of the paths."""
+    async def walk(self, folder: str = "") -> list[Stat]:
+        """Every file below the folder, in the order of the paths; none for an unknown folder."""
         ...
 
     async def check(self) -> None:

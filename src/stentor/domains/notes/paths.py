@@ -19,8 +19,6 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|c
 class InvalidPath(InvalidRequest):
     """The path is not one that a vault may hold."""
 
-    code = "INVALID_PATH"
-
 
 def clean(path: str) -> str:
     """The path in NFC. Raises InvalidPath, which says what is wrong with it."""
@@ -78,6 +76,8 @@ def hidden(name: str) -> bool:
 
 def folded(path: str) -> str:
     """Equal for paths that some file system takes for the same name."""
+    if path.isascii():
+        return path.lower()
     return unicodedata.normalize("NFC", path).casefold()
 
 

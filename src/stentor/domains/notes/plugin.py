@@ -86,7 +86,7 @@ class Plugin:
             answer = await self._ask(method, path, headers or {}, body)
         except TimeoutError:
             log.warning("the vault plugin took too long over %s", method)
-            raise VaultTimeout("The vault plugin took too long to answer.") from None
+            raise VaultTimeout("The vault plugin did not answer in time.") from None
         except (aiohttp.ClientConnectionError, OSError) as error:
             log.warning("the vault plugin cannot be reached: %s", type(error).__name__)
             raise UpstreamDown("The vault plugin cannot be reached; is it running?") from None

@@ -29,21 +29,21 @@ async def listing(plugin: Plugin, folder: Sequence[str]) -> list[str]:
         raise answer.unexpected()
     found = answer.json()
     files = found.get("files") if isinstance(found, dict) else None
-    if not isinstance(files, list) or not all(isinstance(name, str) for name in files):
+    if not isinstance(files, list) or not all(map(_is_name, files)):
         raise UpstreamBroken("The vault plugin's list of a folder is not one.")
-    return sorted({unicodedata.normalize("NFC", name) for name in files if _is_name(name)})
+    return sorted({unicodedata.normalize("NFC", name) for name in files if not paths.hidden(name)})
 
 
-def _is_name(name: str) -> bool:
+def _is_name(name: object) -> bool:
     """No part of a listing may lead anywhere but one level down."""
-    bare = name.removesuffix("/")
-    return bool(bare) and "/" not in bare and "\0" not in bare and not paths.hidden(bare)
+    bare = name.removesuffix("/") if isinstance(name, str) else ""
+    return bool(bare) and "/" not in bare and "\0" not in bare
 
 
-async def walk(plugin: Plugin) -> list[str]:
-    """The paths of all files, in order; depth-first, with a bounded number of folders asked at a time."""
+async def walk(plugin: Plugin, start: tuple[str, ...] = ()) -> list[str]:
+    """The paths of all files below, in order; depth-first, with a bounded number of folders asked at a time."""
     found: list[str] = []
-    todo: list[tuple[str, ...]] = [()]
+    todo: list[tuple[str, ...]] = [start]
     asking: set[asyncio.Task[list[str]]] = set()
     of: dict[asyncio.Task[list[str]], tuple[str, ...]] = {}
     try:

@@ -100,14 +100,13 @@ class PluginVault:
         raise _missing(path)
 
     async def names(self, folder: str = "") -> list[str]:
-        folder = paths.folder(folder)
-        return await plugintree.listing(self._plugin, folder.split("/") if folder else ())
+        return await plugintree.listing(self._plugin, _parts(folder))
 
-    async def paths(self) -> list[str]:
-        """Of every file, in order; one request for each folder."""
-        return await plugintree.walk(self._plugin)
+    async def paths(self, folder: str = "") -> list[str]:
+        """Of every file below the folder, in order; one request for each folder."""
+        return await plugintree.walk(self._plugin, _parts(folder))
 
-    async def walk(self) -> list[Stat]:
+    async def walk(self, folder: str = "") -> list[Stat]:
         """One request for each folder and each file: the plugin lists names alone."""
         gate = asyncio.Semaphore(plugintree.AT_ONCE)
 
@@ -118,7 +117,7 @@ class PluginVault:
                 except NoSuchNote:
                     return None  # gone since
 
-        found = await asyncio.gather(*map(stat, await self.paths()))
+        found = await asyncio.gather(*map(stat, await self.paths(folder)))
         return [each for each in found if each is not None]
 
     async def check(self) -> None:
@@ -133,17 +132,15 @@ class PluginVault:
             raise answer.unexpected() if not answer.ok else UpstreamBroken("The vault plugin's search is no list.")
         return [_found(row) for row in rows]
 
-    async def append(self, path: str, text: str) -> bool:
-        """Adds to the end, on a line of its own; answers whether the note is new. Raises NameTaken."""
+    async def append(self, path: str, text: str) -> None:
+        """Adds to the end, on a line of its own; makes the note when it is missing. Raises NameTaken."""
         segments = paths.segments(path)
         async with self._locks.hold(path):
-            known = (await self._present(segments)) is not None
-            if not known:
+            if await self._present(segments) is None:
                 await plugintree.refuse_taken(self._plugin, segments)
             answer = await self._plugin.ask("POST", at(segments), headers=MARKDOWN, body=text.encode())
         if not answer.ok:
             raise answer.unexpected()
-        return not known
 
     async def set_key(self, path: str, key: str, value: Any, expected: str = ANYTHING) -> None:
         """Sets one key of the frontmatter to any JSON value. Raises NoSuchNote, NoteChanged, BadFrontmatter."""
@@ -199,6 +196,11 @@ class PluginVault:
         return _stat(answer, "/".join(segments), size)
 
 
+def _parts(folder: str) -> tuple[str, ...]:
+    folder = paths.folder(folder)
+    return tuple(folder.split("/")) if folder else ()
+
+
 def _missing(path: str) -> NoSuchNote:
     return NoSuchNote(f"The vault has no note {paths.shown(path)}.")
 
@@ -224,7 +226,7 @@ def _stat(answer: Answer, path: str, size: int | None) -> Stat:
 def _found(row: Any) -> Found:
     """One row of a search; the first match in the text gives the excerpt."""
     try:
-        matches = [match for match in row["matches"] if match["match"].get("source") != "filename"]
+        matches = [match for match in row.get("matches") or () if match["match"].get("source") != "filename"]
         path, score = row["filename"], float(row["score"])
         excerpt = matches[0]["context"] if matches else ""
         if not (isinstance(path, str) and isinstance(excerpt, str) and math.isfinite(score)):

@@ -1,6 +1,6 @@
 """The note store's ASGI application: the key, the tools, and one form of failure.
 
-`{success: true, data}` or `{success: false, error}`. Under /api nothing answers without the key, not even
+`{success: true, data}` or `{success: false, error}`. Nothing but /health answers without the key, not even
 that a path does not exist.
 """
 
@@ -28,17 +28,11 @@ from stentor.domains.notes.paths import shown
 from stentor.surfaces.notestore import bodies
 from stentor.surfaces.notestore.tools import Store, Tools
 
-MAX_BODY = 10_000_000
+MAX_BODY = 20_000_000
 API = "/api/"
 UNEXPECTED = "The note store failed on this request; its log says why."
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 log = logging.getLogger(__name__)
-
-
-class UnsupportedMedia(InvalidRequest):
-    """The body is said to be something else than JSON."""
-
-    status = 415
 
 
 class Gone(Exception):
@@ -78,12 +72,10 @@ class _App:
         if path == "/health":
             _only(method, path, "GET", "HEAD")
             return _respond({"status": "ok"})
-        if not f"{path}/".startswith(API):
-            raise _unknown(path)
         self._authenticate(scope)
-        name = path.removeprefix(API)
+        name = path.removeprefix(API) if path.startswith(API) else ""
         if name not in self._tools.by_name:
-            raise _unknown(path)
+            raise NotFound(f"There is nothing at {shown(path)}. Under /api are {', '.join(self._tools.by_name)}.")
         _only(method, path, "POST")
         kind, tool = self._tools.by_name[name]
         body = bodies.checked(kind, await self._body(scope, receive))
@@ -120,16 +112,12 @@ def _require_json(scope: Scope) -> None:
     kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"application/json")
     media = kind.partition(b";")[0].strip().lower()
     if media != b"application/json" and not media.endswith(b"+json"):
-        raise UnsupportedMedia("The body must be JSON: send 'Content-Type: application/json'.")
+        raise InvalidRequest("The body must be JSON: send 'Content-Type: application/json'.")
 
 
 def _only(method: str, path: str, *allowed: str) -> None:
     if method not in allowed:
         raise MethodNotAllowed(f"{path} takes {allowed[0]}.", {"allow": ", ".join(allowed)})
-
-
-def _unknown(path: str) -> NotFound:
-    return NotFound(f"There is nothing at {shown(path)}.")
 
 
 def _failure(error: StentorError) -> Response:

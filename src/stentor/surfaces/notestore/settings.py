@@ -15,22 +15,23 @@ REQUIRED = {
     "NOTES_BASE_URL": "the address of the vault plugin, such as https://127.0.0.1:27124",
     "NOTES_API_KEY": "the key of the vault plugin",
 }
-LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
+LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error"}
 PORT = 3000
 
 
 class NoteSettings(msgspec.Struct, frozen=True):
-    """`log_level` is one of Python's names."""
+    """`timeout` in seconds; `log_level` is one of Python's names."""
 
     key: str
     address: str
     plugin_key: str
     port: int
+    timeout: float
     log_level: str
 
 
-def load(environ: Mapping[str, str], port: int | None = None) -> NoteSettings:
-    """From the environment; a port of the command line wins. Raises StartRefused, naming all that is missing."""
+def load(environ: Mapping[str, str]) -> NoteSettings:
+    """From the environment. Raises StartRefused, naming all that is missing."""
     values = {name: environ.get(name, "").strip() for name in REQUIRED}
     missing = [f"{name} ({meaning})" for name, meaning in REQUIRED.items() if not values[name]]
     if missing:
@@ -42,7 +43,8 @@ def load(environ: Mapping[str, str], port: int | None = None) -> NoteSettings:
         key=values["MCP_API_KEY"],
         address=plugin.base(values["NOTES_BASE_URL"]),
         plugin_key=values["NOTES_API_KEY"],
-        port=_port(environ.get("PORT", "").strip()) if port is None else port,
+        port=_port(environ.get("PORT", "").strip()),
+        timeout=_seconds(environ.get("NOTES_TIMEOUT", "").strip()),
         log_level=_level(environ.get("MCP_LOG_LEVEL", "").strip()),
     )
 
@@ -68,8 +70,18 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text or plugin.WHOLE_SECONDS)
+    except ValueError:
+        seconds = 0.0
+    if not 0.05 <= seconds <= 3600:
+        raise StartRefused(f"NOTES_TIMEOUT must be a number of seconds from 0.05 to 3600 (it is {text!r}).")
+    return seconds
+
+
 def _level(text: str) -> str:
     level = LEVELS.get(text.lower() or "info")
     if level is None:
-        raise StartRefused(f"MCP_LOG_LEVEL must be one of {', '.join(LEVELS)} (it is {text!r}).")
+        raise StartRefused(f"MCP_LOG_LEVEL must be debug, info, warn or error (it is {text!r}).")
     return level

@@ -31,7 +31,7 @@ class Store(Protocol):
 
     async def content(self, path: str) -> bytes: ...
     async def replace(self, path: str, content: bytes, expected: str = ANYTHING) -> bytes | None: ...
-    async def append(self, path: str, text: str) -> bool: ...
+    async def append(self, path: str, text: str) -> None: ...
     async def delete(self, path: str, expected: str = ANYTHING) -> Change: ...
     async def set_key(self, path: str, key: str, value: Any, expected: str = ANYTHING) -> None: ...
     async def search(self, text: str) -> list[Found]: ...
@@ -62,10 +62,11 @@ class Tools:
         return {"path": path, "content": _text(path, await self._store.content(path))}
 
     async def append_context(self, body: bodies.Content) -> Data:
-        """`{path, created}`: the content at the end, on a line of its own; makes the note when it is missing."""
+        """`{path}`: the content stands at the end, on a line of its own; makes the note when it is missing."""
         path = paths.clean(body.path)
         async with self._locks.hold(path):
-            return {"path": path, "created": await self._store.append(path, body.content)}
+            await self._store.append(path, body.content)
+        return {"path": path}
 
     async def update_note(self, body: bodies.Content) -> Data:
         """`{path}`: the whole file becomes the content, as `getContext` answers it. Raises NoSuchNote.
@@ -87,11 +88,11 @@ class Tools:
         return {"notes": [path for path in await self._store.paths() if path.lower().endswith(".md")]}
 
     async def delete_note(self, body: bodies.Path) -> Data:
-        """`{path, deleted: true}`. Raises NoSuchNote."""
+        """`{path}`. Raises NoSuchNote."""
         path = paths.clean(body.path)
         async with self._locks.hold(path):
             await self._store.delete(path)
-        return {"path": path, "deleted": True}
+        return {"path": path}
 
     async def manage_frontmatter(self, body: bodies.Entry) -> Data:
         """`{path, key, value}`: the key has the value, and the rest of the note is as it was. Raises NoSuchNote."""

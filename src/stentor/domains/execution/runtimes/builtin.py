@@ -1,10 +1,10 @@
-"""Agents that ship with the service and need no model: so far the summarizer."""
+"""Agents that ship with the service and need no model: the summarizer, and the librarian where there is a memory."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from stentor.domains.execution.model import AgentFailed, Outcome
@@ -18,17 +18,24 @@ INLINE_CHARACTERS = 4_000
 """Shorter texts take less time than the hop to a thread."""
 
 
+BuiltinAgent = Callable[[Claim, Agent, Emit], Awaitable[Outcome]]
+
+
 class Builtin:
-    """Dispatches to the named agent. Long texts run in a thread that looks at a stop flag."""
+    """Dispatches to the named agent; `more` are those that need a part of the service."""
+
+    def __init__(self, more: Mapping[str, BuiltinAgent] | None = None) -> None:
+        self._agents: dict[str, BuiltinAgent] = {"summarizer": _summarizer, **(more or {})}
 
     async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
         name = agent.runtime.name or "summarizer"
-        if name not in BUILTINS:
-            raise AgentFailed("AGENT_UNKNOWN", f"There is no builtin agent {name!r}.")
-        return await BUILTINS[name](claim, agent, emit)
+        if name not in self._agents:
+            raise AgentFailed("AGENT_UNKNOWN", f"This service has no builtin agent {name!r}.")
+        return await self._agents[name](claim, agent, emit)
 
 
 async def _summarizer(claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+    """Long texts run in a thread that looks at a stop flag."""
     text, sentences = _request(claim.input, agent.runtime.options)
     method = str(agent.runtime.options.get("method", "salience"))
     if method not in METHODS:
@@ -63,6 +70,3 @@ async def _in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
         raise asyncio.CancelledError from None
     finally:
         stop.set()
-
-
-BUILTINS = {"summarizer": _summarizer}

@@ -1,4 +1,4 @@
-"""The only place that names concrete classes: settings in, a wired service out."""
+"""Wires the kernel: database, registry, routing, execution, learning, and the gateway over them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
+from stentor.bootstrap.memory import Memory, open_memory
 from stentor.core import migrations
 from stentor.core.clock import SECOND, Clock, SystemClock, iso
 from stentor.core.db import Database
@@ -24,7 +25,7 @@ from stentor.core.outbound import Outbound
 from stentor.core.owner import DataFolderLock
 from stentor.core.redaction import Redactor
 from stentor.core.runlog import RunLog
-from stentor.core.settings import Settings
+from stentor.core.settings import Settings, metas
 from stentor.domains.activity import api as activity_api
 from stentor.domains.activity.service import Activity
 from stentor.domains.execution import api as execution_api
@@ -35,12 +36,14 @@ from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.runtimes import Driver as RuntimeDriver
 from stentor.domains.execution.runtimes.builtin import Builtin
 from stentor.domains.execution.runtimes.http import Http
+from stentor.domains.execution.runtimes.librarian import Librarian
 from stentor.domains.execution.service import Workers
 from stentor.domains.learning import api as learning_api
 from stentor.domains.learning.service import Learning
+from stentor.domains.memory import api as memory_api
 from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.monitoring.metrics import scrape
-from stentor.domains.monitoring.service import Health, agents_check, database_check, fixed
+from stentor.domains.monitoring.service import Health, agents_check, database_check, fixed, vault_check
 from stentor.domains.registry import api as registry_api
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.service import AgentDraft, Registry
@@ -85,6 +88,7 @@ class Kernel:
     workers: Workers
     activity: Activity
     health: Health
+    memory: Memory | None
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -97,6 +101,8 @@ class Kernel:
                 await self._register_builtins(tenant)
         alone = not self.db.driver.shared
         found = await self.reconciler.recover(alone=alone)
+        if self.memory is not None:
+            await self.memory.start()
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
             self._background.append(asyncio.create_task(self._keep_fresh()))
@@ -108,6 +114,8 @@ class Kernel:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.dispatcher.close()
+        if self.memory is not None:
+            await self.memory.stop()
         await self.outbound.close()
         await asyncio.to_thread(self.db.close)
 
@@ -132,9 +140,13 @@ class Kernel:
 
     async def _register_builtins(self, tenant: str) -> None:
         known = {agent.runtime.name for agent in self.registry.snapshot.of_tenant(tenant) if agent.runtime.name}
-        if "summarizer" not in known:
-            draft = AgentDraft("summarizer", ("summarize",), runtime=Runtime("builtin", "summarizer"))
-            await self.registry.register(tenant, draft, "system")
+        wanted: dict[str, tuple[str, ...]] = {"summarizer": ("summarize",)}
+        if self.memory is not None and tenant == self.settings.vault_tenant:
+            wanted["librarian"] = ("search", "answer")
+        for name, capabilities in wanted.items():
+            if name not in known:
+                draft = AgentDraft(name, capabilities, runtime=Runtime("builtin", name))
+                await self.registry.register(tenant, draft, "system")
 
 
 @dataclass
@@ -168,8 +180,9 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
     clock = SystemClock()
     lock = None if settings.database_url else DataFolderLock(settings.data_dir, iso(clock.now()))
     try:
-        if settings.database_url:
-            redactor.add(settings.database_url)
+        for name, meta in metas().items():
+            if meta.secret and (value := getattr(settings, name)):
+                redactor.add(value)
         driver = open_driver(settings)
         migrations.upgrade(driver)
         loaded = key_files.load(settings, environ, redactor)
@@ -203,7 +216,9 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
     policy = Policy(settings.alpha, settings.beta, settings.trust_floor)
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
     ending = Ending(runlog, learning, trust, hub)
-    drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(), "http": Http(outbound)}
+    memory = open_memory(settings, db, clock, runlog) if settings.memory else None
+    librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
+    drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(librarian), "http": Http(outbound)}
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
     dispatcher = Dispatcher(attempts, settings.concurrency)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
@@ -230,9 +245,10 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
                 "database": database_check(db),
                 "agents": agents_check(registry.snapshot),
                 "mcp_server": fixed("disabled", "not part of this version"),
-                "vault": fixed("disabled", "not part of this version"),
+                "vault": vault_check(memory.vault) if memory else fixed("disabled", "switched off"),
             }
         ),
+        memory=memory,
     )
 
 
@@ -256,7 +272,9 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         learning_api.router(kernel.learning, agent_known),
         learning_api.trust_router(kernel.learning),
         trust_api.router(kernel.trust),
-        later.router(),
     ]
+    if (memory := kernel.memory) is not None:
+        api.append(memory_api.router(memory.bus, memory.search, memory.indexer, memory.health, settings.vault_tenant))
+    api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
     root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot))]
     return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

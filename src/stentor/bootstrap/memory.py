@@ -1,0 +1,105 @@
+"""Wires the memory: the vault, its index, the bus, and what keeps them together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stentor.core.clock import Clock
+from stentor.core.db import Database, Tx
+from stentor.core.errors import StartRefused
+from stentor.core.runlog import RunLog
+from stentor.core.settings import Settings
+from stentor.domains.memory.embedding.files import installed
+from stentor.domains.memory.embedding.local import LocalEmbedder
+from stentor.domains.memory.embedding.model import Embedder
+from stentor.domains.memory.embedding.remote import RemoteEmbedder
+from stentor.domains.memory.health import MemoryHealth
+from stentor.domains.memory.index.schema import open_index
+from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.meanings import Meanings
+from stentor.domains.memory.search import Search
+from stentor.domains.memory.service import Bus
+from stentor.domains.memory.watcher import Watcher
+from stentor.domains.notes.folder import FolderVault
+from stentor.domains.tasks.service import require
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Memory:
+    """The wired parts. `start` and `stop` run on the event loop that serves."""
+
+    vault: FolderVault
+    index: Database
+    indexer: Indexer
+    meanings: Meanings
+    bus: Bus
+    search: Search
+    health: MemoryHealth
+    watcher: Watcher
+    _background: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def start(self) -> None:
+        """Carry out what was left open, then follow the vault."""
+        if found := await self.bus.recover():
+            log.info("%d writes of an earlier process were carried out", found)
+        self._background += [asyncio.create_task(self.watcher.run()), asyncio.create_task(self.meanings.run())]
+
+    async def stop(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.bus.close()
+        await self.meanings.close()
+        await asyncio.to_thread(self.index.close)
+
+
+def vault_folder(settings: Settings) -> Path:
+    return settings.vault_dir or settings.data_dir / "vault"
+
+
+def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> Memory:
+    """Open the vault and its index, made when there is none. Raises StartRefused."""
+    folder = vault_folder(settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartRefused(f"The vault's folder {folder} cannot be made: {error.strerror}.") from None
+    vault = FolderVault(folder)
+    index = open_index(settings.data_dir / "index")
+    indexer = Indexer(vault, index, clock)
+    meanings = Meanings(index, _embedder(settings), clock)
+    indexer.on_put, indexer.on_forget = meanings.put, meanings.forget
+    bus = Bus(vault, db, indexer, runlog, clock, _head_of_task)
+    bus.ready_at = meanings.ready_at
+    return Memory(
+        vault=vault,
+        index=index,
+        indexer=indexer,
+        meanings=meanings,
+        bus=bus,
+        search=Search(db, index, bus, meanings),
+        health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
+        watcher=Watcher(folder, indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
+    )
+
+
+def _embedder(settings: Settings) -> Embedder | None:
+    """The service that is named, else the model on this machine, if there is one."""
+    if settings.embedding_url:
+        return RemoteEmbedder(settings.embedding_url, settings.embedding_model, settings.embedding_key)
+    if settings.embedding_model == "none":
+        return None
+    folder = Path(settings.embedding_model) if settings.embedding_model else None
+    if folder is None and not installed():
+        return None
+    return LocalEmbedder(settings.data_dir / "index" / "models", folder)
+
+
+def _head_of_task(tx: Tx, tenant: str, task_id: str) -> str:
+    """The event that a use of the memory for a task hangs under."""
+    return require(tx, tenant, task_id).provenance_id

@@ -1,0 +1,73 @@
+"""`stentor reindex` and `stentor verify`: the search index made anew, or held against the vault."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from stentor.cli.command import perform
+from stentor.cli.options import AsJson, DataDir, Key, Target, Url
+from stentor.cli.output import FAILED, err, out, plain
+
+if TYPE_CHECKING:
+    from stentor.cli.api import Api
+
+MOST_SHOWN = 50
+_WORDS = {
+    "missing": "is not in the index",
+    "stale": "is another in the index",
+    "gone": "is in the index alone",
+}
+
+
+def reindex(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Make the search index anew from the vault's files. Searches go on meanwhile."""
+    perform(Target(data_dir, url, key), _steps("reindex", "Indexing"), _indexed, as_json=as_json, access="memory")
+
+
+def verify(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Compare the search index with the vault's files; ends with 1 when they differ."""
+    found = perform(
+        Target(data_dir, url, key), _steps("verify", "Comparing"), _differences, as_json=as_json, access="memory"
+    )
+    if found["differences"]:
+        raise typer.Exit(FAILED)
+
+
+def _steps(route: str, word: str) -> Callable[[Api], Awaitable[dict[str, Any]]]:
+    """A few hundred notes a call, with a bar on standard error."""
+
+    async def work(api: Api) -> dict[str, Any]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        done, differences = 0, list[Any]()
+        after: str | None = ""
+        with Progress(*columns, console=err, transient=True) as progress:
+            bar = progress.add_task(word, total=None)
+            while after is not None:
+                answer = await api.post(f"/memory/{route}", {"after": after})
+                done, after = done + answer["done"], answer["next"]
+                differences += answer.get("differences", [])
+                progress.update(bar, completed=done, total=max(done, answer["total"]))
+        return {"notes": done, "differences": differences} if route == "verify" else {"notes": done}
+
+    return work
+
+
+def _indexed(answer: dict[str, Any]) -> None:
+    out.print(f"{answer['notes']} notes are indexed.")
+
+
+def _differences(answer: dict[str, Any]) -> None:
+    found = answer["differences"]
+    for difference in found[:MOST_SHOWN]:
+        out.print(plain(f"{difference['path']} {_WORDS[difference['problem']]}"), markup=False, soft_wrap=True)
+    if len(found) > MOST_SHOWN:
+        out.print(f"and {len(found) - MOST_SHOWN} more")
+    if found:
+        out.print(f"{len(found)} of {answer['notes']} notes differ; `stentor reindex` mends it.")
+    else:
+        out.print(f"{answer['notes']} notes are as indexed.")

@@ -1,0 +1,152 @@
+"""Routes of the memory bus. Source: core contract, "Memory bus"."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from starlette.requests import Request
+
+from stentor.core.clock import iso
+from stentor.core.errors import Forbidden, InvalidRequest
+from stentor.domains.memory.health import MemoryHealth
+from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.search import Search
+from stentor.domains.memory.service import Bus, Caller, Written
+from stentor.domains.memory.wire import (
+    HealthOut,
+    HybridIn,
+    HybridOut,
+    KeywordIn,
+    KeywordOut,
+    ReadOut,
+    SemanticIn,
+    SemanticOut,
+    StepIn,
+    StepOut,
+    VerifyOut,
+    WriteIn,
+    WrittenOut,
+)
+from stentor.domains.notes.model import NoSuchNote
+from stentor.web.direct import DirectRoute
+from stentor.web.routes import GatewayRoute, needs, principal_of
+from stentor.web.wire import Answer, Json, errors
+
+TaskHeader = Annotated[
+    str | None, Header(alias="X-Task-Id", max_length=255, description="The task that this is done for.")
+]
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", max_length=255, description="The ETag of the state that is to be changed.")
+]
+
+
+def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, tenant: str) -> APIRouter:
+    """The vault belongs to one tenant; keys of others are refused."""
+    api = APIRouter(prefix="/memory", tags=["memory"], route_class=GatewayRoute)
+    admin = needs("admin")
+
+    def caller(request: Request, task_id: str | None, agent_id: str | None = None) -> Caller:
+        principal = principal_of(request)
+        if principal.tenant != tenant:
+            raise Forbidden(f"The memory belongs to the tenant {tenant!r}; this key is another's.")
+        return Caller(principal, agent_id, task_id)
+
+    def direct(path: str, model: type[Answer], *statuses: int) -> Callable[[Any], Any]:
+        """A POST that is called all the time."""
+        options: Any = {"response_model": model, "responses": errors(*statuses), "openapi_extra": admin}
+
+        def add(function: Any) -> Any:
+            api.add_api_route(path, function, methods=["POST"], route_class_override=DirectRoute, **options)
+            return function
+
+        return add
+
+    @direct("/write", WrittenOut, 404, 409, 412)
+    async def write(request: Request, body: WriteIn, if_match: IfMatch = None, task: TaskHeader = None) -> Json:
+        """Write, update or delete a document."""
+        started = time.perf_counter()
+        done = await bus.write(caller(request, task, body.metadata.source_agent), body.draft(if_match))
+        headers = {"ETag": f'"{done.etag}"'} if done.etag else {}
+        return Json(_written(done, started), headers=headers)
+
+    @api.get("/read/exact", response_model=ReadOut, responses=errors(404), openapi_extra=admin)
+    async def read(request: Request, path: Annotated[str, Query(max_length=4096)], task: TaskHeader = None) -> Json:
+        """One document by its exact path."""
+        started = time.perf_counter()
+        try:
+            document, etag = await bus.read(caller(request, task), path)
+        except NoSuchNote:
+            return Json({"status": "not_found", "document": None, "latency_ms": _since(started)})
+        shown = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
+        if document.problem:
+            shown["frontmatter_problem"] = document.problem
+        answer = {"status": "success", "document": shown, "latency_ms": _since(started)}
+        return Json(answer, headers={"ETag": f'"{etag}"'})
+
+    @direct("/search/keyword", KeywordOut, 404)
+    async def search_keyword(request: Request, body: KeywordIn, task: TaskHeader = None) -> Json:
+        """Documents with these words, in any of their forms; the best first."""
+        started = time.perf_counter()
+        asking = caller(request, task)
+        matches, total = await search.keyword(asking, body.terms, body.fields, body.match_mode, body.limit)
+        return Json({"matches": matches, "total_matches": total, "search_latency_ms": _since(started)})
+
+    @direct("/search/semantic", SemanticOut, 404)
+    async def search_semantic(request: Request, body: SemanticIn, task: TaskHeader = None) -> Json:
+        """Documents that mean something like the query; the nearest first."""
+        started = time.perf_counter()
+        asking = caller(request, task)
+        if not body.query and body.embedding is None:
+            raise InvalidRequest("query: say what to look for, or give an embedding.")
+        found, total = await search.semantic(asking, body.query, body.embedding, body.top_k, body.filters.filters())
+        return Json({"matches": found, "total_matches": total, "search_latency_ms": _since(started)})
+
+    @direct("/search/hybrid", HybridOut, 404)
+    async def search_hybrid(request: Request, body: HybridIn, task: TaskHeader = None) -> Json:
+        """Documents by word and by meaning together; the best first."""
+        started = time.perf_counter()
+        asking = caller(request, task)
+        found, total = await search.hybrid(asking, body.query, body.limit, body.filters.filters())
+        return Json({"matches": found, "total_matches": total, "search_latency_ms": _since(started)})
+
+    @api.post("/reindex", response_model=StepOut, openapi_extra=admin)
+    async def reindex(request: Request, body: StepIn) -> Json:
+        """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
+        caller(request, None)
+        step = await indexer.reindex(body.after, body.limit)
+        return Json({"done": step.done, "total": step.total, "next": step.next})
+
+    @api.post("/verify", response_model=VerifyOut, openapi_extra=admin)
+    async def verify(request: Request, body: StepIn) -> Json:
+        """Compare the next notes with the index and change nothing; call it again as `reindex`."""
+        caller(request, None)
+        return Json(await indexer.verify(body.after, body.limit))
+
+    @api.get("/health", response_model=HealthOut, openapi_extra=admin)
+    async def report(request: Request) -> Json:
+        """The note store and the vector store, asked now."""
+        caller(request, None)
+        return Json(await health.report())
+
+    return api
+
+
+def _written(done: Written, started: float) -> dict[str, Any]:
+    return {
+        "status": done.status,
+        "write_id": done.write_id,
+        "timestamp": iso(done.at),
+        "latency_ms": _since(started),
+        "content_hash": done.content_hash,
+        "sync_pending": done.ready_at is not None,
+        "estimated_sync_completion": iso(done.at if done.ready_at is None else done.ready_at),
+        "merged": done.merged,
+        "conflict_copy": done.conflict_copy,
+    }
+
+
+def _since(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 3)

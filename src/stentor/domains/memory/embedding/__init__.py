@@ -1,0 +1,1 @@
+"""Texts as vectors: a model on this machine, or a service that speaks OpenAI's embeddings API."""

@@ -1,0 +1,197 @@
+"""Brings notes into the index: one after a write, some after an edit in the folder, all by comparing now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from stentor.core.clock import SECOND, Clock, from_datetime
+from stentor.core.db import Database, Tx
+from stentor.domains.memory import documents
+from stentor.domains.memory.index import store
+from stentor.domains.memory.index.store import Entry, State
+from stentor.domains.memory.lag import Lag
+from stentor.domains.notes.model import NoSuchNote, Note, Stat, Vault
+from stentor.domains.notes.paths import InvalidPath
+
+BATCH = 64
+INLINE_BYTES = 8_000
+Progress = Callable[[int, int], None]
+log = logging.getLogger(__name__)
+
+
+Problem = Literal["missing", "stale", "gone"]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A note that is not in the index, is another there, or is only there."""
+
+    path: str
+    problem: Problem
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A part of a long work over all notes: how many were done of how many, and after which path it goes on."""
+
+    done: int
+    total: int
+    next: str | None
+    differences: list[Difference] = []
+
+
+class Indexer:
+    """`on_put` and `on_forget` are called with the ids of documents that are new or different, or gone."""
+
+    def __init__(self, vault: Vault, index: Database, clock: Clock) -> None:
+        self._vault = vault
+        self._index = index
+        self._clock = clock
+        self._reconciling = asyncio.Lock()
+        self._no_text: dict[str, tuple[int, int]] = {}
+        self.lag = Lag()
+        self.on_put: Callable[[list[int]], None] = lambda ids: None
+        self.on_forget: Callable[[list[int]], None] = lambda ids: None
+
+    async def put(self, notes: Iterable[Note]) -> None:
+        """Index these notes, in one transaction; a file that is no text is forgotten."""
+        pairs = [(note, await _entry(note)) for note in notes]
+        self._no_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, made in pairs if made is None}
+
+        def work(tx: Tx) -> tuple[list[int], list[int | None]]:
+            gone = [store.forget(tx, note.path) for note, made in pairs if made is None]
+            store.set_fact(tx, "synced_at", self._clock.now())
+            return [store.put(tx, made) for _, made in pairs if made is not None], gone
+
+        put, gone = await self._index.write(work)
+        self._tell(put, gone)
+
+    async def forget(self, paths: Iterable[str]) -> None:
+        wanted = list(paths)
+        gone = await self._index.write(lambda tx: [store.forget(tx, path) for path in wanted])
+        self._tell([], gone)
+
+    async def look(self, paths: Iterable[str]) -> None:
+        """Compare these files with the index: somebody may have changed, made or removed them."""
+        wanted = sorted(set(paths))
+        for at in range(0, len(wanted), BATCH):
+            changed = await self._compare(wanted[at : at + BATCH])
+            now = self._clock.now()
+            for note in changed:
+                self.lag.add(max(0, now - note.stat.modified_at) / SECOND)
+
+    async def look_below(self, folder: str) -> None:
+        """The same for all that is in a folder, or was."""
+        known = await self._index.read(lambda tx: store.paths_below(tx, folder))
+        await self.look([*known, *(stat.path for stat in await self._vault.walk(folder))])
+
+    async def reconcile(self, progress: Progress = lambda done, total: None) -> int:
+        """Compare the whole vault with the index; answers how many notes were not as indexed."""
+        async with self._reconciling:
+            known = await self._index.read(store.states)
+            found = {stat.path: stat for stat in await self._vault.walk()}
+            gone = [path for path in known if path not in found]
+            stale = [path for path, stat in found.items() if not self._current(known.get(path), stat)]
+            todo = [*gone, *stale]
+            for at in range(0, len(todo), BATCH):
+                progress(at, len(todo))
+                await self._compare(todo[at : at + BATCH])
+            progress(len(todo), len(todo))
+            return len(todo)
+
+    async def reindex(self, after: str, most: int) -> Step:
+        """Index the next notes in the order of the paths anew, whatever the index knows of them."""
+        known = await self._index.read(store.states)
+        found = {stat.path for stat in await self._vault.walk()}
+        if gone := [path for path in known if path not in found and path > after]:
+            await self.forget(gone)
+        todo = sorted(path for path in found if path > after)
+        for path in todo[:most]:
+            try:
+                await self.put([await self._vault.read(path)])
+            except NoSuchNote:
+                continue  # gone since; the watcher sees it too
+        return Step(len(todo[:most]), len(found), todo[most - 1] if len(todo) > most else None)
+
+    async def verify(self, after: str, most: int) -> Step:
+        """Compare the next notes with the index, by their bytes; changes nothing."""
+        known = await self._index.read(store.states)
+        found = {stat.path for stat in await self._vault.walk()}
+        todo = sorted(path for path in found | set(known) if path > after)
+        differences = [
+            Difference(path, problem)
+            for path in todo[:most]
+            if (problem := await self._problem(path, known.get(path))) is not None
+        ]
+        total = len(found | set(known))
+        return Step(len(todo[:most]), total, todo[most - 1] if len(todo) > most else None, differences)
+
+    async def _problem(self, path: str, known: State | None) -> Problem | None:
+        try:
+            note = await self._vault.read(path)
+        except (NoSuchNote, InvalidPath):
+            return "gone" if known is not None else None
+        if known is None:
+            return None if documents.parse(path, note.content) is None else "missing"
+        return None if known.raw_hash == note.hash else "stale"
+
+    async def _compare(self, paths: list[str]) -> list[Note]:
+        """Answers the notes that were new or different."""
+        notes, gone = [], []
+        for path in paths:
+            try:
+                notes.append(await self._vault.read(path))
+            except (NoSuchNote, InvalidPath):
+                gone.append(path)
+        known = await self._index.read(lambda tx: {note.path: store.state_of(tx, note.path) for note in notes})
+        different = [note for note in notes if (state := known[note.path]) is None or state.raw_hash != note.hash]
+        if different:
+            await self.put(different)
+        touched = [note for note in notes if note not in different and not self._current(known[note.path], note.stat)]
+        if touched:
+            await self._index.write(lambda tx: _touch(tx, touched))
+        if gone:
+            await self.forget(gone)
+        return different
+
+    def _current(self, known: State | None, stat: Stat) -> bool:
+        """Whether the file looks as it did when it was indexed, or was found to be no text."""
+        seen = self._no_text.get(stat.path) if known is None else (known.size, known.modified_at)
+        return seen == (stat.size, stat.modified_at)
+
+    def _tell(self, put: list[int], gone: Iterable[int | None]) -> None:
+        if put:
+            self.on_put(put)
+        if ids := [doc_id for doc_id in gone if doc_id is not None]:
+            self.on_forget(ids)
+
+
+async def _entry(note: Note) -> Entry | None:
+    """Long notes in a thread; a short one takes less time than the hop."""
+    return entry(note) if len(note.content) < INLINE_BYTES else await asyncio.to_thread(entry, note)
+
+
+def entry(note: Note) -> Entry | None:
+    """What the index keeps of a note; None for a file that is no text."""
+    document = documents.parse(note.path, note.content)
+    return None if document is None else store.entry_of(note, document, _created_at(document.frontmatter))
+
+
+def _created_at(frontmatter: dict[str, Any]) -> int | None:
+    given = frontmatter.get("created_at")
+    if not isinstance(given, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(given)
+        return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _touch(tx: Tx, notes: list[Note]) -> None:
+    for note in notes:
+        store.touch(tx, note.path, note.stat.modified_at, note.stat.size)

@@ -1,0 +1,108 @@
+"""A write as a caller asks for it, and what is decided of it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from stentor.core.errors import InvalidRequest, NotFound, PreconditionFailed
+from stentor.domains.memory import documents
+from stentor.domains.notes import merge
+from stentor.domains.notes.model import NOTHING, content_hash
+
+Operation = Literal["write", "update", "delete"]
+ConflictResolution = Literal["last_write_wins", "abort", "merge"]
+Priority = Literal["high", "normal", "low"]
+
+
+class WriteDraft(msgspec.Struct, frozen=True):
+    """`content` and `frontmatter` are None where the caller leaves them as they are.
+
+    `base_hash` is the state that the caller knew (of the file or of the content), `if_match` one that must hold.
+    """
+
+    operation: Operation
+    path: str
+    content: str | None = None
+    frontmatter: dict[str, Any] | None = None
+    source_agent: str | None = None
+    priority: Priority = "normal"
+    resolution: ConflictResolution = "last_write_wins"
+    base_hash: str | None = None
+    if_match: str | None = None
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What to do with the file: `after` are its bytes (None: it goes), unless it is a conflict.
+
+    `loser` are the bytes that the caller wanted and that are kept beside the note.
+    """
+
+    after: bytes | None
+    conflict: bool = False
+    merged: bool = False
+    loser: bytes | None = None
+
+
+def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base: bytes | None) -> Decision:
+    """`present` are the file's bytes, `known` the hashes of states that the caller has seen, `base` the
+    bytes of the last of them, where they are known.
+
+    Raises NotFound for an update or deletion of nothing, PreconditionFailed for an If-Match that does not hold.
+    """
+    _require(draft, present)
+    if present is None or not _conflicting(draft, present, known):
+        return Decision(_wanted(draft, present))
+    if draft.resolution == "last_write_wins":
+        return Decision(_wanted(draft, present))
+    if draft.resolution == "abort" or draft.operation == "delete":
+        return Decision(present, conflict=True)
+    return _merged(draft, present, base)
+
+
+def _require(draft: WriteDraft, present: bytes | None) -> None:
+    if draft.if_match is not None and not _matches(draft.if_match, present):
+        raise PreconditionFailed(f"{draft.path!r} is not in the state that If-Match names; read it again.")
+    if present is None and draft.operation != "write":
+        raise NotFound(f"There is no document {draft.path!r} to {draft.operation}.")
+    if draft.operation == "write" and draft.content is None:
+        raise InvalidRequest("document.content: a write needs the content; update leaves it as it is.")
+
+
+def _matches(wanted: str, present: bytes | None) -> bool:
+    if wanted == "*":
+        return present is not None
+    return wanted == (NOTHING if present is None else content_hash(present))
+
+
+def _conflicting(draft: WriteDraft, present: bytes, known: frozenset[str]) -> bool:
+    """Whether the caller changes a state that it has not seen. Who names the state with If-Match has seen it."""
+    if draft.if_match is not None:
+        return False
+    hashes = {content_hash(present)}
+    document = documents.parse(draft.path, present)
+    if document is not None:
+        hashes.add(document.content_hash)
+    seen = {draft.base_hash} if draft.base_hash is not None else known
+    return hashes.isdisjoint(seen) and _wanted(draft, present) != present
+
+
+def _wanted(draft: WriteDraft, present: bytes | None) -> bytes | None:
+    if draft.operation == "delete":
+        return None
+    return documents.changed(present, draft.content, draft.frontmatter, whole=draft.operation == "write")
+
+
+def _merged(draft: WriteDraft, present: bytes, base: bytes | None) -> Decision:
+    """The caller's change of what it knew, together with the changes since; else its version goes beside the note."""
+    wanted = _wanted(draft, base if base is not None else present)
+    assert wanted is not None
+    if base is not None:
+        try:
+            text = merge.merge(base.decode(), wanted.decode(), present.decode())
+        except (merge.CannotMerge, UnicodeDecodeError):
+            pass
+        else:
+            return Decision(text.encode(), merged=True)
+    return Decision(present, conflict=True, loser=wanted)

@@ -1,0 +1,185 @@
+"""Searches by word, by meaning, and by both. Source: core contract, "Memory bus"."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.db import Database, Sql, Tx
+from stentor.core.runlog import Draft
+from stentor.domains.memory.embedding.model import EmbeddingUnavailable
+from stentor.domains.memory.index import keyword
+from stentor.domains.memory.index.keyword import FIELDS, Field, Hit, Match, MatchMode
+from stentor.domains.memory.meanings import Meanings
+from stentor.domains.memory.passages import Passage, Source, passages
+from stentor.domains.memory.service import Bus, Caller
+from stentor.domains.memory.text import words
+from stentor.domains.memory.text.excerpt import excerpt
+
+PREVIEW = 200
+CANDIDATES = 100
+"""Documents of each kind that a hybrid search weighs against each other."""
+SHARE = 0.5
+"""Of the meaning in a hybrid score. Source: facts of the retrieval quality."""
+_BODY = Sql("select body from documents where path = :path")
+_ROW = Sql("select path, title, body, frontmatter, weight, created_at from documents where doc_id = :doc_id")
+
+
+class Filters(msgspec.Struct, frozen=True):
+    """`created_after` in microseconds."""
+
+    weight_min: float | None = None
+    created_after: int | None = None
+
+
+class Row(msgspec.Struct, frozen=True):
+    path: str
+    title: str
+    body: str
+    frontmatter: str
+    weight: float | None
+    created_at: int
+
+    def passes(self, filters: Filters) -> bool:
+        if filters.weight_min is not None and (self.weight is None or self.weight < filters.weight_min):
+            return False
+        return filters.created_after is None or self.created_at > filters.created_after
+
+
+class SemanticMatch(msgspec.Struct, frozen=True):
+    """`source_level` says whether a section of the document is like the query, or the document as a whole."""
+
+    path: str
+    content_preview: str
+    similarity_score: float
+    source_level: Literal["document", "section"]
+    hebbian_weights: dict[str, float]
+
+
+class HybridMatch(msgspec.Struct, frozen=True):
+    """The scores of each kind are shares of the range among the candidates; `score` is their weighted sum."""
+
+    path: str
+    title: str
+    excerpt: str
+    score: float
+    keyword_score: float
+    similarity_score: float
+
+
+class Search:
+    """Each search leaves a memory_read event; what cannot be recorded is not answered."""
+
+    def __init__(self, db: Database, index: Database, bus: Bus, meanings: Meanings) -> None:
+        self._db = db
+        self._index = index
+        self._bus = bus
+        self._meanings = meanings
+
+    async def keyword(
+        self, caller: Caller, wanted: Sequence[str], fields: Sequence[Field], mode: MatchMode, limit: int
+    ) -> tuple[list[Match], int]:
+        """The best matches, and how many there are in all."""
+        query = keyword.query_of(wanted, fields, mode)
+        hits: list[Hit] = []
+        total = 0
+        if query is not None:
+            hits, total = await self._index.read(lambda tx: (keyword.find(tx, query, limit), keyword.count(tx, query)))
+        await self._record(caller, "keyword", total)
+        return keyword.shown(hits, _terms(wanted)), total
+
+    async def semantic(
+        self, caller: Caller, query: str, embedding: Sequence[float] | None, most: int, filters: Filters
+    ) -> tuple[list[SemanticMatch], int]:
+        """The nearest documents, and how many pass the filters. Raises EmbeddingUnavailable."""
+        near, total = await self._meanings.nearest(query, embedding, most, filters.weight_min, filters.created_after)
+        rows = await self._rows([one.doc_id for one in near])
+        await self._record(caller, "semantic", total)
+        found = [_semantic(rows[one.doc_id], one.similarity, one.ordinal) for one in near if one.doc_id in rows]
+        return found, total
+
+    async def hybrid(self, caller: Caller, query: str, most: int, filters: Filters) -> tuple[list[HybridMatch], int]:
+        """By word and by meaning; by word alone while there is no model."""
+        text = keyword.query_of(query.split(), FIELDS, "any")
+        hits = [] if text is None else await self._index.read(lambda tx: keyword.find(tx, text, CANDIDATES))
+        by_word = {hit.doc_id: hit.score for hit in hits}
+        by_meaning = await self._alike(query, by_word, filters)
+        rows = await self._rows(list({**by_word, **by_meaning}))
+        rows = {doc_id: row for doc_id, row in rows.items() if row.passes(filters)}
+        await self._record(caller, "hybrid", len(rows))
+        return _ranked(rows, by_word, by_meaning, _terms([query]))[:most], len(rows)
+
+    async def passages(self, caller: Caller, question: str, most: int) -> list[Passage]:
+        """The passages that say most about a question, each of another document."""
+        found, _ = await self.hybrid(caller, question, most * 3, Filters())
+        bodies = await self._index.read(lambda tx: {one.path: tx.row(_BODY, path=one.path) for one in found})
+        sources = [
+            Source(one.path, one.title, body[0], one.score) for one in found if (body := bodies[one.path]) is not None
+        ]
+        return await asyncio.to_thread(passages, sources, question, most)
+
+    async def _alike(self, query: str, by_word: Mapping[int, float], filters: Filters) -> dict[int, float]:
+        """Similarities of the nearest documents, and of those that were found by word."""
+        if self._meanings.problem is not None:
+            return {}
+        try:
+            vector, matrix = await self._meanings.vector(query, None)
+        except EmbeddingUnavailable:
+            return {}
+        near, _ = matrix.nearest(vector, CANDIDATES, filters.weight_min, filters.created_after)
+        return matrix.similarities(vector, {*by_word, *(one.doc_id for one in near)})
+
+    async def _rows(self, doc_ids: Sequence[int]) -> dict[int, Row]:
+        def read(tx: Tx) -> dict[int, Row]:
+            found = ((doc_id, tx.row(_ROW, doc_id=doc_id)) for doc_id in doc_ids)
+            return {doc_id: Row(*row) for doc_id, row in found if row is not None}
+
+        return await self._index.read(read)
+
+    async def _record(self, caller: Caller, mode: str, total: int) -> None:
+        meta = {"search": mode, "matches": total, "by": caller.principal.name}
+        event = Draft("memory_read", "memory", f"A {mode} search found {total}.", meta, agent_id=caller.agent_id)
+        await self._db.write(lambda tx: self._bus.record(tx, caller, event))
+
+
+def _terms(texts: Sequence[str]) -> frozenset[str]:
+    return frozenset(term for text in texts for term in words.terms(text))
+
+
+def _semantic(row: Row, similarity: float, ordinal: int) -> SemanticMatch:
+    weights = jsontext.load(row.frontmatter).get("hebbian_weights")
+    shown = weights if isinstance(weights, dict) else {}
+    return SemanticMatch(
+        row.path, row.body[:PREVIEW], round(similarity, 6), "section" if ordinal else "document", shown
+    )
+
+
+def _ranked(
+    rows: Mapping[int, Row], by_word: Mapping[int, float], by_meaning: Mapping[int, float], wanted: frozenset[str]
+) -> list[HybridMatch]:
+    word, meaning = _shares(rows, by_word), _shares(rows, by_meaning)
+    share = SHARE if by_meaning else 0.0
+    scores = {doc_id: (1 - share) * word[doc_id] + share * meaning[doc_id] for doc_id in rows}
+    return [
+        HybridMatch(
+            rows[doc_id].path,
+            rows[doc_id].title,
+            excerpt(rows[doc_id].body, wanted),
+            round(scores[doc_id], 6),
+            round(word[doc_id], 6),
+            round(meaning[doc_id], 6),
+        )
+        for doc_id in sorted(rows, key=lambda one: (-scores[one], rows[one].path))
+    ]
+
+
+def _shares(rows: Mapping[int, Row], scores: Mapping[int, float]) -> dict[int, float]:
+    """Each score as its share of the range from the lowest (or nothing found) to the highest."""
+    known = [scores[doc_id] for doc_id in rows if doc_id in scores]
+    low = min(known, default=0.0) if len(known) == len(rows) else min([0.0, *known])
+    width = (max(known, default=0.0) - low) or 1.0
+    return {doc_id: (scores[doc_id] - low) / width if doc_id in scores else 0.0 for doc_id in rows}

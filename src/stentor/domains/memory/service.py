@@ -1,0 +1,294 @@
+"""The memory bus: writes that lose no edit, exact reads. Source: core contract, "Memory bus".
+
+A write is decided and recorded first, then the file is changed, then the index: an intent that a crash
+leaves open is carried out at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core import ids
+from stentor.core.clock import SECOND, Clock
+from stentor.core.db import Database, Tx
+from stentor.core.errors import Conflict, ServiceUnavailable
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.memory import documents, model, store
+from stentor.domains.memory.cache import Cache
+from stentor.domains.memory.documents import Document
+from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.model import Decision, WriteDraft
+from stentor.domains.memory.seen import Seen, Who
+from stentor.domains.memory.store import Intent
+from stentor.domains.notes import paths
+from stentor.domains.notes.model import NOTHING, Change, NoSuchNote, Note, NoteChanged, Vault, content_hash
+
+TRIES = 8
+log = logging.getLogger(__name__)
+
+TaskLink = Callable[[Tx, str, str], str]
+"""Tenant and task id to the event that a new one of this task hangs under. Raises NotFound."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, and the task that it is for."""
+
+    principal: Principal
+    agent_id: str | None = None
+    task_id: str | None = None
+
+    @property
+    def who(self) -> Who:
+        return self.principal.tenant, self.principal.name, self.agent_id
+
+
+class Written(msgspec.Struct, frozen=True):
+    """`etag` is the hash of the file's bytes, `content_hash` of the content alone; empty when it is gone.
+
+    `ready_at` is when the search by meaning will probably know it, in microseconds; None when it does already.
+    """
+
+    status: Literal["success", "conflict"]
+    write_id: str
+    at: int
+    content_hash: str
+    etag: str
+    merged: bool = False
+    conflict_copy: str | None = None
+    ready_at: int | None = None
+
+
+class Bus:
+    def __init__(
+        self, vault: Vault, db: Database, indexer: Indexer, runlog: RunLog, clock: Clock, link: TaskLink
+    ) -> None:
+        self._vault = vault
+        self._db = db
+        self._indexer = indexer
+        self._runlog = runlog
+        self._clock = clock
+        self._link = link
+        self._seen = Seen()
+        self._locks = [asyncio.Lock() for _ in range(256)]
+        self._settling: set[asyncio.Task[None]] = set()
+        self.cache = Cache()
+        self.ready_at: Callable[[], int | None] = lambda: None
+
+    async def read(self, caller: Caller, path: str) -> tuple[Document, str]:
+        """The document and the hash of its file's bytes. Raises NoSuchNote, InvalidPath."""
+        path = paths.clean(path)
+        note = await self._vault.read(path)
+        document = self.cache.document(path, note.content, note.hash)
+        if document is None:
+            raise NoSuchNote(f"{path!r} is no text.")
+        meta = {"path": path, "content_hash": document.content_hash, "by": caller.principal.name}
+        event = Draft("memory_read", "memory", f"{path} was read.", meta, agent_id=caller.agent_id)
+        await self._db.write(lambda tx: self._remember(tx, caller, note, event))
+        self._seen.put(caller.who, path, note.hash)
+        return document, note.hash
+
+    async def write(self, caller: Caller, draft: WriteDraft) -> Written:
+        """Carry out a write, update or deletion, or answer the conflict.
+
+        Raises NotFound, PreconditionFailed, Conflict when the note changes faster than it can be read.
+        """
+        draft = msgspec.structs.replace(draft, path=paths.clean(draft.path))
+        async with self._locks[hash(draft.path) % len(self._locks)]:
+            for _ in range(TRIES):
+                try:
+                    return await self._try(caller, draft)
+                except NoteChanged:
+                    continue
+        raise Conflict(f"{draft.path!r} changes faster than it can be read; try again.")
+
+    async def _try(self, caller: Caller, draft: WriteDraft) -> Written:
+        present = await self._present(draft.path)
+        seen = self._seen.of(caller.who, draft.path)
+        base = await self._base(draft, seen) if draft.resolution == "merge" else None
+        # In a thread, because comparing long texts takes its time.
+        decision = await asyncio.to_thread(model.decide, draft, present, frozenset(seen), base)
+        copy = None
+        if decision.loser is not None:
+            copy = _copy_path(draft.path, self._clock.now())
+            await self._carry_out(caller, copy, None, decision.loser, draft, "success")
+        status: Literal["success", "conflict"] = "conflict" if decision.conflict else "success"
+        write_id, at = await self._carry_out(caller, draft.path, present, decision.after, draft, status)
+        if status == "success" and decision.after is not None:
+            self._seen.put(caller.who, draft.path, content_hash(decision.after))
+        return self._answer(draft, decision, status, write_id, at, copy)
+
+    async def _carry_out(
+        self, caller: Caller, path: str, before: bytes | None, after: bytes | None, draft: WriteDraft, status: str
+    ) -> tuple[str, int]:
+        """Record it, change the file, bring it into the index; answers the write's id and time."""
+        write_id = ids.new_id()
+        intent = Intent(write_id, path, _hash(before), _hash(after), 0)
+        event = _event(caller, draft, intent, status)
+        changes = before != after
+        at = await self._db.write(lambda tx: self._intend(tx, caller, intent, before, after, event, changes=changes))
+        if changes:
+            await self._change(caller, intent, after, event)
+        return write_id, at
+
+    def _intend(
+        self, tx: Tx, caller: Caller, intent: Intent, before: bytes | None, after: bytes | None, event: Draft,
+        *, changes: bool,
+    ) -> int:  # fmt: skip
+        self.record(tx, caller, event)
+        if changes:
+            for content, origin in ((before, "vault"), (after, "bus")):
+                if content is not None:
+                    store.keep(tx, intent.path, content_hash(content), content, origin)
+            store.intend(tx, intent)
+        return tx.now
+
+    async def _change(self, caller: Caller, intent: Intent, after: bytes | None, event: Draft) -> None:
+        try:
+            change = await self._put(intent, after)
+        except Exception:
+            failed = {**event.metadata, "status": "failed"}
+            undone = Draft("memory_written", "memory", f"{intent.path} could not be written.", failed)
+            await self._db.write(lambda tx: self._give_up(tx, caller, intent, undone))
+            raise
+        await self._index(intent.path, change, after)
+        task = asyncio.create_task(self._settle(intent))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _put(self, intent: Intent, after: bytes | None) -> Change:
+        if after is None:
+            return await self._vault.delete(intent.path, intent.before_hash)
+        return await self._vault.write(intent.path, after, intent.before_hash)
+
+    async def _index(self, path: str, change: Change, after: bytes | None) -> None:
+        """Fails open: what the index misses now, its next comparison with the vault finds."""
+        try:
+            if change.stat is None or after is None:
+                await self._indexer.forget([path])
+            else:
+                await self._indexer.put([Note(change.stat, after)])
+        except Exception:
+            log.exception("%r is written, but not indexed yet", path)
+
+    async def _settle(self, intent: Intent) -> None:
+        try:
+            await self._db.write(lambda tx: _settled(tx, intent))
+        except Exception as error:  # noqa: BLE001 - an intent that stays open is settled at the next start
+            log.warning("the write %s stays open: %s", intent.write_id, error)
+
+    def _give_up(self, tx: Tx, caller: Caller, intent: Intent, event: Draft) -> None:
+        store.settle(tx, intent.write_id)
+        self.record(tx, caller, event)
+
+    async def recover(self) -> int:
+        """Carry out what an earlier process decided and did not finish; answers how many writes that were."""
+        found = await self._db.read(store.open_intents)
+        for intent in found:
+            try:
+                await self._finish(intent)
+            except ServiceUnavailable as error:
+                log.warning("the write of %r stays open: %s", intent.path, error.message)
+            else:
+                await self._settle(intent)
+        return len(found)
+
+    async def _finish(self, intent: Intent) -> None:
+        after = await self._db.read(lambda tx: store.version(tx, intent.path, intent.after_hash))
+        if after is None and intent.after_hash != NOTHING:
+            log.error("the write of %r is lost: its version is not in the database", intent.path)
+            return
+        try:
+            await self._put(intent, after)
+        except (NoteChanged, NoSuchNote):
+            log.info("%r was already written, or changed since", intent.path)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._settling)
+
+    async def versions(self, path: str) -> list[store.Version]:
+        path = paths.clean(path)
+        return await self._db.read(lambda tx: store.versions(tx, path))
+
+    async def _present(self, path: str) -> bytes | None:
+        try:
+            return (await self._vault.read(path)).content
+        except NoSuchNote:
+            return None
+
+    async def _base(self, draft: WriteDraft, seen: list[str]) -> bytes | None:
+        """The bytes of the state that the caller knew."""
+        hashes = [draft.base_hash] if draft.base_hash is not None else seen
+
+        def find(tx: Tx) -> bytes | None:
+            found = (store.version(tx, draft.path, one) for one in hashes if one)
+            return next((content for content in found if content is not None), None)
+
+        return await self._db.read(find)
+
+    def _remember(self, tx: Tx, caller: Caller, note: Note, event: Draft) -> None:
+        """What was read is the base of a merge to come."""
+        self.record(tx, caller, event)
+        if not store.has(tx, note.path, note.hash):
+            store.keep(tx, note.path, note.hash, note.content, "vault")
+
+    def record(self, tx: Tx, caller: Caller, event: Draft) -> None:
+        """An event of a use of the memory, under the task that it was for."""
+        tenant = caller.principal.tenant
+        parent = None if caller.task_id is None else self._link(tx, tenant, caller.task_id)
+        self._runlog.append(tx, tenant, [event], task_id=caller.task_id, parent=parent)
+
+    def _answer(
+        self, draft: WriteDraft, decision: Decision, status: Literal["success", "conflict"], write_id: str, at: int,
+        copy: str | None,
+    ) -> Written:  # fmt: skip
+        shown = _content_hash(draft, decision)
+        return Written(status, write_id, at, shown, _hash(decision.after), decision.merged, copy, self.ready_at())
+
+
+def _event(caller: Caller, draft: WriteDraft, intent: Intent, status: str) -> Draft:
+    meta: dict[str, Any] = {
+        "write_id": intent.write_id,
+        "path": intent.path,
+        "operation": draft.operation,
+        "status": status,
+        "before_hash": intent.before_hash,
+        "after_hash": intent.after_hash,
+        "by": caller.principal.name,
+    }
+    word = {"write": "written", "update": "updated", "delete": "deleted"}[draft.operation]
+    message = f"{intent.path} was {word}." if status == "success" else f"{intent.path} was left: a write conflict."
+    return Draft("memory_written", "memory", message, meta, agent_id=caller.agent_id)
+
+
+def _settled(tx: Tx, intent: Intent) -> None:
+    store.settle(tx, intent.write_id)
+    store.prune(tx, intent.path)
+
+
+def _content_hash(draft: WriteDraft, decision: Decision) -> str:
+    """Of the content as the caller sent it, where that is stored; a block at its head is read as frontmatter."""
+    if decision.after is None:
+        return ""
+    if draft.content is not None and not (decision.conflict or decision.merged):
+        return content_hash(draft.content.encode())
+    document = documents.parse(draft.path, decision.after)
+    return document.content_hash if document else ""
+
+
+def _hash(content: bytes | None) -> str:
+    return NOTHING if content is None else content_hash(content)
+
+
+def _copy_path(path: str, now: int) -> str:
+    """As people who use Obsidian know it."""
+    stem, dot, suffix = path.rpartition(".")
+    when = datetime.fromtimestamp(now / SECOND, UTC).strftime("%Y%m%d%H%M%S")
+    name = stem if dot else path
+    return f"{name} (Conflicted copy stentor {when}){dot}{suffix if dot else ''}"

@@ -1,0 +1,93 @@
+"""SQL of what must outlive the index: intents to write, and the versions that notes had."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from stentor.core.db import Sql, Tx
+
+KEPT_VERSIONS = 50
+"""Of one note; older ones go when a newer one comes."""
+
+_INTEND = Sql(
+    """insert into memory_intents (write_id, path, before_hash, after_hash, created_at)
+    values (:write_id, :path, :before_hash, :after_hash, :now)"""
+)
+_SETTLE = Sql("delete from memory_intents where write_id = :write_id")
+_OPEN = Sql("select write_id, path, before_hash, after_hash, created_at from memory_intents order by write_id")
+_KEEP = Sql(
+    """insert into memory_versions (path, content_hash, content, size, origin, created_at)
+    values (:path, :content_hash, :content, :size, :origin, :now)
+    on conflict (path, content_hash) do update set created_at = excluded.created_at"""
+)
+_HAS = Sql("select 1 from memory_versions where path = :path and content_hash = :content_hash")
+_VERSION = Sql("select content from memory_versions where path = :path and content_hash = :content_hash")
+_VERSIONS = Sql(
+    """select content_hash, size, origin, created_at from memory_versions where path = :path
+    order by created_at desc, content_hash limit :limit"""
+)
+_DROP = Sql("delete from memory_versions where path = :path and content_hash = :content_hash")
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """A decided write: the hash of the file before (empty for none) and after (empty for a deletion)."""
+
+    write_id: str
+    path: str
+    before_hash: str
+    after_hash: str
+    created_at: int
+
+
+class Version(msgspec.Struct, frozen=True):
+    content_hash: str
+    size: int
+    origin: str
+    created_at: int
+
+
+def intend(tx: Tx, intent: Intent) -> None:
+    tx.run(
+        _INTEND,
+        write_id=intent.write_id,
+        path=intent.path,
+        before_hash=intent.before_hash,
+        after_hash=intent.after_hash,
+        now=tx.now,
+    )
+
+
+def settle(tx: Tx, write_id: str) -> None:
+    """The intent was carried out, or given up."""
+    tx.run(_SETTLE, write_id=write_id)
+
+
+def open_intents(tx: Tx) -> list[Intent]:
+    return [Intent(*row) for row in tx.rows(_OPEN)]
+
+
+def keep(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:
+    """Remember the bytes of a version: the base of later merges, and what a person can go back to."""
+    packed = zlib.compress(content, 1)
+    tx.run(_KEEP, path=path, content_hash=content_hash, content=packed, size=len(content), origin=origin, now=tx.now)
+
+
+def has(tx: Tx, path: str, content_hash: str) -> bool:
+    return tx.row(_HAS, path=path, content_hash=content_hash) is not None
+
+
+def version(tx: Tx, path: str, content_hash: str) -> bytes | None:
+    row = tx.row(_VERSION, path=path, content_hash=content_hash)
+    return zlib.decompress(row[0]) if row else None
+
+
+def versions(tx: Tx, path: str, limit: int = KEPT_VERSIONS) -> list[Version]:
+    """Newest first."""
+    return [Version(*row) for row in tx.rows(_VERSIONS, path=path, limit=limit)]
+
+
+def prune(tx: Tx, path: str) -> None:
+    for old in versions(tx, path, 10_000)[KEPT_VERSIONS:]:
+        tx.run(_DROP, path=path, content_hash=old.content_hash)

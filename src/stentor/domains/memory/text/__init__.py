@@ -1,0 +1,1 @@
+"""Text as the search sees it: words, excerpts, chunks. Pure."""

@@ -1,0 +1,80 @@
+"""Words of a text as search terms: folded, without accents, stemmed; of Chinese, Japanese and Korean each sign."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+import snowballstemmer
+
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+_RUN = re.compile(r"[^\W_]+")
+_PIECE = re.compile(f"[{_CJK}]|[^{_CJK}]+")
+_stemmer = snowballstemmer.stemmer("english")
+
+
+def terms(text: str) -> list[str]:
+    """The terms of a text, in its order."""
+    found: list[str] = []
+    for word in _RUN.findall(text):
+        if word.isascii():
+            found.append(term(word))
+        else:
+            found.extend(term(piece) for piece in _PIECE.findall(word))
+    return found
+
+
+def joined(text: str) -> str:
+    """The same as a text that the index splits at its blanks."""
+    return " ".join(terms(text))
+
+
+@lru_cache(maxsize=1 << 17)
+def term(word: str) -> str:
+    """One word: `Deployment`, `deploying` and `deploys` are `deploy`; `Größe` is `grosse`."""
+    word = word.casefold()
+    if not word.isascii():
+        word = "".join(c for c in unicodedata.normalize("NFKD", word) if not unicodedata.combining(c))
+    return str(_stemmer.stemWord(word)) if word.isascii() and word.isalpha() else word
+
+
+def places(text: str, wanted: frozenset[str]) -> list[tuple[int, int]]:
+    """Where words of the text stand whose term is wanted: begin and end, the first few of each part of the text."""
+    heads = sorted({_head(one) for one in wanted})
+    if not heads:
+        return []
+    found = re.compile("|".join(heads), re.IGNORECASE)
+    plain = fold(text)
+    hits: list[tuple[int, int]] = []
+    for match in found.finditer(plain):
+        run = _RUN.match(plain, match.start())
+        end = run.end() if run and plain[match.start()].isascii() else match.end()
+        if term(text[match.start() : end]) in wanted:
+            hits.append((match.start(), end))
+            if len(hits) == MOST_PLACES:
+                break
+    return hits
+
+
+MOST_PLACES = 64
+
+
+def _head(one: str) -> str:
+    """A pattern for the begin of a word; a stem's last letter may differ from the word's."""
+    if len(one) == 1 and not one.isascii():
+        return re.escape(one)
+    return r"(?<![^\W_])" + re.escape(one[: max(1, len(one) - 1)])
+
+
+def fold(text: str) -> str:
+    """Lower case without accents, a sign for a sign, so that places stay places."""
+    return text.lower() if text.isascii() else "".join(map(_folded, text))
+
+
+@lru_cache(maxsize=1 << 14)
+def _folded(sign: str) -> str:
+    if sign.isascii():
+        return sign.lower()
+    plain = "".join(c for c in unicodedata.normalize("NFKD", sign.casefold()) if not unicodedata.combining(c))
+    return plain if len(plain) == 1 else sign

@@ -1,0 +1,83 @@
+"""Follows a vault's folder: by events of the system, and by comparing all now and then, since events get lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+import watchfiles
+
+from stentor.core.errors import ServiceUnavailable
+from stentor.domains.memory.indexer import Indexer
+from stentor.domains.notes.paths import hidden
+
+AGAIN_SECONDS = 1.0
+log = logging.getLogger(__name__)
+
+
+class Watcher:
+    """`poll` is for file systems of a network, which send no events. `every` are seconds between full comparisons."""
+
+    def __init__(self, root: Path, indexer: Indexer, *, every: float, poll: bool = False) -> None:
+        self._root = root.absolute()
+        self._indexer = indexer
+        self._every = every
+        self._poll = poll
+        self._told = False
+
+    async def run(self) -> None:
+        """For ever; a folder that is gone is waited for."""
+        await asyncio.gather(self._follow(), self._compare())
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                events = watchfiles.awatch(
+                    self._root, watch_filter=None, step=10, debounce=100, force_polling=self._poll or None
+                )
+                async for changes in events:
+                    await self._look(path for _, path in changes)
+            except (OSError, RuntimeError, ServiceUnavailable) as error:
+                self._tell(error)
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _look(self, names: Iterable[str]) -> None:
+        """A folder that came or went may send one event for all that is in it."""
+        found = {path for name in names if (path := self._path(Path(name)))}
+        await self._indexer.look(path for path in found if not (self._root / path).is_dir())
+        for path in sorted(found):
+            if not (self._root / path).is_file():
+                await self._indexer.look_below(path)
+
+    def _path(self, file: Path) -> str | None:
+        """The vault's path of a file, None for what is not the vault's."""
+        try:
+            parts = file.relative_to(self._root).parts
+        except ValueError:
+            return None
+        if not parts or any(hidden(part) for part in parts):
+            return None
+        return unicodedata.normalize("NFC", "/".join(parts))
+
+    async def _compare(self) -> None:
+        while True:
+            try:
+                if found := await self._indexer.reconcile():
+                    log.info("%d notes were not as indexed", found)
+                self._told = False
+            except (OSError, ServiceUnavailable) as error:
+                self._tell(error)
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            except Exception:
+                # Fails open: a comparison that breaks must not end all later ones.
+                log.exception("the vault could not be compared with the index")
+            await asyncio.sleep(self._every)
+
+    def _tell(self, error: Exception) -> None:
+        if not self._told:
+            log.error("the vault cannot be followed: %s", error)
+            self._told = True

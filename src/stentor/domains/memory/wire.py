@@ -1,0 +1,211 @@
+"""What the routes of the memory bus take and answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from stentor.core.clock import from_datetime
+from stentor.domains.memory.index.keyword import FIELDS
+from stentor.domains.memory.model import WriteDraft
+from stentor.domains.memory.search import Filters
+from stentor.web.routes import Wire, example
+from stentor.web.wire import Answer, Name, Time, Timestamp, UuidText
+
+Term = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+
+
+class DocumentIn(Wire):
+    path: Annotated[str, StringConstraints(max_length=4096)]
+    content: str | None = None
+    frontmatter: dict[str, Any] | None = None
+
+
+class WriteMetadata(Wire):
+    source_agent: UuidText | None = None
+    priority: Literal["high", "normal", "low"] = "normal"
+    conflict_resolution: Literal["last_write_wins", "abort", "merge"] = "last_write_wins"
+    base_hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
+
+
+class WriteIn(Wire):
+    model_config = example(
+        operation="write",
+        vault="default",
+        document={
+            "path": "Projects/stentor.md",
+            "content": "# Stentor\n\nRoutes tasks to agents.\n",
+            "frontmatter": {"tags": ["project"], "created_at": "2026-11-20T21:45:00Z"},
+        },
+        metadata={"priority": "normal", "conflict_resolution": "abort"},
+    )
+
+    operation: Literal["write", "update", "delete"]
+    vault: Name = "default"
+    document: DocumentIn
+    metadata: WriteMetadata = WriteMetadata()
+
+    def draft(self, if_match: str | None) -> WriteDraft:
+        meta, document = self.metadata, self.document
+        return WriteDraft(
+            self.operation,
+            document.path,
+            document.content,
+            document.frontmatter,
+            meta.source_agent,
+            meta.priority,
+            meta.conflict_resolution,
+            meta.base_hash,
+            None if if_match is None else if_match.strip().removeprefix("W/").strip('"'),
+        )
+
+
+class WrittenOut(Answer):
+    status: Literal["success", "conflict"]
+    write_id: str
+    timestamp: Timestamp
+    latency_ms: float
+    content_hash: str
+    sync_pending: bool
+    estimated_sync_completion: Timestamp
+    merged: bool
+    conflict_copy: str | None
+
+
+class DocumentOut(Answer):
+    path: str
+    content: str
+    frontmatter: dict[str, Any]
+    frontmatter_problem: str | None = None
+
+
+class ReadOut(Answer):
+    status: Literal["success", "not_found"]
+    document: DocumentOut | None
+    latency_ms: float
+
+
+class KeywordIn(Wire):
+    model_config = example(terms=["deployment"], fields=["title", "content"], match_mode="any", limit=20)
+
+    terms: Annotated[list[Term], Field(min_length=1, max_length=64)]
+    fields: Annotated[list[Literal["title", "tags", "content"]], Field(min_length=1)] = list(FIELDS)
+    match_mode: Literal["all", "any"] = "any"
+    limit: Annotated[int, Field(ge=1, le=1000)] = 20
+
+
+class KeywordMatch(Answer):
+    path: str
+    title: str
+    excerpt: str
+    relevance_score: float
+
+
+class KeywordOut(Answer):
+    matches: list[KeywordMatch]
+    total_matches: int
+    search_latency_ms: float
+
+
+class FiltersIn(Wire):
+    hebbian_weight_min: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    created_after: Time | None = None
+
+    def filters(self) -> Filters:
+        after = None if self.created_after is None else from_datetime(self.created_after)
+        return Filters(self.hebbian_weight_min, after)
+
+
+class SemanticIn(Wire):
+    model_config = example(
+        query="how tasks find their agent", top_k=5, filters={"created_after": "2026-01-01T00:00:00Z"}
+    )
+
+    query: Annotated[str, StringConstraints(max_length=10_000)] = ""
+    embedding: (
+        Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1, max_length=8192)] | None
+    ) = None
+    top_k: Annotated[int, Field(ge=1, le=1000)] = 10
+    filters: FiltersIn = FiltersIn()
+
+
+class SemanticMatchOut(Answer):
+    path: str
+    content_preview: str
+    similarity_score: float
+    source_level: Literal["document", "section"]
+    hebbian_weights: dict[str, Any]
+
+
+class SemanticOut(Answer):
+    matches: list[SemanticMatchOut]
+    total_matches: int
+    search_latency_ms: float
+
+
+class HybridIn(Wire):
+    model_config = example(query="how tasks find their agent", limit=5)
+
+    query: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
+    limit: Annotated[int, Field(ge=1, le=200)] = 20
+    filters: FiltersIn = FiltersIn()
+
+
+class HybridMatchOut(Answer):
+    path: str
+    title: str
+    excerpt: str
+    score: float
+    keyword_score: float
+    similarity_score: float
+
+
+class HybridOut(Answer):
+    matches: list[HybridMatchOut]
+    total_matches: int
+    search_latency_ms: float
+
+
+class StepIn(Wire):
+    model_config = example(after="", limit=500)
+
+    after: Annotated[str, StringConstraints(max_length=4096)] = ""
+    limit: Annotated[int, Field(ge=1, le=5000)] = 500
+
+
+class StepOut(Answer):
+    """`next` is what the next call gives as `after`; null at the end."""
+
+    done: int
+    total: int
+    next: str | None
+
+
+class DifferenceOut(Answer):
+    path: str
+    problem: Literal["missing", "stale", "gone"]
+
+
+class VerifyOut(StepOut):
+    differences: list[DifferenceOut]
+
+
+class PartOut(Answer):
+    status: Literal["healthy", "degraded", "unhealthy"]
+    latency_ms: float
+    sync_lag_ms: float
+    detail: str
+
+
+class StatsOut(Answer):
+    total_documents: int | None
+    total_size_mb: float | None
+    cache_hit_ratio: float | None
+    last_sync: Timestamp | None
+
+
+class HealthOut(Answer):
+    status: Literal["healthy", "degraded", "unhealthy"]
+    components: dict[str, PartOut]
+    stats: StatsOut

@@ -1,0 +1,44 @@
+"""The figures of retrieval are right, and the bench runs on a small set in both forms of judgements."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bench.retrieval import measure, ndcg, read_judgements, recall
+
+DOCUMENTS = [
+    {"_id": "d1", "title": "Cats", "text": "The kitten sat on the rug and purred."},
+    {"_id": "d2", "title": "Deployment", "text": "The server is rolled out to the customers every Friday."},
+    {"_id": "d3", "title": "", "text": "Boil the carrots with salt and a little thyme."},
+]
+QUERIES = [
+    {"_id": "q1", "text": "young cat"},
+    {"_id": "q2", "text": "cooking vegetables"},
+    {"_id": "q3", "text": "unjudged"},
+]
+
+
+def test_the_figures_are_those_of_the_definitions() -> None:
+    grades = {"a": 2, "b": 1}
+    assert ndcg(["a", "b"], grades) == 1.0
+    assert ndcg(["b", "a"], grades) == pytest.approx((1 + 2 / 1.58496) / (2 + 1 / 1.58496), abs=1e-4)
+    assert ndcg(["x", "y"], grades) == 0.0
+    assert ndcg([*"0123456789", "a"], grades) == 0.0
+    assert recall(["x", "a"], grades) == 0.5
+    assert recall([], grades) == 0.0
+
+
+async def test_a_small_set_is_measured_in_both_forms_of_judgements(tmp_path: Path, model_cache: Path) -> None:
+    assert model_cache.is_dir()  # the model is there
+    corpus, queries = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl"
+    corpus.write_text("\n".join(map(json.dumps, DOCUMENTS)))
+    queries.write_text("\n".join(map(json.dumps, QUERIES)))
+    beir, trec = tmp_path / "beir.tsv", tmp_path / "trec.qrels"
+    beir.write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\nq2\td3\t2\n")
+    trec.write_text("q1 0 d1 1\nq1 0 d2 0\nq2 0 d3 2\n")
+    assert read_judgements(beir) == read_judgements(trec) == {"q1": {"d1": 1}, "q2": {"d3": 2}}
+    figures = await measure(corpus, queries, beir)
+    assert figures["semantic"] == figures["hybrid"] == {"ndcg": 1.0, "recall": 1.0, "queries": 2}
+    assert figures["keyword"]["ndcg"] == 0.5

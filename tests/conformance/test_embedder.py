@@ -1,0 +1,189 @@
+"""What everything that makes vectors must do: the model on this machine, and a service asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from stentor.domains.memory.embedding.local import LocalEmbedder
+from stentor.domains.memory.embedding.model import Embedder, EmbeddingUnavailable
+from stentor.domains.memory.embedding.remote import RemoteEmbedder
+from tests.requirements import requirement
+
+
+class Service(BaseHTTPRequestHandler):
+    """Speaks OpenAI's embeddings API: a text is the mean of its words, a word a vector of its own."""
+
+    answers: ClassVar[list[Any]] = []
+    """Statuses or bodies to answer first, instead of the right thing."""
+    asked: ClassVar[list[dict[str, Any]]] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append({"key": self.headers.get("Authorization"), "path": self.path, **body})
+        planned = self.answers.pop(0) if self.answers else None
+        rows = [{"index": i, "embedding": word_mean(text).tolist()} for i, text in enumerate(body["input"])]
+        answer = planned if planned is not None and not isinstance(planned, int) else {"data": rows[::-1]}
+        self.send_response(planned if isinstance(planned, int) else 200)
+        self.send_header("Retry-After", "0")
+        self.end_headers()
+        self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def word_mean(text: str) -> Any:
+    seeds = [int(hashlib.sha256(word.encode()).hexdigest()[:8], 16) for word in text.lower().split() or [""]]
+    return np.mean([np.random.default_rng(seed).normal(size=64) for seed in seeds], axis=0)
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    Thread(target=server.serve_forever, daemon=True).start()
+    Service.answers, Service.asked = [], []
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(params=["local", "remote"])
+async def embedder(request: pytest.FixtureRequest, service: str, model_cache: Path) -> AsyncIterator[Embedder]:
+    made: Embedder = LocalEmbedder(model_cache) if request.param == "local" else RemoteEmbedder(service, "m", "key-1")
+    await made.load()
+    yield made
+    await made.close()
+
+
+TEXTS = ["alpha beta gamma", "", "ä 日本語 😀 \u2028", "word " * 3000, "alpha beta delta", "x"]
+
+
+async def test_every_text_has_a_row_of_length_one_in_its_order(embedder: Embedder) -> None:
+    vectors = await embedder.embed(TEXTS)
+    assert vectors.shape == (len(TEXTS), embedder.dimensions)
+    assert vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    alone = [(await embedder.embed([text], urgent=True))[0] for text in TEXTS]
+    assert all(float(one @ row) > 0.9999 for one, row in zip(alone, vectors, strict=True))
+
+
+async def test_many_texts_come_in_batches_and_in_order(embedder: Embedder) -> None:
+    texts = [f"subject number {i} {'more ' * (i % 7)}" for i in range(150)]
+    vectors = await embedder.embed(texts)
+    for i in (0, 63, 64, 149):
+        nearest = int(np.argmax(vectors @ (await embedder.embed([texts[i]]))[0]))
+        assert nearest == i
+
+
+async def test_like_texts_are_nearer_than_unlike_ones(embedder: Embedder) -> None:
+    one, like, unlike = await embedder.embed(["green apples grow here", "green apples grow there", "fast cars race"])
+    assert one @ like > one @ unlike + 0.2
+
+
+async def test_tokens_are_counted_and_grow_with_the_text(embedder: Embedder) -> None:
+    counts = [embedder.count(text) for text in ("", "word", "word " * 100, "日本語日本語")]
+    assert counts[0] == 0
+    assert counts[1] >= 1
+    assert counts[2] >= 90
+    assert counts[3] >= 6
+    assert embedder.max_tokens >= 128
+
+
+async def test_calls_at_the_same_time_do_not_disturb_each_other(embedder: Embedder) -> None:
+    texts = [f"topic {i}" for i in range(12)]
+    expected = await embedder.embed(texts)
+    found = await asyncio.gather(*(embedder.embed([text], urgent=i % 2 == 0) for i, text in enumerate(texts)))
+    assert all(float(one[0] @ row) > 0.9999 for one, row in zip(found, expected, strict=True))
+
+
+async def test_the_local_model_knows_meanings(model_cache: Path) -> None:
+    local = LocalEmbedder(model_cache)
+    texts = ["How do I deploy the service?", "Putting the server into production", "The kitten sat on the rug"]
+    question, like, unlike = await local.embed(texts)
+    assert question @ like > 0.4
+    assert question @ unlike < 0.2
+    assert local.identity.startswith("all-MiniLM-L6-v2/53aa51172d14/")
+    await local.close()
+
+
+async def test_eight_bits_are_nearly_as_good_as_thirty_two(model_cache: Path) -> None:
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    from stentor.domains.memory.embedding import files, graph, weights
+
+    found = files.find(None)
+    model = graph.build(weights.read(found.weights), found.heads)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    tokenizer = Tokenizer.from_file(str(found.tokenizer))
+    local = LocalEmbedder(model_cache)
+    for text in ("A short one.", "Agents do tasks, and each is routed to the best agent. " * 12):
+        tokenizer.no_padding()
+        ids = np.array([tokenizer.encode(text).ids[:256]])
+        exact = session.run(["vectors"], {"ids": ids, "mask": np.ones_like(ids)})[0][0]
+        assert float(exact @ (await local.embed([text]))[0]) > 0.98
+    await local.close()
+
+
+async def test_a_damaged_graph_is_made_again(model_cache: Path, tmp_path: Path) -> None:
+    for file in model_cache.iterdir():
+        (tmp_path / file.name).write_bytes(b"garbage")
+    local = LocalEmbedder(tmp_path)
+    assert (await local.embed(["x"])).shape == (1, 384)
+    await local.close()
+
+
+@requirement("memory.without-model-degraded")
+@pytest.mark.parametrize("missing", ["folder", "weights", "garbage"])
+async def test_a_model_that_is_not_there_says_what_to_do(tmp_path: Path, missing: str) -> None:
+    folder = tmp_path / "model"
+    if missing != "folder":
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text("{}")
+    if missing == "garbage":
+        (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}" + b"x" * 100)
+    local = LocalEmbedder(tmp_path / "cache", folder)
+    with pytest.raises(EmbeddingUnavailable, match=r"SERVICE_EMBEDDING_MODEL|cannot be prepared"):
+        await local.embed(["x"])
+    await local.close()
+
+
+async def test_the_service_is_asked_with_key_model_and_batches(service: str) -> None:
+    remote = RemoteEmbedder(service + "/", "some-model", "key-1")
+    await remote.embed([f"t{i}" for i in range(65)])
+    assert [len(call["input"]) for call in Service.asked] == [1, 64, 1]
+    assert {(call["key"], call["model"], call["path"]) for call in Service.asked} == {
+        ("Bearer key-1", "some-model", "/v1/embeddings")
+    }
+    await remote.close()
+
+
+async def test_a_busy_service_is_asked_again_and_a_refusal_is_told_without_the_key(service: str) -> None:
+    remote = RemoteEmbedder(service, "m", "key-1")
+    Service.answers[:] = [429, 503]
+    assert (await remote.embed(["x"])).shape == (1, 64)
+    short: Any = {"data": [{"index": 0, "embedding": [1.0]}]}
+    planned: list[Any] = [401, 400, [503] * 3, b"garbage", {"data": []}, {"data": [{"index": 0}]}, [1], short]
+    for wrong in planned:
+        Service.answers[:] = wrong if isinstance(wrong, list) and wrong[0] == 503 else [wrong]
+        with pytest.raises(EmbeddingUnavailable) as error:
+            await remote.embed(["x"])
+        assert "key-1" not in error.value.message
+    await remote.close()
+
+
+async def test_a_service_that_is_down_is_unavailable() -> None:
+    remote = RemoteEmbedder("http://127.0.0.1:1/v1", "m")
+    with pytest.raises(EmbeddingUnavailable, match="cannot be asked"):
+        await remote.load()
+    await remote.close()

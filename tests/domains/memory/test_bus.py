@@ -1,0 +1,314 @@
+"""Writing, reading and deleting documents through the memory bus. On both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import pytest
+
+from tests.domains.memory.conftest import AGENTS, Notes
+from tests.requirements import requirement
+
+
+@requirement("memory.write-answers", "memory.read-exact", "memory.frontmatter-fields")
+async def test_a_document_comes_back_as_it_was_written(notes: Notes) -> None:
+    frontmatter = {
+        "hebbian_weights": {AGENTS[0]: 1.5, AGENTS[1]: 0.25},
+        "tags": ["a", "b c"],
+        "created_at": "2026-11-20T21:45:00Z",
+        "own": {"nested": [1, None, True]},
+    }
+    content = "# Hi\n\nä 日本語 😀\r\nno line end"
+    answer = await notes.write("Projects/x.md", content, frontmatter=frontmatter)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert (body["status"], body["sync_pending"]) == ("success", False)
+    assert body["estimated_sync_completion"] == body["timestamp"]
+    assert body["content_hash"] == hashlib.sha256(content.encode()).hexdigest()
+    assert body["latency_ms"] > 0
+    assert len(body["write_id"]) == 36
+    assert body["timestamp"].endswith("Z")
+    read = await notes.read("Projects/x.md")
+    assert read.json()["status"] == "success"
+    assert read.json()["document"] == {"path": "Projects/x.md", "content": content, "frontmatter": frontmatter}
+    assert read.headers["ETag"] == answer.headers["ETag"]
+    assert (notes.root / "Projects" / "x.md").read_bytes().endswith(content.encode())
+
+
+async def test_a_block_at_the_head_of_the_content_is_frontmatter(notes: Notes) -> None:
+    content = "---\ntags: [x]\n---\nbody\n"
+    answer = await notes.write("a.md", content)
+    assert answer.json()["content_hash"] == hashlib.sha256(content.encode()).hexdigest()
+    document = (await notes.read("a.md")).json()["document"]
+    assert (document["content"], document["frontmatter"]) == ("body\n", {"tags": ["x"]})
+    assert (notes.root / "a.md").read_text() == content
+
+
+async def test_frontmatter_that_could_not_be_read_again_is_400_and_not_written(notes: Notes) -> None:
+    deep: Any = 1
+    for _ in range(25):
+        deep = [deep]
+    for frontmatter in ({"a": deep}, {"a": "x" * 70_000}):
+        assert (await notes.write("a.md", "x", frontmatter=frontmatter)).status_code == 400
+    assert list(notes.root.iterdir()) == []
+
+
+@requirement("memory.read-exact")
+async def test_what_is_not_there_is_not_found_with_200(notes: Notes) -> None:
+    answer = await notes.read("none.md")
+    assert answer.status_code == 200
+    assert answer.json() | {"latency_ms": 0} == {"status": "not_found", "document": None, "latency_ms": 0}
+
+
+async def test_an_update_changes_what_it_names_and_leaves_every_other_byte(notes: Notes) -> None:
+    notes.root.joinpath("a.md").write_bytes(
+        b"\xef\xbb\xbf---\r\nkeep: 0123  # mine\r\non: push\r\ntags: [x]\r\n---\r\nbody\r\n"
+    )
+    assert (await notes.write("a.md", None, "update", frontmatter={"tags": ["x", "z"]})).status_code == 200
+    expected = b"\xef\xbb\xbf---\r\nkeep: 0123  # mine\r\non: push\r\ntags:\r\n  - x\r\n  - z\r\n---\r\n"
+    assert notes.root.joinpath("a.md").read_bytes() == expected + b"body\r\n"
+    assert (await notes.write("a.md", "new", "update")).status_code == 200
+    assert notes.root.joinpath("a.md").read_bytes() == expected + b"new"
+
+
+async def test_a_write_replaces_the_frontmatter_that_it_gives_and_leaves_it_when_it_gives_none(notes: Notes) -> None:
+    await notes.write("a.md", "one", frontmatter={"a": 1, "b": 2})
+    await notes.write("a.md", "two")
+    assert (await notes.read("a.md")).json()["document"]["frontmatter"] == {"a": 1, "b": 2}
+    await notes.write("a.md", "two", frontmatter={"b": 3})
+    assert (await notes.read("a.md")).json()["document"]["frontmatter"] == {"b": 3}
+
+
+async def test_an_update_or_deletion_of_nothing_is_404_and_makes_nothing(notes: Notes) -> None:
+    for operation in ("update", "delete"):
+        assert (await notes.write("none.md", "x", operation)).status_code == 404
+    assert list(notes.root.iterdir()) == []
+
+
+async def test_a_deleted_document_is_gone_and_lies_in_the_trash(notes: Notes) -> None:
+    await notes.write("a.md", "one")
+    answer = await notes.write("a.md", None, "delete")
+    assert (answer.status_code, answer.json()["content_hash"]) == (200, "")
+    assert (await notes.read("a.md")).json()["status"] == "not_found"
+    assert (notes.root / ".trash" / "a.md").read_text() == "one"
+    assert await notes.found("one") == []
+
+
+@requirement("memory.etag-if-match")
+async def test_if_match_holds_or_nothing_happens(notes: Notes) -> None:
+    first = await notes.write("a.md", "one")
+    etag = first.headers["ETag"]
+    assert (await notes.write("a.md", "two", headers={"If-Match": etag})).status_code == 200
+    for stale in (etag, '"x"', "W/" + etag):
+        for operation in ("write", "update", "delete"):
+            answer = await notes.write("a.md", "three", operation, headers={"If-Match": stale})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (412, "PRECONDITION_FAILED")
+    assert await notes.content("a.md") == "two"
+    assert (await notes.write("a.md", "four", headers={"If-Match": "*"})).status_code == 200
+    assert (await notes.write("new.md", "x", headers={"If-Match": "*"})).status_code == 412
+
+
+@requirement("memory.conflict-abort")
+async def test_abort_answers_the_conflict_and_changes_nothing(notes: Notes) -> None:
+    await notes.write("a.md", "one", source_agent=AGENTS[0])
+    answer = await notes.write("a.md", "two", source_agent=AGENTS[1], conflict_resolution="abort")
+    assert (answer.status_code, answer.json()["status"]) == (200, "conflict")
+    assert answer.json()["content_hash"] == hashlib.sha256(b"one").hexdigest()
+    assert (notes.root / "a.md").read_text() == "one"
+    again = await notes.write("a.md", "three", source_agent=AGENTS[0], conflict_resolution="abort")
+    assert again.json()["status"] == "success"
+
+
+async def test_who_has_read_the_present_state_is_in_no_conflict(notes: Notes) -> None:
+    (notes.root / "a.md").write_text("by a person")
+    first = await notes.write("a.md", "blind", source_agent=AGENTS[0], conflict_resolution="abort")
+    assert first.json()["status"] == "conflict"
+    await notes.read("a.md")
+    second = await notes.write("a.md", "seen", source_agent=AGENTS[0], conflict_resolution="abort")
+    assert second.json()["status"] == "success"
+    known = hashlib.sha256(b"seen").hexdigest()
+    other = await notes.write("a.md", "told", source_agent=AGENTS[1], conflict_resolution="abort", base_hash=known)
+    assert other.json()["status"] == "success"
+
+
+@requirement("memory.conflict-merge-or-last-write")
+async def test_merge_keeps_both_changes(notes: Notes) -> None:
+    base = "one\ntwo\nthree\nfour\nfive\n"
+    await notes.write("a.md", base, frontmatter={"tags": ["a"]}, source_agent=AGENTS[0])
+    text = (notes.root / "a.md").read_text()
+    (notes.root / "a.md").write_text(text.replace("five", "FIVE").replace("- a", "- a\n  - human"))
+    answer = await notes.write(
+        "a.md",
+        base.replace("one", "ONE"),
+        frontmatter={"tags": ["a", "agent"]},
+        source_agent=AGENTS[0],
+        conflict_resolution="merge",
+    )
+    assert (answer.json()["status"], answer.json()["merged"]) == ("success", True)
+    read = (await notes.read("a.md")).json()["document"]
+    assert read["content"] == "ONE\ntwo\nthree\nfour\nFIVE\n"
+    assert read["frontmatter"] == {"tags": ["a", "human", "agent"]}
+
+
+@requirement("memory.conflict-merge-or-last-write")
+async def test_where_a_merge_fails_both_versions_are_there(notes: Notes) -> None:
+    await notes.write("Notes/a.md", "one\n", source_agent=AGENTS[0])
+    (notes.root / "Notes" / "a.md").write_text("human\n")
+    answer = await notes.write("Notes/a.md", "agent\n", source_agent=AGENTS[0], conflict_resolution="merge")
+    assert answer.json()["status"] == "conflict"
+    copy = answer.json()["conflict_copy"]
+    assert copy.startswith("Notes/a (Conflicted copy ")
+    assert (notes.root / "Notes" / "a.md").read_text() == "human\n"
+    assert (notes.root / copy).read_text() == "agent\n"
+    assert await notes.found("agent") == [copy]
+
+
+@requirement("memory.conflict-merge-or-last-write")
+async def test_last_write_wins_and_the_loser_is_kept_in_the_history(notes: Notes) -> None:
+    memory = notes.world.kernel.memory
+    assert memory is not None
+    await notes.write("a.md", "one", source_agent=AGENTS[0])
+    (notes.root / "a.md").write_text("human")
+    answer = await notes.write("a.md", "two", source_agent=AGENTS[1])
+    assert answer.json()["status"] == "success"
+    kept = {version.content_hash: version.origin for version in await memory.bus.versions("a.md")}
+    hashes = {text: hashlib.sha256(text.encode()).hexdigest() for text in ("one", "human", "two")}
+    assert kept == {hashes["one"]: "bus", hashes["human"]: "vault", hashes["two"]: "bus"}
+
+
+async def test_of_32_clients_that_append_no_line_is_lost(notes: Notes) -> None:
+    await notes.write("log.md", "start\n\n")
+
+    async def append(i: int) -> None:
+        while True:
+            read = await notes.read("log.md")
+            content = read.json()["document"]["content"] + f"line {i}\n"
+            answer = await notes.write("log.md", content, "update", headers={"If-Match": read.headers["ETag"]})
+            if answer.status_code == 200:
+                return
+            assert answer.status_code == 412
+
+    await asyncio.gather(*(append(i) for i in range(32)))
+    content = await notes.content("log.md")
+    assert content is not None
+    assert sorted(content.split("\n\n")[1].splitlines()) == sorted(f"line {i}" for i in range(32))
+
+
+@requirement("memory.paths-stay-in-vault")
+@pytest.mark.parametrize(
+    "path",
+    ["../x.md", "/etc/passwd", "a/../../x.md", "a\\b.md", "a\0.md", "a\n.md", ".obsidian/x.md", "CON.md", "", "a//b"],
+)
+async def test_a_path_out_of_the_vault_is_400(notes: Notes, path: str) -> None:
+    for operation in ("write", "update", "delete"):
+        answer = await notes.write(path, "x", operation)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert (await notes.read(path)).status_code == 400
+    assert list(notes.root.iterdir()) == []
+
+
+@requirement("memory.paths-stay-in-vault")
+async def test_a_link_out_of_the_vault_leads_nowhere(notes: Notes) -> None:
+    outside = notes.root.parent / "outside"
+    outside.mkdir()
+    (notes.root / "link").symlink_to(outside)
+    assert (await notes.write("link/x.md", "x")).status_code == 404
+    assert list(outside.iterdir()) == []
+
+
+BAD: list[dict[str, Any]] = [
+    {"operation": "append", "document": {"path": "a.md", "content": ""}},
+    {"operation": "write", "document": {"path": "a.md"}},
+    {"operation": "write", "document": {"path": "a.md", "content": 5}},
+    {"operation": "write", "document": {"path": "a.md", "content": "x", "frontmatter": []}},
+    {"operation": "write", "document": {"path": "a.md", "content": "x", "more": 1}},
+    {"operation": "write", "document": {"content": "x"}},
+    {"operation": "write"},
+    {"document": {"path": "a.md", "content": "x"}},
+    {"operation": "write", "document": {"path": "a.md", "content": "x"}, "metadata": {"priority": "urgent"}},
+    {"operation": "write", "document": {"path": "a.md", "content": "x"}, "metadata": {"conflict_resolution": "mine"}},
+    {"operation": "write", "document": {"path": "a.md", "content": "x"}, "metadata": {"source_agent": "me"}},
+]
+
+
+@requirement("memory.write-values")
+@pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
+async def test_other_values_are_400_and_write_nothing(notes: Notes, body: dict[str, Any]) -> None:
+    answer = await notes.post("write", **body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert list(notes.root.iterdir()) == []
+
+
+async def test_frontmatter_that_cannot_be_read_is_told_and_never_rewritten(notes: Notes) -> None:
+    raw = "---\na: &x [1]\nb: *x\n---\nbody word\n"
+    (notes.root / "bad.md").write_text(raw)
+    await notes.until_found("word", ["bad.md"])
+    read = (await notes.read("bad.md")).json()["document"]
+    assert (read["content"], read["frontmatter"]) == ("body word\n", {})
+    assert "anchors" in read["frontmatter_problem"]
+    assert (await notes.write("bad.md", None, "update", frontmatter={"c": 1})).status_code == 400
+    assert (await notes.write("bad.md", "other\n", "update")).status_code == 200
+    assert (notes.root / "bad.md").read_text() == raw.replace("body word", "other")
+
+
+async def test_a_file_that_is_no_text_is_no_document(notes: Notes) -> None:
+    (notes.root / "image.png").write_bytes(b"\x89PNG\0\xff")
+    assert (await notes.read("image.png")).json()["status"] == "not_found"
+    assert (await notes.write("image.png", "x", "update", frontmatter={"a": 1})).status_code == 400
+    assert (notes.root / "image.png").read_bytes() == b"\x89PNG\0\xff"
+
+
+@requirement("memory.needs-admin")
+async def test_only_an_admin_of_the_vaults_tenant_may(notes: Notes) -> None:
+    for client in ("READER", "WRITER", "BOB", "OTHER"):
+        answers = [
+            await notes.write("a.md", client=client),
+            await notes.read("a.md", client=client),
+            await notes.post("search/keyword", client=client, terms=["a"]),
+            await notes.world.clients[client].get("/api/v1/memory/health"),
+        ]
+        assert [answer.status_code for answer in answers] == [403] * 4
+    assert list(notes.root.iterdir()) == []
+
+
+@requirement("memory.writes-in-run-log")
+async def test_uses_of_the_memory_are_in_the_run_log_under_their_task(notes: Notes) -> None:
+    world = notes.world
+    await world.register()
+    task_id = await world.submit()
+    headers = {"X-Task-Id": task_id}
+    await notes.write("a.md", "one", headers=headers, source_agent=AGENTS[0])
+    await notes.read("a.md", **headers)
+    await notes.post("search/keyword", terms=["one"], headers=headers)
+    events = await world.events(task_id)
+    used = [event for event in events if event["component"] == "memory"]
+    assert [event["event_type"] for event in used] == ["memory_written", "memory_read", "memory_read"]
+    assert {event["parent_provenance_id"] for event in used} == {events[0]["provenance_id"]}
+    assert used[0]["metadata"]["path"] == "a.md"
+    assert used[0]["metadata"]["status"] == "success"
+
+
+async def test_a_task_that_is_not_there_is_404_and_nothing_is_done(notes: Notes) -> None:
+    headers = {"X-Task-Id": "none"}
+    assert (await notes.write("a.md", "one", headers=headers)).status_code == 404
+    assert list(notes.root.iterdir()) == []
+    await notes.write("a.md", "one")
+    assert (await notes.read("a.md", **headers)).status_code == 404
+
+
+async def test_without_the_run_log_nothing_is_written_or_read(notes: Notes) -> None:
+    await notes.write("a.md", "one")
+    notes.world.runlog.broken = True
+    answers = [
+        await notes.write("a.md", "two"),
+        await notes.write("b.md", "new"),
+        await notes.write("a.md", None, "delete"),
+        await notes.read("a.md"),
+        await notes.post("search/keyword", terms=["one"]),
+    ]
+    assert [answer.status_code for answer in answers] == [503] * 5
+    notes.world.runlog.broken = False
+    assert [path.name for path in notes.root.iterdir()] == ["a.md"]
+    assert await notes.content("a.md") == "one"

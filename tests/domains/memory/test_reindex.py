@@ -1,0 +1,149 @@
+"""The index made anew and held against the vault, over HTTP and by commands; a kill in the middle of writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stentor.core.db import Sql
+from tests.conftest import Service
+from tests.domains.memory.conftest import Notes
+from tests.requirements import requirement
+
+
+async def steps(notes: Notes, route: str, limit: int = 2) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        answer = await notes.post(route, after=after, limit=limit)
+        assert answer.status_code == 200, answer.text
+        found.append(answer.json())
+        after = answer.json()["next"]
+    return found
+
+
+@requirement("memory.reindex")
+async def test_an_index_that_is_wrong_is_told_and_mended(notes: Notes) -> None:
+    memory = notes.world.kernel.memory
+    assert memory is not None
+    for i in range(5):
+        await notes.write(f"{i}.md", f"note{i}")
+    assert [step["differences"] for step in await steps(notes, "verify")] == [[], [], []]
+
+    def spoil(tx: Any) -> None:
+        tx.run(Sql("update documents set raw_hash = 'x' where path = '1.md'"))
+        tx.run(Sql("update documents set path = 'gone.md' where path = '3.md'"))
+
+    await memory.index.write(spoil)
+    found = [one for step in await steps(notes, "verify") for one in step["differences"]]
+    assert found == [
+        {"path": "1.md", "problem": "stale"},
+        {"path": "3.md", "problem": "missing"},
+        {"path": "gone.md", "problem": "gone"},
+    ]
+    done = await steps(notes, "reindex")
+    assert (sum(step["done"] for step in done), done[0]["total"]) == (5, 5)
+    assert [step["differences"] for step in await steps(notes, "verify")] == [[], [], []]
+    assert await notes.found("note3") == ["3.md"]
+
+
+def command(service: Service, *words: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "stentor", *words, "--data-dir", str(service.data_dir), "--key", service.key]
+    return subprocess.run(program, env=service.environ, capture_output=True, text=True, timeout=60)
+
+
+@requirement("memory.reindex", "memory.data-folder")
+def test_the_commands_work_with_a_service_and_without(serve: Callable[..., Service]) -> None:
+    service = serve(SERVICE_EMBEDDING_MODEL="none")
+    vault = service.data_dir / "vault"
+    for i in range(3):
+        (vault / f"{i}.md").write_text(f"note {i}")
+    assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3}
+    assert "3 notes are as indexed." in command(service, "verify").stdout
+    service.process.terminate()
+    service.process.wait(20)
+    (vault / "1.md").write_text("changed while nobody looked")
+    assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3}
+    found = command(service, "verify", "--json")
+    assert (found.returncode, json.loads(found.stdout)) == (0, {"notes": 3, "differences": []})
+    assert {path.name for path in service.data_dir.iterdir()} >= {"stentor.db", "vault", "index"}
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+def test_a_kill_between_file_and_index_loses_no_write_that_was_answered(
+    serve: Callable[..., Service], tmp_path: Path
+) -> None:
+    """Killed at five moments of a load of writes: every answered write is in its file, found, and no file is torn."""
+    service = serve(SERVICE_EMBEDDING_MODEL="none")
+    folder, answered = service.data_dir, dict[str, int]()
+    number = 0
+    for kill in range(5):
+        timer = threading.Timer(0.3 + kill * 0.07, service.process.kill)
+        timer.start()
+        with service.client() as client:
+            while True:
+                number += 1
+                path = f"n/{number % 40}.md"
+                body = {"operation": "write", "document": {"path": path, "content": f"wordno{number} " * 200}}
+                try:
+                    answer = client.post("/api/v1/memory/write", json=body)
+                except httpx.TransportError:
+                    break
+                assert answer.status_code == 200, answer.text
+                answered[path] = number
+        timer.join()
+        service.process.wait()
+        service = serve(data_dir=folder, SERVICE_EMBEDDING_MODEL="none")
+    assert len(answered) == 40
+    with service.client() as client:
+        for path, last in answered.items():
+            document = client.get("/api/v1/memory/read/exact", params={"path": path}).json()["document"]
+            words = set(document["content"].split())
+            assert len(words) == 1, path
+            assert int(words.pop().removeprefix("wordno")) >= last
+        for _ in range(200):
+            step = client.post("/api/v1/memory/verify", json={}).json()
+            if step["differences"] == []:
+                break
+            time.sleep(0.05)
+        assert step["differences"] == []
+    left = [file.name for file in (folder / "vault").rglob(".stentor-*")]
+    assert len(left) <= 5
+
+
+@pytest.mark.fault
+def test_a_full_disk_is_an_outage_and_leaves_the_old_note(serve: Callable[..., Service], tmp_path: Path) -> None:
+    """The vault on a file system of its own that fills up."""
+    vault = tmp_path / "small"
+    vault.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(vault)], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here (needs root)")
+    try:
+        service = serve(SERVICE_EMBEDDING_MODEL="none", SERVICE_VAULT_DIR=str(vault))
+        with service.client() as client:
+
+            def write(content: str) -> httpx.Response:
+                body = {"operation": "write", "document": {"path": "a.md", "content": content}}
+                return client.post("/api/v1/memory/write", json=body)
+
+            assert write("small").status_code == 200
+            refused = write("x" * 300_000)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "SERVICE_UNAVAILABLE")
+            assert "No space" in refused.json()["error"]["message"]
+            assert (vault / "a.md").read_text() == "small"
+            assert [path.name for path in vault.iterdir()] == ["a.md"]
+            assert write("small again").status_code == 200
+        service.process.terminate()
+        assert service.process.wait(20) == 0
+    finally:
+        subprocess.run(["umount", "--lazy", str(vault)], check=True)

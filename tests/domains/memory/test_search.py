@@ -1,0 +1,177 @@
+"""Keyword search, edits in the folder, and the index that can be lost. On both databases."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeWorld
+from tests.domains.memory.conftest import Notes
+from tests.requirements import requirement
+
+
+@requirement("memory.keyword-search")
+async def test_matches_are_the_best_first_with_the_hit_in_the_excerpt(notes: Notes) -> None:
+    filler = "words of no account. " * 40
+    await notes.write("title.md", f"# Deployment\n\n{filler}")
+    await notes.write("body.md", f"# Other\n\n{filler} We were deploying it. {filler}")
+    for i in range(5):
+        await notes.write(f"none{i}.md", filler)
+    answer = (await notes.post("search/keyword", terms=["deployed"], fields=["title", "content"], limit=20)).json()
+    assert [match["path"] for match in answer["matches"]] == ["title.md", "body.md"]
+    assert answer["total_matches"] == 2
+    assert answer["search_latency_ms"] > 0
+    first, second = answer["matches"]
+    assert (first["title"], second["title"]) == ("Deployment", "Other")
+    assert first["relevance_score"] > second["relevance_score"] > 0
+    assert "We were deploying it." in second["excerpt"]
+    assert len(second["excerpt"]) < 240
+
+
+@requirement("memory.keyword-search")
+async def test_the_limit_caps_the_matches_and_not_the_total(notes: Notes) -> None:
+    for i in range(5):
+        await notes.write(f"{i}.md", "same word")
+    answer = (await notes.post("search/keyword", terms=["word"], limit=2)).json()
+    assert (len(answer["matches"]), answer["total_matches"]) == (2, 5)
+
+
+@requirement("memory.keyword-fields-and-mode")
+async def test_only_the_fields_that_are_named_are_looked_in(notes: Notes) -> None:
+    await notes.write("t.md", "# apple\n", frontmatter={"tags": ["pear"]})
+    await notes.write("c.md", "apple pear\n", frontmatter={"title": "Other", "tags": "plum, cherry"})
+    assert await notes.found("apple", fields=["title"]) == ["t.md"]
+    assert await notes.found("pear", fields=["tags"]) == ["t.md"]
+    assert await notes.found("cherry", fields=["tags"]) == ["c.md"]
+    assert sorted(await notes.found("apple", fields=["content"])) == ["c.md", "t.md"]
+    assert await notes.found("pear", fields=["title", "content"]) == ["c.md"]
+
+
+@requirement("memory.keyword-fields-and-mode")
+async def test_all_wants_every_term_and_any_wants_one(notes: Notes) -> None:
+    await notes.write("both.md", "red blue")
+    await notes.write("one.md", "red")
+    assert await notes.found("red", "blue", match_mode="all") == ["both.md"]
+    assert sorted(await notes.found("red", "blue", match_mode="any")) == ["both.md", "one.md"]
+    assert await notes.found("red", "green", match_mode="all") == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"terms": []},
+        {"terms": "x"},
+        {"terms": [""]},
+        {"terms": ["x"], "fields": ["body"]},
+        {"terms": ["x"], "fields": []},
+        {"terms": ["x"], "match_mode": "some"},
+        {"terms": ["x"], "limit": 0},
+        {"terms": ["x"], "limit": "1"},
+    ],
+    ids=str,
+)
+@requirement("memory.keyword-fields-and-mode")
+async def test_other_values_are_400(notes: Notes, body: dict[str, Any]) -> None:
+    assert (await notes.post("search/keyword", **body)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("term", "text"),
+    [
+        ("deploying", "the deployment"),
+        ("Größe", "die groesse? nein: GRÖSSE"),
+        ("resume", "my résumé"),
+        ("naïve", "a NAIVE plan"),
+        ("日本語", "これは日本語です"),
+        ("한국", "대한국어"),
+        ("two words", "exactly Two Words here"),
+        ("C3PO", "about c3po"),
+    ],
+)
+async def test_a_word_is_found_in_its_other_forms(notes: Notes, term: str, text: str) -> None:
+    await notes.write("a.md", text)
+    await notes.write("b.md", "nothing of it")
+    assert await notes.found(term) == ["a.md"]
+
+
+async def test_syntax_in_a_term_is_text(notes: Notes) -> None:
+    await notes.write("a.md", 'apple OR "pear" NEAR(x) title:')
+    for term in ('"', "*", "(", "AND", "title:apple", "apple*", 'x" OR "y', "NEAR(", "-", "{title}:", "'", "\\", "%"):
+        answer = await notes.post("search/keyword", terms=[term])
+        assert answer.status_code == 200, (term, answer.text)
+    assert await notes.found("!!!") == []
+    assert await notes.found("!!!", "apple", match_mode="all") == ["a.md"]
+
+
+async def test_an_edit_in_the_folder_is_found_and_so_is_a_deletion_and_a_rename(notes: Notes) -> None:
+    (notes.root / "deep" / "er").mkdir(parents=True)
+    note = notes.root / "deep" / "er" / "human.md"
+    note.write_text("quixotic")
+    await notes.until_found("quixotic", ["deep/er/human.md"])
+    note.write_text("prosaic")
+    await notes.until_found("prosaic", ["deep/er/human.md"])
+    assert await notes.found("quixotic") == []
+    (notes.root / "deep").rename(notes.root / "moved")
+    await notes.until_found("prosaic", ["moved/er/human.md"])
+    note = notes.root / "moved" / "er" / "human.md"
+    note.unlink()
+    await notes.until_found("prosaic", [])
+
+
+async def test_a_whole_folder_that_comes_or_goes_is_noticed(notes: Notes, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for i in range(3):
+        (outside / f"{i}.md").write_text("arrived")
+    outside.rename(notes.root / "in")
+    await notes.until_found("arrived", ["in/0.md", "in/1.md", "in/2.md"])
+    shutil.rmtree(notes.root / "in")
+    await notes.until_found("arrived", [])
+
+
+@requirement("memory.data-folder")
+async def test_an_index_that_was_deleted_or_damaged_comes_back(make_world: MakeWorld, tmp_path: Path) -> None:
+    first = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
+    await first.write("a.md", "remembered")
+    await first.world.kernel.memory.stop()  # type: ignore[union-attr]
+    for damaged in (False, True):
+        file = tmp_path / "index" / "memory.db"
+        file.write_bytes(b"garbage" * 1000) if damaged else file.unlink()
+        again = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
+        await again.until_found("remembered", ["a.md"])
+        await again.world.kernel.memory.stop()  # type: ignore[union-attr]
+
+
+@requirement("memory.health", "memory.without-model-degraded")
+async def test_health_tells_each_part_and_the_figures(notes: Notes) -> None:
+    await notes.write("a.md", "x" * 1000)
+    await notes.read("a.md")
+    await notes.read("a.md")
+    body = (await notes.world.admin.get("/api/v1/memory/health")).json()
+    assert body["status"] == "degraded"
+    assert set(body["components"]) == {"obsidian", "vector_store"}
+    for part in body["components"].values():
+        assert part["latency_ms"] > 0
+        assert part["sync_lag_ms"] >= 0
+    assert body["components"]["obsidian"]["status"] == "healthy"
+    assert body["components"]["vector_store"]["status"] == "degraded"
+    assert body["stats"]["total_documents"] == 1
+    assert body["stats"]["total_size_mb"] == 0.001
+    assert body["stats"]["cache_hit_ratio"] == 0.5
+    assert body["stats"]["last_sync"].endswith("Z")
+
+
+async def test_a_vault_that_is_gone_is_unhealthy_and_its_routes_503_until_it_is_back(notes: Notes) -> None:
+    await notes.write("a.md", "one")
+    aside = notes.root.rename(notes.root.with_name("aside"))
+    assert (await notes.write("a.md", "two")).status_code == 503
+    assert (await notes.read("a.md")).status_code == 503
+    body = (await notes.world.admin.get("/api/v1/memory/health")).json()
+    assert (body["status"], body["components"]["obsidian"]["status"]) == ("unhealthy", "unhealthy")
+    assert (await notes.world.admin.get("/api/v1/health/detailed")).status_code == 503
+    aside.rename(notes.root)
+    assert await notes.content("a.md") == "one"
+    assert await notes.found("one") == ["a.md"]

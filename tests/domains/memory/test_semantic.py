@@ -1,0 +1,211 @@
+"""Search by meaning with the real model, filters, the caller's own vector, and both kinds together."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.core.db import Sql
+from tests.conftest import MakeWorld
+from tests.domains.memory.conftest import AGENTS, Notes
+from tests.requirements import requirement
+
+CATS = "# Cats\n\nThe kitten sat on the rug and purred.\n"
+SHIP = "# Production\n\nThe server is rolled out to the customers every Friday.\n"
+COOK = "# Soup\n\nBoil the carrots with salt and a little thyme.\n"
+
+
+@pytest.fixture
+async def meaning(make_world: MakeWorld, tmp_path: Path, model_cache: Path) -> Notes:
+    models = tmp_path / "index" / "models"
+    models.parent.mkdir(mode=0o700)
+    models.symlink_to(model_cache)
+    return Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), tmp_path / "vault")
+
+
+async def ready(notes: Notes) -> None:
+    memory = notes.world.kernel.memory
+    assert memory is not None
+    for _ in range(1000):
+        if memory.meanings.pending == 0:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the vectors were not made")
+
+
+async def three(notes: Notes) -> None:
+    old, new = {"created_at": "2020-01-01T00:00:00Z"}, {"created_at": "2026-01-01T00:00:00Z"}
+    await notes.write("cats.md", CATS, frontmatter=old | {"hebbian_weights": {AGENTS[0]: 2.0, AGENTS[1]: 0.5}})
+    await notes.write("ship.md", SHIP, frontmatter=new | {"hebbian_weights": {AGENTS[0]: 0.75}})
+    await notes.write("cook.md", COOK, frontmatter=new)
+    await ready(notes)
+
+
+async def search(notes: Notes, **body: Any) -> dict[str, Any]:
+    answer = await notes.post("search/semantic", **body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def paths(answer: dict[str, Any]) -> list[str]:
+    return [match["path"] for match in answer["matches"]]
+
+
+@requirement("memory.semantic-search")
+async def test_what_means_the_same_is_found_without_a_word_in_common(meaning: Notes) -> None:
+    await three(meaning)
+    answer = await search(meaning, query="a young feline animal", top_k=2)
+    assert paths(answer)[0] == "cats.md"
+    assert len(answer["matches"]) == 2
+    assert answer["total_matches"] == 3
+    first, second = answer["matches"]
+    assert first["similarity_score"] > second["similarity_score"]
+    assert first["content_preview"] == CATS[:200]
+    assert first["hebbian_weights"] == {AGENTS[0]: 2.0, AGENTS[1]: 0.5}
+    assert first["source_level"] == "document"
+    assert paths(await search(meaning, query="software deployment", top_k=1)) == ["ship.md"]
+
+
+@requirement("memory.semantic-filters")
+async def test_filters_drop_documents_before_the_best_are_taken(meaning: Notes) -> None:
+    await three(meaning)
+    query = "a young feline animal"
+    answer = await search(meaning, query=query, top_k=1, filters={"created_after": "2025-01-01T00:00:00Z"})
+    assert (len(answer["matches"]), answer["total_matches"]) == (1, 2)
+    assert paths(answer) != ["cats.md"]
+    heavy = await search(meaning, query="soup", top_k=1, filters={"hebbian_weight_min": 0.7})
+    assert heavy["total_matches"] == 2
+    assert "cook.md" not in paths(heavy)
+    both = {"hebbian_weight_min": 0.7, "created_after": "2025-01-01T00:00:00+01:00"}
+    assert paths(await search(meaning, query=query, filters=both)) == ["ship.md"]
+    assert (await search(meaning, query=query, filters={"hebbian_weight_min": 9}))["total_matches"] == 0
+
+
+@requirement("memory.semantic-embedding")
+async def test_the_callers_own_vector_is_used_and_one_of_another_length_is_400(meaning: Notes) -> None:
+    await three(meaning)
+    memory = meaning.world.kernel.memory
+    assert memory is not None
+    vector, _ = await memory.meanings.vector("a young feline animal", None)
+    given = (vector * 7).tolist()
+    assert paths(await search(meaning, query="boiling soup", embedding=given, top_k=1)) == ["cats.md"]
+    assert paths(await search(meaning, embedding=given, top_k=1)) == ["cats.md"]
+    for wrong in ([], [0.1] * 383, ["x"] * 384, "x"):
+        assert (await meaning.post("search/semantic", query="x", embedding=wrong)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"query": ""},
+        {"query": 5},
+        {"query": "x", "top_k": 0},
+        {"query": "x", "top_k": 1001},
+        {"query": "x", "filters": {"more": 1}},
+        {"query": "x", "filters": {"created_after": "yesterday"}},
+        {"query": "x", "filters": {"created_after": "2026-01-01T00:00:00"}},
+        {"query": "x", "filters": {"created_after": 5}},
+        {"query": "x", "filters": {"hebbian_weight_min": "1"}},
+    ],
+    ids=str,
+)
+async def test_other_values_are_400(notes: Notes, body: dict[str, Any]) -> None:
+    assert (await notes.post("search/semantic", **body)).status_code == 400
+
+
+@requirement("memory.without-model-degraded")
+async def test_without_a_model_there_is_no_search_by_meaning_and_words_still_work(notes: Notes) -> None:
+    assert (await notes.write("a.md", CATS)).json()["sync_pending"] is False
+    for body in ({"query": "cats"}, {"embedding": [0.1] * 384}):
+        answer = await notes.post("search/semantic", **body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "SERVICE_UNAVAILABLE")
+    hybrid = await notes.post("search/hybrid", query="the kitten")
+    assert [match["path"] for match in hybrid.json()["matches"]] == ["a.md"]
+    assert await notes.found("kitten") == ["a.md"]
+
+
+@requirement("memory.sync-pending")
+async def test_a_write_says_whether_its_vectors_are_still_to_come(meaning: Notes) -> None:
+    body = (await meaning.write("cats.md", CATS)).json()
+    assert body["sync_pending"] is True
+    assert body["estimated_sync_completion"] > body["timestamp"]
+    await ready(meaning)
+    assert paths(await search(meaning, query="kitten")) == ["cats.md"]
+    health = (await meaning.world.admin.get("/api/v1/memory/health")).json()
+    assert (health["status"], health["components"]["vector_store"]["status"]) == ("healthy", "healthy")
+
+
+async def test_a_section_of_a_long_note_is_found(meaning: Notes) -> None:
+    sections = [f"## Part {i}\n\n{'The harbour has many ships and cranes. ' * 30}\n" for i in range(6)]
+    await meaning.write("long.md", "# Harbour\n\n" + "\n".join(sections) + "\n## Pets\n\nA kitten purrs.\n")
+    await meaning.write("cook.md", COOK)
+    await ready(meaning)
+    found = (await search(meaning, query="small cat making a sound", top_k=1))["matches"][0]
+    assert (found["path"], found["source_level"]) == ("long.md", "section")
+
+
+async def test_what_is_changed_or_deleted_is_not_found_by_its_old_meaning(meaning: Notes) -> None:
+    await three(meaning)
+    await meaning.write("cats.md", SHIP)
+    await meaning.write("ship.md", None, "delete")
+    (meaning.root / "cook.md").unlink()
+    await meaning.until_found("carrots", [])
+    await ready(meaning)
+    answer = await search(meaning, query="a young feline animal")
+    assert (paths(answer), answer["total_matches"]) == (["cats.md"], 1)
+    assert answer["matches"][0]["similarity_score"] < 0.3
+
+
+async def test_vectors_are_kept_over_a_restart_and_no_text_is_embedded_twice(
+    meaning: Notes, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await three(meaning)
+    await meaning.world.kernel.memory.stop()  # type: ignore[union-attr]
+    again = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), meaning.root)
+    memory = again.world.kernel.memory
+    assert memory is not None
+    texts: list[str] = []
+    embedder = memory.meanings._embedder
+    assert embedder is not None
+    real = embedder.embed
+
+    async def counted(given: Any, *, urgent: bool = False) -> Any:
+        texts.extend(given)
+        return await real(given, urgent=urgent)
+
+    monkeypatch.setattr(embedder, "embed", counted)
+    assert paths(await search(again, query="a young feline animal", top_k=1)) == ["cats.md"]
+    await again.write("copy.md", CATS)  # the same text under another name
+    await again.write("cats.md", CATS + "\n")
+    await ready(again)
+    assert texts == ["a young feline animal"]
+
+
+async def test_vectors_of_another_model_are_made_anew(meaning: Notes, make_world: MakeWorld) -> None:
+    await three(meaning)
+    memory = meaning.world.kernel.memory
+    assert memory is not None
+    await memory.index.write(lambda tx: tx.run(Sql("update documents set model = 'another'")))
+    await memory.stop()
+    again = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), meaning.root)
+    for _ in range(500):
+        if (await search(again, query="kitten"))["total_matches"] == 3:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the vectors were not made anew")
+
+
+async def test_both_kinds_together_find_what_either_finds(meaning: Notes) -> None:
+    await three(meaning)
+    await meaning.write("word.md", "# Felis\n\nThe xylotomous beetle.\n")
+    await ready(meaning)
+    by_word = (await meaning.post("search/hybrid", query="xylotomous", limit=1)).json()["matches"]
+    by_meaning = (await meaning.post("search/hybrid", query="small pet animal", limit=1)).json()["matches"]
+    assert [match["path"] for match in by_word + by_meaning] == ["word.md", "cats.md"]
+    assert by_word[0]["keyword_score"] == 1.0
+    filtered = await meaning.post("search/hybrid", query="kitten", filters={"hebbian_weight_min": 1})
+    assert [match["path"] for match in filtered.json()["matches"]] == ["cats.md"]

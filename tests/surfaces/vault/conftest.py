@@ -1,0 +1,63 @@
+"""A `stentor vault` in a process of its own, over a folder that the tests can look into."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+
+@dataclass
+class Vault:
+    http: httpx.Client
+    root: Path
+    key_file: Path
+    process: subprocess.Popen[str]
+
+    def put(self, path: str, content: str | bytes) -> httpx.Response:
+        return self.http.put(f"/vault/{path}", content=content)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
+    folder = tmp_path_factory.mktemp("vault-server")
+    root = folder / "notes"
+    command = [
+        sys.executable,
+        "-m",
+        "stentor",
+        "vault",
+        str(root),
+        "--data-dir",
+        str(folder / "data"),
+        "--port",
+        "0",
+        "--json",
+    ]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        key_file = Path(ready["key_file"])
+        headers = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
+        with httpx.Client(base_url=ready["vault"], headers=headers, timeout=30) as http:
+            yield Vault(http, root, key_file, process)
+        process.terminate()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.fixture
+def vault(server: Vault) -> Vault:
+    """Empty at the begin of each test."""
+    for path in sorted(server.root.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    return server
