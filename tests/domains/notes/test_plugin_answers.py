@@ -199,3 +199,10 @@ async def test_a_check_says_who_answers(served: Served) -> None:
         stub.always = reply
         with pytest.raises(UpstreamBroken):
             await vault.check()
+
+
+async def test_a_file_that_the_plugin_does_not_describe_has_no_times(served: Served) -> None:
+    vault, stub = served
+    stub.always = Reply(200, b"\xff\xfe", {"Content-Type": "image/png"})
+    note = await vault.read("a.png")
+    assert (note.content, note.stat.size, note.stat.modified_at) == (b"\xff\xfe", 2, 0)

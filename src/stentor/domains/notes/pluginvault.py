@@ -189,7 +189,7 @@ class PluginVault:
         return answer.ok
 
     async def _stat(self, segments: Sequence[str], size: int | None = None) -> Stat:
-        """By a request of its own: a plain answer has no times. Raises NoSuchNote."""
+        """By a request of its own: a plain answer has no times, and then they are 0. Raises NoSuchNote."""
         answer = await self._plugin.ask("GET", at(segments), headers={"Accept": NOTE_JSON})
         if answer.status == 404:
             raise _missing("/".join(segments))
@@ -215,6 +215,8 @@ def _is_plain(content: bytes) -> bool:
 def _stat(answer: Answer, path: str, size: int | None) -> Stat:
     if not answer.ok:
         raise answer.unexpected()
+    if "json" not in answer.headers.get("content-type", "json"):
+        return Stat(path, len(answer.body), 0, 0)  # a file that is no text may be answered as it is
     try:
         stat = answer.json()["stat"]
         times = [int(stat[name] * 1000) for name in ("mtime", "ctime")]
