@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,22 @@ from stentor.domains.notes import model
 from stentor.domains.notes.folder import FolderVault
 from stentor.domains.notes.model import ANYTHING, NOTHING, NoSuchNote, NoteChanged, Vault, content_hash
 from stentor.domains.notes.paths import InvalidPath
+from stentor.domains.notes.plugin import Plugin
+from stentor.domains.notes.pluginvault import PluginVault
+from tests.vaultplugin.server import plugin as vault_plugin
 
 
-@pytest.fixture(params=["folder"])
-async def vault(tmp_path: Path) -> Vault:
+@pytest.fixture(params=["folder", "plugin that compares", "plugin of version 3"])
+async def vault(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Vault]:
     root = tmp_path / "vault"
     root.mkdir()
-    return FolderVault(root)
+    if request.param == "folder":
+        yield FolderVault(root)
+        return
+    with vault_plugin(root, 3 if request.param.endswith("3") else 5) as stub:
+        served = PluginVault(Plugin(stub.address, stub.key))
+        yield served
+        await served.close()
 
 
 CONTENTS = [

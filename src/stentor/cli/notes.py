@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stentor.cli.output import out, print_json, reporting
 from stentor.core import redaction
+from stentor.core.errors import StentorError
 from stentor.core.redaction import Redactor
+
+if TYPE_CHECKING:
+    from stentor.domains.notes.pluginvault import PluginVault
 
 
 def notes(
@@ -36,4 +41,10 @@ def notes(
                 out.print(f"The note store answers on [cyan]{address}[/]", soft_wrap=True)
 
         with listener:
-            standalone.run(opened.app, listener, host, ready, at_end=opened.plugin.close)
+            standalone.run(opened.app, listener, host, ready, _look(opened.vault), at_end=opened.vault.close)
+
+
+async def _look(vault: PluginVault) -> None:
+    """Ask the plugin once, so that a wrong address or key stands in the log before an agent runs into it."""
+    with suppress(StentorError):
+        await vault.check()

@@ -146,6 +146,8 @@ def all_errors() -> list[type[StentorError]]:
     todo = [StentorError]
     while todo:
         cls = todo.pop(0)
+        if cls in found:
+            continue  # it has two bases
         found.append(cls)
         todo.extend(cls.__subclasses__())
     return found

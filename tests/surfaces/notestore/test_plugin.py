@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.notestore.conftest import KEY, VAULT_KEY, notes_before, program
-from tests.surfaces.notestore.test_tools import TOOLS, failed
+from tests.surfaces.notestore.headless import KEY, VAULT_KEY, notes_before, program
+from tests.surfaces.notestore.test_headless import TOOLS, failed
 
 
 class Plugin(BaseHTTPRequestHandler):
@@ -108,7 +108,7 @@ def test_the_plugin_is_called_with_its_own_key_and_in_its_form(tmp_path: Path) -
 @requirement("notestore.failure-status")
 @pytest.mark.parametrize(
     ("status", "content", "expected"),
-    [(401, b"no", 502), (403, b"no", 502), (500, b"secret", 502), (302, b"", 502), (404, b"", 404), (429, b"", 502)],
+    [(401, b"no", 502), (403, b"no", 502), (500, b"secret", 502), (302, b"", 502), (429, b"", 502)],
 )
 def test_what_the_plugin_refuses_has_its_status(tmp_path: Path, status: int, content: bytes, expected: int) -> None:
     with (
@@ -128,7 +128,7 @@ def test_an_answer_that_nobody_can_use_is_502(tmp_path: Path, content: bytes) ->
         plugin(lambda _: (200, content)) as stub,
         notes_before(f"http://127.0.0.1:{stub.server_port}", tmp_path) as notes,
     ):
-        for tool in ("searchNotes", "listNotes", "manageTags"):
+        for tool in ("searchNotes", "listNotes"):
             failed(notes.call(tool, TOOLS[tool]), 502)
 
 

@@ -1,150 +1,189 @@
-"""The vault plugin's REST API as a client sees it. Source: facts of the vault plugin.
+"""An HTTP client of the vault plugin's REST API: one address, one key, one pool of connections.
 
-A self-signed certificate is accepted, because the plugin has one; it is the certificate of the configured
-host alone, since no redirect is followed and nothing else is called.
+The plugin signs its own certificate, so on https the certificate of the configured address is taken as
+it is; no other address is ever asked, because redirects are not followed. Proxy variables are ignored.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from stentor.core import jsontext
-from stentor.core.errors import StentorError, Timeout
-from stentor.domains.notes import paths
-from stentor.domains.notes.model import NoSuchNote
+from stentor.core.errors import StartRefused
+from stentor.domains.notes.upstream import KeyRefused, UpstreamBroken, UpstreamDown, VaultTimeout
 
-_MARKDOWN = {"Content-Type": "text/markdown"}
-MAX_FOLDERS = 100_000
+CONNECT_SECONDS, WHOLE_SECONDS = 5.0, 30.0
+KEEP_ALIVE_SECONDS = 3.0
+"""Below the five seconds after which a Node server closes a connection that we might just be using again."""
+MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer."""
+CONNECTIONS = 32
+log = logging.getLogger(__name__)
 
 
-class PluginFailed(StentorError):
-    """The plugin is down, refuses our key, or answers what nobody can use."""
+class Answer(msgspec.Struct, frozen=True):
+    """What the plugin answered; header names are in lower case."""
 
-    code, status = "VAULT_PLUGIN_FAILED", 502
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def code(self) -> int:
+        """The plugin's `errorCode`, 0 without one."""
+        try:
+            return int(msgspec.json.decode(self.body)["errorCode"])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, ValueError):
+            return 0
+
+    def json(self) -> Any:
+        """Raises UpstreamBroken."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise UpstreamBroken("The vault plugin answered something that is no JSON.") from None
+
+    def unexpected(self) -> UpstreamBroken:
+        """The error for an answer that a call has no meaning for."""
+        code = f" (its code {self.code})" if self.code else ""
+        return UpstreamBroken(f"The vault plugin answered with status {self.status}{code}.")
 
 
 class Plugin:
-    """One pooled session; `verify` for a certificate that must be one of the system's authorities."""
+    """Asks the plugin at `address`, such as `https://127.0.0.1:27124`. Raises StartRefused for no such address."""
 
-    def __init__(self, base_url: str, key: str, *, verify: bool = False, timeout: float = 30) -> None:
-        self._base = base_url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {key}"}
-        self._verify = verify
-        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(5, timeout))
+    def __init__(self, address: str, key: str, whole_seconds: float = WHOLE_SECONDS) -> None:
+        self._base = base(address)
+        self._key = key
+        self._timeout = aiohttp.ClientTimeout(total=whole_seconds, sock_connect=min(CONNECT_SECONDS, whole_seconds))
         self._session: aiohttp.ClientSession | None = None
 
-    async def read(self, path: str) -> bytes:
-        """Raises NoSuchNote."""
-        return (await self._call("GET", _file(path)))[1]
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """One request; `path` is encoded already. Raises UpstreamDown, KeyRefused, UpstreamBroken, VaultTimeout.
 
-    async def write(self, path: str, content: bytes) -> None:
-        await self._call("PUT", _file(path), content, _MARKDOWN)
+        A status of the caller's own (404, 409, 412 and the like) is an Answer.
+        """
+        try:
+            answer = await self._ask(method, path, headers or {}, body)
+        except TimeoutError:
+            log.warning("the vault plugin took too long over %s", method)
+            raise VaultTimeout("The vault plugin did not answer in time.") from None
+        except (aiohttp.ClientConnectionError, OSError) as error:
+            log.warning("the vault plugin cannot be reached: %s", type(error).__name__)
+            raise UpstreamDown("The vault plugin cannot be reached; is it running?") from None
+        except (aiohttp.ClientError, ValueError) as error:
+            log.warning("the vault plugin's answer cannot be read: %s", type(error).__name__)
+            raise UpstreamBroken("The vault plugin's answer cannot be read, or broke off.") from None
+        _refuse(answer)
+        return answer
 
-    async def append(self, path: str, content: bytes) -> None:
-        """Makes the note when there is none."""
-        await self._call("POST", _file(path), content, _MARKDOWN)
+    async def greet(self) -> None:
+        """Raises like `ask`, and KeyRefused when the plugin says that it does not know the key."""
+        answer = await self.ask("GET", "/")
+        said = answer.json() if answer.ok else None
+        if not isinstance(said, dict) or not isinstance(said.get("authenticated"), bool):
+            log.warning("at the vault plugin's address something else answers; check NOTES_BASE_URL")
+            raise UpstreamBroken("At the vault plugin's address something else answers.")
+        if not said["authenticated"]:
+            raise _key_refused()
 
-    async def delete(self, path: str) -> None:
-        """Raises NoSuchNote."""
-        await self._call("DELETE", _file(path))
+    async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        url = URL(f"{self._base}{path}", encoded=True)
+        sent = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "identity", **headers}
+        async with self.session.request(
+            method,
+            url,
+            headers=sent,
+            data=body,
+            ssl=self._verification(url),
+            timeout=self._timeout,
+            allow_redirects=False,
+        ) as answer:
+            content = await _capped(answer)
+            return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, content)
 
-    async def frontmatter(self, path: str) -> dict[str, Any]:
-        """Raises NoSuchNote, PluginFailed for an answer of another form."""
-        accept = {"Accept": "application/vnd.olrapi.note+json"}
-        found = _json((await self._call("GET", _file(path), headers=accept))[1])
-        values = found.get("frontmatter") if isinstance(found, dict) else None
-        if not isinstance(values, dict):
-            raise PluginFailed("The vault plugin did not answer a note's frontmatter in its form.")
-        return values
+    def _verification(self, url: URL) -> ssl.SSLContext | bool:
+        """False takes any certificate: for the configured https address alone."""
+        return url.scheme != "https" or url.origin() != URL(self._base, encoded=True).origin()
 
-    async def set_frontmatter(self, path: str, key: str, value: Any) -> None:
-        """Upsert one key, in the form that versions 3 to 6 take. Raises NoSuchNote."""
-        instruction = {"Operation": "replace", "Target-Type": "frontmatter", "Target": quote(key, safe="")}
-        version = {"Markdown-Patch-Version": "2", "Create-Target-If-Missing": "true"}
-        headers = {**version, **instruction, "Content-Type": "application/json"}
-        body = jsontext.encode(value)
-        if value == "":
-            # The one value that no body can carry beside headers.
-            headers = {"Content-Type": "application/json"}
-            wanted = {"targetType": "frontmatter", "target": key, "operation": "replace"}
-            body = jsontext.encode({**wanted, "value": "", "createTargetIfMissing": True})
-        await self._call("PATCH", _file(path), body, headers)
-
-    async def search(self, query: str, around: int = 100) -> list[dict[str, Any]]:
-        route = f"/search/simple/?query={quote(query, safe='')}&contextLength={around}"
-        found = _json((await self._call("POST", route))[1])
-        if not isinstance(found, list) or not all(isinstance(hit, dict) and "filename" in hit for hit in found):
-            raise PluginFailed("The vault plugin did not answer a search in its form.")
-        return found
-
-    async def paths(self) -> list[str]:
-        """All files, depth first by folder."""
-        found: list[str] = []
-        folders = [""]
-        for _ in range(MAX_FOLDERS):
-            if not folders:
-                return sorted(found)
-            folder = folders.pop()
-            for name in await self._names(folder):
-                (folders if name.endswith("/") else found).append(f"{folder}{name}")
-        raise PluginFailed(f"The vault has more than {MAX_FOLDERS} folders, or they go round in a circle.")
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """Opened on the event loop that asks first."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS)
+            self._session = aiohttp.ClientSession(
+                connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+            )
+        return self._session
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
-
-    async def _names(self, folder: str) -> list[str]:
-        route = "/vault/" + "".join(f"{quote(part, safe='')}/" for part in folder.rstrip("/").split("/") if part)
-        found = _json((await self._call("GET", route))[1])
-        names = found.get("files") if isinstance(found, dict) else None
-        if not isinstance(names, list) or not all(isinstance(name, str) and name.strip("/") for name in names):
-            raise PluginFailed("The vault plugin did not answer a folder in its form.")
-        return names
-
-    async def _call(
-        self, method: str, route: str, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, bytes]:
-        """Raises NoSuchNote, PluginFailed, Timeout. What the plugin says goes no further: it may hold anything."""
-        try:
-            async with self._opened().request(
-                method,
-                URL(self._base + route, encoded=True),
-                data=body,
-                headers={**self._headers, **(headers or {})},
-                allow_redirects=False,
-                ssl=self._verify,
-            ) as answer:
-                content = await answer.read()
-        except TimeoutError:
-            raise Timeout("The vault plugin did not answer in time.") from None
-        except aiohttp.ClientError as error:
-            raise PluginFailed(f"The vault plugin cannot be reached ({type(error).__name__}).") from None
-        if answer.status == 404:
-            raise NoSuchNote("The vault has no such note.")
-        if answer.status in (401, 403):
-            raise PluginFailed("The vault plugin refused our key: check NOTES_API_KEY.")
-        if not 200 <= answer.status < 300:
-            raise PluginFailed(f"The vault plugin answered {answer.status}.")
-        return answer.status, content
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=self._timeout, trust_env=False)
-        return self._session
+            await asyncio.sleep(0)
 
 
-def _file(path: str) -> str:
-    """Segment by segment, each encoded whole. Raises InvalidPath."""
-    return "/vault/" + "/".join(quote(part, safe="") for part in paths.segments(path))
-
-
-def _json(content: bytes) -> Any:
+def base(address: str) -> str:
+    """The address without a slash at its end. Raises StartRefused when it is none of a plugin."""
     try:
-        return msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise PluginFailed("The vault plugin answered something that is no JSON.") from None
+        url = URL(address)
+        valid = url.scheme in ("http", "https") and bool(url.host) and url.port != 0
+    except (ValueError, TypeError):
+        raise StartRefused("NOTES_BASE_URL is no address.") from None
+    if not valid or url.user or url.password or url.query_string or url.fragment:
+        raise StartRefused(
+            "NOTES_BASE_URL must be http://host:port or https://host:port, without a name, password or query in it."
+        )
+    return str(url).rstrip("/")
+
+
+def at(segments: Sequence[str], *, folder: bool = False) -> str:
+    """`/vault/...`: each segment percent-encoded for itself; a folder ends in a slash."""
+    path = "/".join(quote(segment, safe="") for segment in segments)
+    return f"/vault/{path}/" if folder and path else f"/vault/{path}"
+
+
+def query(path: str, **values: str) -> str:
+    return f"{path}?{urlencode(values, quote_via=quote)}"
+
+
+def _refuse(answer: Answer) -> None:
+    if answer.status in (401, 403):
+        raise _key_refused()
+    if answer.status == 429:
+        raise UpstreamDown("The vault plugin takes no more requests just now.")
+    if answer.status < 200 or 300 <= answer.status < 400 or answer.status >= 500:
+        log.warning("the vault plugin answered with status %d", answer.status)
+        raise answer.unexpected()
+
+
+def _key_refused() -> KeyRefused:
+    log.warning("the vault plugin refuses the key; check NOTES_API_KEY")
+    return KeyRefused("The vault plugin refuses the key of this server; its operator has to set NOTES_API_KEY.")
+
+
+async def _capped(answer: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in answer.content.iter_chunked(65_536):
+        body += chunk
+        if len(body) > MAX_ANSWER:
+            raise UpstreamBroken(f"The vault plugin's answer is larger than {MAX_ANSWER} bytes.")
+    return bytes(body)

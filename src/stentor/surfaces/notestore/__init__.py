@@ -1,1 +1,1 @@
-"""The note-store server: nine tools over a vault plugin's REST API. Source: second contract, "Note-store server"."""
+"""The note store: nine tools over a vault, for agents that have its key."""

@@ -1,81 +1,135 @@
-"""The ASGI application: token, body, tool, envelope."""
+"""The note store's ASGI application: the key, the tools, and one form of failure.
+
+`{success: true, data}` or `{success: false, error}`. Nothing but /health answers without the key, not even
+that a path does not exist.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, MethodNotAllowed, NotFound, PayloadTooLarge, StentorError
-from stentor.surfaces.notestore.tools import Tools
+from stentor.core.errors import (
+    Forbidden,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    PayloadTooLarge,
+    StentorError,
+)
+from stentor.domains.notes.locks import PATIENCE_SECONDS
+from stentor.domains.notes.paths import shown
+from stentor.surfaces.notestore import bodies
+from stentor.surfaces.notestore.tools import Store, Tools
 
+MAX_BODY = 20_000_000
+API = "/api/"
+UNEXPECTED = "The note store failed on this request; its log says why."
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 log = logging.getLogger(__name__)
 
 
-class NoteStore:
-    """`key` is what agents send, `max_body` in bytes."""
+class Gone(Exception):
+    """The caller has left before its body was complete."""
 
-    def __init__(self, tools: Tools, key: str, max_body: int) -> None:
+
+def build(store: Store, key: str, max_body: int = MAX_BODY, patience: float = PATIENCE_SECONDS) -> ASGIApp:
+    """The application over a store; `key` is the callers' bearer token, `max_body` in bytes.
+
+    `patience` is how many seconds a tool waits for others that change the same note.
+    """
+    return _App(Tools(store, patience), hashlib.sha256(key.encode()).digest(), max_body)
+
+
+class _App:
+    def __init__(self, tools: Tools, digest: bytes, max_body: int) -> None:
         self._tools = tools
-        self._key = key.encode()
+        self._digest = digest
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         try:
-            response = await self._answer(Request(scope, receive))
-        except StentorError as error:
-            response = _failure(error.status, error.message)
-        except ClientDisconnect:
+            response = await self._answer(scope, receive)
+        except Gone:
             return
+        except StentorError as error:
+            response = _failure(error)
         except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
-            response = _failure(500, "The server failed on this request; its log says why.")
+            log.exception("%s %r failed", scope["method"], scope["path"])
+            response = _respond({"success": False, "error": UNEXPECTED}, 500)
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
-        path = request.url.path
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        path, method = scope["path"], scope["method"]
         if path == "/health":
-            if request.method not in ("GET", "HEAD"):
-                raise MethodNotAllowed("/health takes GET.")
-            return Response(jsontext.encode({"status": "ok"}), media_type="application/json")
-        if not self._known(request):
-            return _failure(403, "Forbidden: the request needs the header Authorization: Bearer <MCP_API_KEY>.")
-        tool = self._tools.by_name.get(path.removeprefix("/api/")) if path.startswith("/api/") else None
-        if tool is None:
-            names = ", ".join(self._tools.by_name)
-            raise NotFound(f"There is nothing at {path}. The tools under /api are {names}.")
-        if request.method != "POST":
-            raise MethodNotAllowed(f"{path} takes POST.")
-        data = await tool(await self._body(request))
-        return Response(jsontext.encode({"success": True, "data": data}), media_type="application/json")
+            _only(method, path, "GET", "HEAD")
+            return _respond({"status": "ok"})
+        self._authenticate(scope)
+        name = path.removeprefix(API) if path.startswith(API) else ""
+        if name not in self._tools.by_name:
+            raise NotFound(f"There is nothing at {shown(path)}. Under /api are {', '.join(self._tools.by_name)}.")
+        _only(method, path, "POST")
+        kind, tool = self._tools.by_name[name]
+        body = bodies.checked(kind, await self._body(scope, receive))
+        data = await tool(body)
+        log.debug("%s answered 200", name)
+        return _respond({"success": True, "data": data})
 
-    def _known(self, request: Request) -> bool:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key)
+    def _authenticate(self, scope: Scope) -> None:
+        """Raises Forbidden unless exactly one Authorization header bears the key."""
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+        digest = hashlib.sha256(token.strip()).digest()
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(digest, self._digest):
+            raise Forbidden("Forbidden: send the note store's key as 'Authorization: Bearer <key>'.")
 
-    async def _body(self, request: Request) -> dict[str, Any]:
-        kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise InvalidRequest("The body must be application/json.")
-        chunks, size = [], 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > self._max_body:
+    async def _body(self, scope: Scope, receive: Receive) -> Any:
+        """The JSON of the body; without one an empty object."""
+        content, more = bytearray(), True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            content += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(content) > self._max_body:
                 raise PayloadTooLarge(f"The body is larger than {self._max_body} bytes.")
-            chunks.append(chunk)
-        found = jsontext.decode(b"".join(chunks)) if size else {}
-        if not isinstance(found, dict):
-            raise InvalidRequest("The body must be an object.")
-        return found
+        if not content:
+            return {}
+        _require_json(scope)
+        return jsontext.decode(bytes(content))
 
 
-def _failure(status: int, message: str) -> Response:
-    headers = {"Connection": "close"} if status == 413 else None
-    return Response(jsontext.encode({"success": False, "error": message}), status, headers, "application/json")
+def _require_json(scope: Scope) -> None:
+    kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"application/json")
+    media = kind.partition(b";")[0].strip().lower()
+    if media != b"application/json" and not media.endswith(b"+json"):
+        raise InvalidRequest("The body must be JSON: send 'Content-Type: application/json'.")
+
+
+def _only(method: str, path: str, *allowed: str) -> None:
+    if method not in allowed:
+        raise MethodNotAllowed(f"{path} takes {allowed[0]}.", {"allow": ", ".join(allowed)})
+
+
+def _failure(error: StentorError) -> Response:
+    """A failure in the note store's own form, the same for the caller's mistakes and the plugin's."""
+    headers: dict[str, str] = {}
+    if isinstance(error, MethodNotAllowed) and error.details:
+        headers["Allow"] = error.details["allow"]
+    if isinstance(error, PayloadTooLarge):
+        headers["Connection"] = "close"  # else the rest of the body is read, however long it is
+    log.debug("answered %d: %s", error.status, error.message)
+    return _respond({"success": False, "error": error.message}, error.status, headers)
+
+
+def _respond(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(jsontext.encode(body), status, {**_HEADERS, **(headers or {})}, "application/json")

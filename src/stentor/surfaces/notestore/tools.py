@@ -1,143 +1,148 @@
-"""The nine tools: what each needs, does with the plugin, and answers. Source: second contract, "Note-store server"."""
+"""The nine tools. Each answers an object for `data` and raises the house's errors."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
-from stentor.core.errors import InvalidRequest, NotFound
-from stentor.domains.notes.plugin import Plugin
+import msgspec
 
-Body = dict[str, Any]
-Tool = Callable[[Body], Awaitable[Body]]
-MAX_RESULTS = 100
+from stentor.core.errors import Conflict, InvalidRequest
+from stentor.domains.notes import frontmatter, paths
+from stentor.domains.notes.locks import PathLocks
+from stentor.domains.notes.model import ANYTHING, Change, NoteChanged, content_hash
+from stentor.domains.notes.pluginvault import Found
+from stentor.surfaces.notestore import bodies, tags
+
+ATTEMPTS = 16
+"""Of reading, changing and writing, while others change the same note."""
+
+Data = dict[str, Any]
+
+
+class NotText(InvalidRequest):
+    """The file is no UTF-8 text, so that it cannot be answered or edited as one."""
+
+    code = "NOT_TEXT"
+
+
+class Store(Protocol):
+    """What the tools need of a vault; PluginVault is one."""
+
+    async def content(self, path: str) -> bytes: ...
+    async def replace(self, path: str, content: bytes, expected: str = ANYTHING) -> bytes | None: ...
+    async def append(self, path: str, text: str) -> None: ...
+    async def delete(self, path: str, expected: str = ANYTHING) -> Change: ...
+    async def set_key(self, path: str, key: str, value: Any, expected: str = ANYTHING) -> None: ...
+    async def search(self, text: str) -> list[Found]: ...
+    async def paths(self) -> list[str]: ...
 
 
 class Tools:
-    """Changes of one note that read it first wait for each other."""
+    """Over one store. Tools that change the same note wait for each other."""
 
-    def __init__(self, plugin: Plugin) -> None:
-        self._plugin = plugin
-        self._locks = [asyncio.Lock() for _ in range(256)]
-        self.by_name: dict[str, Tool] = {
-            "getContext": self.get_context,
-            "appendContext": self.append_context,
-            "updateNote": self.update_note,
-            "searchNotes": self.search_notes,
-            "listNotes": self.list_notes,
-            "deleteNote": self.delete_note,
-            "manageFrontmatter": self.manage_frontmatter,
-            "manageTags": self.manage_tags,
-            "searchReplace": self.search_replace,
+    def __init__(self, store: Store, patience: float) -> None:
+        self._store = store
+        self._locks = PathLocks(patience)
+        self.by_name: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[Data]]]] = {
+            "getContext": (bodies.Path, self.get_context),
+            "appendContext": (bodies.Content, self.append_context),
+            "updateNote": (bodies.Content, self.update_note),
+            "searchNotes": (bodies.Query, self.search_notes),
+            "listNotes": (bodies.Nothing, self.list_notes),
+            "deleteNote": (bodies.Path, self.delete_note),
+            "manageFrontmatter": (bodies.Entry, self.manage_frontmatter),
+            "manageTags": (bodies.Tags, self.manage_tags),
+            "searchReplace": (bodies.Replacement, self.search_replace),
         }
 
-    async def get_context(self, body: Body) -> Body:
-        path = _text(body, "path")
-        return {"path": path, "content": await self._read(path)}
+    async def get_context(self, body: bodies.Path) -> Data:
+        """`{path, content}`: the whole file, frontmatter included. Raises NoSuchNote, NotText."""
+        path = paths.clean(body.path)
+        return {"path": path, "content": _text(path, await self._store.content(path))}
 
-    async def append_context(self, body: Body) -> Body:
-        path, content = _text(body, "path"), _text(body, "content", empty=True)
-        async with self._alone(path):
-            await self._plugin.append(path, content.encode())
+    async def append_context(self, body: bodies.Content) -> Data:
+        """`{path}`: the content stands at the end, on a line of its own; makes the note when it is missing."""
+        path = paths.clean(body.path)
+        async with self._locks.hold(path):
+            await self._store.append(path, body.content)
         return {"path": path}
 
-    async def update_note(self, body: Body) -> Body:
-        """The whole file is replaced, frontmatter included."""
-        path, content = _text(body, "path"), _text(body, "content", empty=True)
-        async with self._alone(path):
-            await self._plugin.read(path)  # an update of nothing is a 404, not a new note
-            await self._plugin.write(path, content.encode())
+    async def update_note(self, body: bodies.Content) -> Data:
+        """`{path}`: the whole file becomes the content, as `getContext` answers it. Raises NoSuchNote.
+
+        Frontmatter is part of the file: what the content does not repeat is gone.
+        """
+        path = paths.clean(body.path)
+        async with self._locks.hold(path):
+            await self._store.content(path)  # an update of nothing is no new note
+            await self._store.replace(path, body.content.encode())
         return {"path": path}
 
-    async def search_notes(self, body: Body) -> Body:
-        query = _text(body, "query")
-        found = await self._plugin.search(query)
-        results = [_result(hit) for hit in found[:MAX_RESULTS]]
-        return {"query": query, "results": results}
+    async def search_notes(self, body: bodies.Query) -> Data:
+        """`{query, results: [{path, excerpt, score}]}`, best first."""
+        return {"query": body.query, "results": msgspec.to_builtins(await self._store.search(body.query))}
 
-    async def list_notes(self, body: Body) -> Body:
-        return {"notes": [path for path in await self._plugin.paths() if path.endswith(".md")]}
+    async def list_notes(self, body: bodies.Nothing) -> Data:
+        """`{notes: [path]}` in order: the files that end in `.md`."""
+        return {"notes": [path for path in await self._store.paths() if path.lower().endswith(".md")]}
 
-    async def delete_note(self, body: Body) -> Body:
-        path = _text(body, "path")
-        async with self._alone(path):
-            await self._plugin.delete(path)
+    async def delete_note(self, body: bodies.Path) -> Data:
+        """`{path}`. Raises NoSuchNote."""
+        path = paths.clean(body.path)
+        async with self._locks.hold(path):
+            await self._store.delete(path)
         return {"path": path}
 
-    async def manage_frontmatter(self, body: Body) -> Body:
-        path, key = _text(body, "path"), _text(body, "key")
-        if "value" not in body:
-            raise InvalidRequest("The field 'value' is missing.")
-        async with self._alone(path):
-            await self._plugin.set_frontmatter(path, key, body["value"])
-        return {"path": path, "key": key, "value": body["value"]}
+    async def manage_frontmatter(self, body: bodies.Entry) -> Data:
+        """`{path, key, value}`: the key has the value, and the rest of the note is as it was. Raises NoSuchNote."""
+        path = paths.clean(body.path)
+        if not body.key.isprintable():
+            raise InvalidRequest("A frontmatter key has no control characters and no line ends.")
+        async with self._locks.hold(path):
+            await self._store.set_key(path, body.key, body.value)
+        return {"path": path, "key": body.key, "value": body.value}
 
-    async def manage_tags(self, body: Body) -> Body:
-        """Reads, changes and writes the list; `#` before a tag is not part of it."""
-        path, action, wanted = _text(body, "path"), _text(body, "action"), _tags(body)
-        if action not in ("add", "remove"):
-            raise InvalidRequest("The field 'action' must be add or remove.")
-        async with self._alone(path):
-            present = _listed((await self._plugin.frontmatter(path)).get("tags"))
-            if action == "add":
-                tags = list(dict.fromkeys([*present, *wanted]))
-            else:
-                tags = [tag for tag in dict.fromkeys(present) if tag not in wanted]
-            if tags != present:
-                await self._plugin.set_frontmatter(path, "tags", tags)
-        return {"path": path, "tags": tags}
+    async def manage_tags(self, body: bodies.Tags) -> Data:
+        """`{path, tags}`: the note's tags afterwards. Raises NoSuchNote, BadFrontmatter."""
+        path, given = paths.clean(body.path), tags.wanted(body.tags)
 
-    async def search_replace(self, body: Body) -> Body:
-        """Literal; answers how often it was replaced."""
-        path, search = _text(body, "path"), _text(body, "search")
-        replacement = _text(body, "replace", empty=True)
-        async with self._alone(path):
-            content = await self._read(path)
-            count = content.count(search)
-            if count:
-                await self._plugin.write(path, content.replace(search, replacement).encode())
-        return {"path": path, "replacements": count}
+        async def attempt() -> Data:
+            content = await self._store.content(path)
+            value = frontmatter.read(_text(path, content)).get("tags")
+            after = tags.changed(tags.present(value), given, body.action)
+            if after != (value or []):
+                await self._store.set_key(path, "tags", after, content_hash(content))
+            return {"path": path, "tags": after}
 
-    async def _read(self, path: str) -> str:
-        try:
-            return (await self._plugin.read(path)).decode()
-        except UnicodeDecodeError:
-            raise NotFound(f"{path!r} is no text.") from None
+        return await self._edit(path, attempt)
 
-    def _alone(self, path: str) -> asyncio.Lock:
-        return self._locks[hash(path) % len(self._locks)]
+    async def search_replace(self, body: bodies.Replacement) -> Data:
+        """`{path, replacements}`: how often the text stood there, taken literally; 0 leaves the note as it is."""
+        path, old, new = paths.clean(body.path), body.search.encode(), body.replace.encode()
 
+        async def attempt() -> Data:
+            content = await self._store.content(path)
+            count = content.count(old)
+            if count and old != new:
+                await self._store.replace(path, content.replace(old, new), content_hash(content))
+            return {"path": path, "replacements": count}
 
-def _text(body: Body, name: str, *, empty: bool = False) -> str:
-    """Raises InvalidRequest for a field that is missing, no text, or empty where it must not be."""
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"The field {name!r} is missing or no text.")
-    if not value and not empty:
-        raise InvalidRequest(f"The field {name!r} is empty.")
-    return value
+        return await self._edit(path, attempt)
+
+    async def _edit(self, path: str, attempt: Callable[[], Awaitable[Data]]) -> Data:
+        """Reads, changes and writes again when another program changed the note in between. Raises Conflict."""
+        async with self._locks.hold(path):
+            for _ in range(ATTEMPTS):
+                try:
+                    return await attempt()
+                except NoteChanged:
+                    continue
+        raise Conflict(f"{paths.shown(path)} is being changed by others all the time; try again.")
 
 
-def _tags(body: Body) -> list[str]:
-    given = body.get("tags")
-    if not isinstance(given, list) or not all(isinstance(tag, str) for tag in given):
-        raise InvalidRequest("The field 'tags' must be an array of texts.")
-    tags = [tag.strip().lstrip("#") for tag in given]
-    if not all(tags):
-        raise InvalidRequest("The field 'tags' has an empty tag.")
-    return tags
-
-
-def _listed(value: Any) -> list[str]:
-    """The tags of a note, written as a list or as one text."""
-    if isinstance(value, str):
-        value = value.replace(",", " ").split()
-    return [str(tag).lstrip("#") for tag in value if tag is not None] if isinstance(value, list) else []
-
-
-def _result(hit: dict[str, Any]) -> Body:
-    matches = hit.get("matches")
-    contexts = [m.get("context") for m in matches if isinstance(m, dict)] if isinstance(matches, list) else []
-    excerpt = next((text for text in contexts if isinstance(text, str)), "")
-    return {"path": hit["filename"], "excerpt": excerpt, "score": hit.get("score")}
+def _text(path: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise NotText(f"{paths.shown(path)} is no UTF-8 text.") from None

@@ -1,0 +1,238 @@
+"""The port `Vault` over the plugin's API, and what the plugin does besides: search, append, one frontmatter key."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stentor.domains.notes import model, paths, plugintree
+from stentor.domains.notes.locks import PathLocks
+from stentor.domains.notes.model import ANYTHING, NOTHING, Change, NoSuchNote, Note, NoteChanged, NoteTooLarge, Stat
+from stentor.domains.notes.patching import Patching
+from stentor.domains.notes.plugin import Answer, Plugin, at, query
+from stentor.domains.notes.upstream import UpstreamBroken
+
+NOTE_JSON = "application/vnd.olrapi.note+json"
+MARKDOWN = {"Content-Type": "text/markdown"}
+BYTES = {"Content-Type": "application/octet-stream"}
+"""For what is no text, and for a byte order mark, which the plugin drops from texts."""
+ATTEMPTS = 16
+CONTEXT = "100"
+"""Characters around a match. Plugins before 4 have no default of their own."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A note that a search found: a piece of it around a match, empty for a match in its name."""
+
+    path: str
+    excerpt: str
+    score: float
+
+
+class _Present(msgspec.Struct, frozen=True):
+    """What stands at a path now; `tag` is the strong entity tag, empty when the plugin sends none."""
+
+    content: bytes
+    tag: str
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        return {"If-Match": self.tag} if self.tag else {}
+
+
+class PluginVault:
+    """A vault that a plugin serves.
+
+    Changes compare before they replace. A plugin that sends a strong `ETag` compares itself (`If-Match`,
+    and `If-None-Match: *` for a new note). An older one cannot: there the note is read, compared and then
+    written, under a lock per path in this object, so that a change which somebody else makes between the
+    reading and the writing is lost. Deleting, and setting a key, likewise.
+    """
+
+    def __init__(self, plugin: Plugin) -> None:
+        self._plugin = plugin
+        self._patching = Patching(plugin)
+        self._locks = PathLocks()
+
+    async def read(self, path: str) -> Note:
+        segments = paths.segments(path)
+        present = await self._required(segments)
+        return Note(await self._stat(segments, len(present.content)), present.content)
+
+    async def content(self, path: str) -> bytes:
+        """The bytes of a note, by one request. Raises NoSuchNote."""
+        return (await self._required(paths.segments(path))).content
+
+    async def write(self, path: str, content: bytes, expected: str = ANYTHING) -> Change:
+        before = await self.replace(path, content, expected)
+        return Change(await self._stat(paths.segments(path), len(content)), before)
+
+    async def replace(self, path: str, content: bytes, expected: str = ANYTHING) -> bytes | None:
+        """Like `write`; answers the bytes before, None for none."""
+        segments = paths.segments(path)
+        if len(content) > model.MAX_BYTES:
+            raise NoteTooLarge(f"{path!r} would have {len(content)} bytes; {model.MAX_BYTES} are the most.")
+        async with self._locks.hold(path):
+            for _ in range(ATTEMPTS):
+                present = await self._expected(segments, expected)
+                if present is None:
+                    await plugintree.refuse_taken(self._plugin, segments)
+                if await self._put(segments, content, present):
+                    return None if present is None else present.content
+            raise NoteChanged(path, NOTHING if present is None else model.content_hash(present.content))
+
+    async def delete(self, path: str, expected: str = ANYTHING) -> Change:
+        segments = paths.segments(path)
+        async with self._locks.hold(path):
+            for _ in range(ATTEMPTS):
+                present = await self._expected(segments, expected)
+                if present is None:
+                    break
+                answer = await self._plugin.ask("DELETE", at(segments), headers=present.conditions)
+                if answer.ok:
+                    return Change(None, present.content)
+                if answer.status not in (404, 412):
+                    raise answer.unexpected()
+        raise _missing(path)
+
+    async def names(self, folder: str = "") -> list[str]:
+        return await plugintree.listing(self._plugin, _parts(folder))
+
+    async def paths(self, folder: str = "") -> list[str]:
+        """Of every file below the folder, in order; one request for each folder."""
+        return await plugintree.walk(self._plugin, _parts(folder))
+
+    async def walk(self, folder: str = "") -> list[Stat]:
+        """One request for each folder and each file: the plugin lists names alone."""
+        gate = asyncio.Semaphore(plugintree.AT_ONCE)
+
+        async def stat(path: str) -> Stat | None:
+            async with gate:
+                try:
+                    return await self._stat(path.split("/"))
+                except NoSuchNote:
+                    return None  # gone since
+
+        found = await asyncio.gather(*map(stat, await self.paths(folder)))
+        return [each for each in found if each is not None]
+
+    async def check(self) -> None:
+        """Whether a plugin answers there and knows the key."""
+        await self._plugin.greet()
+
+    async def search(self, text: str) -> list[Found]:
+        """Notes with the text, best first, as the plugin's simple search finds them."""
+        answer = await self._plugin.ask("POST", query("/search/simple/", query=text, contextLength=CONTEXT))
+        rows = answer.json() if answer.ok else None
+        if not isinstance(rows, list):
+            raise answer.unexpected() if not answer.ok else UpstreamBroken("The vault plugin's search is no list.")
+        return [_found(row) for row in rows]
+
+    async def append(self, path: str, text: str) -> None:
+        """Adds to the end, on a line of its own; makes the note when it is missing. Raises NameTaken."""
+        segments = paths.segments(path)
+        async with self._locks.hold(path):
+            if await self._present(segments) is None:
+                await plugintree.refuse_taken(self._plugin, segments)
+            answer = await self._plugin.ask("POST", at(segments), headers=MARKDOWN, body=text.encode())
+        if not answer.ok:
+            raise answer.unexpected()
+
+    async def set_key(self, path: str, key: str, value: Any, expected: str = ANYTHING) -> None:
+        """Sets one key of the frontmatter to any JSON value. Raises NoSuchNote, NoteChanged, BadFrontmatter."""
+        segments = paths.segments(path)
+        async with self._locks.hold(path):
+            conditions: dict[str, str] = {}
+            if expected != ANYTHING:
+                present = await self._expected(segments, expected)
+                conditions = {} if present is None else present.conditions
+            await self._patching.set_key(path, at(segments), key, value, conditions)
+
+    async def close(self) -> None:
+        await self._plugin.close()
+
+    async def _present(self, segments: Sequence[str]) -> _Present | None:
+        answer = await self._plugin.ask("GET", at(segments))
+        if answer.status == 404:
+            return None
+        if not answer.ok:
+            raise answer.unexpected()
+        tag = answer.headers.get("etag", "")
+        # A weak tag never matches, and web frameworks add one to answers whose server knows no If-Match.
+        return _Present(answer.body, tag if tag.startswith('"') else "")
+
+    async def _required(self, segments: Sequence[str]) -> _Present:
+        present = await self._present(segments)
+        if present is None:
+            raise _missing("/".join(segments))
+        return present
+
+    async def _expected(self, segments: Sequence[str], expected: str) -> _Present | None:
+        """What stands there when that is the expected state. Raises NoteChanged."""
+        present = await self._present(segments)
+        content = None if present is None else present.content
+        if not model.expects(expected, content):
+            raise NoteChanged("/".join(segments), NOTHING if content is None else model.content_hash(content))
+        return present
+
+    async def _put(self, segments: Sequence[str], content: bytes, present: _Present | None) -> bool:
+        """False when somebody was faster."""
+        conditions = {"If-None-Match": "*"} if present is None else present.conditions
+        kind = MARKDOWN if _is_plain(content) else BYTES
+        answer = await self._plugin.ask("PUT", at(segments), headers={**kind, **conditions}, body=content)
+        if not answer.ok and answer.status != 412:
+            raise answer.unexpected()
+        return answer.ok
+
+    async def _stat(self, segments: Sequence[str], size: int | None = None) -> Stat:
+        """By a request of its own: a plain answer has no times, and then they are 0. Raises NoSuchNote."""
+        answer = await self._plugin.ask("GET", at(segments), headers={"Accept": NOTE_JSON})
+        if answer.status == 404:
+            raise _missing("/".join(segments))
+        return _stat(answer, "/".join(segments), size)
+
+
+def _parts(folder: str) -> tuple[str, ...]:
+    folder = paths.folder(folder)
+    return tuple(folder.split("/")) if folder else ()
+
+
+def _missing(path: str) -> NoSuchNote:
+    return NoSuchNote(f"The vault has no note {paths.shown(path)}.")
+
+
+def _is_plain(content: bytes) -> bool:
+    try:
+        return not content.decode().startswith("\ufeff")
+    except UnicodeDecodeError:
+        return False
+
+
+def _stat(answer: Answer, path: str, size: int | None) -> Stat:
+    if not answer.ok:
+        raise answer.unexpected()
+    if "json" not in answer.headers.get("content-type", "json"):
+        return Stat(path, len(answer.body), 0, 0)  # a file that is no text may be answered as it is
+    try:
+        stat = answer.json()["stat"]
+        times = [int(stat[name] * 1000) for name in ("mtime", "ctime")]
+        return Stat(path, int(stat["size"]) if size is None else size, *times)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise UpstreamBroken("The vault plugin's description of a note lacks its times.") from None
+
+
+def _found(row: Any) -> Found:
+    """One row of a search; the first match in the text gives the excerpt."""
+    try:
+        matches = [match for match in row.get("matches") or () if match["match"].get("source") != "filename"]
+        path, score = row["filename"], float(row["score"])
+        excerpt = matches[0]["context"] if matches else ""
+        if not (isinstance(path, str) and isinstance(excerpt, str) and math.isfinite(score)):
+            raise ValueError
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UpstreamBroken("The vault plugin's search answered a row that is none.") from None
+    return Found(path, excerpt, score)

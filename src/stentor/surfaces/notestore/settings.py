@@ -1,0 +1,87 @@
+"""The note store's settings, all from the environment. Names and defaults are the contract's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from stentor.auth.keys import WELL_KNOWN
+from stentor.core.errors import StartRefused
+from stentor.domains.notes import plugin
+
+REQUIRED = {
+    "MCP_API_KEY": "the key that agents send",
+    "NOTES_BASE_URL": "the address of the vault plugin, such as https://127.0.0.1:27124",
+    "NOTES_API_KEY": "the key of the vault plugin",
+}
+LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error"}
+PORT = 3000
+
+
+class NoteSettings(msgspec.Struct, frozen=True):
+    """`timeout` in seconds; `log_level` is one of Python's names."""
+
+    key: str
+    address: str
+    plugin_key: str
+    port: int
+    timeout: float
+    log_level: str
+
+
+def load(environ: Mapping[str, str]) -> NoteSettings:
+    """From the environment. Raises StartRefused, naming all that is missing."""
+    values = {name: environ.get(name, "").strip() for name in REQUIRED}
+    missing = [f"{name} ({meaning})" for name, meaning in REQUIRED.items() if not values[name]]
+    if missing:
+        raise StartRefused(f"Not set: {', '.join(missing)}.")
+    for name in ("MCP_API_KEY", "NOTES_API_KEY"):
+        _check_key(name, values[name])
+    _refuse_well_known(values["MCP_API_KEY"], environ)
+    return NoteSettings(
+        key=values["MCP_API_KEY"],
+        address=plugin.base(values["NOTES_BASE_URL"]),
+        plugin_key=values["NOTES_API_KEY"],
+        port=_port(environ.get("PORT", "").strip()),
+        timeout=_seconds(environ.get("NOTES_TIMEOUT", "").strip()),
+        log_level=_level(environ.get("MCP_LOG_LEVEL", "").strip()),
+    )
+
+
+def _check_key(name: str, key: str) -> None:
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise StartRefused(f"{name} has a character in it that no header can carry; use letters and digits.")
+
+
+def _refuse_well_known(key: str, environ: Mapping[str, str]) -> None:
+    if key.lower() in WELL_KNOWN and environ.get("NODE_ENV") != "development":
+        raise StartRefused(
+            "MCP_API_KEY holds a publicly known key. Make a real one, for example with "
+            "`python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set NODE_ENV=development."
+        )
+
+
+def _port(text: str) -> int:
+    if not text:
+        return PORT
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65_535):
+        raise StartRefused(f"PORT must be a number from 0 to 65535 (it is {text!r}).")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text or plugin.WHOLE_SECONDS)
+    except ValueError:
+        seconds = 0.0
+    if not 0.05 <= seconds <= 3600:
+        raise StartRefused(f"NOTES_TIMEOUT must be a number of seconds from 0.05 to 3600 (it is {text!r}).")
+    return seconds
+
+
+def _level(text: str) -> str:
+    level = LEVELS.get(text.lower() or "info")
+    if level is None:
+        raise StartRefused(f"MCP_LOG_LEVEL must be debug, info, warn or error (it is {text!r}).")
+    return level

@@ -1,0 +1,208 @@
+"""What the client of the vault plugin makes of every answer: failures, nonsense, too much, none."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.core.errors import StentorError, Timeout
+from stentor.domains.notes import plugin as client
+from stentor.domains.notes import plugintree
+from stentor.domains.notes.model import NoSuchNote, VaultUnavailable
+from stentor.domains.notes.plugin import Plugin
+from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.notes.upstream import KeyRefused, UpstreamBroken, UpstreamDown, VaultTimeout
+from tests.domains.notes.plugins import CALLS, Served, serving
+from tests.vaultplugin.reply import Reply, json_reply
+
+MOODS: dict[str, type[StentorError]] = {
+    "401": KeyRefused,
+    "403": KeyRefused,
+    "429": UpstreamDown,
+    "500": UpstreamBroken,
+    "503": UpstreamBroken,
+    "redirect": UpstreamBroken,
+    "truncated": UpstreamBroken,
+    "noise": UpstreamBroken,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("mood", MOODS)
+async def test_every_failure_is_an_error_of_the_house(served: Served, mood: str, call: str) -> None:
+    vault, stub = served
+    (stub.root / "a.md").write_bytes(b"x")
+    stub.mood = mood
+    with pytest.raises(MOODS[mood]) as error:
+        await CALLS[call](vault)
+    assert isinstance(error.value, VaultUnavailable)
+    assert stub.key not in repr(error.value)
+    assert "DETAILS-OF-THE-PLUGIN" not in repr(error.value)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_plugin_that_hangs_is_a_timeout(tmp_path: Path, call: str) -> None:
+    async with serving(tmp_path / "vault", seconds=0.2) as (vault, stub):
+        stub.mood = "slow"
+        with pytest.raises(VaultTimeout) as error:
+            await CALLS[call](vault)
+        assert isinstance(error.value, Timeout)
+        assert isinstance(error.value, VaultUnavailable)
+        assert error.value.status == 504
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "https://127.0.0.1:1", "http://nobody.invalid:27123"])
+async def test_an_address_where_nobody_answers(address: str) -> None:
+    vault = PluginVault(Plugin(address, "key"))
+    for call in CALLS.values():
+        with pytest.raises(UpstreamDown):
+            await call(vault)
+    await vault.close()
+
+
+NO_LISTS = [
+    b"",
+    b"[]",
+    b"{}",
+    b'{"files": 1}',
+    b'{"files": [1]}',
+    b"\xff",
+    b"[" * 5000,
+    b"<html>",
+    b'{"files":["a"]',
+    b'{"files":["/"]}',
+]
+
+
+@pytest.mark.parametrize("body", NO_LISTS, ids=range(len(NO_LISTS)))
+async def test_a_listing_that_is_none_is_refused(served: Served, body: bytes) -> None:
+    vault, stub = served
+    stub.always = Reply(200, body, {"Content-Type": "application/json"})
+    for call in ("names", "walk", "check", "search"):
+        if (body, call) == (b"[]", "search"):
+            assert await vault.search("x") == []
+            continue
+        with pytest.raises(UpstreamBroken):
+            await CALLS[call](vault)
+
+
+ROWS: list[Any] = [
+    1,
+    {},
+    {"filename": "a.md", "score": 1, "matches": 5},
+    {"filename": 1, "score": 1, "matches": []},
+    {"filename": "a.md", "score": "x", "matches": []},
+    {"filename": "a.md", "score": 1, "matches": [{}]},
+    {"filename": "a.md", "score": 1, "matches": [{"match": {"start": 0, "end": 1}, "context": 1}]},
+    {"filename": "a.md", "score": 1, "matches": [{"match": 1, "context": "x"}]},
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
+async def test_a_search_with_a_row_that_is_none_is_refused(served: Served, row: Any) -> None:
+    vault, stub = served
+    stub.always = json_reply([row])
+    with pytest.raises(UpstreamBroken):
+        await vault.search("x")
+
+
+@pytest.mark.parametrize("note", [{}, {"stat": None}, {"stat": {"mtime": "x", "ctime": 1, "size": 1}}, []])
+async def test_a_note_without_its_times_is_refused(served: Served, note: Any) -> None:
+    vault, stub = served
+    stub.always = json_reply(note)
+    with pytest.raises(UpstreamBroken):
+        await vault.read("a.md")
+
+
+@pytest.mark.parametrize("name", ["../up.md", "../../", "a/b.md", "", "/", "a\0.md", None])
+async def test_a_name_that_leads_astray_is_refused(served: Served, name: Any) -> None:
+    vault, stub = served
+    stub.always = json_reply({"files": ["a.md", name]})
+    with pytest.raises(UpstreamBroken):
+        await vault.paths()
+    assert len(stub.asked) <= 1
+
+
+async def test_what_is_hidden_is_not_walked_and_a_circle_ends(served: Served) -> None:
+    vault, stub = served
+    stub.always = json_reply({"files": ["../", ".hidden.md", ".git/", "a.md", "a.md"]})
+    assert await vault.paths() == ["a.md"]
+    stub.always = json_reply({"files": ["a" * 200 + "/", "b.md"]})
+    assert [len(path) for path in await vault.paths()] == [1009, 808, 607, 406, 205, 4]
+
+
+async def test_a_walk_asks_for_a_bounded_number_of_folders_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault, stub = served
+    for i in range(40):
+        (stub.root / f"f{i:02}").mkdir()
+        (stub.root / f"f{i:02}" / "a.md").write_bytes(b"")
+    most = now = 0
+    asked = Plugin.ask
+
+    async def counted(self: Plugin, *args: Any, **more: Any) -> client.Answer:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        try:
+            return await asked(self, *args, **more)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(Plugin, "ask", counted)
+    assert len(await vault.paths()) == 40
+    assert most == plugintree.AT_ONCE
+
+
+async def test_an_answer_has_a_largest_size(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    vault, stub = served
+    monkeypatch.setattr(client, "MAX_ANSWER", 1000)
+    (stub.root / "a.md").write_bytes(b"x" * 1000)
+    assert len(await vault.content("a.md")) == 1000
+    (stub.root / "a.md").write_bytes(b"x" * 1001)
+    with pytest.raises(UpstreamBroken):
+        await vault.content("a.md")
+
+
+async def test_a_caller_that_gives_up_leaves_no_lock(tmp_path: Path) -> None:
+    async with serving(tmp_path / "vault") as (vault, stub):
+        stub.mood = "slow"
+        calls = [asyncio.create_task(vault.replace("a.md", b"x")) for _ in range(3)]
+        while not stub.waiting:
+            await asyncio.sleep(0.01)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert len(vault._locks) == 0
+        stub.mood = "ok"
+        await vault.replace("a.md", b"y")
+
+
+async def test_a_note_of_which_nothing_is_known_is_missing(served: Served) -> None:
+    vault, _ = served
+    for call in ("read", "content", "delete", "set_key"):
+        with pytest.raises(NoSuchNote):
+            await CALLS[call](vault)
+
+
+async def test_a_check_says_who_answers(served: Served) -> None:
+    vault, stub = served
+    await vault.check()
+    stub.key = "another"
+    with pytest.raises(KeyRefused):
+        await vault.check()
+    for reply in (Reply(404), json_reply({"status": "OK"}), json_reply([]), Reply(200, b"<html>")):
+        stub.always = reply
+        with pytest.raises(UpstreamBroken):
+            await vault.check()
+
+
+async def test_a_file_that_the_plugin_does_not_describe_has_no_times(served: Served) -> None:
+    vault, stub = served
+    stub.always = Reply(200, b"\xff\xfe", {"Content-Type": "image/png"})
+    note = await vault.read("a.png")
+    assert (note.content, note.stat.size, note.stat.modified_at) == (b"\xff\xfe", 2, 0)

@@ -1,0 +1,19 @@
+"""The page of the note store shows what the note store does."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.surfaces.notestore.running import TOOLS, NoteStore
+
+PAGE = Path(__file__).parents[3] / "docs" / "notes.md"
+EXAMPLE = re.compile(r"^### (\w+)\n.*?```json\n(.*?)```\n\n```json\n(.*?)```", re.MULTILINE | re.DOTALL)
+
+
+def test_every_example_answers_as_it_says(store: NoteStore) -> None:
+    examples = EXAMPLE.findall(PAGE.read_text())
+    assert sorted(tool for tool, _, _ in examples) == sorted(TOOLS)
+    for tool, body, answer in examples:
+        assert store.call(tool, **json.loads(body)).json() == json.loads(answer), tool

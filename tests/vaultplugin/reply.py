@@ -1,0 +1,58 @@
+"""What a request was, and what the stub answers it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+@dataclass
+class Asked:
+    """A request as it came; header names in lower case, the path still encoded."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def raw_path(self) -> str:
+        return urlsplit(self.path).path
+
+    @property
+    def query(self) -> dict[str, str]:
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+
+    @property
+    def segments(self) -> list[str]:
+        """Split on the raw slash, then decoded once."""
+        return [unquote(part) for part in self.raw_path.removeprefix("/vault/").split("/")]
+
+    @property
+    def media(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip()
+
+
+@dataclass
+class Reply:
+    status: int = 204
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def json_reply(value: Any, status: int = 200, kind: str = "application/json", **headers: str) -> Reply:
+    return Reply(status, json.dumps(value).encode(), {"Content-Type": kind, **headers})
+
+
+class Refused(Exception):
+    """Ends a request with the plugin's error body; the code is the status times 100 plus a number."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+    @property
+    def reply(self) -> Reply:
+        return json_reply({"message": "DETAILS-OF-THE-PLUGIN", "errorCode": self.code}, self.code // 100)
