@@ -27,7 +27,10 @@ async def fill(world: World, count: int = 40) -> list[dict[str, Any]]:
     made = []
     for i in range(count):
         agent = agents[i % 2]
-        task_id = await world.submit(required_capabilities=[f"c{i % 2}"], metadata={"priority": "high"})
+        # The clock goes on by hours: none of them may run out of its time meanwhile.
+        task_id = await world.submit(
+            required_capabilities=[f"c{i % 2}"], metadata={"priority": "high"}, timeout_seconds=86_400
+        )
         made.append(task_id)
         if i % 5 == 1:
             await world.admin.post(f"{PATH}/{task_id}/cancel")

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import Any
 
+from stentor.core import idempotency
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.errors import LeaseLost, StoreUnavailable
@@ -18,7 +19,7 @@ from stentor.domains.execution import model
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.outcomes import Ending
-from stentor.domains.tasks import idempotency, listing, store
+from stentor.domains.tasks import listing, store
 from stentor.domains.tasks.model import Claim, Queued, Task, queued_of
 from stentor.domains.tasks.service import require
 

@@ -101,11 +101,17 @@ class Meanings:
         return done
 
     async def nearest(
-        self, query: str, embedding: Sequence[float] | None, most: int, weight_min: float | None, after: int | None
+        self,
+        query: str,
+        embedding: Sequence[float] | None,
+        most: int,
+        weight_min: float | None = None,
+        after: int | None = None,
+        among: Sequence[int] | None = None,
     ) -> tuple[list[Near], int]:
         """The documents nearest in meaning, and how many pass the filters. Raises as `vector` does."""
         vector, matrix = await self.vector(query, embedding)
-        return await asyncio.to_thread(matrix.nearest, vector, most, weight_min, after)
+        return await asyncio.to_thread(matrix.nearest, vector, most, weight_min, after, among)
 
     async def vector(self, query: str, embedding: Sequence[float] | None) -> tuple[Vectors, Matrix]:
         """The query's vector, or the caller's own, of length 1.

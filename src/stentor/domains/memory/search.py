@@ -12,7 +12,7 @@ from stentor.core import jsontext
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.runlog import Draft
 from stentor.domains.memory.embedding.model import EmbeddingUnavailable
-from stentor.domains.memory.index import keyword
+from stentor.domains.memory.index import keyword, store
 from stentor.domains.memory.index.keyword import FIELDS, Field, Hit, Match, MatchMode
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.passages import Passage, Source, passages
@@ -30,10 +30,11 @@ _ROW = Sql("select path, title, body, frontmatter, weight, created_at from docum
 
 
 class Filters(msgspec.Struct, frozen=True):
-    """`created_after` in microseconds."""
+    """`created_after` in microseconds; `folder` means the documents in it, not those in its folders."""
 
     weight_min: float | None = None
     created_after: int | None = None
+    folder: str | None = None
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -81,14 +82,22 @@ class Search:
         self._meanings = meanings
 
     async def keyword(
-        self, caller: Caller, wanted: Sequence[str], fields: Sequence[Field], mode: MatchMode, limit: int
+        self,
+        caller: Caller,
+        wanted: Sequence[str],
+        fields: Sequence[Field],
+        mode: MatchMode,
+        limit: int,
+        folder: str | None = None,
     ) -> tuple[list[Match], int]:
         """The best matches, and how many there are in all."""
         query = keyword.query_of(wanted, fields, mode)
         hits: list[Hit] = []
         total = 0
         if query is not None:
-            hits, total = await self._index.read(lambda tx: (keyword.find(tx, query, limit), keyword.count(tx, query)))
+            hits, total = await self._index.read(
+                lambda tx: (keyword.find(tx, query, limit, folder), keyword.count(tx, query, folder))
+            )
         await self._record(caller, "keyword", total)
         return keyword.shown(hits, _terms(wanted)), total
 
@@ -96,7 +105,10 @@ class Search:
         self, caller: Caller, query: str, embedding: Sequence[float] | None, most: int, filters: Filters
     ) -> tuple[list[SemanticMatch], int]:
         """The nearest documents, and how many pass the filters. Raises EmbeddingUnavailable."""
-        near, total = await self._meanings.nearest(query, embedding, most, filters.weight_min, filters.created_after)
+        among = await self._among(filters)
+        near, total = await self._meanings.nearest(
+            query, embedding, most, filters.weight_min, filters.created_after, among
+        )
         rows = await self._rows([one.doc_id for one in near])
         await self._record(caller, "semantic", total)
         found = [_semantic(rows[one.doc_id], one.similarity, one.ordinal) for one in near if one.doc_id in rows]
@@ -105,7 +117,8 @@ class Search:
     async def hybrid(self, caller: Caller, query: str, most: int, filters: Filters) -> tuple[list[HybridMatch], int]:
         """By word and by meaning; by word alone while there is no model."""
         text = keyword.query_of(query.split(), FIELDS, "any")
-        hits = [] if text is None else await self._index.read(lambda tx: keyword.find(tx, text, CANDIDATES))
+        folder = filters.folder
+        hits = [] if text is None else await self._index.read(lambda tx: keyword.find(tx, text, CANDIDATES, folder))
         by_word = {hit.doc_id: hit.score for hit in hits}
         by_meaning = await self._alike(query, by_word, filters)
         rows = await self._rows(list({**by_word, **by_meaning}))
@@ -130,8 +143,14 @@ class Search:
             vector, matrix = await self._meanings.vector(query, None)
         except EmbeddingUnavailable:
             return {}
-        near, _ = matrix.nearest(vector, CANDIDATES, filters.weight_min, filters.created_after)
+        among = await self._among(filters)
+        near, _ = matrix.nearest(vector, CANDIDATES, filters.weight_min, filters.created_after, among)
         return matrix.similarities(vector, {*by_word, *(one.doc_id for one in near)})
+
+    async def _among(self, filters: Filters) -> list[int] | None:
+        """The documents that a search is kept to; None for all."""
+        folder = filters.folder
+        return None if folder is None else await self._index.read(lambda tx: store.of_folder(tx, folder))
 
     async def _rows(self, doc_ids: Sequence[int]) -> dict[int, Row]:
         def read(tx: Tx) -> dict[int, Row]:

@@ -38,11 +38,12 @@ TaskLink = Callable[[Tx, str, str], str]
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks, and the task that it is for."""
+    """Who asks, and the task that it is for, or else the event that led to it."""
 
     principal: Principal
     agent_id: str | None = None
     task_id: str | None = None
+    cause: str | None = None
 
     @property
     def who(self) -> Who:
@@ -241,7 +242,7 @@ class Bus:
     def record(self, tx: Tx, caller: Caller, event: Draft) -> None:
         """An event of a use of the memory, under the task that it was for."""
         tenant = caller.principal.tenant
-        parent = None if caller.task_id is None else self._link(tx, tenant, caller.task_id)
+        parent = caller.cause if caller.task_id is None else self._link(tx, tenant, caller.task_id)
         self._runlog.append(tx, tenant, [event], task_id=caller.task_id, parent=parent)
 
     def _answer(

@@ -10,8 +10,8 @@ from starlette.requests import Request
 
 from stentor.core.clock import from_datetime, iso, iso_or_none
 from stentor.core.errors import InvalidRequest
+from stentor.core.idempotency import IdempotencyKey
 from stentor.domains.tasks import model
-from stentor.domains.tasks.idempotency import IdempotencyKey
 from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, Task, TaskDraft
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission

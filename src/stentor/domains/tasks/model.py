@@ -7,7 +7,6 @@ from typing import Any, Literal
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.clock import SECOND
 
 Status = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
 STATUSES: tuple[Status, ...] = Status.__args__  # type: ignore[attr-defined]
@@ -30,8 +29,6 @@ DEFAULT_TIMEOUT, MAX_TIMEOUT = 300, 86_400
 MAX_ID = 255
 DEFAULT_MEAN_MS = 1_000.0
 """Expected of a kind of task that was never seen."""
-IDEMPOTENCY_KEPT = 24 * 3_600 * SECOND
-"""Microseconds."""
 
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):

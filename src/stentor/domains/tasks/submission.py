@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.core import ids
+from stentor.core import idempotency, ids
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, RoutingDenied, all_errors
+from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.core.runlog import Draft, RunLog, read_task
-from stentor.domains.tasks import events, idempotency, listing, model, store
-from stentor.domains.tasks.idempotency import Answer, IdempotencyKey
+from stentor.domains.tasks import events, listing, model, store
 from stentor.domains.tasks.model import Submitted, Task, TaskDraft
 from stentor.domains.tasks.placement import Dispatch, Placement, Placing, offer_after_commit
 

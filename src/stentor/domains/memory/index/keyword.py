@@ -22,6 +22,17 @@ _SEARCH = Sql(
     join documents d on d.doc_id = best.rowid order by best.rank, d.path"""
 )
 _COUNT = Sql("select count(*) from words where words match :query")
+_SEARCH_FOLDER = Sql(
+    """select d.doc_id, d.path, d.title, d.body, best.rank from (
+        select rowid, rank from words where words match :query and rank match 'bm25(5.0, 3.0, 1.0)'
+            and rowid in (select doc_id from documents where folder = :folder)
+        order by rank limit :limit) best
+    join documents d on d.doc_id = best.rowid order by best.rank, d.path"""
+)
+_COUNT_FOLDER = Sql(
+    """select count(*) from words where words match :query
+    and rowid in (select doc_id from documents where folder = :folder)"""
+)
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -52,13 +63,17 @@ def query_of(wanted: Sequence[str], fields: Sequence[Field], mode: MatchMode) ->
     return f"{columns}({joint.join(together)})"
 
 
-def find(tx: Tx, query: str, limit: int) -> list[Hit]:
-    rows = tx.rows(_SEARCH, query=query, limit=limit)
+def find(tx: Tx, query: str, limit: int, folder: str | None = None) -> list[Hit]:
+    """The best, of the whole vault or of one folder."""
+    if folder is None:
+        rows = tx.rows(_SEARCH, query=query, limit=limit)
+    else:
+        rows = tx.rows(_SEARCH_FOLDER, query=query, limit=limit, folder=folder)
     return [Hit(doc_id, path, title, body, -rank) for doc_id, path, title, body, rank in rows]
 
 
-def count(tx: Tx, query: str) -> int:
-    row = tx.row(_COUNT, query=query)
+def count(tx: Tx, query: str, folder: str | None = None) -> int:
+    row = tx.row(_COUNT, query=query) if folder is None else tx.row(_COUNT_FOLDER, query=query, folder=folder)
     return int(row[0]) if row else 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -70,15 +70,14 @@ class Matrix:
         most: int,
         weight_min: float | None = None,
         created_after: int | None = None,
+        among: Sequence[int] | None = None,
     ) -> tuple[list[Near], int]:
-        """The nearest documents, best first, and how many pass the filters."""
+        """The nearest documents (`among` those of these ids), best first, and how many pass the filters."""
         with self._lock:
-            return self._nearest(query, most, weight_min, created_after)
+            rows = self._passing(weight_min, created_after)
+            return self._nearest(query, most, rows if among is None else rows[np.isin(self._doc[rows], among)])
 
-    def _nearest(
-        self, query: NDArray[np.float32], most: int, weight_min: float | None, created_after: int | None
-    ) -> tuple[list[Near], int]:
-        rows = self._passing(weight_min, created_after)
+    def _nearest(self, query: NDArray[np.float32], most: int, rows: NDArray[np.int64]) -> tuple[list[Near], int]:
         if not len(rows):
             return [], 0
         documents = self._doc[rows]

@@ -10,7 +10,7 @@ from stentor.core.db.driver import Connection
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
 
-VERSION = 1
+VERSION = 2
 FILE = "memory.db"
 log = logging.getLogger(__name__)
 
@@ -18,6 +18,7 @@ _STATEMENTS = """
 create table documents (
     doc_id integer primary key,
     path text not null unique,
+    folder text not null,
     raw_hash text not null,
     content_hash text not null,
     size integer not null,
@@ -31,6 +32,7 @@ create table documents (
     body text not null,
     model text
 );
+create index documents_of_folder on documents (folder);
 create index documents_without_vectors on documents (doc_id) where model is null;
 create virtual table words using fts5(title, tags, content, tokenize='unicode61 remove_diacritics 0');
 create table chunks (

@@ -11,12 +11,13 @@ from stentor.domains.memory.text import words
 from stentor.domains.notes.model import Note, content_hash
 
 _COLUMNS = (
-    "path, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, weight, body"
+    "path, folder, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, weight, "
+    "body"
 )
 _FIND = Sql("select doc_id from documents where path = :path")
 _INSERT = Sql(
-    f"""insert into documents ({_COLUMNS}) values (:path, :raw_hash, :content_hash, :size, :modified_at, :created_at,
-        :title, :tags, :frontmatter, :problem, :weight, :body) returning doc_id"""
+    f"""insert into documents ({_COLUMNS}) values (:path, :folder, :raw_hash, :content_hash, :size,
+        :modified_at, :created_at, :title, :tags, :frontmatter, :problem, :weight, :body) returning doc_id"""
 )
 _UPDATE = Sql(
     """update documents set raw_hash = :raw_hash, content_hash = :content_hash, size = :size,
@@ -33,6 +34,11 @@ _STATE = Sql("select path, raw_hash, size, modified_at from documents where path
 _STATES = Sql("select path, raw_hash, size, modified_at from documents")
 _BELOW = Sql("select path from documents where path >= :low and path < :high")
 _STATS = Sql("select count(*), coalesce(sum(size), 0) from documents")
+_RECORD = Sql("select path, content_hash, size, modified_at, model from documents where path = :path")
+_OF_FOLDER = Sql("select doc_id from documents where folder = :folder")
+_FOLDER_STATS = Sql(
+    "select count(*), coalesce(sum(size), 0), count(model), max(modified_at) from documents where folder = :folder"
+)
 _FACT = Sql("select value from facts where name = :name")
 _SET_FACT = Sql(
     "insert into facts (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value"
@@ -43,6 +49,7 @@ class Entry(msgspec.Struct, frozen=True):
     """A document ready to be stored: everything is computed before the transaction."""
 
     path: str
+    folder: str
     raw_hash: str
     content_hash: str
     size: int
@@ -74,6 +81,7 @@ def entry_of(note: Note, document: Document, created_at: int | None) -> Entry:
     weights = document.weights
     return Entry(
         note.path,
+        note.path.rpartition("/")[0],
         content_hash(note.content),
         document.content_hash,
         note.stat.size,
@@ -144,6 +152,41 @@ def stats(tx: Tx) -> tuple[int, int]:
     row = tx.row(_STATS)
     assert row is not None
     return int(row[0]), int(row[1])
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What the index knows of one document. Without a `model` it has no vectors yet; the time in microseconds."""
+
+    path: str
+    content_hash: str
+    size: int
+    modified_at: int
+    model: str | None
+
+
+class FolderStats(msgspec.Struct, frozen=True):
+    """Of the documents in one folder: how many, their bytes, how many have vectors, when the last one changed."""
+
+    documents: int
+    size: int
+    with_vectors: int
+    modified_at: int | None
+
+
+def record(tx: Tx, path: str) -> Record | None:
+    row = tx.row(_RECORD, path=path)
+    return Record(*row) if row else None
+
+
+def of_folder(tx: Tx, folder: str) -> list[int]:
+    """The ids of the documents in a folder, not of those in its folders."""
+    return [row[0] for row in tx.rows(_OF_FOLDER, folder=folder)]
+
+
+def folder_stats(tx: Tx, folder: str) -> FolderStats:
+    row = tx.row(_FOLDER_STATS, folder=folder)
+    assert row is not None
+    return FolderStats(*row)
 
 
 def fact(tx: Tx, name: str) -> int | None:

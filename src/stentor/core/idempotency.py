@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
+from stentor.core.clock import HOUR
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import IdempotencyMismatch
-from stentor.domains.tasks.model import IDEMPOTENCY_KEPT
+
+IDEMPOTENCY_KEPT = 24 * HOUR
+"""Microseconds."""
 
 _GET = Sql(
     """select body_hash, status_code, answer from idempotency_keys
