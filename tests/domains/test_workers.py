@@ -45,6 +45,12 @@ async def test_a_claim_hands_over_the_task_with_what_its_agent_needs(world: Worl
     assert (await claims(world, agent)).json() == {"tasks": []}
 
 
+async def test_a_task_that_may_take_a_day_is_handed_over(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(timeout_seconds=86_400)
+    assert (await world.claim(agent))["task_id"] == task_id
+
+
 @requirement("execution.claim-answer")
 async def test_a_claim_takes_at_most_max_and_none_twice(world: World) -> None:
     agent = await world.register()

@@ -24,7 +24,7 @@ _INSERT = Sql(
 )
 _CLAIM = Sql(
     f"""update tasks set status = 'executing', epoch = epoch + 1, start_time = :now, lease_until = :lease_until,
-        deadline_at = :now + timeout_seconds * {SECOND}, head_id = :new_head
+        deadline_at = :now + cast(timeout_seconds as bigint) * {SECOND}, head_id = :new_head
     where {_KEY} and status = 'queued' and epoch = :epoch and assigned_agent = :agent_id
     returning epoch, type, input, runtime_kind, created_at, timeout_seconds, required_capabilities, metadata"""
 )
