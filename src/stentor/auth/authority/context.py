@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -92,4 +93,5 @@ def narrower(child: Iterable[str], parent: Iterable[str]) -> bool:
 def _is_segment(text: str) -> bool:
     if text in (".", "..") or text != text.strip() or blank(text):
         return False
-    return text.isprintable() and not set(text) & set("\\*")
+    # The vault writes names in NFC: two spellings of one folder would be two namespaces here.
+    return text.isprintable() and not set(text) & set("\\*") and unicodedata.is_normalized("NFC", text)
