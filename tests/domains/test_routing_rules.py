@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stentor.core.errors import (
     AgentUnavailable,
-    AuthorityDenied,
     CapabilityUnavailable,
+    DelegationDenied,
     PreferredAgentIneligible,
     RoutingDenied,
     StartRefused,
@@ -55,7 +55,7 @@ def test_checks_run_in_their_order_and_the_first_refusal_counts() -> None:
         assert refusal(REQUEST, candidate(trust=0.0, **everything), FLOOR) is reason
         everything[name] = cured[name]
     nobody = Request("default", "echo", ("echo",), Authority(active=False))
-    assert refusal(nobody, candidate(trust=0.0), FLOOR) is AuthorityDenied
+    assert refusal(nobody, candidate(trust=0.0), FLOOR) is DelegationDenied
     assert refusal(REQUEST, candidate(trust=0.0), FLOOR) is TrustFloorExcludedAll
 
 
@@ -70,7 +70,7 @@ def test_checks_run_in_their_order_and_the_first_refusal_counts() -> None:
 )
 def test_delegated_authority_must_be_active_and_cover_the_capabilities(authority: Authority, passes: bool) -> None:
     request = Request("default", "echo", ("echo",), authority)
-    assert refusal(request, candidate(), Policy()) is (None if passes else AuthorityDenied)
+    assert refusal(request, candidate(), Policy()) is (None if passes else DelegationDenied)
 
 
 @requirement("routing.code-of-furthest-check")

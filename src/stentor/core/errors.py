@@ -37,6 +37,21 @@ class Forbidden(StentorError):
     code, status = "FORBIDDEN", 403
 
 
+class AuthorityRefused(Unauthorized):
+    """A receipt, its proof or its chain does not hold; only the service's log says why."""
+
+    code = "AUTHORITY_REFUSED"
+
+    def __init__(self) -> None:
+        super().__init__("The receipt was refused.")
+
+
+class AuthorityDenied(Forbidden):
+    """The evidence of the caller is blank, or its scope does not reach what was asked for."""
+
+    code = "AUTHORITY_DENIED"
+
+
 class NotFound(StentorError):
     code, status = "NOT_FOUND", 404
 
@@ -128,7 +143,7 @@ class AgentUnavailable(RoutingDenied):
     code = "ROUTING_AGENT_UNAVAILABLE"
 
 
-class AuthorityDenied(RoutingDenied):
+class DelegationDenied(RoutingDenied):
     code, status = "ROUTING_AUTHORITY_DENIED", 403
 
 

@@ -48,8 +48,14 @@ def _number(low: float, high: float, kind: Callable[[str], T]) -> Callable[[str]
     return parse
 
 
-def _folder(value: str) -> Path | None:
+def _path_or_none(value: str) -> Path | None:
     return Path(value) if value else None
+
+
+def _named(value: str) -> str:
+    if not value:
+        raise ValueError("must not be blank")
+    return value
 
 
 def _hosts(value: str) -> tuple[str, ...]:
@@ -77,7 +83,7 @@ class Settings:
         "SERVICE_MEMORY", True, "Whether the service has a memory: a vault, its index, the bus.", _flag
     )
     vault_dir: Path | None = setting(
-        "SERVICE_VAULT_DIR", None, "Folder of the vault's notes; empty means `vault` in the data folder.", _folder
+        "SERVICE_VAULT_DIR", None, "Folder of the vault's notes; empty means `vault` in the data folder.", _path_or_none
     )
     vault_port: int = setting(
         "SERVICE_VAULT_PORT", 27123, "Port of `stentor vault`; 0 takes a free one.", _number(0, 65535, int)
@@ -177,6 +183,15 @@ class Settings:
     )
     client_key: str = setting(
         "SERVICE_CLIENT_KEY", "", "Key that commands send; empty means the one in the data folder.", _text, secret=True
+    )
+    authority_issuers: Path | None = setting(
+        "SERVICE_AUTHORITY_ISSUERS",
+        None,
+        "JSON file of the issuers whose receipts are taken besides the service's own, with their keys and tenants.",
+        _path_or_none,
+    )
+    authority_audience: str = setting(
+        "SERVICE_AUTHORITY_AUDIENCE", "stentor", "The audience that a receipt must name.", _named
     )
     sources: Mapping[str, str] = field(default_factory=dict)
 

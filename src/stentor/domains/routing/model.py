@@ -13,8 +13,8 @@ import msgspec
 
 from stentor.core.errors import (
     AgentUnavailable,
-    AuthorityDenied,
     CapabilityUnavailable,
+    DelegationDenied,
     PreferredAgentIneligible,
     RoutingDenied,
     TenantDenied,
@@ -32,7 +32,7 @@ CHECKS: tuple[type[RoutingDenied], ...] = (
     CapabilityUnavailable,
     TenantDenied,
     AgentUnavailable,
-    AuthorityDenied,
+    DelegationDenied,
     TrustFloorExcludedAll,
 )
 
@@ -113,7 +113,7 @@ def refusal(request: Request, candidate: Candidate, policy: Policy) -> type[Rout
     if agent.status != "active":
         return AgentUnavailable
     if not _delegable(request):
-        return AuthorityDenied
+        return DelegationDenied
     if policy.trust_floor > 0 and (NEUTRAL if candidate.trust is None else candidate.trust) < policy.trust_floor:
         return TrustFloorExcludedAll
     return None
@@ -200,6 +200,6 @@ SENTENCES: dict[type[RoutingDenied], str] = {
     CapabilityUnavailable: "No registered agent has all the required capabilities.",
     TenantDenied: "The agents with these capabilities belong to another tenant.",
     AgentUnavailable: "Every agent with these capabilities is suspended or quarantined.",
-    AuthorityDenied: "The caller has no authority to delegate these capabilities.",
+    DelegationDenied: "The caller has no authority to delegate these capabilities.",
     TrustFloorExcludedAll: "Every agent with these capabilities is below the trust floor.",
 }

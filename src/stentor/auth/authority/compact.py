@@ -1,0 +1,103 @@
+"""JWS in compact form (RFC 7515), taken apart strictly and signed with Ed25519 alone (RFC 9864).
+
+The caller says which header fields there must be; there is no other. So what would choose a key or an algorithm
+for us (`jku`, `jwk`, `x5u`, `crit`, `b64`, ...) is refused before a signature is looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from joserfc import jws
+from joserfc.errors import JoseError
+from joserfc.jwk import OKPKey
+
+from stentor.auth.authority.flaw import Flaw
+from stentor.auth.authority.keys import decode, encode
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
+
+ALGORITHM = "Ed25519"
+"""Its fully specified name; the older `EdDSA` leaves the curve open and is not taken."""
+LONGEST = 4096
+"""Characters of one receipt or proof."""
+_FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{86}")
+_REGISTRY = jws.JWSRegistry(algorithms=[ALGORITHM])
+
+
+@dataclass(frozen=True, repr=False)
+class Compact:
+    """What was read, and nothing verified. It has no `repr`, because `text` may be worth as much as a key."""
+
+    text: str
+    header: dict[str, Any]
+    claims: dict[str, Any]
+
+
+def parse(text: str) -> Compact:
+    """Raises Flaw for anything but three parts of base64url, the first two strict JSON objects."""
+    if len(text) > LONGEST:
+        raise Flaw("it is too long")
+    if not _FORM.fullmatch(text):
+        raise Flaw("it is not a JWS in compact form with an Ed25519 signature")
+    header, claims, signature = text.split(".")
+    decode(signature)
+    return Compact(text, _object(decode(header)), _object(decode(claims)))
+
+
+def require_header(compact: Compact, type_: str, *others: str) -> None:
+    """Exactly alg, typ and the others. Raises Flaw."""
+    header = compact.header
+    if header.get("alg") != ALGORITHM:
+        raise Flaw("the algorithm is not Ed25519")
+    if header.get("typ") != type_:
+        raise Flaw("the type of the token is another")
+    if set(header) != {"alg", "typ", *others}:
+        raise Flaw("the header has fields that are missing, or that are not taken")
+
+
+def verify(compact: Compact, key: OKPKey) -> None:
+    """Raises Flaw unless the key made the signature."""
+    try:
+        jws.deserialize_compact(compact.text, key, registry=_REGISTRY)
+    except (JoseError, ValueError):
+        raise Flaw("the signature does not hold") from None
+
+
+def sign(header: dict[str, Any], claims: dict[str, Any], key: OKPKey) -> str:
+    """The compact form; `alg` is added to the header."""
+    payload = jsontext.encode(claims)
+    return jws.serialize_compact({"alg": ALGORITHM, **header}, payload, key, registry=_REGISTRY)
+
+
+def digest(data: bytes | str) -> str:
+    """SHA-256 in base64url: 43 characters."""
+    return encode(hashlib.sha256(data.encode() if isinstance(data, str) else data).digest())
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """Raises Flaw for a name that stands twice: readers differ in which of the two they believe."""
+    return strict_object(data, "a part is not a JSON object in which every name stands once")
+
+
+def strict_object(data: bytes, complaint: str) -> dict[str, Any]:
+    """A JSON object in UTF-8, no name twice, no NaN, not deep. Raises Flaw with the complaint."""
+    try:
+        jsontext.decode(data)  # depth, encoding and numbers: `json` is lenient about all three
+        value = json.loads(data.decode(), object_pairs_hook=_unique)
+    except (InvalidRequest, ValueError):
+        raise Flaw(complaint) from None
+    if not isinstance(value, dict):
+        raise Flaw(complaint)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found

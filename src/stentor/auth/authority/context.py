@@ -1,0 +1,97 @@
+"""What a verified caller may do: the only thing of a receipt that the gate sees."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from stentor.core.errors import AuthorityDenied
+
+ALL = "*"
+"""The pattern that covers every namespace of the tenant."""
+
+
+@dataclass(frozen=True)
+class AuthorityContext:
+    """Who acts, for which tenant, with which capabilities, in which namespaces.
+
+    `namespaces` are patterns: `team/notes` covers itself and everything below it, `*` all. `delegated_by` are the
+    principals from the first holder to the last who passed the authority on. `expires_at` is None for a context of
+    the launch configuration. Raises AuthorityDenied when the principal, the tenant or a capability is blank, or there
+    is no capability: a context that exists may be asked.
+    """
+
+    principal: str
+    tenant: str
+    namespaces: tuple[str, ...]
+    capabilities: frozenset[str]
+    issuer: str
+    receipt_id: str
+    expires_at: datetime | None
+    delegated_by: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if blank(self.principal):
+            raise AuthorityDenied("The evidence of the principal is blank.")
+        if blank(self.tenant):
+            raise AuthorityDenied("The evidence of the tenant is blank.")
+        if not self.capabilities or any(blank(capability) for capability in self.capabilities):
+            raise AuthorityDenied("The set of capabilities is blank.")
+
+    def may(self, capability: str) -> bool:
+        """Whether exactly this capability was granted; there is none that covers others."""
+        return capability in self.capabilities
+
+    def reaches(self, namespace: str) -> bool:
+        """Whether a pattern covers the namespace. What is no namespace, such as `a/../b`, is never reached."""
+        return within(namespace, self.namespaces)
+
+    def require(self, capability: str, namespace: str) -> None:
+        """Raises AuthorityDenied unless the capability was granted and the namespace is reached."""
+        if not self.may(capability):
+            raise AuthorityDenied("The authority does not have the capability that this needs.")
+        if not self.reaches(namespace):
+            raise AuthorityDenied("The authority does not reach this namespace.")
+
+    def expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
+
+
+def blank(text: str) -> bool:
+    """Whether nothing of the text can be seen: empty, white space, control or zero-width characters."""
+    return not any(character.isprintable() and not character.isspace() for character in text)
+
+
+def is_namespace(text: str) -> bool:
+    """Segments joined by `/`, none of them blank, `.`, `..` or with characters that end or steer a path."""
+    return all(_is_segment(segment) for segment in text.split("/"))
+
+
+def is_pattern(text: str) -> bool:
+    return text == ALL or is_namespace(text)
+
+
+def covers(pattern: str, namespace: str) -> bool:
+    """Whether the namespace is the pattern or lies below it, by whole segments; `*` covers every one."""
+    if not (is_pattern(pattern) and is_namespace(namespace)):
+        return False
+    return pattern == ALL or namespace == pattern or namespace.startswith(pattern + "/")
+
+
+def within(namespace: str, patterns: Iterable[str]) -> bool:
+    return any(covers(pattern, namespace) for pattern in patterns)
+
+
+def narrower(child: Iterable[str], parent: Iterable[str]) -> bool:
+    """Whether every pattern of the child is covered by one of the parent; `*` only by `*`."""
+    wide = tuple(parent)
+    return all(ALL in wide if pattern == ALL else within(pattern, wide) for pattern in child)
+
+
+def _is_segment(text: str) -> bool:
+    if text in (".", "..") or text != text.strip() or blank(text):
+        return False
+    # The vault writes names in NFC: two spellings of one folder would be two namespaces here.
+    return text.isprintable() and not set(text) & set("\\*") and unicodedata.is_normalized("NFC", text)

@@ -1,0 +1,113 @@
+"""Addresses without the credentials that people write into them. Pure, and total on any text.
+
+It errs on the side of stripping: an address that readers could take apart in two ways loses whatever is secret in
+either of them.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from stentor.auth.authority.unsafe import is_unsafe, plain_name
+
+NESTED = 3
+"""Addresses inside the query of an address, and encodings of a name, that are looked into."""
+_SECRET_ENDS = (
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "signature",
+    "credential",
+    "authorization",
+)
+_SECRET_ENDS += ("accesskey", "accesskeyid", "privatekey", "secretkey", "sessionid", "assertion")
+_SECRET_NAMES = frozenset("key auth sig sid pass jwt session code otp pin".split())
+_SECRET_VALUE = re.compile(r"(?i)eyj[\w-]+\.[\w-]+\.|(bearer|basic)[\s+]|st_[\w-]{20}|sk-[\w-]{8}|-----begin")
+_IGNORED = re.compile(r"[\x00-\x1f\x7f]")
+"""Browsers drop some of them and others do not: an address has none."""
+_START = re.compile(r"(?i)(\s*(?:https?|wss?|ftp):[/\\]*|\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]{2})(.*)", re.DOTALL)
+_WHOLE_HOST = re.compile(r"(\[[^\]@]*\]|[^\[\]:@]*)(:\d*)?")
+_END_OF_HOST = re.compile(r"[/?#]")
+_JOINT = re.compile(r"([&;])")
+
+
+def strip_uri(uri: str) -> str:
+    """The address without user-info and without what is named or looks like a secret in its query and fragment."""
+    return _strip(_IGNORED.sub("", uri), 0)
+
+
+def _strip(uri: str, depth: int) -> str:
+    start, rest = _start(uri)
+    before, hash_, fragment = _without_user(rest, start).partition("#")
+    path, mark, query = before.partition("?")
+    query = _pairs(query, depth)
+    return start + path + (mark if query else "") + query + _fragment(hash_, fragment, depth)
+
+
+def _start(uri: str) -> tuple[str, str]:
+    """Scheme and slashes, and what comes after them; an address without a host starts nowhere."""
+    found = _START.fullmatch(uri)
+    return (found[1], found[2]) if found else ("", uri)
+
+
+def _without_user(rest: str, start: str) -> str:
+    if not start:
+        return rest
+    end = _END_OF_HOST.search(rest)
+    host, after = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
+    host = host.rpartition("@")[2]
+    if not _WHOLE_HOST.fullmatch(host) and "@" in after:
+        return after.rpartition("@")[2]  # no port looks like this: a password was cut in half by a / ? or # of its own
+    return host + after
+
+
+def _pairs(query: str, depth: int) -> str:
+    """The pairs that may stay, with the marks between them."""
+    kept: list[str] = []
+    for n, part in enumerate(_JOINT.split(query)):
+        if n % 2:
+            mark = part
+        elif not _is_secret(part, depth):
+            kept += [mark, part] if kept else [part]
+    return "".join(kept)
+
+
+def _is_secret(pair: str, depth: int) -> bool:
+    name, _, value = pair.partition("=")
+    if secret_name(_decoded(name)):
+        return True
+    plain = _decoded(value or name)
+    if _SECRET_VALUE.search(plain):
+        return True
+    return _is_address(plain) and (depth >= NESTED or _strip(plain, depth + 1) != plain)
+
+
+def secret_name(name: str) -> bool:
+    plain = plain_name(name)
+    return (
+        is_unsafe(name) or plain in _SECRET_NAMES or plain.rstrip("0123456789").removesuffix("s").endswith(_SECRET_ENDS)
+    )
+
+
+def _decoded(text: str) -> str:
+    for _ in range(NESTED):
+        if (plain := unquote(text)) == text:
+            break
+        text = plain
+    return text
+
+
+def _is_address(text: str) -> bool:
+    return _START.fullmatch(text) is not None
+
+
+def _fragment(mark: str, fragment: str, depth: int) -> str:
+    """A fragment is a place in the page, pairs as in a query, or a place with a query of its own."""
+    place, inner, query = fragment.partition("?")
+    place, query = _pairs(place, depth), _pairs(query, depth)
+    kept = place + (inner if query else "") + query
+    return mark + kept if kept else ""

@@ -1,0 +1,166 @@
+"""`stentor receipt ...`: issue receipts, look into them, verify them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stentor.cli.options import AsJson, DataDir
+from stentor.cli.output import FAILED, USAGE, CommandFailed, notice, out, plain, print_json, reporting
+from stentor.core import redaction, settings
+from stentor.core.redaction import Redactor
+from stentor.core.settings import Settings
+
+if TYPE_CHECKING:
+    from stentor.auth.authority.context import AuthorityContext
+
+app = typer.Typer(help="Issue receipts, look into them, verify them.", no_args_is_help=True)
+LONGEST = 100_000
+
+Receipt = Annotated[
+    str | None,
+    typer.Argument(metavar="[RECEIPT]", help="Others can read it in the process list; else --file, else stdin."),
+]
+File = Annotated[Path | None, typer.Option(help="File with the receipt.")]
+Audience = Annotated[str | None, typer.Option(help="Who it is for; else SERVICE_AUTHORITY_AUDIENCE.")]
+
+
+@app.command()
+def issue(
+    principal: Annotated[str, typer.Option(help="Who acts.")],
+    namespace: Annotated[list[str], typer.Option(help="A namespace with all below it, or * for all; repeatable.")],
+    capability: Annotated[list[str], typer.Option(help="What the principal may do; repeatable.")],
+    tenant: Annotated[str, typer.Option(help="Whose records it reaches.")] = "default",
+    lifetime: Annotated[int, typer.Option(min=1, max=300, help="Seconds until it expires.")] = 300,
+    audience: Audience = None,
+    bind: Annotated[
+        Path | None, typer.Option(help="Public Ed25519 key (JWK or PEM) whose holder must prove each request.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Sign a receipt with the service's own key, and print nothing else on standard output."""
+    with reporting():
+        from stentor.auth.authority import own_key, receipts
+
+        chosen = _settings(data_dir, audience)
+        jkt = None if bind is None else _thumbprint(bind)
+        names = {"sub": principal, "tenant": tenant, "aud": chosen.authority_audience}
+        claims = receipts.own_claims(names, tuple(namespace), tuple(capability), lifetime, jkt)
+        sys.stdout.write(receipts.issue(claims, own_key.find_or_make(chosen.data_dir)) + "\n")
+    if jkt is None:
+        notice("Whoever has it may use it once; with --bind only the holder of a key can.", "yellow")
+
+
+@app.command()
+def inspect(receipt: Receipt = None, file: File = None, as_json: AsJson = False) -> None:
+    """Show what a receipt says, without verifying anything: it may be forged, expired or used."""
+    with reporting(as_json=as_json):
+        from stentor.auth.authority.inspection import decode
+
+        links = decode(_read(receipt, file))
+        if as_json:
+            print_json({"verified": False, "receipts": links})
+            return
+        out.print("[bold yellow]Nothing was verified.[/] This is what it says of itself:")
+        for link in links:
+            for name, value in {**link["header"], **link["claims"]}.items():
+                out.print(f"  {plain(str(name)):8} {plain(_shown(value))}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def verify(
+    receipt: Receipt = None,
+    file: File = None,
+    audience: Audience = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify signatures, claims and chain as the service would; exit code 0 or 1. It counts as no use, asks no proof."""
+    with reporting(as_json=as_json):
+        from stentor.auth.authority.receipts import peek
+        from stentor.bootstrap.authority import trusted
+        from stentor.core.clock import SystemClock
+        from stentor.core.errors import AuthorityRefused
+
+        chosen = _settings(data_dir, audience)
+        text = _read(receipt, file)
+        try:
+            found = peek(text, trusted(chosen), chosen.authority_audience, SystemClock().now())
+        except AuthorityRefused as error:
+            if as_json:
+                print_json({"valid": False, "error": error.message})
+            else:
+                notice(error.message, "red")
+            raise typer.Exit(FAILED) from None
+        if as_json:
+            print_json({"valid": True, **document(found)})
+        else:
+            _show(found)
+
+
+def document(found: AuthorityContext) -> dict[str, Any]:
+    """The context as plain values."""
+    return {
+        "principal": found.principal,
+        "tenant": found.tenant,
+        "namespaces": list(found.namespaces),
+        "capabilities": sorted(found.capabilities),
+        "issuer": found.issuer,
+        "receipt_id": found.receipt_id,
+        "expires_at": None if found.expires_at is None else found.expires_at.isoformat().replace("+00:00", "Z"),
+        "delegated_by": list(found.delegated_by),
+    }
+
+
+def _show(found: AuthorityContext) -> None:
+    out.print("[green]The receipt holds.[/] Whether it was used before, only the service knows.")
+    for name, value in document(found).items():
+        out.print(f"  {name:13} {plain(_shown(value))}", markup=False, soft_wrap=True)
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _settings(data_dir: Path | None, audience: str | None) -> Settings:
+    chosen = settings.load(os.environ, {"data_dir": data_dir, "authority_audience": audience})
+    redaction.configure(chosen.log_level, Redactor())
+    return chosen
+
+
+def _read(receipt: str | None, file: Path | None) -> str:
+    """The receipt from one of the three places, without the white space around it."""
+    if receipt is not None and file is not None:
+        raise CommandFailed("Give the receipt as an argument or with --file, not both.", USAGE)
+    if receipt is not None and receipt != "-":
+        return receipt.strip()
+    if file is None and sys.stdin.isatty():
+        raise CommandFailed("No receipt: pipe it in, name a file with --file, or give it as an argument.", USAGE)
+    try:
+        data = sys.stdin.buffer.read(LONGEST) if file is None else _contents(file)
+        return data.decode("ascii").strip()
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}.", USAGE) from None
+    except UnicodeDecodeError:
+        raise CommandFailed("What was read is no receipt: it is not plain ASCII.", USAGE) from None
+
+
+def _contents(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(LONGEST)
+
+
+def _thumbprint(path: Path) -> str:
+    from stentor.auth.authority.flaw import Flaw
+    from stentor.auth.authority.keys import read_file, thumbprint
+
+    try:
+        return thumbprint(read_file(_contents(path)))
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be read: {error.strerror}.", USAGE) from None
+    except Flaw as flaw:
+        raise CommandFailed(f"--bind {path}: {flaw}.", USAGE) from None

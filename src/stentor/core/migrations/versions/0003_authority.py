@@ -1,0 +1,23 @@
+"""Receipts and proofs that were presented: a hash of each, until nobody would take it any more."""
+
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+STATEMENTS = """
+create table authority_uses (
+    use_hash text primary key,
+    expires_at bigint not null
+);
+create index authority_uses_by_end on authority_uses (expires_at)
+"""
+
+
+def upgrade() -> None:
+    for statement in STATEMENTS.split(";"):
+        op.execute(statement)
+
+
+def downgrade() -> None:
+    raise NotImplementedError("restore the backup made before the upgrade")
