@@ -1,4 +1,4 @@
-"""Wires the authority boundary: the issuers of the settings, the service's own key, the memory of what was presented."""
+"""Wires the authority boundary: trusted issuers, the service's own key, the memory of what was presented."""
 
 from __future__ import annotations
 

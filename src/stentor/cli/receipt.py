@@ -12,6 +12,8 @@ import typer
 from stentor.cli.options import AsJson, DataDir
 from stentor.cli.output import FAILED, USAGE, CommandFailed, notice, out, plain, print_json, reporting
 from stentor.core import redaction, settings
+from stentor.core.clock import SystemClock
+from stentor.core.errors import AuthorityRefused
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 
@@ -49,7 +51,8 @@ def issue(
         chosen = _settings(data_dir, audience)
         jkt = None if bind is None else _thumbprint(bind)
         names = {"sub": principal, "tenant": tenant, "aud": chosen.authority_audience}
-        claims = receipts.own_claims(names, tuple(namespace), tuple(capability), lifetime, jkt)
+        now = SystemClock().now()
+        claims = receipts.own_claims(names, tuple(namespace), tuple(capability), lifetime, jkt, now=now)
         sys.stdout.write(receipts.issue(claims, own_key.find_or_make(chosen.data_dir)) + "\n")
     if jkt is None:
         notice("Whoever has it may use it once; with --bind only the holder of a key can.", "yellow")
@@ -79,12 +82,10 @@ def verify(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify signatures, claims and chain as the service would; exit code 0 or 1. It counts as no use, asks no proof."""
+    """Verify signatures, claims and chain; exit code 0 or 1. It is no use of the receipt, and asks for no proof."""
     with reporting(as_json=as_json):
         from stentor.auth.authority.receipts import peek
         from stentor.bootstrap.authority import trusted
-        from stentor.core.clock import SystemClock
-        from stentor.core.errors import AuthorityRefused
 
         chosen = _settings(data_dir, audience)
         text = _read(receipt, file)

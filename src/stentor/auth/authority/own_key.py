@@ -51,7 +51,8 @@ def find_or_make(data_dir: Path) -> OKPKey:
 
 def _make(path: Path) -> None:
     """Written beside it and linked into place, so that another process sees no key or a whole one."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -54,7 +54,7 @@ def own_claims(
     *,
     now: int,
 ) -> Claims:
-    """Claims of the service's own issuer. `names` are aud, sub, tenant; `lifetime` in seconds, `now` in microseconds."""
+    """Claims of the service's own issuer. `names`: aud, sub, tenant; `lifetime` in seconds, `now` in microseconds."""
     begins = now // SECOND
     return Claims(
         iss=OWN,

@@ -13,18 +13,10 @@ from stentor.auth.authority.unsafe import is_unsafe, plain_name
 
 NESTED = 3
 """Addresses inside the query of an address, and encodings of a name, that are looked into."""
-_SECRET_ENDS = (
-    "token",
-    "secret",
-    "password",
-    "passwd",
-    "passphrase",
-    "pwd",
-    "signature",
-    "credential",
-    "authorization",
+_SECRET_ENDS = tuple(
+    "token secret password passwd passphrase pwd signature credential authorization accesskey accesskeyid privatekey "
+    "secretkey sessionid assertion".split()
 )
-_SECRET_ENDS += ("accesskey", "accesskeyid", "privatekey", "secretkey", "sessionid", "assertion")
 _SECRET_NAMES = frozenset("key auth sig sid pass jwt session code otp pin".split())
 _SECRET_VALUE = re.compile(r"(?i)eyj[\w-]+\.[\w-]+\.|(bearer|basic)[\s+]|st_[\w-]{20}|sk-[\w-]{8}|-----begin")
 _IGNORED = re.compile(r"[\x00-\x1f\x7f]")
