@@ -198,6 +198,7 @@ class Service:
     address: str
     data_dir: Path
     environ: dict[str, str]
+    ready: dict[str, Any]
     key: str = "admin-key-7c1e"
 
     def client(self, key: str | None = None) -> httpx.Client:
@@ -224,7 +225,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         folder = data_dir or tmp_path / "data"
         keys = {f"SERVICE_API_KEY_{name}": value for name, value in KEYS.items()}
         base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SERVICE_RATE_LIMIT_PER_MINUTE": "0"}
-        base["SERVICE_GATEWAY_PORT"] = "0"
+        base |= {f"SERVICE_{name}_PORT": "0" for name in ("GATEWAY", "VAULT", "NOTES", "MCP")}
         env = {**base, **keys, **environ}
         command = [sys.executable, "-m", "stentor", "serve", "--json", "--data-dir", str(folder)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
@@ -233,7 +234,8 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         if not line:
             assert process.stderr is not None
             raise AssertionError(f"the service did not start: {process.stderr.read()}")
-        service = Service(process, json.loads(line)["gateway"], folder, env)
+        ready = json.loads(line)
+        service = Service(process, ready["gateway"], folder, env, ready)
         running.append(service)
         return service
 

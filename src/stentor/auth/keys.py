@@ -82,7 +82,7 @@ def load(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> 
         redactor.add(settings.shared_key)
         principals[_digest(settings.shared_key)] = _admin("mcp")
     if not principals:
-        key, path, fresh = _key_of_the_folder(settings.data_dir)
+        key, path, fresh = own_key(settings.data_dir, "admin")
         redactor.add(key)
         principals[_digest(key)] = _admin("admin")
         made = (key, path) if fresh else None
@@ -110,8 +110,9 @@ def key_file(data_dir: Path) -> Path:
     return data_dir / "keys" / "admin.key"
 
 
-def _key_of_the_folder(data_dir: Path) -> tuple[str, Path, bool]:
-    path = key_file(data_dir)
+def own_key(data_dir: Path, name: str) -> tuple[str, Path, bool]:
+    """The key of this name in the data folder, its file, and whether it was made now; for its owner alone to read."""
+    path = data_dir / "keys" / f"{name}.key"
     if path.exists():
         return path.read_text().strip(), path, False
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

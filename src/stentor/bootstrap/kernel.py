@@ -89,6 +89,7 @@ class Kernel:
     activity: Activity
     health: Health
     memory: Memory | None
+    runlog: RunLog
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -167,6 +168,14 @@ class Service:
 
     async def stop(self) -> None:
         await self.kernel.stop()
+        self._release()
+
+    def abandon(self) -> None:
+        """Instead of a start: nothing runs yet."""
+        self.kernel.db.close()
+        self._release()
+
+    def _release(self) -> None:
         if self.lock is not None:
             self.lock.release()
 
@@ -249,6 +258,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
             }
         ),
         memory=memory,
+        runlog=runlog,
     )
 
 

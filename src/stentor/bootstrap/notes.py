@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
+from stentor.auth.keys import own_key
 from stentor.core.redaction import Redactor
+from stentor.core.settings import Settings
 from stentor.domains.notes.plugin import Plugin
 from stentor.domains.notes.pluginvault import PluginVault
 from stentor.surfaces.notestore import settings
@@ -22,6 +24,30 @@ class OpenedNotes:
     vault: PluginVault
     port: int
     level: str
+
+
+@dataclass
+class NotesBeside:
+    """The note store of `stentor serve`. `key_file` is None when MCP_API_KEY is set."""
+
+    app: ASGIApp
+    vault: PluginVault
+    key_file: str | None
+
+
+def beside_vault(
+    service: Settings, environ: Mapping[str, str], redactor: Redactor, address: str, vault_key: str
+) -> NotesBeside:
+    """Over the service's own vault server, unless NOTES_BASE_URL names another. Raises StartRefused."""
+    given = {"NOTES_BASE_URL": address, "NOTES_API_KEY": vault_key}
+    if environ.get("NOTES_BASE_URL", "").strip():
+        given = {}
+    path = None
+    if not service.shared_key:
+        key, file, _ = own_key(service.data_dir, "notes")
+        given, path = {**given, "MCP_API_KEY": key}, str(file.absolute())
+    opened = open_notes({**environ, **given}, redactor)
+    return NotesBeside(opened.app, opened.vault, path)
 
 
 def open_notes(environ: Mapping[str, str], redactor: Redactor) -> OpenedNotes:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from stentor.auth.keys import own_key
 from stentor.bootstrap.memory import vault_folder
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
@@ -24,6 +22,7 @@ class OpenedVault:
     app: VaultServer
     texts: Texts
     folder: Path
+    key: str
     key_file: str | None
 
 
@@ -32,25 +31,15 @@ def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
     folder = vault_folder(settings)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        key, path = (settings.vault_key, None) if settings.vault_key else _own_key(settings.data_dir)
+        key, path = (settings.vault_key, None) if settings.vault_key else _own_key(settings)
     except OSError as error:
         raise StartRefused(f"{error.filename} cannot be used: {error.strerror}.") from None
     redactor.add(key)
     vault = FolderVault(folder)
     texts = Texts(vault)
-    asyncio.run(texts.load())
-    return OpenedVault(VaultServer(vault, texts, key), texts, folder, path)
+    return OpenedVault(VaultServer(vault, texts, key), texts, folder, key, path)
 
 
-def _own_key(data_dir: Path) -> tuple[str, str]:
-    """The key in the data folder, made at the first start, readable for its owner alone; and its file."""
-    path = data_dir / "keys" / "vault.key"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text().strip(), str(path.absolute())
-    with os.fdopen(opened, "w") as file:
-        key = secrets.token_hex(32)
-        file.write(key + "\n")
+def _own_key(settings: Settings) -> tuple[str, str]:
+    key, path, _ = own_key(settings.data_dir, "vault")
     return key, str(path.absolute())

@@ -75,13 +75,19 @@ async def opened(settings: Settings, environ: Mapping[str, str], *, access: Acce
     if not key:
         key, source = secrets.token_urlsafe(24), "this command"
         environ = {**environ, OWN_KEY: f"{key}:admin:{','.join(PERMISSIONS)}"}
-    opening = _reading if access == "read" else _owning
-    async with opening(settings, environ, redactor) as app:
-        yield LocalService(app, key, source)
+    if access == "read":
+        async with _reading(settings, environ, redactor) as app:
+            yield LocalService(app, key, source)
+        return
+    async with owning(settings, environ, redactor) as service:
+        yield LocalService(service.app, key, source)
 
 
 @asynccontextmanager
-async def _owning(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[ASGIApp]:
+async def owning(
+    settings: Settings, environ: Mapping[str, str], redactor: Redactor
+) -> AsyncIterator[bootstrap.Service]:
+    """The folder's owner for as long as it is open. Raises CommandFailed and StartRefused."""
     if settings.database_url:
         raise CommandFailed(
             "The state is in PostgreSQL, where a command cannot see whether a service runs: "
@@ -91,7 +97,7 @@ async def _owning(settings: Settings, environ: Mapping[str, str], redactor: Reda
     service = bootstrap.open_service(settings, environ, redactor)
     try:
         await service.start()
-        yield service.app
+        yield service
         await _drain(service.kernel)
     finally:
         await service.stop()

@@ -26,7 +26,7 @@ def notes(
     # The application takes most of the start: not for `stentor --help`.
     from stentor.bootstrap import notes as wiring
     from stentor.cli import standalone
-    from stentor.cli.serving import bind
+    from stentor.cli.listening import Endpoint, bind
 
     redactor = Redactor()
     with reporting(as_json=as_json):
@@ -34,14 +34,13 @@ def notes(
         redaction.configure(opened.level, redactor)
         listener = bind(host, opened.port if port is None else port, "--port")
 
-        def ready(address: str) -> None:
+        def ready() -> None:
             if as_json:
-                print_json({"ready": True, "notes": address})
+                print_json({"ready": True, "notes": listener.address})
             else:
-                out.print(f"The note store answers on [cyan]{address}[/]", soft_wrap=True)
+                out.print(f"The note store answers on [cyan]{listener.address}[/]", soft_wrap=True)
 
-        with listener:
-            standalone.run(opened.app, listener, host, ready, _look(opened.vault), at_end=opened.vault.close)
+        standalone.run([Endpoint(opened.app, listener)], ready, _look(opened.vault), at_end=opened.vault.close)
 
 
 async def _look(vault: PluginVault) -> None:

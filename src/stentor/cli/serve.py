@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,11 @@ from stentor.cli.output import err, out, print_json, reporting
 from stentor.core import redaction, settings
 from stentor.core.redaction import Redactor
 
+if TYPE_CHECKING:
+    from stentor.cli.serving import Ready
+
+SHOWN = {"vault": "the vault", "notes": "the note store", "mcp": "the governed memory (MCP)"}
+PATHS = {"mcp": "/mcp"}
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Port of this surface; 0 takes a free one.")]
 
 
@@ -28,7 +33,8 @@ def serve(
 ) -> None:
     """Start the service; it stops cleanly on Ctrl-C.
 
-    Surfaces that this version does not have yet (all but the gateway) are left out.
+    The gateway, the vault server, the note store and the governed memory server answer each on a port of its own;
+    surfaces that this version does not have yet (dashboard, gRPC) are left out.
     """
     # uvicorn and the applications take most of the start: not for `stentor --help`.
     from stentor.cli import serving
@@ -37,20 +43,30 @@ def serve(
 
     def say(ready: serving.Ready) -> None:
         if as_json:
-            print_json({"ready": True, "gateway": ready.gateway, "admin_key_file": ready.admin_key_file})
+            print_json(_line(ready))
         else:
             _greet(ready)
 
     with reporting(as_json=as_json):
-        chosen = settings.load(os.environ, {"data_dir": data_dir, "host": host, "gateway_port": gateway_port})
+        ports = {"gateway_port": gateway_port, "notes_port": notes_port, "mcp_port": mcp_port, "vault_port": vault_port}
+        chosen = settings.load(os.environ, {"data_dir": data_dir, "host": host, **ports})
         redaction.configure(chosen.log_level, redactor)
         serving.run(chosen, os.environ, redactor, say)
 
 
-def _greet(ready) -> None:  # type: ignore[no-untyped-def]
+def _line(ready: Ready) -> dict[str, object]:
+    keys = {f"{name}_key_file": path for name, path in ready.key_files.items()}
+    known = {"ready": True, "gateway": ready.gateway, **ready.surfaces, "admin_key_file": ready.admin_key_file, **keys}
+    return known | ({"warnings": ready.warnings} if ready.warnings else {})
+
+
+def _greet(ready: Ready) -> None:
     for warning in ready.warnings:
         err.print(f"[yellow]warning:[/] {warning}")
     out.print(f"[bold]Stentor[/] answers on [cyan]{ready.gateway}[/]")
+    for name, address in ready.surfaces.items():
+        key = f", its key lies in {ready.key_files[name]}" if name in ready.key_files else ""
+        out.print(f"  {SHOWN[name]} on [cyan]{address}{PATHS.get(name, '')}[/]{key}", soft_wrap=True)
     if ready.made_key:
         out.print("\nNo key was configured, so one was made. It is shown this once:")
         out.print(f"\n    [bold]{ready.made_key}[/]\n", soft_wrap=True)

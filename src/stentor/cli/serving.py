@@ -4,128 +4,125 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
-import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 import msgspec
-import uvicorn
 
 from stentor import bootstrap
 from stentor.auth.keys import key_file
-from stentor.bootstrap import Service
+from stentor.bootstrap import Service, surfaces
+from stentor.bootstrap.surfaces import Surface
+from stentor.cli.listening import Endpoint, Listener, Servers, bind, on_signals, runner
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 
-GRACE_SECONDS = 3
-
 
 class Ready(msgspec.Struct):
-    """What a start answers once every surface does."""
+    """What a start answers once every surface does. `surfaces` are the addresses of those beside the gateway (which
+    is None when one of them was started alone), `key_files` of those that made a key of their own."""
 
-    gateway: str
+    gateway: str | None
+    surfaces: dict[str, str]
     admin_key_file: str | None
+    key_files: dict[str, str]
     made_key: str | None
     taken_up: int
     warnings: list[str]
-    ready: bool = True
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, but signals are ours: it would end the process before the store is closed."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def run(settings: Settings, environ: Mapping[str, str], redactor: Redactor, on_ready: Callable[[Ready], None]) -> None:
-    """Serve until SIGINT or SIGTERM. Raises StartRefused."""
-    listener = bind(settings.host, settings.gateway_port)
-    try:
+def run(
+    settings: Settings,
+    environ: Mapping[str, str],
+    redactor: Redactor,
+    on_ready: Callable[[Ready], None],
+    alone: str | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM: the gateway with all surfaces, or one surface alone. Raises StartRefused."""
+    with ExitStack() as stack:
+        warnings: list[str] = []
+        gateway = None if alone else bind(settings.host, settings.gateway_port, "--gateway-port")
+        wanted = [alone] if alone else surfaces.names(settings)
+        beside = {name: _bind_beside(settings, name, warnings) for name in wanted}
+        for listener in (gateway, *beside.values()):
+            if listener is not None:
+                stack.callback(listener.close)
         service = bootstrap.open_service(settings, environ, redactor)
-        with asyncio.Runner(loop_factory=uvicorn.Config(service.app, log_config=None).get_loop_factory()) as runner:
-            runner.run(_serve(service, listener, settings, on_ready))
-    finally:
-        listener.close()
+        addresses = {name: listener.address for name, listener in beside.items()}
+        try:
+            opened = surfaces.build(service, settings, environ, redactor, addresses)
+        except BaseException:
+            service.abandon()
+            raise
+        endpoints = [Endpoint(one.app, beside[one.name]) for one in opened]
+        if gateway is not None:
+            endpoints.insert(0, Endpoint(service.app, gateway))
+        ready = Ready(
+            gateway=gateway.address if gateway else None,
+            surfaces=addresses,
+            admin_key_file=_admin_key_file(settings),
+            key_files={one.name: one.key_file for one in opened if one.key_file},
+            made_key=service.keys.made[0] if service.keys.made else None,
+            taken_up=0,
+            warnings=service.keys.warnings + warnings,
+        )
+        stack.enter_context(runner()).run(_serve(service, opened, endpoints, ready, on_ready))
 
 
-def quiet_server(config: uvicorn.Config) -> uvicorn.Server:
-    """A server that leaves signals to its caller."""
-    return _Server(config)
-
-
-def bind(host: str, port: int, option: str = "--gateway-port") -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises StartRefused, which names the option."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _bind_beside(settings: Settings, name: str, warnings: list[str]) -> Listener:
+    """At the port that was chosen; where nobody chose and the usual one is taken, at a free one."""
+    port = getattr(settings, f"{name}_port")
     try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise StartRefused(
-            f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, 0 takes a free one."
-        ) from None
+        return bind(settings.host, port, f"--{name}-port")
+    except StartRefused:
+        if settings.sources.get(f"{name}_port") != "default":
+            raise
+    listener = bind(settings.host, 0, f"--{name}-port")
+    warnings.append(f"The usual port of {name}, {port}, is taken; it answers on {listener.address} instead.")
     return listener
 
 
 async def _serve(
-    service: Service, listener: socket.socket, settings: Settings, on_ready: Callable[[Ready], None]
+    service: Service,
+    opened: list[Surface],
+    endpoints: list[Endpoint],
+    ready: Ready,
+    on_ready: Callable[[Ready], None],
 ) -> None:
-    config = uvicorn.Config(
-        service.app,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )
-    server = _Server(config)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _leave, server, service)
+    servers = Servers(endpoints)
+
+    def leave() -> None:
+        service.leave()
+        servers.leave()
+
+    on_signals(leave)
+    background: list[asyncio.Task[None]] = []
     try:
-        taken_up = await service.start()
-        serving = asyncio.create_task(server.serve([listener]))
-        await started(server, serving)
-        if server.started:
-            address = address_of(settings.host, listener)
-            if service.lock is not None:
-                service.lock.announce(gateway=address)
-            gc.freeze()
-            # A request leaves few cycles behind, so the collector may look more seldom than by default.
-            gc.set_threshold(50_000, 20, 50)
-            on_ready(_ready(service, address, settings, taken_up))
-        await serving
+        ready.taken_up = await service.start()
+        background += [asyncio.create_task(work()) for one in opened for work in one.background]
+        if await servers.start():
+            _settle(service, ready)
+            on_ready(ready)
+        await servers.wait()
     finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        for one in opened:
+            for work in one.at_end:
+                await work()
         await service.stop()
 
 
-async def started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-    while not (server.started or serving.done()):  # noqa: ASYNC110 - uvicorn has a flag, not an event
-        await asyncio.sleep(0.005)
+def _settle(service: Service, ready: Ready) -> None:
+    if service.lock is not None:
+        service.lock.announce(gateway=ready.gateway, mcp=ready.surfaces.get("mcp"))
+    gc.freeze()
+    # A request leaves few cycles behind, so the collector may look more seldom than by default.
+    gc.set_threshold(50_000, 20, 50)
 
 
-def _leave(server: uvicorn.Server, service: Service) -> None:
-    service.leave()
-    server.should_exit = True
-
-
-def address_of(host: str, listener: socket.socket) -> str:
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    return f"http://{shown}:{listener.getsockname()[1]}"
-
-
-def _ready(service: Service, address: str, settings: Settings, taken_up: int) -> Ready:
+def _admin_key_file(settings: Settings) -> str | None:
     path = key_file(settings.data_dir)
-    return Ready(
-        gateway=address,
-        admin_key_file=str(path.absolute()) if path.exists() else None,
-        made_key=service.keys.made[0] if service.keys.made else None,
-        taken_up=taken_up,
-        warnings=service.keys.warnings,
-    )
+    return str(path.absolute()) if path.exists() else None

@@ -27,7 +27,7 @@ def vault(
     # The application takes most of the start: not for `stentor --help`.
     from stentor.bootstrap import vault as wiring
     from stentor.cli import standalone
-    from stentor.cli.serving import bind
+    from stentor.cli.listening import Endpoint, bind
 
     redactor = Redactor()
     with reporting(as_json=as_json):
@@ -37,13 +37,12 @@ def vault(
         opened = wiring.open_vault(chosen, redactor)
         listener = bind(chosen.host, chosen.vault_port, "--port")
 
-        def ready(address: str) -> None:
+        def ready() -> None:
             if as_json:
-                print_json({"ready": True, "vault": address, "key_file": opened.key_file})
+                print_json({"ready": True, "vault": listener.address, "key_file": opened.key_file})
                 return
-            out.print(f"The vault {opened.folder} answers on [cyan]{address}[/]", soft_wrap=True)
+            out.print(f"The vault {opened.folder} answers on [cyan]{listener.address}[/]", soft_wrap=True)
             if opened.key_file:
                 err.print(f"Its key lies in {opened.key_file}, readable for you alone.", soft_wrap=True)
 
-        with listener:
-            standalone.run(opened.app, listener, chosen.host, ready, opened.texts.follow())
+        standalone.run([Endpoint(opened.app, listener)], ready, opened.texts.run())

@@ -27,6 +27,7 @@ class Owner(msgspec.Struct):
     pid: int
     since: str
     gateway: str | None = None
+    mcp: str | None = None
 
 
 class DataFolderLock:

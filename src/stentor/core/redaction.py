@@ -43,5 +43,5 @@ def configure(level: str, redactor: Redactor) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("uvicorn", "alembic", "aiohttp.access", "asyncio", "httpx", "watchfiles"):
+    for noisy in ("uvicorn", "alembic", "aiohttp.access", "asyncio", "httpx", "httpx2", "mcp", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -62,6 +62,10 @@ def _hosts(value: str) -> tuple[str, ...]:
     return tuple(part.strip().lower() for part in value.split(",") if part.strip())
 
 
+def _list(value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
 def setting(env: str, default: T, doc: str, parse: Callable[[str], T], *, secret: bool = False) -> T:
     meta = {"meta": Meta(env, doc, parse, secret)}
     return field(default=default, metadata=meta)
@@ -112,6 +116,37 @@ class Settings:
         "SERVICE_EMBEDDING_URL", "", "Service with OpenAI's embeddings API, such as https://host/v1.", _text
     )
     embedding_key: str = setting("SERVICE_EMBEDDING_KEY", "", "Key for that service.", _text, secret=True)
+    notes_port: int = setting(
+        "SERVICE_NOTES_PORT",
+        3000,
+        "Port of the note store in `stentor serve`; 0 takes a free one.",
+        _number(0, 65535, int),
+    )
+    mcp_port: int = setting(
+        "SERVICE_MCP_PORT", 8082, "Port of the governed memory server; 0 takes a free one.", _number(0, 65535, int)
+    )
+    mcp_url: str = setting(
+        "SERVICE_MCP_URL",
+        "",
+        "Origin under which clients know the governed memory server, such as https://memory.example.com; empty means "
+        "the address that it listens on.",
+        _text,
+    )
+    mcp_hosts: tuple[str, ...] = setting(
+        "SERVICE_MCP_ALLOWED_HOSTS", (), "More values of Host that the governed memory server answers to.", _hosts
+    )
+    mcp_origins: tuple[str, ...] = setting(
+        "SERVICE_MCP_ALLOWED_ORIGINS", (), "More values of Origin, for browsers on other sites.", _hosts
+    )
+    mcp_principal: str = setting(
+        "SERVICE_MCP_PRINCIPAL", "", "Who calls on standard input (`stentor mcp`); blank is denied.", _text
+    )
+    mcp_namespaces: tuple[str, ...] = setting(
+        "SERVICE_MCP_NAMESPACES", (), "Namespaces that it reaches, comma separated; `*` for all.", _list
+    )
+    mcp_capabilities: tuple[str, ...] = setting(
+        "SERVICE_MCP_CAPABILITIES", (), "What it may do: memory.read, memory.write; blank is denied.", _list
+    )
     host: str = setting("SERVICE_HOST", "127.0.0.1", "Address that the service listens on.", _text)
     gateway_port: int = setting(
         "SERVICE_GATEWAY_PORT", 8080, "Port of the gateway; 0 takes a free one.", _number(0, 65535, int)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from stentor.core.errors import InvalidRequest, NotFound, PreconditionFailed
+from stentor.core.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
 from stentor.domains.memory import documents
 from stentor.domains.notes import merge
 from stentor.domains.notes.model import NOTHING, content_hash
@@ -19,7 +19,8 @@ Priority = Literal["high", "normal", "low"]
 class WriteDraft(msgspec.Struct, frozen=True):
     """`content` and `frontmatter` are None where the caller leaves them as they are.
 
-    `base_hash` is the state that the caller knew (of the file or of the content), `if_match` one that must hold.
+    `base_hash` is the state that the caller knew (of the file or of the content); `if_match` is one of the file that
+    must hold, `expected` one of the file or of the content that must hold even when the write would change nothing.
     """
 
     operation: Operation
@@ -31,6 +32,7 @@ class WriteDraft(msgspec.Struct, frozen=True):
     resolution: ConflictResolution = "last_write_wins"
     base_hash: str | None = None
     if_match: str | None = None
+    expected: str | None = None
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -49,7 +51,8 @@ def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base
     """`present` are the file's bytes, `known` the hashes of states that the caller has seen, `base` the
     bytes of the last of them, where they are known.
 
-    Raises NotFound for an update or deletion of nothing, PreconditionFailed for an If-Match that does not hold.
+    Raises NotFound for an update or deletion of nothing, PreconditionFailed for an If-Match that does not hold,
+    Conflict for another state than the expected one.
     """
     _require(draft, present)
     if present is None or not _conflicting(draft, present, known):
@@ -64,6 +67,8 @@ def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base
 def _require(draft: WriteDraft, present: bytes | None) -> None:
     if draft.if_match is not None and not _matches(draft.if_match, present):
         raise PreconditionFailed(f"{draft.path!r} is not in the state that If-Match names; read it again.")
+    if draft.expected is not None and draft.expected not in _hashes(draft.path, present):
+        raise Conflict(f"{draft.path!r} is not in the state that was expected; read it again.")
     if present is None and draft.operation != "write":
         raise NotFound(f"There is no document {draft.path!r} to {draft.operation}.")
     if draft.operation == "write" and draft.content is None:
@@ -80,12 +85,16 @@ def _conflicting(draft: WriteDraft, present: bytes, known: frozenset[str]) -> bo
     """Whether the caller changes a state that it has not seen. Who names the state with If-Match has seen it."""
     if draft.if_match is not None:
         return False
-    hashes = {content_hash(present)}
-    document = documents.parse(draft.path, present)
-    if document is not None:
-        hashes.add(document.content_hash)
     seen = {draft.base_hash} if draft.base_hash is not None else known
-    return hashes.isdisjoint(seen) and _wanted(draft, present) != present
+    return _hashes(draft.path, present).isdisjoint(seen) and _wanted(draft, present) != present
+
+
+def _hashes(path: str, present: bytes | None) -> set[str]:
+    """Of the file, and of its content alone; none of what is not there."""
+    if present is None:
+        return set()
+    document = documents.parse(path, present)
+    return {content_hash(present)} | ({document.content_hash} if document else set())
 
 
 def _wanted(draft: WriteDraft, present: bytes | None) -> bytes | None:

@@ -200,5 +200,7 @@ def _shares(rows: Mapping[int, Row], scores: Mapping[int, float]) -> dict[int, f
     """Each score as its share of the range from the lowest (or nothing found) to the highest."""
     known = [scores[doc_id] for doc_id in rows if doc_id in scores]
     low = min(known, default=0.0) if len(known) == len(rows) else min([0.0, *known])
-    width = (max(known, default=0.0) - low) or 1.0
+    width = max(known, default=0.0) - low
+    if not width:  # all alike: each is the best
+        return {doc_id: float(doc_id in scores) for doc_id in rows}
     return {doc_id: (scores[doc_id] - low) / width if doc_id in scores else 0.0 for doc_id in rows}

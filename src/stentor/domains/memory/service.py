@@ -51,7 +51,8 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """`etag` is the hash of the file's bytes, `content_hash` of the content alone; empty when it is gone.
+    """`etag` is the hash of the file's bytes, `content_hash` of the content alone; empty when it is gone. `before` is
+    the hash of the bytes that were there; empty for a new file.
 
     `ready_at` is when the search by meaning will probably know it, in microseconds; None when it does already.
     """
@@ -61,6 +62,7 @@ class Written(msgspec.Struct, frozen=True):
     at: int
     content_hash: str
     etag: str
+    before: str
     merged: bool = False
     conflict_copy: str | None = None
     ready_at: int | None = None
@@ -123,7 +125,10 @@ class Bus:
         write_id, at = await self._carry_out(caller, draft.path, present, decision.after, draft, status)
         if status == "success" and decision.after is not None:
             self._seen.put(caller.who, draft.path, content_hash(decision.after))
-        return self._answer(draft, decision, status, write_id, at, copy)
+        shown = _content_hash(draft, decision)
+        return Written(
+            status, write_id, at, shown, _hash(decision.after), _hash(present), decision.merged, copy, self.ready_at()
+        )
 
     async def _carry_out(
         self, caller: Caller, path: str, before: bytes | None, after: bytes | None, draft: WriteDraft, status: str
@@ -244,13 +249,6 @@ class Bus:
         tenant = caller.principal.tenant
         parent = caller.cause if caller.task_id is None else self._link(tx, tenant, caller.task_id)
         self._runlog.append(tx, tenant, [event], task_id=caller.task_id, parent=parent)
-
-    def _answer(
-        self, draft: WriteDraft, decision: Decision, status: Literal["success", "conflict"], write_id: str, at: int,
-        copy: str | None,
-    ) -> Written:  # fmt: skip
-        shown = _content_hash(draft, decision)
-        return Written(status, write_id, at, shown, _hash(decision.after), decision.merged, copy, self.ready_at())
 
 
 def _event(caller: Caller, draft: WriteDraft, intent: Intent, status: str) -> Draft:

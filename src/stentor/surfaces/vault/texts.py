@@ -48,6 +48,11 @@ class Texts:
         else:
             self._texts[path] = text
 
+    async def run(self) -> None:
+        """For ever: all that is there, then what changes."""
+        await self.load()
+        await self.follow()
+
     async def follow(self) -> None:
         """For ever: take up what other programs change."""
         root = self._vault.root.absolute()

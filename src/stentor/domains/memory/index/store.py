@@ -34,7 +34,7 @@ _STATE = Sql("select path, raw_hash, size, modified_at from documents where path
 _STATES = Sql("select path, raw_hash, size, modified_at from documents")
 _BELOW = Sql("select path from documents where path >= :low and path < :high")
 _STATS = Sql("select count(*), coalesce(sum(size), 0) from documents")
-_RECORD = Sql("select path, content_hash, size, modified_at, model from documents where path = :path")
+_RECORD = Sql("select path, raw_hash, content_hash, size, modified_at, model from documents where path = :path")
 _OF_FOLDER = Sql("select doc_id from documents where folder = :folder")
 _FOLDER_STATS = Sql(
     "select count(*), coalesce(sum(size), 0), count(model), max(modified_at) from documents where folder = :folder"
@@ -158,6 +158,7 @@ class Record(msgspec.Struct, frozen=True):
     """What the index knows of one document. Without a `model` it has no vectors yet; the time in microseconds."""
 
     path: str
+    raw_hash: str
     content_hash: str
     size: int
     modified_at: int

@@ -1,0 +1,48 @@
+"""Wires the governed memory server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stentor.auth.authority.context import AuthorityContext
+from stentor.bootstrap.kernel import Kernel
+from stentor.core.errors import AuthorityDenied
+from stentor.core.settings import Settings
+from stentor.domains.memory.governed.gate import Gate
+from stentor.domains.memory.governed.service import GovernedMemory
+
+if TYPE_CHECKING:
+    from stentor.surfaces.memory_mcp.app import Exposure
+
+LAUNCH_ISSUER = "launch"
+
+
+def governed(kernel: Kernel) -> GovernedMemory:
+    """The memory of a kernel behind its gate."""
+    assert kernel.memory is not None
+    memory = kernel.memory
+    gate = Gate(kernel.db, kernel.runlog, kernel.settings.vault_tenant)
+    return GovernedMemory(gate, memory.bus, memory.search, memory.meanings, kernel.db, memory.index)
+
+
+def launch_context(settings: Settings) -> AuthorityContext | None:
+    """Whose calls those on standard input are; None when the launch configuration leaves it blank."""
+    try:
+        return AuthorityContext(
+            settings.mcp_principal,
+            settings.vault_tenant,
+            settings.mcp_namespaces,
+            frozenset(settings.mcp_capabilities),
+            LAUNCH_ISSUER,
+            "",
+            None,
+        )
+    except AuthorityDenied:
+        return None
+
+
+def exposure(settings: Settings, address: str) -> Exposure:
+    """`address` is where the server listens; SERVICE_MCP_URL is how clients know it, if that is another."""
+    from stentor.surfaces.memory_mcp.app import Exposure
+
+    return Exposure(settings.mcp_url.rstrip("/") or address, settings.mcp_hosts, settings.mcp_origins)

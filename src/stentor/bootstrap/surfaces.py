@@ -1,0 +1,60 @@
+"""Wires the surfaces beside the gateway: each an application at a listener of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from stentor.bootstrap import authority, mcp, notes, vault
+from stentor.bootstrap.kernel import Service
+from stentor.core.redaction import Redactor
+from stentor.core.settings import Settings
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass
+class Surface:
+    """`background` runs as long as it answers, `at_end` after it."""
+
+    name: str
+    app: ASGIApp
+    background: list[Work] = field(default_factory=list)
+    at_end: list[Work] = field(default_factory=list)
+    key_file: str | None = None
+
+
+def names(settings: Settings) -> list[str]:
+    """The surfaces that `stentor serve` starts beside the gateway."""
+    return ["vault", "notes", "mcp"] if settings.memory else []
+
+
+def build(
+    service: Service, settings: Settings, environ: Mapping[str, str], redactor: Redactor, addresses: Mapping[str, str]
+) -> list[Surface]:
+    """Those that have an address: where each will answer, by its name. Raises StartRefused."""
+    made: list[Surface] = []
+    if "vault" in addresses:
+        opened = vault.open_vault(settings, redactor)
+        made.append(Surface("vault", opened.app, [opened.texts.run], key_file=opened.key_file))
+        if "notes" in addresses:
+            store = notes.beside_vault(settings, environ, redactor, addresses["vault"], opened.key)
+            made.append(Surface("notes", store.app, at_end=[store.vault.close], key_file=store.key_file))
+    if "mcp" in addresses:
+        made.append(_mcp(service, settings, redactor, addresses["mcp"]))
+    return made
+
+
+def _mcp(service: Service, settings: Settings, redactor: Redactor, address: str) -> Surface:
+    from stentor.surfaces.memory_mcp.app import MemoryServer
+    from stentor.surfaces.memory_mcp.calls import LocalCalls
+
+    kernel = service.kernel
+    receipts = authority.open_verifier(settings, kernel.db, kernel.clock, redactor)
+    calls = LocalCalls(mcp.governed(kernel))
+    exposed = mcp.exposure(settings, address)
+    server = MemoryServer(calls, service.keys.ring, receipts, exposed, settings.max_body_mb * 1_000_000)
+    return Surface("mcp", server.app, [server.run])

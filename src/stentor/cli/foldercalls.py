@@ -1,0 +1,115 @@
+"""Calls of the governed memory for whoever owns the data folder: the running service, or this process.
+
+The service is asked with a receipt for each request, signed with the folder's own key. Where none runs, this
+process owns the folder while calls come, and lets it go when they cease: a service can start then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import mcp_types as mcp
+
+from stentor.auth.authority import own_key, receipts
+from stentor.auth.authority.context import AuthorityContext
+from stentor.bootstrap.mcp import governed
+from stentor.cli import local
+from stentor.cli.output import CommandFailed
+from stentor.core.clock import SystemClock
+from stentor.core.errors import ServiceUnavailable, StartRefused
+from stentor.core.owner import read_owner
+from stentor.core.redaction import Redactor
+from stentor.core.settings import Settings
+from stentor.surfaces.memory_mcp import remote
+from stentor.surfaces.memory_mcp.calls import LocalCalls, failed
+
+IDLE_SECONDS = 10.0
+PATIENCE = 10.0
+"""Seconds to wait for an owner that does not answer yet, or leaves."""
+RECEIPT_SECONDS = 60
+
+
+class FolderCalls:
+    def __init__(self, settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._redactor = redactor
+        self._opening = asyncio.Lock()
+        self._own: LocalCalls | None = None
+        self._stack = AsyncExitStack()
+        self._running = 0
+        self._last = 0.0
+        self._idle: asyncio.Task[None] | None = None
+
+    async def call(self, who: AuthorityContext | None, name: str, arguments: Mapping[str, Any]) -> mcp.CallToolResult:
+        self._running += 1
+        try:
+            return await self._call(who, name, arguments)
+        except (remote.Unreachable, CommandFailed, StartRefused) as error:
+            return failed(ServiceUnavailable.code, str(error))
+        finally:
+            self._running -= 1
+            self._last = time.monotonic()
+
+    async def close(self) -> None:
+        """Let the folder go, if this process owns it."""
+        if self._idle is not None:
+            self._idle.cancel()
+            await asyncio.gather(self._idle, return_exceptions=True)
+        await self._release()
+
+    async def _call(self, who: AuthorityContext | None, name: str, arguments: Mapping[str, Any]) -> mcp.CallToolResult:
+        until = time.monotonic() + PATIENCE
+        while True:
+            if self._own is not None:
+                return await self._own.call(who, name, arguments)
+            if address := self._owner_address():
+                return await remote.call(address, lambda: self._receipt(who), name, arguments)
+            try:
+                await self._open()
+            except StartRefused:  # somebody else was faster, or is leaving
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.1)
+
+    def _owner_address(self) -> str | None:
+        owner = read_owner(self._settings.data_dir) if self._settings.data_dir.exists() else None
+        return owner.mcp if owner else None
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._own is not None:
+                return
+            opened = local.owning(self._settings, self._environ, self._redactor)
+            service = await self._stack.enter_async_context(opened)
+            self._own = LocalCalls(governed(service.kernel))
+            self._last = time.monotonic()
+            self._idle = asyncio.create_task(self._release_when_idle())
+
+    async def _release_when_idle(self) -> None:
+        """New calls open it again, after this has ended."""
+        while True:
+            await asyncio.sleep(0.2)
+            async with self._opening:
+                if self._running == 0 and time.monotonic() - self._last >= IDLE_SECONDS:
+                    return await self._release()
+
+    async def _release(self) -> None:
+        self._own = None
+        await self._stack.aclose()
+
+    def _receipt(self, who: AuthorityContext | None) -> str:
+        """Of nobody when the authority is blank, so that the owner's gate denies it and its run log says so."""
+        settings, now = self._settings, SystemClock().now()
+        names = {"sub": "nobody", "tenant": settings.vault_tenant, "aud": settings.authority_audience}
+        spaces: tuple[str, ...] = ("nowhere",)
+        capabilities: tuple[str, ...] = ("nothing",)
+        if who is not None:
+            names |= {"sub": who.principal, "tenant": who.tenant}
+            spaces, capabilities = who.namespaces or spaces, tuple(sorted(who.capabilities))
+        claims = receipts.own_claims(names, spaces, capabilities, RECEIPT_SECONDS, now=now)
+        return receipts.issue(claims, own_key.find_or_make(settings.data_dir))

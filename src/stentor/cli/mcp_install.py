@@ -1,0 +1,65 @@
+"""What MCP clients want in their configuration to start `stentor mcp`. Pure but for the program's own path."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from stentor.cli.output import USAGE, CommandFailed
+from stentor.core.settings import Settings
+from stentor.domains.memory.governed.gate import READ, WRITE
+
+NAME = "stentor-memory"
+WHERE = {
+    "claude-desktop": "Put it into claude_desktop_config.json (Settings, Developer, Edit Config) and restart.",
+    "claude-code": "Run it in a shell; `claude mcp list` shows it afterwards.",
+    "vscode": "Put it into .vscode/mcp.json of a workspace, or into the user's (MCP: Open User Configuration).",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a client starts the server: absolute paths, because it may start it anywhere."""
+
+    command: str
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+def launch(settings: Settings, principal: str, namespaces: list[str], *, read_only: bool) -> Launch:
+    capabilities = [READ] if read_only else [READ, WRITE]
+    environment = {
+        "SERVICE_MCP_PRINCIPAL": principal,
+        "SERVICE_MCP_NAMESPACES": ",".join(namespaces),
+        "SERVICE_MCP_CAPABILITIES": ",".join(capabilities),
+    }
+    if settings.vault_dir is not None:
+        environment["SERVICE_VAULT_DIR"] = str(settings.vault_dir.absolute())
+    command, before = _program()
+    return Launch(command, [*before, "mcp", "--data-dir", str(settings.data_dir.absolute())], environment)
+
+
+def configuration(client: str, launch: Launch) -> tuple[str, str]:
+    """The text for this client, and where it goes. Raises CommandFailed."""
+    if client not in WHERE:
+        raise CommandFailed(f"There is no client {client!r} here; one of {', '.join(WHERE)}.", USAGE)
+    server = {"command": launch.command, "args": launch.arguments, "env": launch.environment}
+    if client == "claude-code":
+        pairs = [part for name, value in launch.environment.items() for part in ("--env", f"{name}={value}")]
+        text = shlex.join(["claude", "mcp", "add", NAME, *pairs, "--", launch.command, *launch.arguments])
+    elif client == "vscode":
+        text = json.dumps({"servers": {NAME: {"type": "stdio", **server}}}, indent=2)
+    else:
+        text = json.dumps({"mcpServers": {NAME: server}}, indent=2)
+    return text, WHERE[client]
+
+
+def _program() -> tuple[str, list[str]]:
+    """This program, by its absolute path."""
+    beside = Path(sys.executable).with_name("stentor")
+    found = str(beside) if beside.exists() else shutil.which("stentor")
+    return (found, []) if found else (sys.executable, ["-m", "stentor"])

@@ -1,0 +1,20 @@
+"""The governed memory: how many states of each record were seen."""
+
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+
+
+def upgrade() -> None:
+    op.execute(
+        """create table memory_records (
+            path text primary key,
+            version bigint not null check (version >= 1),
+            raw_hash text not null
+        )"""
+    )
+
+
+def downgrade() -> None:
+    raise NotImplementedError("restore the backup made before the upgrade")

@@ -1,0 +1,118 @@
+"""Records: documents of the vault by namespace and key. Pure but for the SQL of their versions.
+
+Source: docs/decisions, "Notes, memory server, dashboard".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Literal
+
+import msgspec
+
+from stentor.core.db import Sql, Tx
+from stentor.core.errors import InvalidRequest
+from stentor.domains.notes import paths
+
+FOLDER = "Memory"
+SUFFIX = ".md"
+MAX_OFFSET = 10_000
+Mode = Literal["keyword", "semantic", "hybrid"]
+Disposition = Literal["created", "updated", "replayed"]
+
+_SEEN = Sql("select version, raw_hash from memory_records where path = :path")
+_SEE = Sql(
+    """insert into memory_records (path, version, raw_hash) values (:path, :version, :raw_hash)
+    on conflict (path) do update set version = excluded.version, raw_hash = excluded.raw_hash"""
+)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Where a document is kept. `record_id` is `<namespace>/<key>`; a key has no slash, so that it is unambiguous."""
+
+    namespace: str
+    key: str
+
+    @property
+    def record_id(self) -> str:
+        return f"{self.namespace}/{self.key}"
+
+    @property
+    def path(self) -> str:
+        return f"{folder_of(self.namespace)}/{self.key}{SUFFIX}"
+
+
+def record(namespace: str, key: str) -> Record:
+    """Raises InvalidRequest, which says whether the namespace or the key is wrong."""
+    if not key or "/" in key:
+        raise InvalidRequest("key: is the name of one record, without a slash; the namespace is a field of its own.")
+    checked = paths.clean(f"{folder_of(namespace)}/{key}{SUFFIX}").removeprefix(f"{FOLDER}/").removesuffix(SUFFIX)
+    clean_namespace, _, clean_key = checked.rpartition("/")
+    return Record(clean_namespace, clean_key)
+
+
+def by_id(record_id: str) -> Record:
+    """Raises InvalidRequest."""
+    namespace, _, key = record_id.rpartition("/")
+    if not namespace:
+        raise InvalidRequest("record_id: has the form <namespace>/<key>.")
+    return record(namespace, key)
+
+
+def of_path(path: str) -> Record:
+    """The record of a document in a folder of records."""
+    namespace, _, name = path.removeprefix(f"{FOLDER}/").rpartition("/")
+    return Record(namespace, name.removesuffix(SUFFIX))
+
+
+def namespace(text: str) -> str:
+    """In NFC. Raises InvalidRequest."""
+    if not text:
+        raise InvalidRequest("namespace: is empty.")
+    return paths.clean(f"{FOLDER}/{text}").removeprefix(f"{FOLDER}/")
+
+
+def folder_of(namespace: str) -> str:
+    return f"{FOLDER}/{namespace}"
+
+
+def see(tx: Tx, path: str, *states: str) -> int:
+    """The record went through these states (hashes of its file); answers the number of the last one.
+
+    A state that is the one before it is no new version; one that a person made is counted when it is first seen.
+    """
+    row = tx.row(_SEEN, path=path)
+    version, known = (int(row[0]), str(row[1])) if row else (0, "")
+    before = version
+    for state in states:
+        if state and state != known:
+            version, known = version + 1, state
+    if version != before:
+        tx.run(_SEE, path=path, version=version, raw_hash=known)
+    return version
+
+
+def seen(tx: Tx, path: str, state: str) -> int | None:
+    """The number of a state that is the last one seen; None when the record is in another."""
+    row = tx.row(_SEEN, path=path)
+    return int(row[0]) if row and row[1] == state else None
+
+
+def cursor_of(offset: int, asked: list[Any]) -> str:
+    """Where the next page of this search begins; opaque for the caller."""
+    return base64.urlsafe_b64encode(msgspec.json.encode([offset, asked])).decode().rstrip("=")
+
+
+def offset_of(cursor: str | None, asked: list[Any]) -> int:
+    """Raises InvalidRequest for a cursor that is none, or of another search."""
+    if cursor is None:
+        return 0
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        offset, of = msgspec.json.decode(raw, type=tuple[int, list[Any]])
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        raise InvalidRequest("cursor: is none that this server gave.") from None
+    if of != asked or not 0 < offset <= MAX_OFFSET:
+        raise InvalidRequest("cursor: belongs to another search; repeat the namespace, query and mode with it.")
+    return offset

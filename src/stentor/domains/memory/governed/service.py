@@ -1,0 +1,285 @@
+"""The four uses of the governed memory. Source: second contract, "Governed memory server"."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, NoReturn
+
+import msgspec
+from msgspec import Meta
+
+from stentor.auth.authority.context import AuthorityContext
+from stentor.core import idempotency, jsontext
+from stentor.core.clock import iso
+from stentor.core.db import Database, Tx
+from stentor.core.errors import AuthorityDenied, Conflict, NotFound
+from stentor.core.idempotency import Answer, IdempotencyKey
+from stentor.domains.memory.documents import Document
+from stentor.domains.memory.governed import records
+from stentor.domains.memory.governed.gate import READ, WRITE, Gate, Use
+from stentor.domains.memory.governed.records import Disposition, Mode, Record
+from stentor.domains.memory.index import store
+from stentor.domains.memory.index.keyword import FIELDS
+from stentor.domains.memory.meanings import Meanings
+from stentor.domains.memory.model import WriteDraft
+from stentor.domains.memory.search import Filters, Search
+from stentor.domains.memory.service import Bus, Caller, Written
+from stentor.domains.notes.model import NoSuchNote
+
+ROUTE = "mcp write-memory"
+MAX_CONTENT = 4_000_000
+"""Characters."""
+Namespace = Annotated[
+    str, Meta(min_length=1, max_length=512, description="Folder of the memory, such as `team/decisions`.")
+]
+Key = Annotated[str, Meta(min_length=1, max_length=200, description="Name of the record; it has no slash.")]
+
+
+class WriteAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace
+    key: Key
+    content: Annotated[str, Meta(max_length=MAX_CONTENT, description="The whole text, in Markdown.")]
+    idempotency_key: Annotated[
+        str | None, Meta(description="Repeat it with the same call, and the first answer comes again.")
+    ] = None
+    base_hash: Annotated[
+        str | None, Meta(description="The content_sha256 that was read; another state is a conflict.")
+    ] = None
+    metadata: Annotated[
+        dict[str, Any] | None, Meta(description="The frontmatter, all of it; null leaves it as it is.")
+    ] = None
+
+
+class ReadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace
+    key: Key
+
+
+class SearchAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace
+    query: Annotated[str, Meta(min_length=1, max_length=10_000, description="What to look for, in plain words.")]
+    mode: Annotated[Mode, Meta(description="By word, by meaning, or by both.")] = "hybrid"
+    limit: Annotated[int, Meta(ge=1, le=100, description="Results of one page.")] = 10
+    cursor: Annotated[str | None, Meta(description="next_cursor of the page before.")] = None
+
+
+class StatusAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace
+    record_id: Annotated[str | None, Meta(description="One record of the namespace; null for the namespace.")] = None
+
+
+class WrittenRecord(msgspec.Struct, frozen=True):
+    """`content_sha256` is that of the content alone, and what a `base_hash` of a later write names."""
+
+    record_id: str
+    namespace: str
+    key: str
+    version: int
+    content_sha256: str
+    disposition: Disposition
+    provenance_id: str
+
+
+class ReadRecord(msgspec.Struct, frozen=True):
+    record_id: str
+    namespace: str
+    key: str
+    content: str
+    metadata: dict[str, Any]
+    version: int
+    content_sha256: str
+    provenance_id: str
+    disposition: None = None
+
+
+class FoundRecord(msgspec.Struct, frozen=True):
+    """`version` is null for a state that nobody has read or written through this server yet."""
+
+    record_id: str
+    key: str
+    title: str
+    excerpt: str
+    score: float
+    version: int | None
+    content_sha256: str
+
+
+class FoundRecords(msgspec.Struct, frozen=True):
+    namespace: str
+    query: str
+    mode: Mode
+    results: list[FoundRecord]
+    total: int
+    next_cursor: str | None
+    provenance_id: str
+
+
+class RecordStatus(msgspec.Struct, frozen=True):
+    """`indexed`: it is found by word; `embedded`: by meaning too."""
+
+    record_id: str
+    version: int | None
+    content_sha256: str
+    size: int
+    modified_at: str
+    indexed: bool
+    embedded: bool
+
+
+class MemoryStatus(msgspec.Struct, frozen=True):
+    """`size` in bytes. `semantic` says why there is no search by meaning, or is null."""
+
+    namespace: str
+    records: int
+    size: int
+    embedded: int
+    last_change: str | None
+    semantic: str | None
+    record: RecordStatus | None
+    provenance_id: str
+
+
+class GovernedMemory:
+    """Each use raises AuthorityDenied when the gate denies it, and InvalidRequest for what it cannot mean."""
+
+    def __init__(self, gate: Gate, bus: Bus, search: Search, meanings: Meanings, db: Database, index: Database) -> None:
+        self._gate = gate
+        self._bus = bus
+        self._search = search
+        self._meanings = meanings
+        self._db = db
+        self._index = index
+        self._locks = [asyncio.Lock() for _ in range(64)]
+
+    async def refuse(self, tool: str) -> NoReturn:
+        """A call of nobody's: the denial is recorded, and raised."""
+        await self._gate.admit(None, Use(tool, "", ""), _nothing)
+        raise AuthorityDenied("The call has no verified authority.")
+
+    async def write(self, who: AuthorityContext | None, asked: WriteAsked) -> WrittenRecord:
+        """Create or replace a record. Raises Conflict when `base_hash` is not its state, IdempotencyMismatch."""
+        target = records.record(asked.namespace, asked.key)
+        key = _replay_key(who, asked)
+        use = Use("write-memory", WRITE, target.namespace)
+        async with self._locks[hash(target) % len(self._locks)]:
+            caller, known = await self._gate.admit(who, use, lambda tx: idempotency.find(tx, key) if key else None)
+            if known is not None:
+                replayed = msgspec.convert(known.body, WrittenRecord)
+                return msgspec.structs.replace(replayed, disposition="replayed", provenance_id=caller.cause or "")
+            return await self._write(caller, target, asked, key)
+
+    async def _write(
+        self, caller: Caller, target: Record, asked: WriteAsked, key: IdempotencyKey | None
+    ) -> WrittenRecord:
+        draft = WriteDraft("write", target.path, asked.content, asked.metadata, expected=asked.base_hash)
+        try:
+            done = await self._bus.write(caller, draft)
+        except Conflict as conflict:
+            raise Conflict("The record is not in the state that base_hash names; read it again.") from conflict
+        return await self._db.write(lambda tx: _keep(tx, caller, target, done, key))
+
+    async def read(self, who: AuthorityContext | None, asked: ReadAsked) -> ReadRecord:
+        """Raises NotFound."""
+        target = records.record(asked.namespace, asked.key)
+        caller, _ = await self._gate.admit(who, Use("read-memory", READ, target.namespace), _nothing)
+        document, state = await self._document(caller, target)
+        version = await self._db.read(lambda tx: records.seen(tx, target.path, state))
+        if version is None:
+            version = await self._db.write(lambda tx: records.see(tx, target.path, state))
+        return ReadRecord(
+            target.record_id, target.namespace, target.key, document.content, document.frontmatter, version,
+            document.content_hash, caller.cause or "",
+        )  # fmt: skip
+
+    async def search(self, who: AuthorityContext | None, asked: SearchAsked) -> FoundRecords:
+        """Records of exactly this namespace, the best first. Raises EmbeddingUnavailable for the semantic mode."""
+        space = records.namespace(asked.namespace)
+        caller, _ = await self._gate.admit(who, Use("search-memory", READ, space), _nothing)
+        same = [space, asked.query, asked.mode]
+        offset = records.offset_of(asked.cursor, same)
+        matches, total = await self._find(caller, asked, records.folder_of(space), offset + asked.limit)
+        results = [one for match in matches[offset:] if (one := await self._found(match)) is not None]
+        end = offset + asked.limit
+        following = records.cursor_of(end, same) if total > end and end <= records.MAX_OFFSET else None
+        return FoundRecords(space, asked.query, asked.mode, results, total, following, caller.cause or "")
+
+    async def status(self, who: AuthorityContext | None, asked: StatusAsked) -> MemoryStatus:
+        """Raises NotFound for a record that is not there."""
+        space = records.namespace(asked.namespace)
+        caller, _ = await self._gate.admit(who, Use("get-memory-status", READ, space), _nothing)
+        target = None if asked.record_id is None else records.by_id(asked.record_id)
+        if target is not None and target.namespace != space:
+            raise NotFound(f"There is no record {asked.record_id!r} in the namespace {space!r}.")
+        stats = await self._index.read(lambda tx: store.folder_stats(tx, records.folder_of(space)))
+        return MemoryStatus(
+            space,
+            stats.documents,
+            stats.size,
+            stats.with_vectors,
+            None if stats.modified_at is None else iso(stats.modified_at),
+            self._meanings.problem,
+            None if target is None else await self._state(target),
+            caller.cause or "",
+        )
+
+    async def _document(self, caller: Caller, target: Record) -> tuple[Document, str]:
+        try:
+            return await self._bus.read(caller, target.path)
+        except NoSuchNote:
+            raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.") from None
+
+    async def _find(
+        self, caller: Caller, asked: SearchAsked, folder: str, most: int
+    ) -> tuple[list[tuple[str, str, str, float]], int]:
+        """Path, title, excerpt and score of each match; and how many there are."""
+        if asked.mode == "keyword":
+            words, total = await self._search.keyword(caller, asked.query.split(), FIELDS, "any", most, folder)
+            return [(one.path, one.title, one.excerpt, one.relevance_score) for one in words], total
+        filters = Filters(folder=folder)
+        if asked.mode == "semantic":
+            near, total = await self._search.semantic(caller, asked.query, None, most, filters)
+            return [(one.path, "", one.content_preview, one.similarity_score) for one in near], total
+        both, total = await self._search.hybrid(caller, asked.query, most, filters)
+        return [(one.path, one.title, one.excerpt, one.score) for one in both], total
+
+    async def _found(self, match: tuple[str, str, str, float]) -> FoundRecord | None:
+        path, title, excerpt, score = match
+        known = await self._index.read(lambda tx: store.record(tx, path))
+        if known is None or not path.endswith(records.SUFFIX):
+            return None  # it went meanwhile, or is no note
+        one = records.of_path(path)
+        version = await self._db.read(lambda tx: records.seen(tx, path, known.raw_hash))
+        return FoundRecord(one.record_id, one.key, title or one.key, excerpt, score, version, known.content_hash)
+
+    async def _state(self, target: Record) -> RecordStatus:
+        known = await self._index.read(lambda tx: store.record(tx, target.path))
+        if known is None:
+            raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.")
+        version = await self._db.read(lambda tx: records.seen(tx, target.path, known.raw_hash))
+        return RecordStatus(
+            target.record_id, version, known.content_hash, known.size, iso(known.modified_at), True,
+            known.model is not None,
+        )  # fmt: skip
+
+
+def _keep(tx: Tx, caller: Caller, target: Record, done: Written, key: IdempotencyKey | None) -> WrittenRecord:
+    version = records.see(tx, target.path, done.before, done.etag)
+    answer = WrittenRecord(
+        target.record_id, target.namespace, target.key, version, done.content_hash,
+        "updated" if done.before else "created", caller.cause or "",
+    )  # fmt: skip
+    if key is not None:
+        idempotency.keep(tx, key, Answer(200, msgspec.to_builtins(answer)))
+    return answer
+
+
+def _replay_key(who: AuthorityContext | None, asked: WriteAsked) -> IdempotencyKey | None:
+    """In the scope of the principal; the body is the whole write."""
+    if asked.idempotency_key is None or who is None:
+        return None
+    body = jsontext.digest(msgspec.to_builtins(asked))
+    return IdempotencyKey(who.tenant, who.principal, ROUTE, asked.idempotency_key, body)
+
+
+def _nothing(tx: Tx) -> None:
+    pass

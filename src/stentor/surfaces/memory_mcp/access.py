@@ -1,0 +1,87 @@
+"""Who a bearer token stands for: the holder of a key of the service, or of a signed receipt."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from pydantic import ConfigDict
+
+from stentor.auth.authority.context import ALL, AuthorityContext
+from stentor.auth.authority.proof import ProofRequest
+from stentor.auth.keys import KeyRing
+from stentor.auth.principal import Principal
+from stentor.core.errors import AuthorityDenied, AuthorityRefused
+from stentor.domains.memory.governed.gate import READ, WRITE
+from stentor.surfaces.memory_mcp.presented import REQUEST
+from stentor.surfaces.memory_mcp.server import Context
+
+SHARED = "shared"
+"""The namespace that every key of the service reaches, beside that of its own name."""
+KEY_ISSUER = "key"
+
+
+class Receipts(Protocol):
+    async def verify(self, receipt: str, request: ProofRequest | None = None) -> AuthorityContext:
+        """Raises AuthorityRefused, without a reason."""
+        ...
+
+
+class Bearer(AccessToken):
+    """What is known of the caller; the token itself is not kept."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    context: AuthorityContext | None
+
+
+class Verifier:
+    """The SDK's TokenVerifier: audience and expiry of receipts are checked here."""
+
+    def __init__(self, ring: KeyRing, receipts: Receipts | None) -> None:
+        self._ring = ring
+        self._receipts = receipts
+
+    async def verify_token(self, token: str) -> Bearer | None:
+        """None for a token that stands for nobody."""
+        if token.count(".") >= 2 and self._receipts is not None:
+            return await self._of_receipt(token, self._receipts)
+        principal = self._ring.find(token)
+        return None if principal is None else _bearer(of_key(principal))  # blank: the gate denies it, and records it
+
+    async def _of_receipt(self, token: str, receipts: Receipts) -> Bearer | None:
+        try:
+            return _bearer(await receipts.verify(token, REQUEST.get()))
+        except AuthorityRefused:
+            return None
+
+
+def of_key(principal: Principal) -> AuthorityContext | None:
+    """An administrator's key reaches every namespace; another the one of its name, and `shared`."""
+    granted = {capability for name, capability in (("read", READ), ("write", WRITE)) if principal.may(name)}
+    spaces = (ALL,) if principal.may("admin") else (principal.name, SHARED)
+    try:
+        return AuthorityContext(principal.name, principal.tenant, spaces, frozenset(granted), KEY_ISSUER, "", None)
+    except AuthorityDenied:
+        return None
+
+
+def of_request(context: Context) -> AuthorityContext | None:
+    """Whose HTTP request a call came with."""
+    user = None if context.request is None else context.request.scope.get("user")
+    token = user.access_token if isinstance(user, AuthenticatedUser) else None
+    return token.context if isinstance(token, Bearer) else None
+
+
+def _bearer(context: AuthorityContext | None) -> Bearer:
+    if context is None:
+        return Bearer(token="", client_id="", scopes=[], context=None)
+    return Bearer(
+        token="",
+        client_id=context.principal,
+        scopes=sorted(context.capabilities),
+        subject=context.principal,
+        expires_at=None if context.expires_at is None else int(context.expires_at.timestamp()),
+        claims={"iss": context.issuer, "tenant": context.tenant},
+        context=context,
+    )

@@ -1,0 +1,100 @@
+"""The Streamable HTTP transport at /mcp: bearer tokens, RFC 9728 metadata, allowed hosts and origins."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.lowlevel import Server
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import AnyHttpUrl
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from stentor import __version__
+from stentor.auth.keys import KeyRing
+from stentor.domains.memory.governed.gate import CAPABILITIES
+from stentor.surfaces.memory_mcp.access import Receipts, Verifier, of_request
+from stentor.surfaces.memory_mcp.calls import Calls
+from stentor.surfaces.memory_mcp.presented import Presented
+from stentor.surfaces.memory_mcp.server import build
+
+PATH = "/mcp"
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Under which address clients know the server, and which others may name it.
+
+    `address` is the origin, such as `https://memory.example.com`. Hosts are `host` or `host:port`, origins whole.
+    """
+
+    address: str
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+    @property
+    def security(self) -> TransportSecuritySettings:
+        """The address itself, this machine's names with its port, and what the operator added."""
+        parts = urlsplit(self.address)
+        port = "" if parts.port is None else f":{parts.port}"
+        own = {parts.netloc, *(f"{name}{port}" for name in ("127.0.0.1", "localhost", "[::1]"))}
+        return TransportSecuritySettings(
+            allowed_hosts=sorted({*own, *self.hosts}),
+            allowed_origins=sorted({*(f"{parts.scheme}://{name}" for name in own), *self.origins}),
+        )
+
+
+class MemoryServer:
+    """`app` answers while `run` runs."""
+
+    def __init__(
+        self, calls: Calls, ring: KeyRing, receipts: Receipts | None, exposure: Exposure, max_body: int
+    ) -> None:
+        self._server: Server[object] = build(calls, of_request)
+        resource = AnyHttpUrl(exposure.address + PATH)
+        # The audience of a receipt is checked by the verifier; a key of the service is for the service alone.
+        auth = AuthSettings(
+            issuer_url=AnyHttpUrl(exposure.address), resource_server_url=resource, validate_token_resource=False
+        )
+        transport = self._server.streamable_http_app(
+            streamable_http_path=PATH,
+            json_response=True,
+            stateless_http=True,
+            max_request_body_size=max_body,
+            transport_security=exposure.security,
+            auth=auth,
+            token_verifier=Verifier(ring, receipts),
+            custom_starlette_routes=[_metadata(exposure), Route("/health", _health)],
+        )
+        self.app: ASGIApp = Presented(transport, max_body)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with self._server.session_manager.run():
+            await asyncio.Event().wait()
+
+
+def _metadata(exposure: Exposure) -> Route:
+    """RFC 9728 without a path behind it, for clients that ask there; the SDK serves the one with the path."""
+    document = {
+        "resource": exposure.address + PATH,
+        "authorization_servers": [exposure.address],
+        "scopes_supported": list(CAPABILITIES),
+        "bearer_methods_supported": ["header"],
+        "resource_name": "Stentor memory",
+    }
+
+    async def answer(request: Request) -> JSONResponse:
+        return JSONResponse(document)
+
+    return Route(WELL_KNOWN, answer)
+
+
+async def _health(request: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok", "service": "stentor-memory", "version": __version__})

@@ -1,0 +1,270 @@
+"""The memory behind its gate, in process and on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.auth.authority.context import AuthorityContext
+from stentor.bootstrap.mcp import governed
+from stentor.core.db import Sql
+from stentor.core.errors import (
+    AuthorityDenied,
+    Conflict,
+    IdempotencyMismatch,
+    InvalidRequest,
+    NotFound,
+    ServiceUnavailable,
+)
+from stentor.domains.memory.governed.records import cursor_of
+from stentor.domains.memory.governed.service import (
+    GovernedMemory,
+    ReadAsked,
+    SearchAsked,
+    StatusAsked,
+    WriteAsked,
+    WrittenRecord,
+)
+from tests.conftest import MakeWorld, World
+from tests.requirements import requirement
+
+EVENTS = Sql("select event_id, parent_id, event_type, message, metadata from events order by event_id")
+
+
+def authority(
+    *namespaces: str, capabilities: tuple[str, ...] = ("memory.read", "memory.write"), tenant: str = "default"
+) -> AuthorityContext:
+    spaces = namespaces or ("team",)
+    return AuthorityContext("ann", tenant, spaces, frozenset(capabilities), "test", "r1", None)
+
+
+class Governed:
+    """The governed memory of a world, its folder, and short names for its uses."""
+
+    def __init__(self, world: World, root: Path) -> None:
+        self.world = world
+        self.root = root
+        self.memory: GovernedMemory = governed(world.kernel)
+
+    async def write(self, key: str = "a", content: str = "text", namespace: str = "team", **more: Any) -> WrittenRecord:
+        who = more.pop("who", authority())
+        return await self.memory.write(who, WriteAsked(namespace, key, content, **more))
+
+    async def events(self) -> list[dict[str, Any]]:
+        rows = await self.world.kernel.db.read(lambda tx: tx.rows(EVENTS))
+        return [dict(zip(("id", "parent", "type", "message", "metadata"), row, strict=True)) for row in rows]
+
+    async def found(self, query: str, **more: Any) -> list[str]:
+        asked = SearchAsked(more.pop("namespace", "team"), query, **more)
+        return [one.record_id for one in (await self.memory.search(authority("*"), asked)).results]
+
+
+@pytest.fixture
+async def made(make_world: MakeWorld, tmp_path: Path) -> Governed:
+    return Governed(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
+
+
+@requirement("memory_mcp.write-input", "memory_mcp.write-disposition", "memory_mcp.answers-carry-record")
+async def test_a_write_makes_a_note_that_people_can_read(made: Governed) -> None:
+    first = await made.write("plan", "# Plan\n", metadata={"tags": ["x"]})
+    assert (made.root / "Memory/team/plan.md").read_text() == "---\ntags:\n  - x\n---\n# Plan\n"
+    assert (first.record_id, first.version, first.disposition) == ("team/plan", 1, "created")
+    second = await made.write("plan", "# Plan B\n")
+    assert (second.version, second.disposition) == (2, "updated")
+    assert (made.root / "Memory/team/plan.md").read_text() == "---\ntags:\n  - x\n---\n# Plan B\n"
+    assert first.content_sha256 != second.content_sha256
+    assert first.provenance_id != second.provenance_id
+
+
+@requirement("memory_mcp.read-and-status", "memory_mcp.answers-carry-record")
+async def test_a_read_answers_the_record_as_it_is(made: Governed) -> None:
+    written = await made.write("plan", "# Plan\n", metadata={"n": 1})
+    read = await made.memory.read(authority(), ReadAsked("team", "plan"))
+    assert (read.content, read.metadata, read.version) == ("# Plan\n", {"n": 1}, 1)
+    assert read.content_sha256 == written.content_sha256
+    with pytest.raises(NotFound, match="no record 'other'"):
+        await made.memory.read(authority(), ReadAsked("team", "other"))
+
+
+async def test_an_edit_by_a_person_is_a_version_of_its_own(made: Governed) -> None:
+    await made.write("plan", "one")
+    (made.root / "Memory/team/plan.md").write_text("by hand")
+    read = await made.memory.read(authority(), ReadAsked("team", "plan"))
+    assert (read.content, read.version) == ("by hand", 2)
+    assert (await made.memory.read(authority(), ReadAsked("team", "plan"))).version == 2
+    (made.root / "Memory/team/plan.md").write_text("by hand again")
+    assert (await made.write("plan", "three")).version == 4
+    assert (await made.write("plan", "three")).version == 4
+
+
+@requirement("memory_mcp.write-disposition")
+async def test_a_repeated_key_is_answered_as_the_first_time_and_changes_nothing(made: Governed) -> None:
+    first = await made.write("plan", "one", idempotency_key="k")
+    await made.write("plan", "two")
+    again = await made.write("plan", "one", idempotency_key="k")
+    assert (again.disposition, again.version, again.content_sha256) == ("replayed", 1, first.content_sha256)
+    assert (made.root / "Memory/team/plan.md").read_text() == "two"
+    with pytest.raises(IdempotencyMismatch):
+        await made.write("plan", "other", idempotency_key="k")
+    bob = AuthorityContext("bob", "default", ("team",), frozenset({"memory.write"}), "test", "", None)
+    assert (await made.write("plan", "bob's", idempotency_key="k", who=bob)).disposition == "updated"
+
+
+async def test_of_many_writes_with_one_key_one_is_carried_out(made: Governed) -> None:
+    answers = await asyncio.gather(*(made.write("plan", "one", idempotency_key="k") for _ in range(8)))
+    assert sorted(answer.disposition for answer in answers) == ["created"] + ["replayed"] * 7
+    assert {answer.version for answer in answers} == {1}
+
+
+@requirement("memory_mcp.write-base-hash")
+async def test_a_write_on_another_state_is_a_conflict_and_changes_nothing(made: Governed) -> None:
+    first = await made.write("plan", "one")
+    await made.write("plan", "two", base_hash=first.content_sha256)
+    for content in ("three", "two"):
+        with pytest.raises(Conflict, match="base_hash"):
+            await made.write("plan", content, base_hash=first.content_sha256)
+    now = await made.memory.read(authority(), ReadAsked("team", "plan"))
+    assert (now.content, now.version) == ("two", 2)
+    with pytest.raises(Conflict, match="base_hash"):
+        await made.write("none", "x", base_hash=first.content_sha256)
+    assert not (made.root / "Memory/team/none.md").exists()
+
+
+async def test_writers_that_name_what_they_read_lose_no_update(made: Governed) -> None:
+    await made.write("count", "0")
+
+    async def add() -> None:
+        while True:
+            read = await made.memory.read(authority(), ReadAsked("team", "count"))
+            try:
+                await made.write("count", str(int(read.content) + 1), base_hash=read.content_sha256)
+            except Conflict:
+                continue
+            return
+
+    await asyncio.gather(*(add() for _ in range(12)))
+    read = await made.memory.read(authority(), ReadAsked("team", "count"))
+    assert (read.content, read.version) == ("12", 13)
+
+
+@requirement("memory_mcp.search-input")
+@pytest.mark.parametrize("mode", ["keyword", "hybrid"])
+async def test_a_search_finds_records_of_its_namespace_alone(made: Governed, mode: Any) -> None:
+    for namespace in ("team", "team/sub", "team-b", "teams"):
+        await made.write("note", "deployment plans", namespace=namespace, who=authority("*"))
+    (made.root / "Memory/team.md").write_text("deployment")
+    (made.root / "deployment.md").write_text("deployment")
+    assert await made.found("deploying", mode=mode) == ["team/note"]
+    assert await made.found("deploying", mode=mode, namespace="team/sub") == ["team/sub/note"]
+    assert await made.found("deploying", mode=mode, namespace="none") == []
+
+
+@requirement("memory_mcp.search-input")
+async def test_pages_of_a_search_have_each_record_once(made: Governed) -> None:
+    for n in range(7):
+        await made.write(f"n{n}", "apple " * (n + 1))
+    seen: list[str] = []
+    asked = SearchAsked("team", "apples", "keyword", 3)
+    while True:
+        page = await made.memory.search(authority(), asked)
+        assert page.total == 7
+        seen += [one.record_id for one in page.results]
+        if page.next_cursor is None:
+            break
+        asked = SearchAsked("team", "apples", "keyword", 3, page.next_cursor)
+    assert sorted(seen) == [f"team/n{n}" for n in range(7)]
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["x", "", "ÿ", "AAAA", cursor_of(3, ["team", "pears", "keyword"]), cursor_of(-1, ["team", "a", "keyword"])],
+)
+async def test_a_cursor_of_something_else_is_refused(made: Governed, cursor: str) -> None:
+    with pytest.raises(InvalidRequest, match="cursor"):
+        await made.memory.search(authority(), SearchAsked("team", "a", "keyword", 3, cursor))
+
+
+@requirement("memory_mcp.read-and-status")
+async def test_the_status_tells_of_the_namespace_and_of_one_record(made: Governed) -> None:
+    await made.write("a", "x")
+    await made.write("b", "yy")
+    await made.write("c", "z", namespace="team/sub")
+    status = await made.memory.status(authority(), StatusAsked("team"))
+    assert (status.records, status.size, status.embedded, status.record) == (2, 3, 0, None)
+    assert status.semantic == "no embedding model is set up: words only"
+    one = (await made.memory.status(authority(), StatusAsked("team", "team/b"))).record
+    assert one is not None
+    assert (one.record_id, one.version, one.size, one.indexed, one.embedded) == ("team/b", 1, 2, True, False)
+    for wrong in ("team/none", "other/b"):
+        with pytest.raises(NotFound):
+            await made.memory.status(authority(), StatusAsked("team", wrong))
+
+
+USES: list[Any] = [
+    ("write-memory", "memory.read", lambda memory, who: memory.write(who, WriteAsked("team", "a", "x"))),
+    ("read-memory", "memory.write", lambda memory, who: memory.read(who, ReadAsked("team", "a"))),
+    ("search-memory", "memory.write", lambda memory, who: memory.search(who, SearchAsked("team", "a"))),
+    ("get-memory-status", "memory.write", lambda memory, who: memory.status(who, StatusAsked("team"))),
+]
+
+
+@requirement("memory_mcp.gate-on-every-call", "memory_mcp.blank-evidence-denied")
+@pytest.mark.parametrize(("tool", "wrong", "use"), USES, ids=[use[0] for use in USES])
+async def test_what_the_authority_does_not_cover_is_denied_and_recorded(
+    made: Governed, tool: str, wrong: str, use: Any
+) -> None:
+    denied = [None, authority("other"), authority("tea"), authority(capabilities=(wrong,)), authority(tenant="other")]
+    for who in denied:
+        with pytest.raises(AuthorityDenied):
+            await use(made.memory, who)
+    events = await made.events()
+    assert [event["type"] for event in events] == ["tool_denied"] * len(denied)
+    assert all(f'"tool":"{tool}"' in event["metadata"] for event in events)
+    assert not (made.root / "Memory").exists()
+
+
+@requirement("memory_mcp.gate-on-every-call")
+async def test_a_denial_that_cannot_be_recorded_is_an_outage(made: Governed) -> None:
+    made.world.runlog.broken = True
+    for who in (None, authority()):
+        with pytest.raises(ServiceUnavailable):
+            await made.memory.write(who, WriteAsked("team", "a", "x"))
+    assert not (made.root / "Memory").exists()
+
+
+async def test_what_a_call_did_hangs_under_its_admission(made: Governed) -> None:
+    written = await made.write("plan", "one")
+    read = await made.memory.read(authority(), ReadAsked("team", "plan"))
+    events = {event["id"]: event for event in await made.events()}
+    assert events[written.provenance_id]["type"] == events[read.provenance_id]["type"] == "tool_called"
+    below = {event["type"]: event["parent"] for event in events.values() if event["parent"]}
+    assert below == {"memory_written": written.provenance_id, "memory_read": read.provenance_id}
+
+
+@pytest.mark.parametrize(
+    "namespace", ["", "..", "a/../b", "/a", "a/", "a//b", "a\\b", "a\0b", ".hidden", "con", "a:b", "a" * 300, "\ud800"]
+)
+async def test_a_namespace_that_is_none_is_refused(made: Governed, namespace: str) -> None:
+    for call in (
+        made.write("a", "x", namespace=namespace, who=authority("*")),
+        made.memory.search(authority("*"), SearchAsked(namespace, "a")),
+        made.memory.status(authority("*"), StatusAsked(namespace)),
+    ):
+        with pytest.raises((InvalidRequest, AuthorityDenied)):
+            await call
+    assert not made.root.exists() or list(made.root.rglob("*.md")) == []
+
+
+@pytest.mark.parametrize("key", ["", "a/b", "..", "a\0", ".hidden", "con", "x" * 260, "a?"])
+async def test_a_key_that_is_none_is_refused(made: Governed, key: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await made.write(key, "x")
+
+
+async def test_names_are_the_same_in_either_normal_form(made: Governed) -> None:
+    await made.write("cafe\u0301", "x", namespace="e\u0301", who=authority("\u00e9"))
+    read = await made.memory.read(authority("\u00e9"), ReadAsked("\u00e9", "caf\u00e9"))
+    assert read.record_id == "\u00e9/caf\u00e9"

@@ -1,0 +1,60 @@
+"""The governed memory server in a real `stentor serve`, and the official client in both revisions of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.conftest import Service, serving
+
+MODES = ("2026-07-28", "legacy")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serving(tmp_path_factory.mktemp("mcp")) as start:
+        yield start(SERVICE_EMBEDDING_MODEL="none", SERVICE_API_KEY_BLANK="blank-key-7c1e:agent:delete")
+
+
+class TokenAuth(httpx2.Auth):
+    """A token for each request: a receipt is good for one."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self.token = token
+
+    def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # type: ignore[override]
+        request.headers["Authorization"] = f"Bearer {self.token()}"
+        yield request
+
+
+@asynccontextmanager
+async def connected(
+    service: Service, token: str | Callable[[], str] = "admin-key-7c1e", mode: str = MODES[0]
+) -> AsyncIterator[Client]:
+    auth = TokenAuth(token if callable(token) else lambda: token)
+    async with httpx2.AsyncClient(auth=auth, trust_env=False, timeout=30) as http:
+        transport = streamable_http_client(service.ready["mcp"] + "/mcp", http_client=http)
+        async with Client(transport, mode=mode) as client:
+            yield client
+
+
+async def use(client: Client, tool: str, **arguments: Any) -> Any:
+    """What a tool answers; an error's code."""
+    result = await client.call_tool(tool, arguments)
+    return result.structured_content["error"]["code"] if result.is_error else result.structured_content
+
+
+def denials(data_dir: Path) -> list[str]:
+    """The metadata of the denials in the run log."""
+    import sqlite3
+
+    with sqlite3.connect(f"file:{data_dir}/stentor.db?mode=ro", uri=True) as db:
+        rows = db.execute("select metadata from events where event_type = 'tool_denied' order by event_id").fetchall()
+    return [row[0] for row in rows]
