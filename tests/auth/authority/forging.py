@@ -12,7 +12,8 @@ from joserfc.jwk import OKPKey
 
 from stentor.auth.authority.issuers import Issuer, Issuers, own
 from stentor.auth.authority.keys import thumbprint
-from stentor.auth.authority.receipts import examine
+from stentor.auth.authority.receipts import peek
+from stentor.core.errors import AuthorityRefused
 
 SECONDS = 1_800_000_000
 NOW = SECONDS * 1_000_000
@@ -74,8 +75,8 @@ def jwk(key: OKPKey) -> dict[str, str]:
 def holds(text: Any, now: int = NOW) -> bool:
     """Whether signatures and claims hold at this moment."""
     try:
-        examine(text, ISSUERS, AUDIENCE, now)
-    except Exception:
+        peek(text, ISSUERS, AUDIENCE, now)
+    except AuthorityRefused:
         return False
     return True
 

@@ -224,7 +224,7 @@ def test_every_claim_is_needed(name: str) -> None:
     assert not holds(receipt(**{name: DROP}))
 
 
-WRONG_TYPES = [
+WRONG_TYPES: list[Any] = [
     None,
     True,
     False,
