@@ -8,7 +8,7 @@ import re
 _LOOKS_SECRET = re.compile(
     r"(?i)(bearer\s+|x-api-key['\"]?\s*[:=]\s*['\"]?|api[-_]?key['\"]?\s*[:=]\s*['\"]?|://[^/\s:@]+:)([^\s'\",;@]+)"
 )
-_SIGNED = re.compile(r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
+_SIGNED = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
 """A signed token: a receipt, a proof, a JWT."""
 MASK = "[redacted]"
 

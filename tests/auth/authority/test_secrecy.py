@@ -86,6 +86,10 @@ def test_a_receipt_that_gets_into_a_log_line_is_masked() -> None:
         assert shown.endswith("from a caller")
 
 
+def test_a_long_line_is_masked_in_no_long_time() -> None:
+    assert Redactor().clean("eyJ" * 200_000) == "eyJ" * 200_000
+
+
 def test_the_error_has_no_room_for_a_detail() -> None:
     with pytest.raises(TypeError):
         AuthorityRefused("because")  # type: ignore[call-arg]
