@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from stentor.auth.authority.unsafe import UnsafeProofName, is_unsafe, refuse_unsafe_names
 from tests.requirements import requirement
 
-UNSAFE = """api key token secret tokens max_tokens token_count keyboard apikeyless api_key_rotation access access_tokenizer
-bearer provider provider_secretary secretary content principal receipt proof namespace 1 42 é""".split()
+UNSAFE = """apiKey api_key API-KEY APIKEY Api.Key api:key x-api-key openai_api_key apiKeys api_key_2 apikey1 api__key_
+accessToken access_token ACCESS-TOKEN userAccessToken access_tokens AccessToken2 bearerToken bearer_token BEARER-TOKEN
+httpBearerToken providerSecret provider_secret PROVIDER-SECRET provider_secrets llmProviderSecret""".split()
+SPELLED = ["api key", "API\tKEY", "ap\u200bi_key", "ａｐｉＫｅｙ", "api\u2010key", "𝐚𝐩𝐢_key", " apiKey ", "api/key"]
+SAFE = """api key token secret tokens max_tokens token_count keyboard apikeyless api_key_rotation access tokenizer
+access_tokenizer bearer provider provider_secretary secretary content principal receipt proof namespace 42 é""".split()
 
 
 @requirement("http.receipt-unsafe-proof-names")
