@@ -8,6 +8,8 @@ import re
 _LOOKS_SECRET = re.compile(
     r"(?i)(bearer\s+|x-api-key['\"]?\s*[:=]\s*['\"]?|api[-_]?key['\"]?\s*[:=]\s*['\"]?|://[^/\s:@]+:)([^\s'\",;@]+)"
 )
+_SIGNED = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
+"""A signed token: a receipt, a proof, a JWT."""
 MASK = "[redacted]"
 
 
@@ -24,6 +26,7 @@ class Redactor:
     def clean(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, MASK)
+        text = _SIGNED.sub(MASK, text)
         return _LOOKS_SECRET.sub(lambda match: match.group(1) + MASK, text)
 
 

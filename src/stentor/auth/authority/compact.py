@@ -27,6 +27,7 @@ LONGEST = 4096
 """Characters of one receipt or proof."""
 _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{86}")
 _REGISTRY = jws.JWSRegistry(algorithms=[ALGORITHM])
+_ED25519 = _REGISTRY.get_alg(ALGORITHM)
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,8 +45,7 @@ def parse(text: str) -> Compact:
         raise Flaw("it is too long")
     if not _FORM.fullmatch(text):
         raise Flaw("it is not a JWS in compact form with an Ed25519 signature")
-    header, claims, signature = text.split(".")
-    decode(signature)
+    header, claims, _ = text.split(".")
     return Compact(text, _object(decode(header)), _object(decode(claims)))
 
 
@@ -62,10 +62,14 @@ def require_header(compact: Compact, type_: str, *others: str) -> None:
 
 def verify(compact: Compact, key: OKPKey) -> None:
     """Raises Flaw unless the key made the signature."""
+    signed, _, signature = compact.text.rpartition(".")
     try:
-        jws.deserialize_compact(compact.text, key, registry=_REGISTRY)
+        # The header was read strictly already; the library would read it once more, and leniently.
+        holds = _ED25519.verify(signed.encode(), decode(signature), key)
     except (JoseError, ValueError):
-        raise Flaw("the signature does not hold") from None
+        holds = False
+    if not holds:
+        raise Flaw("the signature does not hold")
 
 
 def sign(header: dict[str, Any], claims: dict[str, Any], key: OKPKey) -> str:

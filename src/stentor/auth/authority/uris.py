@@ -18,7 +18,7 @@ _SECRET_ENDS = tuple(
     "secretkey sessionid assertion".split()
 )
 _SECRET_NAMES = frozenset("key auth sig sid pass jwt session code otp pin".split())
-_SECRET_VALUE = re.compile(r"(?i)eyj[\w-]+\.[\w-]+\.|(bearer|basic)[\s+]|st_[\w-]{20}|sk-[\w-]{8}|-----begin")
+_SECRET_VALUE = re.compile(r"(?i)(?<![\w-])eyj[\w-]+\.[\w-]+\.|(bearer|basic)[\s+]|st_[\w-]{20}|sk-[\w-]{8}|-----begin")
 _IGNORED = re.compile(r"[\x00-\x1f\x7f]")
 """Browsers drop some of them and others do not: an address has none."""
 _START = re.compile(r"(?i)(\s*(?:https?|wss?|ftp):[/\\]*|\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]{2})(.*)", re.DOTALL)

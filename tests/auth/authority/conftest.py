@@ -1,0 +1,35 @@
+"""A verifier over a real database, with a clock that stands."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stentor.auth.authority.receipts import Verifier
+from stentor.auth.authority.replay import Replay
+from stentor.core import migrations
+from stentor.core.db import Database
+from stentor.core.db.sqlite import SqliteDriver
+from stentor.testing import FixedClock
+from tests.auth.authority.forging import AUDIENCE, ISSUERS, NOW
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock(NOW)
+
+
+@pytest.fixture
+async def sqlite(tmp_path: Path, clock: FixedClock) -> AsyncIterator[Database]:
+    driver = SqliteDriver(tmp_path / "stentor.db", clock)
+    migrations.upgrade(driver)
+    database = Database(driver)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def verifier(sqlite: Database, clock: FixedClock) -> Verifier:
+    return Verifier(ISSUERS, AUDIENCE, Replay(sqlite), clock)

@@ -1,0 +1,139 @@
+"""What a context may do and reach."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.auth.authority.context import AuthorityContext, covers, is_namespace, narrower
+from stentor.core.errors import AuthorityDenied
+from tests.requirements import requirement
+
+
+def context(**fields: Any) -> AuthorityContext:
+    base: dict[str, Any] = {
+        "principal": "ann",
+        "tenant": "default",
+        "namespaces": ("team/notes",),
+        "capabilities": frozenset({"memory:read"}),
+        "issuer": "stentor",
+        "receipt_id": "r-1",
+        "expires_at": None,
+    }
+    return AuthorityContext(**{**base, **fields})
+
+
+BLANK = ["", " ", "\t\n", "\u00a0", "\u200b", "\u2028", "\x00", "\ufeff"]
+
+
+@requirement("authority.blank-is-denied")
+@pytest.mark.parametrize("text", BLANK)
+@pytest.mark.parametrize("field", ["principal", "tenant"])
+def test_blank_evidence_is_denied(field: str, text: str) -> None:
+    with pytest.raises(AuthorityDenied, match=field):
+        context(**{field: text})
+
+
+@requirement("authority.blank-is-denied")
+@pytest.mark.parametrize("capabilities", [[], *([text] for text in BLANK), ["memory:read", " "]])
+def test_a_blank_set_of_capabilities_is_denied(capabilities: list[str]) -> None:
+    with pytest.raises(AuthorityDenied, match="capabilities") as caught:
+        context(capabilities=frozenset(capabilities))
+    assert (caught.value.status, caught.value.code) == (403, "AUTHORITY_DENIED")
+
+
+def test_only_a_granted_capability_may_be_used() -> None:
+    asked = context(capabilities=frozenset({"memory:read", "*"}))
+    assert asked.may("memory:read")
+    assert not any(asked.may(other) for other in ("memory:write", "memory", "MEMORY:READ", "memory:read ", ""))
+
+
+@requirement("authority.namespace-patterns")
+@pytest.mark.parametrize(
+    ("pattern", "namespace", "wanted"),
+    [
+        ("team/notes", "team/notes", True),
+        ("team/notes", "team/notes/2026/may", True),
+        ("team/notes", "team/notes2", False),
+        ("team/notes", "team", False),
+        ("team/notes", "team/other", False),
+        ("team/notes", "Team/notes", False),
+        ("team/notes", "team/notes/", False),
+        ("team/notes", "/team/notes", False),
+        ("team/notes", "team//notes", False),
+        ("team/notes", "team/notes/../other", False),
+        ("team/notes", "team/notes/./x", False),
+        ("team/notes", "team/notes/ x", False),
+        ("team/notes", "team/notes/x\\..\\y", False),
+        ("team/notes", "team/notes/x\n", False),
+        ("team/notes", "team/notes/x\u0000", False),
+        ("team/notes", "team/notes/*", False),
+        ("team/notes", "", False),
+        ("caf\u00e9", "caf\u00e9/x", True),
+        ("caf\u00e9", "cafe\u0301/x", False),
+        ("*", "team/notes", True),
+        ("*", "anything", True),
+        ("*", "../x", False),
+        ("*", "", False),
+        ("*", "*", False),
+        ("team/*", "team/notes", False),
+        ("", "team", False),
+        ("team/..", "team/..", False),
+    ],
+)
+def test_a_pattern_covers_itself_and_what_lies_below(pattern: str, namespace: str, wanted: bool) -> None:
+    assert covers(pattern, namespace) is wanted
+    assert context(namespaces=("unrelated", pattern)).reaches(namespace) is wanted
+
+
+def test_without_namespaces_nothing_is_reached() -> None:
+    assert not context(namespaces=()).reaches("team")
+
+
+def test_what_a_call_needs_is_required_in_one_step() -> None:
+    asked = context()
+    asked.require("memory:read", "team/notes/x")
+    with pytest.raises(AuthorityDenied, match="capability"):
+        asked.require("memory:write", "team/notes")
+    with pytest.raises(AuthorityDenied, match="namespace"):
+        asked.require("memory:read", "team")
+
+
+def test_a_context_expires_at_its_moment() -> None:
+    end = datetime(2026, 5, 1, tzinfo=UTC)
+    assert context(expires_at=end).expired(end)
+    assert not context(expires_at=end).expired(datetime(2026, 4, 30, 23, 59, tzinfo=UTC))
+    assert not context().expired(end)
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "ab", "a b", "ä", "..", ".", "", "*"]), min_size=1, max_size=4).map(
+    "/".join
+)
+
+
+@given(NAMES, NAMES)
+def test_what_is_covered_lies_at_or_below_by_whole_segments(pattern: str, namespace: str) -> None:
+    below = namespace.split("/")[: len(pattern.split("/"))] == pattern.split("/")
+    both = is_namespace(namespace) and (pattern == "*" or is_namespace(pattern))
+    assert covers(pattern, namespace) is (both and (pattern == "*" or below))
+
+
+@given(st.lists(NAMES, max_size=3), st.lists(NAMES, max_size=3), NAMES)
+def test_who_is_narrower_reaches_nothing_more(child: list[str], parent: list[str], namespace: str) -> None:
+    if narrower(child, parent) and any(covers(pattern, namespace) for pattern in child):
+        assert any(covers(pattern, namespace) for pattern in parent)
+
+
+def test_all_is_narrower_than_all_only() -> None:
+    assert narrower(["*"], ["*"])
+    assert narrower(["a", "b/c"], ["*"])
+    assert not narrower(["*"], ["a", "b"])
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_namespace_or_not(text: str) -> None:
+    assert is_namespace(text) is context(namespaces=("*",)).reaches(text)
