@@ -23,7 +23,10 @@ from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus
 from stentor.domains.memory.watcher import Watcher
+from stentor.domains.notes import plugin
 from stentor.domains.notes.folder import FolderVault
+from stentor.domains.notes.plugin import Plugin
+from stentor.domains.notes.pluginvault import PluginVault
 from stentor.domains.tasks.service import require
 
 log = logging.getLogger(__name__)
@@ -33,7 +36,7 @@ log = logging.getLogger(__name__)
 class Memory:
     """The wired parts. `start` and `stop` run on the event loop that serves."""
 
-    vault: FolderVault
+    vault: FolderVault | PluginVault
     index: Database
     indexer: Indexer
     meanings: Meanings
@@ -55,6 +58,8 @@ class Memory:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.bus.close()
         await self.meanings.close()
+        if isinstance(self.vault, PluginVault):
+            await self.vault.close()
         await asyncio.to_thread(self.index.close)
 
 
@@ -64,12 +69,7 @@ def vault_folder(settings: Settings) -> Path:
 
 def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> Memory:
     """Open the vault and its index, made when there is none. Raises StartRefused."""
-    folder = vault_folder(settings)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StartRefused(f"The vault's folder {folder} cannot be made: {error.strerror}.") from None
-    vault = FolderVault(folder)
+    vault = _vault(settings)
     index = open_index(settings.data_dir / "index")
     indexer = Indexer(vault, index, clock)
     meanings = Meanings(index, _embedder(settings), clock)
@@ -84,8 +84,23 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
         bus=bus,
         search=Search(db, index, bus, meanings),
         health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
-        watcher=Watcher(folder, indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
+        watcher=Watcher(_followed(vault), indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
     )
+
+
+def _vault(settings: Settings) -> FolderVault | PluginVault:
+    if settings.plugin_url:
+        return PluginVault(Plugin(plugin.base(settings.plugin_url), settings.plugin_key))
+    folder = vault_folder(settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartRefused(f"The vault's folder {folder} cannot be made: {error.strerror}.") from None
+    return FolderVault(folder)
+
+
+def _followed(vault: FolderVault | PluginVault) -> Path | None:
+    return vault.root if isinstance(vault, FolderVault) else None
 
 
 def _embedder(settings: Settings) -> Embedder | None:

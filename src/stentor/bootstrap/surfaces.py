@@ -28,8 +28,10 @@ class Surface:
 
 
 def names(settings: Settings) -> list[str]:
-    """The surfaces that `stentor serve` starts beside the gateway."""
-    return ["vault", "notes", "mcp"] if settings.memory else []
+    """The surfaces that `stentor serve` starts beside the gateway; a vault behind a plugin is not served once more."""
+    if not settings.memory:
+        return []
+    return ["notes", "mcp"] if settings.plugin_url else ["vault", "notes", "mcp"]
 
 
 def build(
@@ -37,12 +39,14 @@ def build(
 ) -> list[Surface]:
     """Those that have an address: where each will answer, by its name. Raises StartRefused."""
     made: list[Surface] = []
+    plugin = (settings.plugin_url, settings.plugin_key)
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor)
         made.append(Surface("vault", opened.app, [opened.texts.run], key_file=opened.key_file))
-        if "notes" in addresses:
-            store = notes.beside_vault(settings, environ, redactor, addresses["vault"], opened.key)
-            made.append(Surface("notes", store.app, at_end=[store.vault.close], key_file=store.key_file))
+        plugin = (addresses["vault"], opened.key)
+    if "notes" in addresses:
+        store = notes.beside_vault(settings, environ, redactor, *plugin)
+        made.append(Surface("notes", store.app, at_end=[store.vault.close], key_file=store.key_file))
     if "mcp" in addresses:
         made.append(_mcp(service, settings, redactor, addresses["mcp"]))
     return made

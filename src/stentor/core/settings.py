@@ -89,6 +89,13 @@ class Settings:
     vault_dir: Path | None = setting(
         "SERVICE_VAULT_DIR", None, "Folder of the vault's notes; empty means `vault` in the data folder.", _path_or_none
     )
+    plugin_url: str = setting(
+        "SERVICE_VAULT_PLUGIN_URL",
+        "",
+        "Vault plugin that holds the notes instead of a folder, such as https://127.0.0.1:27124.",
+        _text,
+    )
+    plugin_key: str = setting("SERVICE_VAULT_PLUGIN_KEY", "", "Key of that plugin.", _text, secret=True)
     vault_port: int = setting(
         "SERVICE_VAULT_PORT", 27123, "Port of `stentor vault`; 0 takes a free one.", _number(0, 65535, int)
     )
@@ -275,6 +282,10 @@ def _check_together(settings: Settings) -> None:
             "SERVICE_HEBBIAN_ROUTING_ALPHA and SERVICE_HEBBIAN_ROUTING_BETA may add up to 1 at most "
             f"(they are {settings.alpha:g} and {settings.beta:g})."
         )
+    if settings.plugin_url and not settings.plugin_key:
+        raise StartRefused("SERVICE_VAULT_PLUGIN_URL is set, and SERVICE_VAULT_PLUGIN_KEY is not: the plugin needs it.")
+    if settings.plugin_url and settings.vault_dir is not None:
+        raise StartRefused("SERVICE_VAULT_DIR and SERVICE_VAULT_PLUGIN_URL name two vaults: unset one of them.")
     if settings.development and settings.skip_auth and not settings.loopback:
         raise StartRefused(
             f"SKIP_AUTH=true is for loopback only, and the service is to listen on {settings.host}: "

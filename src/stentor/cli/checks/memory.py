@@ -14,6 +14,9 @@ def vault(situation: Situation) -> Iterator[Finding]:
     if not settings.memory:
         yield Finding("ok", "memory", "It is switched off (SERVICE_MEMORY).")
         return
+    if settings.plugin_url:
+        yield Finding("ok", "memory", f"The vault is behind the plugin at {settings.plugin_url}.")
+        return
     folder = settings.vault_dir or settings.data_dir / "vault"
     if not folder.exists():
         yield Finding("ok", "memory", f"The vault {folder} does not exist yet; the first start makes it.")

@@ -64,7 +64,7 @@ def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, ten
 
         return add
 
-    @direct("/write", WrittenOut, 404, 409, 412)
+    @direct("/write", WrittenOut, 404, 409, 412, 502, 504)
     async def write(request: Request, body: WriteIn, if_match: IfMatch = None, task: TaskHeader = None) -> Json:
         """Write, update or delete a document."""
         started = time.perf_counter()
@@ -72,7 +72,7 @@ def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, ten
         headers = {"ETag": f'"{done.etag}"'} if done.etag else {}
         return Json(_written(done, started), headers=headers)
 
-    @api.get("/read/exact", response_model=ReadOut, responses=errors(404), openapi_extra=admin)
+    @api.get("/read/exact", response_model=ReadOut, responses=errors(404, 502, 504), openapi_extra=admin)
     async def read(request: Request, path: Annotated[str, Query(max_length=4096)], task: TaskHeader = None) -> Json:
         """One document by its exact path."""
         started = time.perf_counter()
@@ -112,14 +112,14 @@ def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, ten
         found, total = await search.hybrid(asking, body.query, body.limit, body.filters.filters())
         return Json({"matches": found, "total_matches": total, "search_latency_ms": _since(started)})
 
-    @api.post("/reindex", response_model=StepOut, openapi_extra=admin)
+    @api.post("/reindex", response_model=StepOut, responses=errors(502, 504), openapi_extra=admin)
     async def reindex(request: Request, body: StepIn) -> Json:
         """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
         caller(request, None)
         step = await indexer.reindex(body.after, body.limit)
         return Json({"done": step.done, "total": step.total, "next": step.next})
 
-    @api.post("/verify", response_model=VerifyOut, openapi_extra=admin)
+    @api.post("/verify", response_model=VerifyOut, responses=errors(502, 504), openapi_extra=admin)
     async def verify(request: Request, body: StepIn) -> Json:
         """Compare the next notes with the index and change nothing; call it again as `reindex`."""
         caller(request, None)

@@ -1,4 +1,4 @@
-"""Follows a vault's folder: by events of the system, and by comparing all now and then, since events get lost."""
+"""Follows a vault: its folder by events of the system, and any by comparing all now and then, since events get lost."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """`poll` is for file systems of a network, which send no events. `every` are seconds between full comparisons."""
+    """`root` is None for a vault that is no folder here, `poll` for file systems of a network, which send no events.
+    `every` are seconds between full comparisons.
+    """
 
-    def __init__(self, root: Path, indexer: Indexer, *, every: float, poll: bool = False) -> None:
-        self._root = root.absolute()
+    def __init__(self, root: Path | None, indexer: Indexer, *, every: float, poll: bool = False) -> None:
+        self._root = root.absolute() if root else None
         self._indexer = indexer
         self._every = every
         self._poll = poll
@@ -30,37 +32,30 @@ class Watcher:
 
     async def run(self) -> None:
         """For ever; a folder that is gone is waited for."""
-        await asyncio.gather(self._follow(), self._compare())
+        if self._root is None:
+            await self._compare()
+        else:
+            await asyncio.gather(self._follow(self._root), self._compare())
 
-    async def _follow(self) -> None:
+    async def _follow(self, root: Path) -> None:
         while True:
             try:
                 events = watchfiles.awatch(
-                    self._root, watch_filter=None, step=10, debounce=100, force_polling=self._poll or None
+                    root, watch_filter=None, step=10, debounce=100, force_polling=self._poll or None
                 )
                 async for changes in events:
-                    await self._look(path for _, path in changes)
+                    await self._look(root, [path for _, path in changes])
             except (OSError, RuntimeError, ServiceUnavailable) as error:
                 self._tell(error)
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _look(self, names: Iterable[str]) -> None:
+    async def _look(self, root: Path, names: Iterable[str]) -> None:
         """A folder that came or went may send one event for all that is in it."""
-        found = {path for name in names if (path := self._path(Path(name)))}
-        await self._indexer.look(path for path in found if not (self._root / path).is_dir())
+        found = {path for name in names if (path := _path(root, Path(name)))}
+        await self._indexer.look(path for path in found if not (root / path).is_dir())
         for path in sorted(found):
-            if not (self._root / path).is_file():
+            if not (root / path).is_file():
                 await self._indexer.look_below(path)
-
-    def _path(self, file: Path) -> str | None:
-        """The vault's path of a file, None for what is not the vault's."""
-        try:
-            parts = file.relative_to(self._root).parts
-        except ValueError:
-            return None
-        if not parts or any(hidden(part) for part in parts):
-            return None
-        return unicodedata.normalize("NFC", "/".join(parts))
 
     async def _compare(self) -> None:
         while True:
@@ -81,3 +76,14 @@ class Watcher:
         if not self._told:
             log.error("the vault cannot be followed: %s", error)
             self._told = True
+
+
+def _path(root: Path, file: Path) -> str | None:
+    """The vault's path of a file, None for what is not the vault's."""
+    try:
+        parts = file.relative_to(root).parts
+    except ValueError:
+        return None
+    if not parts or any(hidden(part) for part in parts):
+        return None
+    return unicodedata.normalize("NFC", "/".join(parts))
