@@ -34,14 +34,15 @@ def notes(
         redaction.configure(opened.level, redactor)
         listener = bind(host, opened.port if port is None else port, "--port")
 
-        def ready(address: str) -> None:
+        def ready(addresses: list[str]) -> None:
             if as_json:
-                print_json({"ready": True, "notes": address})
+                print_json({"ready": True, "notes": addresses[0]})
             else:
-                out.print(f"The note store answers on [cyan]{address}[/]", soft_wrap=True)
+                out.print(f"The note store answers on [cyan]{addresses[0]}[/]", soft_wrap=True)
 
         with listener:
-            standalone.run(opened.app, listener, host, ready, _look(opened.vault), at_end=opened.vault.close)
+            listeners = [standalone.Listening(listener)]
+            standalone.run(opened.app, listeners, host, ready, _look(opened.vault), at_end=opened.vault.close)
 
 
 async def _look(vault: PluginVault) -> None:
