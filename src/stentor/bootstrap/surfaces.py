@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,13 +19,14 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass
 class Surface:
-    """`background` runs as long as it answers, `at_end` after it."""
+    """`background` runs as long as it answers, `at_end` after it. With `tls` it answers on a second listener too."""
 
     name: str
     app: ASGIApp
     background: list[Work] = field(default_factory=list)
     at_end: list[Work] = field(default_factory=list)
     key_file: str | None = None
+    tls: ssl.SSLContext | None = None
 
 
 def names(settings: Settings) -> list[str]:
@@ -42,7 +44,8 @@ def build(
     plugin = (settings.plugin_url, settings.plugin_key)
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor)
-        made.append(Surface("vault", opened.app, [opened.texts.run], key_file=opened.key_file))
+        tls = opened.certificate.context if opened.certificate else None
+        made.append(Surface("vault", opened.app, opened.background, key_file=opened.key_file, tls=tls))
         plugin = (addresses["vault"], opened.key)
     if "notes" in addresses:
         store = notes.beside_vault(settings, environ, redactor, *plugin)

@@ -1,9 +1,11 @@
-"""Wires the headless vault server."""
+"""Wires the headless vault server: one application for HTTP and HTTPS."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stentor.auth.keys import own_key
 from stentor.bootstrap.memory import vault_folder
@@ -12,32 +14,45 @@ from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.notes.folder import FolderVault
 from stentor.surfaces.vault.app import VaultServer
+from stentor.surfaces.vault.certificate import Certificate
 from stentor.surfaces.vault.texts import Texts
+
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass
 class OpenedVault:
-    """`key_file` is None when the key was given."""
+    """`key_file` is None when the key was given, `certificate` without HTTPS."""
 
     app: VaultServer
     texts: Texts
     folder: Path
     key: str
     key_file: str | None
+    certificate: Certificate | None
+
+    @property
+    def background(self) -> list[Work]:
+        """What runs beside the listeners until it is cancelled."""
+        return [self.texts.run, *([] if self.certificate is None else [self.certificate.keep])]
 
 
 def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
-    """Read the folder, find or make the key. Raises StartRefused."""
+    """Find or make the key and the certificate; needs no event loop. Raises StartRefused."""
     folder = vault_folder(settings)
+    certificate = Certificate(settings.data_dir / "keys", settings.host) if settings.vault_tls else None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         key, path = (settings.vault_key, None) if settings.vault_key else _own_key(settings)
+        if certificate is not None:
+            certificate.ensure()
     except OSError as error:
         raise StartRefused(f"{error.filename} cannot be used: {error.strerror}.") from None
     redactor.add(key)
     vault = FolderVault(folder)
     texts = Texts(vault)
-    return OpenedVault(VaultServer(vault, texts, key), texts, folder, key, path)
+    app = VaultServer(vault, texts, key, certificate=lambda: None if certificate is None else certificate.pem)
+    return OpenedVault(app, texts, folder, key, path, certificate)
 
 
 def _own_key(settings: Settings) -> tuple[str, str]:

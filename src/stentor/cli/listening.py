@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -21,28 +21,30 @@ ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - how an address for
 
 @dataclass
 class Listener:
-    """A bound socket, and the name by which clients reach it."""
+    """A bound socket, and the name by which clients reach it; with a context it speaks TLS. Left, it is closed."""
 
     host: str
     socket: socket.socket
-    scheme: str = "http"
+    tls: ssl.SSLContext | None = None
 
     @property
     def address(self) -> str:
         shown = ANY.get(self.host, f"[{self.host}]" if ":" in self.host else self.host)
-        return f"{self.scheme}://{shown}:{self.socket.getsockname()[1]}"
+        return f"{'https' if self.tls else 'http'}://{shown}:{self.socket.getsockname()[1]}"
 
-    def close(self) -> None:
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         self.socket.close()
 
 
 @dataclass
 class Endpoint:
-    """An application at a listener; `tls` are the options of uvicorn for a certificate."""
+    """An application at a listener."""
 
     app: ASGIApp
     listener: Listener
-    tls: dict[str, Any] = field(default_factory=dict)
 
 
 class _Server(uvicorn.Server):
@@ -92,7 +94,7 @@ def runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory())
 
 
-def bind(host: str, port: int, option: str) -> Listener:
+def bind(host: str, port: int, option: str, tls: ssl.SSLContext | None = None) -> Listener:
     """Port 0 takes a free one. Raises StartRefused, which names the option."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
@@ -104,10 +106,11 @@ def bind(host: str, port: int, option: str) -> Listener:
         raise StartRefused(
             f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, 0 takes a free one."
         ) from None
-    return Listener(host, made)
+    return Listener(host, made, tls)
 
 
 def _config(endpoint: Endpoint) -> uvicorn.Config:
+    context = endpoint.listener.tls
     return uvicorn.Config(
         endpoint.app,
         log_config=None,
@@ -116,5 +119,5 @@ def _config(endpoint: Endpoint) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
-        **endpoint.tls,
+        ssl_context_factory=None if context is None else lambda _config, _default: context,
     )

@@ -40,7 +40,9 @@ def notes(
             else:
                 out.print(f"The note store answers on [cyan]{listener.address}[/]", soft_wrap=True)
 
-        standalone.run([Endpoint(opened.app, listener)], ready, _look(opened.vault), at_end=opened.vault.close)
+        with listener:
+            endpoint = Endpoint(opened.app, listener)
+            standalone.run([endpoint], ready, [lambda: _look(opened.vault)], [opened.vault.close])
 
 
 async def _look(vault: PluginVault) -> None:

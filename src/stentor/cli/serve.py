@@ -15,7 +15,7 @@ from stentor.core.redaction import Redactor
 if TYPE_CHECKING:
     from stentor.cli.serving import Ready
 
-SHOWN = {"vault": "the vault", "notes": "the note store", "mcp": "the governed memory (MCP)"}
+SHOWN = {"vault": "the vault", "vault_tls": "the vault", "notes": "the note store", "mcp": "the governed memory (MCP)"}
 PATHS = {"mcp": "/mcp"}
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Port of this surface; 0 takes a free one.")]
 
@@ -28,6 +28,7 @@ def serve(
     notes_port: Port = None,
     mcp_port: Port = None,
     vault_port: Port = None,
+    vault_tls_port: Port = None,
     grpc_port: Port = None,
     as_json: Annotated[bool, typer.Option("--json", help="Say that it is ready in one line of JSON.")] = False,
 ) -> None:
@@ -49,6 +50,7 @@ def serve(
 
     with reporting(as_json=as_json):
         ports = {"gateway_port": gateway_port, "notes_port": notes_port, "mcp_port": mcp_port, "vault_port": vault_port}
+        ports["vault_tls_port"] = vault_tls_port
         chosen = settings.load(os.environ, {"data_dir": data_dir, "host": host, **ports})
         redaction.configure(chosen.log_level, redactor)
         serving.run(chosen, os.environ, redactor, say)

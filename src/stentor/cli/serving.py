@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
@@ -47,7 +48,7 @@ def run(
         beside = {name: _bind_beside(settings, name, warnings) for name in wanted}
         for listener in (gateway, *beside.values()):
             if listener is not None:
-                stack.callback(listener.close)
+                stack.enter_context(listener)
         service = bootstrap.open_service(settings, environ, redactor)
         addresses = {name: listener.address for name, listener in beside.items()}
         try:
@@ -56,6 +57,11 @@ def run(
             service.abandon()
             raise
         endpoints = [Endpoint(one.app, beside[one.name]) for one in opened]
+        for one in opened:
+            if one.tls is not None:
+                secure = stack.enter_context(_bind_beside(settings, f"{one.name}_tls", warnings, one.tls))
+                endpoints.append(Endpoint(one.app, secure))
+                addresses[f"{one.name}_tls"] = secure.address
         if gateway is not None:
             endpoints.insert(0, Endpoint(service.app, gateway))
         ready = Ready(
@@ -70,15 +76,15 @@ def run(
         stack.enter_context(runner()).run(_serve(service, opened, endpoints, ready, on_ready))
 
 
-def _bind_beside(settings: Settings, name: str, warnings: list[str]) -> Listener:
+def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
     """At the port that was chosen; where nobody chose and the usual one is taken, at a free one."""
-    port = getattr(settings, f"{name}_port")
+    port, option = getattr(settings, f"{name}_port"), f"--{name.replace('_', '-')}-port"
     try:
-        return bind(settings.host, port, f"--{name}-port")
+        return bind(settings.host, port, option, tls)
     except StartRefused:
         if settings.sources.get(f"{name}_port") != "default":
             raise
-    listener = bind(settings.host, 0, f"--{name}-port")
+    listener = bind(settings.host, 0, option, tls)
     warnings.append(f"The usual port of {name}, {port}, is taken; it answers on {listener.address} instead.")
     return listener
 

@@ -8,36 +8,33 @@ from typing import Any
 
 from stentor.cli.listening import Endpoint, Servers, on_signals, runner
 
-
-async def _nothing() -> None:
-    pass
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 def run(
     endpoints: Sequence[Endpoint],
     on_ready: Callable[[], None],
-    *background: Coroutine[Any, Any, None],
-    at_end: Callable[[], Coroutine[Any, Any, None]] = _nothing,
+    background: Sequence[Work] = (),
+    at_end: Sequence[Work] = (),
 ) -> None:
     """`background` runs beside it and is cancelled at the end."""
-    try:
-        with runner() as loop:
-            loop.run(_serve(endpoints, on_ready, background))
-            loop.run(at_end())
-    finally:
-        for endpoint in endpoints:
-            endpoint.listener.close()
+    with runner() as loop:
+        loop.run(_serve(endpoints, on_ready, background, at_end))
 
 
 async def _serve(
-    endpoints: Sequence[Endpoint], on_ready: Callable[[], None], background: tuple[Coroutine[Any, Any, None], ...]
+    endpoints: Sequence[Endpoint], on_ready: Callable[[], None], background: Sequence[Work], at_end: Sequence[Work]
 ) -> None:
-    beside = [asyncio.create_task(work) for work in background]
+    beside = [asyncio.create_task(work()) for work in background]
     servers = Servers(endpoints)
     on_signals(servers.leave)
-    if await servers.start():
-        on_ready()
-    await servers.wait()
-    for task in beside:
-        task.cancel()
-    await asyncio.gather(*beside, return_exceptions=True)
+    try:
+        if await servers.start():
+            on_ready()
+        await servers.wait()
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        for work in at_end:
+            await work()

@@ -99,6 +99,10 @@ class Settings:
     vault_port: int = setting(
         "SERVICE_VAULT_PORT", 27123, "Port of `stentor vault`; 0 takes a free one.", _number(0, 65535, int)
     )
+    vault_tls: bool = setting("SERVICE_VAULT_TLS", True, "Whether `stentor vault` answers on HTTPS as well.", _flag)
+    vault_tls_port: int = setting(
+        "SERVICE_VAULT_TLS_PORT", 27124, "Port of its HTTPS; 0 takes a free one.", _number(0, 65535, int)
+    )
     vault_key: str = setting(
         "SERVICE_VAULT_KEY", "", "Key of `stentor vault`; empty makes one in the data folder.", _text, secret=True
     )

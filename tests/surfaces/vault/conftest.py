@@ -19,6 +19,7 @@ class Vault:
     http: httpx.Client
     root: Path
     key_file: Path
+    secure: str
     process: subprocess.Popen[str]
 
     def put(self, path: str, content: str | bytes) -> httpx.Response:
@@ -39,6 +40,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
         str(folder / "data"),
         "--port",
         "0",
+        "--tls-port",
+        "0",
         "--json",
     ]
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
@@ -48,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
         key_file = Path(ready["key_file"])
         headers = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
         with httpx.Client(base_url=ready["vault"], headers=headers, timeout=30) as http:
-            yield Vault(http, root, key_file, process)
+            yield Vault(http, root, key_file, ready["vault_tls"], process)
         process.terminate()
         assert process.wait(20) == 0
         assert process.stderr is not None

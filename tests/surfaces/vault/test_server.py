@@ -82,7 +82,13 @@ def test_a_note_is_text_or_json_or_its_map_as_the_caller_accepts(vault: Vault) -
     assert note["stat"]["size"] == len(text)
     assert abs(note["stat"]["mtime"] - time.time() * 1000) < 60_000
     mapped = vault.http.get("/vault/n.md", headers={"Accept": "application/vnd.olrapi.document-map+json"}).json()
-    assert mapped == {"headings": ["A", "A::B", "C"], "blocks": ["block1"], "frontmatterFields": ["tags", "key"]}
+    assert mapped == {
+        "headings": {"A": {"B": {}}, "C": {}},
+        "blocks": ["block1"],
+        "frontmatterFields": ["tags", "key"],
+        "version": note["version"],
+    }
+    assert plain.headers["etag"] == f'"{note["version"]}"'
 
 
 def test_a_folder_lists_one_level_and_empty_folders_are_invisible(vault: Vault) -> None:
@@ -90,8 +96,9 @@ def test_a_folder_lists_one_level_and_empty_folders_are_invisible(vault: Vault) 
         vault.put(path, "x")
     (vault.root / "empty" / "er").mkdir(parents=True)
     assert vault.http.get("/vault/").json() == {"files": ["a/", "b.md"]}
-    assert vault.http.get("/vault/a/").json() == {"files": ["deep/", "x.md"]}
-    for unknown in ("none/", "empty/", "b.md/"):
+    for folder in ("a/", "a"):
+        assert vault.http.get(f"/vault/{folder}").json() == {"files": ["deep/", "x.md"]}
+    for unknown in ("none/", "empty/", "none"):
         refused(vault.http.get(f"/vault/{unknown}"), 40400)
 
 
@@ -127,7 +134,7 @@ def test_a_note_is_moved_and_copied_and_overwrites_only_when_told(vault: Vault) 
     vault.put("a.md", "a")
     vault.put("b.md", "b")
     moved = vault.http.request("MOVE", "/vault/a.md", headers={"Destination": "sub/c%20d.md"})
-    assert (moved.status_code, moved.headers["Content-Location"]) == (204, "/vault/sub/c%20d.md")
+    assert (moved.status_code, moved.headers["Content-Location"]) == (204, "sub/c%20d.md")
     assert (vault.root / "sub" / "c d.md").read_text() == "a"
     refused(vault.http.request("MOVE", "/vault/sub/c%20d.md", headers={"Destination": "b.md"}), 40920)
     refused(vault.http.request("COPY", "/vault/sub/c%20d.md", headers={"Destination": "b.md"}), 40920)
@@ -135,7 +142,10 @@ def test_a_note_is_moved_and_copied_and_overwrites_only_when_told(vault: Vault) 
     assert vault.http.request("COPY", "/vault/sub/c%20d.md", headers=headers).status_code == 204
     assert (vault.root / "b.md").read_text() == "a"
     refused(vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "../out.md"}), 40021)
-    refused(vault.http.request("MOVE", "/vault/b.md"), 40081)
+    refused(vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "/etc/x.md"}), 40021)
+    refused(vault.http.request("MOVE", "/vault/b.md"), 40020)
+    moved = vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "sub/deep/"})
+    assert moved.headers["Content-Location"] == "sub/deep/b.md"
 
 
 PATCH = {
@@ -190,16 +200,20 @@ def test_a_patch_that_is_wrong_is_refused_with_its_reason(vault: Vault) -> None:
         return vault.http.patch(f"/vault/{path}", content=content, headers={k: v for k, v in chosen.items() if v})
 
     refused(sent(Markdown_Patch_Version=""), 40084)
-    refused(sent(Operation="change"), 40081)
-    refused(sent(Target_Type="page"), 40081)
-    refused(sent(Target=""), 40081)
-    refused(sent(content="{"), 40081)
+    refused(sent(Operation="change"), 40057)
+    refused(sent(Target_Type="page"), 40054)
+    refused(sent(Target=""), 40055)
+    refused(sent(content="{"), 40015)
     refused(sent("none.md"), 40400)
     refused(sent(Target="none", Create_Target_If_Missing="false"), 40400)
     refused(sent("bad.md"), 40005)
-    refused(sent(Operation="append", content='"x"'), 40081)
+    refused(sent(Operation="append", content='"x"'), 40080)
     refused(sent(If_Match='"stale"'), 41200)
-    refused(sent(Target_Type="heading"), 50100)
+    refused(sent(Target_Type="heading"), 40058)
+    refused(sent(Markdown_Patch_Version="3"), 40082)
+    refused(sent(If_Match="a b"), 40024)
+    refused(sent(Trim_Target_Whitespace="true"), 40084)
+    refused(sent(Within="1x"), 40023)
     refused(vault.http.patch("/vault/n.md", content="x"), 40081)
     assert (vault.root / "n.md").read_text() == "---\na: 1\n---\n"
 

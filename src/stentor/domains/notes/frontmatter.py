@@ -91,6 +91,42 @@ def edit(text: str, changes: Mapping[str, Any], removed: frozenset[str] = frozen
     return edited
 
 
+def rename(text: str, old: str, new: str) -> str:
+    """The note with another name for a key; its value and its place stay. Raises BadFrontmatter."""
+    parts = split(text)
+    known, (start, end) = values(parts), _span(parts, old)
+    block = parts.block or ""
+    entry, name = block[start:end], emit.scalar(new) + ":"
+    renamed = (
+        name + entry[len(old) + 1 :] if entry.startswith(f"{old}:") else emit.entry(new, known[old], parts.newline)
+    )
+    return _checked(parts, block[:start] + renamed + block[end:], {new if k == old else k: v for k, v in known.items()})
+
+
+def insert(text: str, beside: str, added: Mapping[str, Any], *, after: bool) -> str:
+    """The note with new keys directly before or after one that is there. Raises BadFrontmatter."""
+    parts = split(text)
+    start, end = _span(parts, beside)
+    at, block = (end if after else start), parts.block or ""
+    lines = "".join(emit.entry(key, value, parts.newline) for key, value in added.items())
+    joint = parts.newline if at > 0 and not block[:at].endswith(("\n", "\r")) else ""
+    return _checked(parts, block[:at] + joint + lines + block[at:], values(parts) | dict(added))
+
+
+def _span(parts: Parts, key: str) -> tuple[int, int]:
+    span = yamltext.spans(parts.block or "").get(key)
+    if span is None:
+        raise BadFrontmatter("The frontmatter is written in a way that cannot be edited key by key; edit the note.")
+    return span
+
+
+def _checked(parts: Parts, block: str, wanted: Mapping[str, Any]) -> str:
+    edited = f"{parts.head}{block}{parts.tail}{parts.body}"
+    if not _reads_as(edited, dict(wanted)):
+        raise BadFrontmatter("The frontmatter is written in a way that cannot be edited key by key; edit the note.")
+    return edited
+
+
 def with_values(body: str, frontmatter: Mapping[str, Any]) -> str:
     """A new note of a body and its frontmatter. Raises BadFrontmatter for values that could not be read again."""
     if not frontmatter:

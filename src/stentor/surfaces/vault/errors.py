@@ -9,11 +9,23 @@ from stentor.core.errors import StentorError
 from stentor.domains.notes.frontmatter import BadFrontmatter
 from stentor.domains.notes.model import NameTaken, NoSuchNote, NoteChanged, NoteTooLarge
 from stentor.domains.notes.paths import InvalidPath
+from stentor.surfaces.vault.logic.faults import BadLogic
+from stentor.surfaces.vault.patching.faults import (
+    ContentPresent,
+    FieldTaken,
+    InvalidInstruction,
+    NoSuchTarget,
+    OtherVersion,
+)
+from stentor.surfaces.vault.patching.faults import PatchFailed as CannotPatch
 
-BEYOND_ROOT, BAD_INSTRUCTION, NO_QUERY, BAD_FRONTMATTER, NOT_TEXT = 40021, 40081, 40090, 40005, 40010
-NO_VERSION = 40084
-UNAUTHORIZED, NOT_FOUND, IS_FOLDER, EXISTS, NO_SUCH_METHOD = 40101, 40400, 40510, 40920, 40500
-STALE, TOO_LARGE, FAILED, NOT_HERE = 41200, 41300, 50000, 50100
+BAD_FRONTMATTER, NOT_TEXT, NO_CONTENT_TYPE, BAD_CONTENT_TYPE, BAD_CONTENT = 40005, 40010, 40011, 40012, 40015
+NO_DESTINATION, BEYOND_ROOT, BAD_DESTINATION, BAD_WITHIN, BAD_CONDITION = 40020, 40021, 40022, 40023, 40024
+NO_TARGET_TYPE, BAD_TARGET_TYPE, NO_TARGET, NO_OPERATION, BAD_OPERATION = 40053, 40054, 40055, 40056, 40057
+BAD_TARGET, BAD_SCOPE, BAD_LOGIC = 40058, 40059, 40070
+PATCH_FAILED, BAD_INSTRUCTION, BAD_VERSION, OLD_TARGET, NO_VERSION, NO_QUERY = 40080, 40081, 40082, 40083, 40084, 40090
+UNAUTHORIZED, NOT_FOUND, IS_FOLDER, NO_SUCH_METHOD = 40101, 40400, 40510, 40500
+PRESENT, EXISTS, STALE, TOO_LARGE, TWO_TARGETS, FAILED = 40900, 40920, 41200, 41300, 42200, 50000
 _CODES: dict[type[StentorError], int] = {
     InvalidPath: BEYOND_ROOT,
     BadFrontmatter: BAD_FRONTMATTER,
@@ -21,6 +33,13 @@ _CODES: dict[type[StentorError], int] = {
     NoteChanged: STALE,
     NameTaken: EXISTS,
     NoteTooLarge: TOO_LARGE,
+    NoSuchTarget: NOT_FOUND,
+    InvalidInstruction: BAD_INSTRUCTION,
+    CannotPatch: PATCH_FAILED,
+    ContentPresent: PRESENT,
+    FieldTaken: PRESENT,
+    OtherVersion: STALE,
+    BadLogic: BAD_LOGIC,
 }
 
 

@@ -1,0 +1,69 @@
+"""`If-Match` and `If-None-Match`: whether a write may go on for what is there now. Pure. Source: RFC 9110, 13.1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from stentor.domains.notes.model import content_hash
+from stentor.surfaces.vault.errors import BAD_CONDITION, STALE, Refused
+
+_TAG = re.compile(r'[ \t]*(?:(W/)?"([^"]*)"|([^\s",*]+))[ \t]*(?:,|\Z)')
+_NOTHING = re.compile(r"[ \t]*(?:,|\Z)")
+Tags = frozenset[str] | None
+"""Versions; None for any."""
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    """`absent` are None when the header is not there; the wildcard is the tag `*`."""
+
+    match: frozenset[str] | None = None
+    none_match: frozenset[str] | None = None
+
+    def check(self, path: str, present: bytes | None) -> None:
+        """Raises Refused when the file is not as the caller wants it."""
+        version = None if present is None else content_hash(present)
+        if self.match is not None and not _holds(self.match, version):
+            raise _stale(path, version)
+        if self.none_match is not None and _holds(self.none_match, version):
+            raise _stale(path, version)
+
+
+def conditions_of(headers: Mapping[str, str]) -> Conditions:
+    """Weak tags never match, and a tag may stand without quotes. Raises Refused for what is no list of tags."""
+    return Conditions(_tags(headers, "if-match"), _tags(headers, "if-none-match"))
+
+
+def tag(version: str) -> str:
+    return f'"{version}"'
+
+
+def _holds(tags: frozenset[str], version: str | None) -> bool:
+    return version is not None and ("*" in tags or version in tags)
+
+
+def _stale(path: str, version: str | None) -> Refused:
+    now = "is not there" if version is None else f"is at version {version} now"
+    return Refused(STALE, f"{path!r} {now}; read it again.")
+
+
+def _tags(headers: Mapping[str, str], name: str) -> frozenset[str] | None:
+    given = headers.get(name)
+    if given is None:
+        return None
+    if given.strip() == "*":
+        return frozenset("*")
+    found, at = set(), 0
+    while at < len(given):
+        matched = _TAG.match(given, at)
+        blank = _NOTHING.match(given, at)
+        if matched is None and (blank is None or blank.end() == at):
+            raise Refused(BAD_CONDITION, f"The header {name} is neither * nor a list of entity tags.")
+        if matched is not None and not (matched[1] and name == "if-match"):
+            found.add(matched[3] if matched[2] is None else matched[2])
+        at = matched.end() if matched is not None else blank.end() if blank is not None else len(given)
+    if not given.strip(" \t,"):
+        raise Refused(BAD_CONDITION, f"The header {name} names no entity tag.")
+    return frozenset(found)

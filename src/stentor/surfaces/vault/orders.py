@@ -1,0 +1,194 @@
+"""What a request wants done to a note, as a function from its text to its text: both formats of edits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.requests import Request
+
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
+from stentor.surfaces.vault import errors
+from stentor.surfaces.vault.errors import Refused
+from stentor.surfaces.vault.patching import engine, legacy
+from stentor.surfaces.vault.patching.faults import ContentPresent, NoSuchTarget, PatchFailed
+from stentor.surfaces.vault.patching.headings import Patched
+from stentor.surfaces.vault.patching.instruction import KINDS, OPERATIONS, SCOPES, parsed
+from stentor.surfaces.vault.places import Target
+from stentor.surfaces.vault.requests import (
+    INSTRUCTION,
+    JSON,
+    MARKDOWN,
+    content_type,
+    format_of,
+    has_target,
+    header_text,
+    json_of,
+    says_yes,
+    text,
+)
+
+Order = Callable[[str], Patched]
+OLD_HEADERS = ("target-delimiter", "trim-target-whitespace")
+_OLD_SCOPES = ("content", "marker", "markerAndContent")
+
+
+def patch_order(request: Request, body: bytes, target: Target | None) -> Order:
+    """Of a PATCH. A target stands in the path, in the headers or in the body, and in one of them alone."""
+    by_headers, named = has_target(request), content_type(request) == INSTRUCTION
+    if sum((target is not None, by_headers, named)) > 1:
+        raise Refused(errors.TWO_TARGETS, "The target is named twice: by the path, the headers or the body; use one.")
+    if format_of(request) == 1:
+        if target is not None:
+            raise Refused(errors.BAD_VERSION, "Targets in the path are of format 2; leave Markdown-Patch-Version out.")
+        return old_order(request, body, request.headers.get("operation", ""))
+    if target is not None:
+        return _raw_order(request, body, target)
+    if by_headers:
+        if request.headers.get("markdown-patch-version") != "2":
+            raise Refused(errors.NO_VERSION, "Target headers of a PATCH need Markdown-Patch-Version: 1 or 2.")
+        return _raw_order(request, body, _header_target(request))
+    return _instructed(request, body)
+
+
+def write_order(request: Request, body: bytes, target: Target, operation: str) -> Order:
+    """Of a PUT or POST to a part of a note, which the path names."""
+    if has_target(request):
+        raise Refused(errors.TWO_TARGETS, "The target is named by the path and by headers; use one.")
+    if format_of(request) == 1 or any(name in request.headers for name in ("target-scope", *OLD_HEADERS)):
+        raise Refused(errors.OLD_TARGET, "A target in the path takes no headers of format 1.")
+    fields: dict[str, Any] = {"targetType": target.kind, "target": target.address, "operation": operation}
+    value = _payload(request, body, (MARKDOWN, JSON))
+    is_value = target.kind == "frontmatter" or content_type(request) == JSON
+    fields["value" if is_value else "content"] = value
+    fields["createTargetIfMissing"] = operation == "replace" or says_yes(request, "create-target-if-missing")
+    fields["rejectIfContentPreexists"] = says_yes(request, "reject-if-content-preexists")
+    return _order(fields)
+
+
+def old_order(request: Request, body: bytes, operation: str) -> Order:
+    """Of format 1, by headers. Its failures are all one code."""
+    if not has_target(request) or not request.headers.get("target-type"):
+        raise Refused(errors.NO_TARGET_TYPE, "The header Target-Type is missing.")
+    kind, scope = request.headers["target-type"], request.headers.get("target-scope") or "content"
+    _one_of("Target-Type", kind, KINDS, errors.BAD_TARGET_TYPE)
+    if not operation:
+        raise Refused(errors.NO_OPERATION, "The header Operation is missing.")
+    _one_of("Operation", operation, OPERATIONS[:3], errors.BAD_OPERATION)
+    _one_of("Target-Scope", scope, _OLD_SCOPES[:1] if kind == "frontmatter" else _OLD_SCOPES, errors.BAD_SCOPE)
+    wanted = legacy.Wanted(
+        operation,
+        kind,
+        header_text(request, "target"),
+        _payload(request, body, (MARKDOWN, JSON)),
+        content_type(request) == JSON,
+        unquote(request.headers.get("target-delimiter") or "::"),
+        scope,
+        says_yes(request, "create-target-if-missing") or request.method == "PUT",
+        says_yes(request, "reject-if-content-preexists")
+        or request.headers.get("apply-if-content-preexists", "").lower() == "false",
+        says_yes(request, "trim-target-whitespace"),
+    )
+    return lambda present: Patched(_old(present, wanted))
+
+
+def _old(present: str, wanted: legacy.Wanted) -> str:
+    try:
+        return legacy.patched(present, wanted)
+    except (NoSuchTarget, ContentPresent) as error:
+        raise PatchFailed(error.message) from None
+
+
+def _instructed(request: Request, body: bytes) -> Order:
+    """The body is the whole instruction."""
+    kind = content_type(request)
+    given = json_of(body) if kind in (JSON, INSTRUCTION) else None if kind else _json_or_none(body)
+    if not isinstance(given, dict):
+        raise Refused(
+            errors.BAD_INSTRUCTION,
+            "A PATCH is an instruction in its body, a JSON object sent as application/json; or its target stands in "
+            "the path, or in headers with Markdown-Patch-Version.",
+        )
+    return _order(given)
+
+
+def _json_or_none(body: bytes) -> Any:
+    try:
+        return jsontext.decode(body)
+    except InvalidRequest:
+        return None
+
+
+def _order(fields: Mapping[str, Any]) -> Order:
+    wanted = parsed(fields)
+    return lambda present: engine.patched(present, wanted)
+
+
+def _raw_order(request: Request, body: bytes, target: Target) -> Order:
+    """Everything but the payload stands in headers, so that Markdown need not be put into JSON."""
+    if any(name in request.headers for name in OLD_HEADERS):
+        raise Refused(errors.NO_VERSION, "Target-Delimiter and Trim-Target-Whitespace are of Markdown-Patch-Version 1.")
+    operation, scope = request.headers.get("operation", ""), request.headers.get("target-scope")
+    if not operation:
+        raise Refused(errors.NO_OPERATION, "The header Operation is missing.")
+    _one_of("Operation", operation, OPERATIONS, errors.BAD_OPERATION)
+    fields: dict[str, Any] = {"targetType": target.kind, "target": target.address, "operation": operation}
+    if scope is not None:
+        _one_of("Target-Scope", scope, SCOPES, errors.BAD_SCOPE)
+        fields["scope"] = scope
+    fields |= _destination(request) | _within(request)
+    fields["createTargetIfMissing"] = says_yes(request, "create-target-if-missing")
+    fields["rejectIfContentPreexists"] = says_yes(request, "reject-if-content-preexists")
+    if body:
+        kind = content_type(request)
+        fields["value" if kind == JSON else "content"] = _payload(request, body, (JSON,), texts=True)
+    return _order(fields)
+
+
+def _payload(request: Request, body: bytes, kinds: tuple[str, ...], *, texts: bool = False) -> Any:
+    kind = content_type(request)
+    if not (kind in kinds or (texts and kind.startswith("text/"))):
+        raise Refused(errors.BAD_CONTENT_TYPE, "The Content-Type is text/markdown or application/json.")
+    return json_of(body) if kind == JSON else text(body)
+
+
+def _one_of(name: str, given: str, known: tuple[str, ...], code: int) -> None:
+    if given not in known:
+        raise Refused(code, f"The header {name} is one of {', '.join(known)}, not {given[:40]!r}.")
+
+
+def _destination(request: Request) -> dict[str, Any]:
+    if "destination" not in request.headers:
+        return {}
+    try:
+        return {"destination": jsontext.decode(unquote(request.headers["destination"], errors="strict").encode())}
+    except (UnicodeDecodeError, InvalidRequest):
+        raise Refused(errors.BAD_DESTINATION, "The header Destination of a PATCH is percent-encoded JSON.") from None
+
+
+def _within(request: Request) -> dict[str, Any]:
+    given = request.headers.get("within")
+    if given is None:
+        return {}
+    digits = given.strip().removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+        raise Refused(errors.BAD_WITHIN, "The header Within is a number: 0 for the first block, -1 for the last.")
+    return {"within": int(given)}
+
+
+def _header_target(request: Request) -> Target:
+    """A heading is a list of names or null as percent-encoded JSON; a block or field is its name, encoded."""
+    kind, given = request.headers.get("target-type", ""), header_text(request, "target")
+    if not kind:
+        raise Refused(errors.NO_TARGET_TYPE, "The header Target-Type is missing.")
+    _one_of("Target-Type", kind, KINDS, errors.BAD_TARGET_TYPE)
+    if not given:
+        raise Refused(errors.NO_TARGET, "The header Target is missing.")
+    if kind != "heading":
+        return Target(kind, (given,))
+    path = _json_or_none(given.encode()) if given.strip() != "null" else []
+    if not isinstance(path, list) or not all(isinstance(name, str) for name in path):
+        raise Refused(errors.BAD_TARGET, "The Target of a heading is a list of headings as percent-encoded JSON.")
+    return Target(kind, tuple(path))

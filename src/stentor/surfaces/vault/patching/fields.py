@@ -1,0 +1,68 @@
+"""Edits of single frontmatter fields; all others keep every sign. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stentor.domains.notes import frontmatter
+from stentor.surfaces.vault.patching.faults import FieldTaken, InvalidInstruction, NoSuchTarget, PatchFailed
+from stentor.surfaces.vault.patching.instruction import Instruction
+
+
+def patched(text: str, wanted: Instruction) -> str:
+    """Raises NoSuchTarget, PatchFailed, FieldTaken, BadFrontmatter."""
+    known = frontmatter.read(text)
+    if wanted.name not in known:
+        return frontmatter.edit(text, {wanted.name: _made(wanted)})
+    if wanted.scope == "marker":
+        if wanted.words != wanted.name and wanted.words in known:
+            raise FieldTaken(f"The frontmatter has a field {wanted.words!r} already.")
+        return frontmatter.rename(text, wanted.name, wanted.words)
+    if wanted.operation == "delete":
+        if wanted.scope == "content":
+            return frontmatter.edit(text, {wanted.name: None})
+        return _without(text, wanted.name)
+    if wanted.scope == "markerAndContent" and wanted.operation != "replace":
+        return _beside(text, known, wanted)
+    return frontmatter.edit(text, {wanted.name: merged(known[wanted.name], wanted.value, wanted.operation)})
+
+
+def _without(text: str, name: str) -> str:
+    """With its last field the whole frontmatter goes."""
+    edited = frontmatter.edit(text, {}, frozenset([name]))
+    if frontmatter.read(edited):
+        return edited
+    bom = frontmatter.BOM if edited.startswith(frontmatter.BOM) else ""
+    return bom + frontmatter.split(edited).body
+
+
+def _made(wanted: Instruction) -> Any:
+    """The value of a field that is to be made."""
+    content = wanted.scope == "content" and wanted.operation != "delete"
+    whole = (wanted.scope, wanted.operation) == ("markerAndContent", "replace")
+    if not (wanted.create_target_if_missing and (content or whole)):
+        raise NoSuchTarget(f"The note has no frontmatter field {wanted.name!r}.")
+    if wanted.operation != "replace" and not isinstance(wanted.value, list | dict | str):
+        raise PatchFailed("Only lists, objects and texts can be added to.")
+    return wanted.value
+
+
+def merged(present: Any, value: Any, operation: str) -> Any:
+    """Lists and texts are joined, objects united. Raises PatchFailed."""
+    if operation == "replace":
+        return value
+    first, second = (present, value) if operation == "append" else (value, present)
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {**first, **second}
+    both: Any = first  # what is known of one is not known of both together
+    if isinstance(first, list | str) and type(first) is type(second):
+        return both + second
+    raise PatchFailed(f"A value cannot be {operation}ed to one of another kind; two lists, objects or texts can.")
+
+
+def _beside(text: str, known: dict[str, Any], wanted: Instruction) -> str:
+    if not isinstance(wanted.value, dict):
+        raise InvalidInstruction("value: fields beside another are an object of names and values.")
+    if taken := sorted(set(known) & set(wanted.value)):
+        raise FieldTaken(f"The frontmatter has a field {taken[0]!r} already.")
+    return frontmatter.insert(text, wanted.name, wanted.value, after=wanted.operation == "append")

@@ -1,0 +1,376 @@
+"""Edits of parts of a note, without a server: what changes, and that nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.errors import StentorError
+from stentor.surfaces.vault.patching import engine, reading
+from stentor.surfaces.vault.patching.faults import (
+    ContentPresent,
+    FieldTaken,
+    InvalidInstruction,
+    NoSuchTarget,
+    OtherVersion,
+    PatchFailed,
+)
+from stentor.surfaces.vault.patching.instruction import parsed
+from stentor.surfaces.vault.patching.outline import outline
+
+NOTE = """---
+alpha: 1  # kept
+tags: [a]
+---
+Lead.
+
+# One
+
+Text of one. ^one
+
+```
+# no heading
+```
+
+## Sub
+
+Deep.
+
+### Leaf
+
+- first
+- last ^item
+
+# Two
+| A | B |
+| - | - |
+| 1 | 2 |
+
+^table
+"""
+
+
+def patched(text: str, kind: str, target: Any, operation: str, **fields: Any) -> str:
+    names = {
+        "reject": "rejectIfContentPreexists",
+        "create": "createTargetIfMissing",
+        "if_match": "ifMatch",
+    }
+    given = {names.get(name, name): value for name, value in fields.items()}
+    order = parsed({"targetType": kind, "target": target, "operation": operation, **given})
+    return engine.patched(text, order).text
+
+
+def change(before: str, after: str) -> tuple[str, str]:
+    """What was taken out and what came in, without what is the same at both ends."""
+    start = 0
+    while start < min(len(before), len(after)) and before[start] == after[start]:
+        start += 1
+    end = 0
+    while end < min(len(before), len(after)) - start and before[-1 - end] == after[-1 - end]:
+        end += 1
+    return before[start : len(before) - end], after[start : len(after) - end]
+
+
+@pytest.mark.parametrize(
+    ("operation", "gone", "come"),
+    [
+        ("append", "", "\nNew.\n"),
+        ("prepend", "", "New.\n\n"),
+        ("replace", "Deep.\n\n### Leaf\n\n- first\n- last ^item", "New."),
+    ],
+)
+def test_a_headings_text_gets_lines_of_its_own_and_nothing_else_moves(operation: str, gone: str, come: str) -> None:
+    after = patched(NOTE, "heading", ["One", "Sub"], operation, content="\n\nNew.\n\n\n")
+    for part in (
+        "alpha: 1  # kept\n",
+        "Lead.\n\n# One\n\nText of one. ^one\n\n```\n# no heading\n```\n",
+        "\n# Two\n| A",
+    ):
+        assert part in after
+    assert after.replace(come, "", 1) == NOTE.replace(gone, "", 1) if gone == "" else come in after
+
+
+def test_headings_in_the_content_count_from_the_target() -> None:
+    after = patched(NOTE, "heading", ["One", "Sub"], "append", content="# Child\n\n## Grandchild\n\n```\n# code\n```")
+    assert "### Child\n\n#### Grandchild\n\n```\n# code\n```\n" in after
+    whole = patched(NOTE, "heading", ["One", "Sub"], "replace", scope="markerAndContent", content="# Other\n\n## In it")
+    assert "```\n\n## Other\n\n### In it\n\n# Two" in whole
+    order = parsed(
+        {"targetType": "heading", "target": ["One", "Sub", "Leaf"], "operation": "append", "content": "#### X"}
+    )
+    warnings = engine.patched(NOTE, order).warnings
+    assert [warning.code for warning in warnings] == ["heading-depth-overflow"]
+
+
+def test_a_heading_is_renamed_at_its_level() -> None:
+    assert change(NOTE, patched(NOTE, "heading", ["One", "Sub"], "replace", scope="marker", content="Neu")) == (
+        "Sub",
+        "Neu",
+    )
+    assert "## Sub more\n" in patched(NOTE, "heading", ["One", "Sub"], "append", scope="marker", content=" more")
+
+
+def test_a_section_is_deleted_emptied_or_dissolved() -> None:
+    gone = patched(NOTE, "heading", ["One", "Sub"], "delete", scope="markerAndContent")
+    assert gone == NOTE[: NOTE.index("## Sub")] + NOTE[NOTE.index("# Two") :]
+    empty = patched(NOTE, "heading", ["One", "Sub"], "delete")
+    assert "## Sub\n\n# Two" in empty
+    assert "\nDeep.\n\n## Leaf\n" in patched(NOTE, "heading", ["One", "Sub"], "delete", scope="marker")
+
+
+@pytest.mark.parametrize(
+    ("place", "order"),
+    [
+        ("last", ["A", "A1", "A2", "B"]),
+        ("first", ["A", "B", "A1", "A2"]),
+        ({"before": ["A", "A2"]}, ["A", "A1", "B", "A2"]),
+    ],
+)
+def test_a_section_moves_with_what_is_below_it(place: Any, order: list[str]) -> None:
+    text = "# A\n\n## A1\n\n## A2\n\n# B\n\nb\n\n## C\n\nc\n"
+    after = patched(text, "heading", ["B"], "replace", scope="parent", destination={"parent": ["A"], "place": place})
+    assert "## B\n\nb\n\n### C\n\nc\n" in after
+    names = [line.lstrip("# ") for line in after.splitlines() if line.startswith("#") and "C" not in line]
+    assert names == order
+    back = patched(
+        after, "heading", ["A", "B"], "replace", scope="parent", destination={"parent": None, "place": "last"}
+    )
+    assert outline(back).section(("B", "C")) is not None
+    with pytest.raises(PatchFailed, match="below itself"):
+        patched(text, "heading", ["B"], "replace", scope="parent", destination={"parent": ["B", "C"], "place": "last"})
+    with pytest.raises(NoSuchTarget):
+        patched(text, "heading", ["B"], "replace", scope="parent", destination={"parent": ["X"], "place": "last"})
+
+
+def test_a_missing_heading_is_made_with_all_above_it() -> None:
+    after = patched(NOTE, "heading", ["Two", "New", "Deep"], "append", content="# Inner", create=True)
+    assert after.endswith("^table\n## New\n### Deep\n#### Inner\n")
+    assert patched("text", "heading", ["New"], "replace", content="x", create=True) == "text\n# New\nx\n"
+    with pytest.raises(NoSuchTarget):
+        patched(NOTE, "heading", ["Two", "New"], "append", content="x")
+    with pytest.raises(NoSuchTarget):
+        patched(NOTE, "heading", ["Sub"], "append", content="a path begins at the top")
+
+
+def test_of_headings_with_the_same_name_each_has_an_address() -> None:
+    text = "# Log\n\na\n\n# Log\n\nb\n\n## In\n"
+    [first, second] = reading.document_map(text)["headings"]
+    assert first == "Log"
+    assert patched(text, "heading", [second, "In"], "append", content="x").endswith("b\n\n## In\nx\n")
+    assert "a\n\nx\n" in patched(text, "heading", ["Log"], "append", content="x")
+
+
+def test_a_block_is_edited_in_its_line_or_as_a_whole() -> None:
+    assert "\nText of one. And. ^one\n" in patched(NOTE, "block", "one", "append", content=" And.")
+    assert "New. ^one\n" in patched(NOTE, "block", "one", "replace", content="New.")
+    assert "- last more ^item\n" in patched(NOTE, "block", "item", "append", content=" more")
+    assert "Text of one. ^two\n" in patched(NOTE, "block", "one", "replace", scope="marker", content="two")
+    assert "Text of one.\n" in patched(NOTE, "block", "one", "delete", scope="marker")
+    assert "# One\n\n```" in patched(NOTE, "block", "one", "delete", scope="markerAndContent")
+    assert "New.\n\nText of one. ^one\n" in patched(
+        NOTE, "block", "one", "prepend", scope="markerAndContent", content="New."
+    )
+    assert patched("a", "block", "new", "append", content="b", create=True) == "a\n\nb ^new\n"
+    with pytest.raises(NoSuchTarget):
+        patched(NOTE, "block", "none", "append", content="x")
+
+
+def test_rows_of_a_table_are_added_and_replaced() -> None:
+    head = "| A | B |\n| - | - |\n"
+    for operation, rows in (
+        ("append", "| 1 | 2 |\n| x | y\\|z |\n"),
+        ("prepend", "| x | y\\|z |\n| 1 | 2 |\n"),
+        ("replace", "| x | y\\|z |\n"),
+    ):
+        assert f"# Two\n{head}{rows}\n^table\n" in patched(NOTE, "block", "table", operation, value=[["x", "y|z"]])
+    with pytest.raises(PatchFailed, match="columns"):
+        patched(NOTE, "block", "table", "append", value=[["x"]])
+    with pytest.raises(PatchFailed, match="no table"):
+        patched(NOTE, "block", "one", "append", value=[["x"]])
+    with pytest.raises(InvalidInstruction, match="line end"):
+        patched(NOTE, "block", "table", "append", value=[["x", "a\nb"]])
+
+
+def test_one_block_of_a_headings_text_is_edited_by_its_number() -> None:
+    text = "# A\n\none\n\n- x\n- y\n\n^list\n\nthree\n\n## B\n"
+    assert "- y\n- z\n\n^list\n" in patched(text, "heading", ["A"], "append", within=1, content="\n- z")
+    assert "three more\n\n## B" in patched(text, "heading", ["A"], "append", within=-1, content=" more")
+    assert text.replace("one\n\n", "") == patched(text, "heading", ["A"], "delete", within=0)
+    after = patched(text, "heading", ["A"], "append", scope="markerAndContent", within=1, content="new")
+    assert "^list\n\nnew\n\nthree" in after
+    with pytest.raises(NoSuchTarget):
+        patched(text, "heading", ["A"], "append", within=3, content="x")
+
+
+def test_a_field_is_set_renamed_added_to_and_deleted() -> None:
+    assert change(NOTE, patched(NOTE, "frontmatter", "alpha", "replace", scope="marker", content="beta")) == (
+        "alph",
+        "bet",
+    )
+    assert "tags:\n  - a\n  - b\n" in patched(NOTE, "frontmatter", "tags", "append", value=["b"])
+    assert "alpha: null\n" in patched(NOTE, "frontmatter", "alpha", "delete")
+    assert "---\ntags: [a]\n---" in patched(NOTE, "frontmatter", "alpha", "delete", scope="markerAndContent")
+    assert patched("---\na: 1\n---\nx", "frontmatter", "a", "delete", scope="markerAndContent") == "x"
+    inserted = patched(NOTE, "frontmatter", "tags", "prepend", scope="markerAndContent", value={"x": 1, "w": "z"})
+    assert "# kept\nx: 1\nw: z\ntags: [a]\n" in inserted
+    assert patched("x", "frontmatter", "new", "append", value=["a"], create=True).startswith("---\nnew:\n  - a\n---\nx")
+    for value in ("text", 5, {"a": 1}):
+        with pytest.raises(PatchFailed):
+            patched(NOTE, "frontmatter", "tags", "append", value=value)
+    with pytest.raises(FieldTaken):
+        patched(NOTE, "frontmatter", "alpha", "replace", scope="marker", content="tags")
+    with pytest.raises(NoSuchTarget):
+        patched(NOTE, "frontmatter", "none", "replace", value=1)
+
+
+def test_what_is_there_already_is_not_added_when_the_caller_says_so() -> None:
+    after = patched(NOTE, "heading", ["One"], "append", content="# New", reject=True)
+    with pytest.raises(ContentPresent):
+        patched(after, "heading", ["One"], "append", content="# New", reject=True)
+    with pytest.raises(ContentPresent):
+        patched(NOTE, "block", "one", "prepend", content=" Text of ", reject=True)
+
+
+def test_an_instruction_for_another_version_does_nothing() -> None:
+    version = reading.document_map(NOTE)["version"]
+    assert patched(NOTE, "heading", ["Two"], "append", content="x", if_match=version) != NOTE
+    with pytest.raises(OtherVersion):
+        patched(NOTE + " ", "heading", ["Two"], "append", content="x", if_match=version)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target": "A::B"},
+        {"target": 5},
+        {"targetType": "file"},
+        {"operation": "rename"},
+        {"scope": "parent"},
+        {"content": None},
+        {"value": 1},
+        {"content": ["x"]},
+        {"scope": "marker", "content": "a\nb"},
+        {"targetType": "block"},
+        {"targetType": "block", "target": "a b"},
+        {"targetType": "block", "target": "a", "value": [["x"]]},
+        {"targetType": "block", "target": "a", "content": None, "value": [1]},
+        {"targetType": "block", "target": "a", "scope": "marker", "operation": "append"},
+        {"targetType": "frontmatter", "target": "a"},
+        {"targetType": "frontmatter", "target": "a", "content": None, "scope": "marker", "value": "x"},
+        {"operation": "delete"},
+        {"operation": "replace", "scope": "parent", "content": None, "destination": {"parent": []}},
+        {"operation": "replace", "scope": "parent", "content": None, "destination": {"parent": [], "place": "top"}},
+        {"operation": "replace", "scope": "parent", "content": None, "destination": {"parent": [], "place": {}}},
+        {"within": 0, "createTargetIfMissing": True},
+        {"within": 0, "operation": "replace", "scope": "markerAndContent"},
+        {"within": "0"},
+        {"createTargetIfMissing": "true"},
+    ],
+)
+def test_an_instruction_that_makes_no_sense_names_its_field(fields: dict[str, Any]) -> None:
+    whole = {"targetType": "heading", "target": ["A"], "operation": "append", "content": "x"} | fields
+    with pytest.raises(InvalidInstruction):
+        parsed({name: value for name, value in whole.items() if value is not None or name == "target"})
+
+
+def test_bytes_outside_of_the_target_stay_with_windows_line_ends_and_a_mark() -> None:
+    text = "\ufeff---\r\na: 1\r\n---\r\n# A\r\n\r\nx\r\n\r\n# B\r\n\ttrailing  \r\n\r\n"
+    after = patched(text, "heading", ["A"], "append", content="one\n\ntwo")
+    assert after == text.replace("x\r\n", "x\r\n\r\none\r\n\r\ntwo\r\n")
+
+
+WORDS = ["", "", "text", "text ^b1", "# A", "## B", "# A", "### C", "- item", "  - sub ^b2", "> quote", "```", "^b3"]
+ODD = ["    code", "| a | b |", "| - | - |", "---", "===", "#tag", "é\u2028x", "\t", "1. one", "<div>", "[x]: y"]
+LINES = st.sampled_from([*WORDS, *ODD])
+TEXTS = st.builds(
+    lambda lines, ends, last: "".join(f"{line}{end}" for line, end in zip(lines, ends, strict=False)) + last,
+    st.lists(LINES, max_size=14),
+    st.lists(st.sampled_from(["\n", "\n", "\r\n"]), min_size=14, max_size=14),
+    st.sampled_from(["", "end"]),
+)
+
+
+def sections(text: str) -> list[tuple[tuple[str, ...], Any]]:
+    found: list[tuple[tuple[str, ...], Any]] = []
+
+    def walk(section: Any, path: tuple[str, ...]) -> None:
+        found.append((path, section))
+        for name, child in section.children.items():
+            walk(child, (*path, name))
+
+    walk(outline(text).root, ())
+    return found
+
+
+@given(TEXTS)
+def test_every_sign_belongs_to_exactly_one_section(text: str) -> None:
+    spans = []
+    for _, section in sections(text):
+        spans += [span for span in (section.marker, section.body, section.gap) if span is not None]
+    assert "".join(span.of(text) for span in spans) == text[spans[0].start :]
+
+
+@given(TEXTS, st.sampled_from(["append", "prepend", "replace", "delete"]), st.data())
+def test_whatever_is_outside_of_a_heading_keeps_every_sign(text: str, operation: str, data: st.DataObject) -> None:
+    path, section = data.draw(st.sampled_from(sections(text)))
+    content = {} if operation == "delete" else {"content": "NEW"}
+    after = patched(text, "heading", list(path), operation, **content)
+    span = section.content
+    assert after.startswith(text[: span.start])
+    assert after.endswith(text[span.end :])
+    if operation in ("append", "prepend"):
+        assert after.replace("NEW", "", 1).split() == text.split()
+
+
+@given(TEXTS, st.data())
+def test_a_replacement_made_twice_is_made_once(text: str, data: st.DataObject) -> None:
+    path, _ = data.draw(st.sampled_from(sections(text)))
+    once = patched(text, "heading", list(path), "replace", content="NEW")
+    assert patched(once, "heading", list(path), "replace", content="NEW") == once
+    assert reading.heading(once, path, "content").strip() == "NEW"
+
+
+@given(TEXTS, st.data())
+def test_what_is_read_of_a_section_can_be_written_back(text: str, data: st.DataObject) -> None:
+    path, section = data.draw(st.sampled_from(sections(text)))
+    words = reading.heading(text, path, "content")
+    after = patched(text, "heading", list(path), "replace", content=words)
+    if words.strip():
+        assert after.replace("\r\n", "\n").split() == text.replace("\r\n", "\n").split()
+    else:
+        assert after == text[: section.content.start] + text[section.content.end :]
+
+
+@given(TEXTS, st.sampled_from(["append", "prepend", "replace", "delete"]), st.data())
+def test_whatever_is_outside_of_a_block_keeps_every_sign(text: str, operation: str, data: st.DataObject) -> None:
+    blocks = outline(text).blocks
+    if not blocks:
+        return
+    name = data.draw(st.sampled_from(list(blocks)))
+    span = blocks[name].content
+    content = {} if operation == "delete" else {"content": "NEW"}
+    after = patched(text, "block", name, operation, **content)
+    come = {"append": span.of(text) + "NEW", "prepend": "NEW" + span.of(text), "replace": "NEW", "delete": ""}[
+        operation
+    ]
+    assert after == text[: span.start] + come + text[span.end :]
+
+
+@given(TEXTS, TEXTS, st.sampled_from(["content", "markerAndContent", "marker", "parent"]), st.data())
+def test_no_edit_of_any_text_fails_but_with_a_reason(text: str, content: str, scope: str, data: st.DataObject) -> None:
+    path, _ = data.draw(st.sampled_from(sections(text)))
+    parent, _ = data.draw(st.sampled_from(sections(text)))
+    payload: dict[str, Any] = {"content": content}
+    if scope == "parent":
+        payload = {"destination": {"parent": list(parent), "place": "last"}}
+    try:
+        after = patched(text, "heading", list(path), "replace", scope=scope, **payload)
+    except StentorError:
+        return
+    outline(after)
+    if scope == "parent":
+        assert sorted("".join(after.split()).replace("#", "")) == sorted("".join(text.split()).replace("#", ""))
