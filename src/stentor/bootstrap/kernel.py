@@ -284,7 +284,8 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         trust_api.router(kernel.trust),
     ]
     if (memory := kernel.memory) is not None:
-        api.append(memory_api.router(memory.bus, memory.search, memory.indexer, memory.health, settings.vault_tenant))
+        parts = (memory.bus, memory.search, memory.history, memory.indexer, memory.health)
+        api.append(memory_api.router(*parts, settings.vault_tenant))
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
     root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot))]
     return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

@@ -17,6 +17,7 @@ from stentor.domains.memory.embedding.local import LocalEmbedder
 from stentor.domains.memory.embedding.model import Embedder
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
 from stentor.domains.memory.health import MemoryHealth
+from stentor.domains.memory.history import History
 from stentor.domains.memory.index.schema import open_index
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.meanings import Meanings
@@ -42,6 +43,7 @@ class Memory:
     meanings: Meanings
     bus: Bus
     search: Search
+    history: History
     health: MemoryHealth
     watcher: Watcher
     _background: list[asyncio.Task[None]] = field(default_factory=list)
@@ -83,6 +85,7 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
         meanings=meanings,
         bus=bus,
         search=Search(db, index, bus, meanings),
+        history=History(vault, db, bus),
         health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
         watcher=Watcher(_followed(vault), indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
     )

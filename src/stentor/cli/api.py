@@ -39,7 +39,7 @@ class Api:
         self._key_source = key_source
         self.in_process = in_process
 
-    async def get(self, path: str, **params: Any) -> Any:
+    async def get(self, path: str, /, **params: Any) -> Any:
         """Parameters that are None are left out."""
         return await self._call("GET", path, None, {k: v for k, v in params.items() if v is not None})
 

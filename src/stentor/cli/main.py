@@ -9,7 +9,7 @@ from stentor.cli import agent, mcp, receipt, task
 from stentor.cli.config import config
 from stentor.cli.demo import demo
 from stentor.cli.doctor import doctor
-from stentor.cli.memory import reindex, verify
+from stentor.cli.memory import history, reindex, verify
 from stentor.cli.notes import notes
 from stentor.cli.serve import serve
 from stentor.cli.vault import vault
@@ -29,6 +29,7 @@ app.command()(vault)
 app.command()(notes)
 app.command()(reindex)
 app.command()(verify)
+app.command()(history)
 app.command()(config)
 app.command()(doctor)
 

@@ -1,15 +1,15 @@
-"""`stentor reindex` and `stentor verify`: the search index made anew, or held against the vault."""
+"""`stentor reindex` and `stentor verify`: the index made anew, or held against the vault; `stentor history`."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stentor.cli.command import perform
 from stentor.cli.options import AsJson, DataDir, Key, Target, Url
-from stentor.cli.output import FAILED, err, out, plain
+from stentor.cli.output import FAILED, USAGE, CommandFailed, err, out, plain
 
 if TYPE_CHECKING:
     from stentor.cli.api import Api
@@ -34,6 +34,50 @@ def verify(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: 
     )
     if found["differences"]:
         raise typer.Exit(FAILED)
+
+
+def history(
+    path: Annotated[str, typer.Argument(help="The note's path in the vault, such as Projects/plan.md.")],
+    restore: Annotated[str | None, typer.Option(help="Go back to this version; the first signs of it suffice.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """The versions of a note that are kept, newest first, also of one that was deleted; or go back to one."""
+    target = Target(data_dir, url, key)
+    if restore is None:
+        perform(target, lambda api: _versions(api, path), _told, as_json=as_json, access="memory")
+    else:
+        perform(target, lambda api: _restored(api, path, restore), _back, as_json=as_json, access="memory")
+
+
+async def _versions(api: Api, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = await api.get("/memory/versions", path=path)
+    return found
+
+
+async def _restored(api: Api, path: str, wanted: str) -> dict[str, Any]:
+    known = (await _versions(api, path))["versions"]
+    found = [one["version"] for one in known if one["version"].startswith(wanted.lower())]
+    if len(found) != 1:
+        many = "more than one version begins" if found else "no version begins"
+        raise CommandFailed(f"Of {path}, {many} with {wanted}; `stentor history {path}` names them.", USAGE)
+    document = (await api.get(f"/memory/versions/{found[0]}", path=path))["document"]
+    body = {"operation": "write", "document": document}
+    return {"version": found[0], **await api.post("/memory/write", body)}
+
+
+def _told(answer: dict[str, Any]) -> None:
+    for one in answer["versions"]:
+        mark = "  (as it is now)" if one["current"] else ""
+        whose = "written" if one["origin"] == "bus" else "found"
+        line = f"{one['version'][:12]}  {one['created_at'][:19]}  {one['size']:>8} bytes  {whose}{mark}"
+        out.print(plain(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def _back(answer: dict[str, Any]) -> None:
+    out.print(f"It is again as in {answer['version'][:12]}; what it was before is kept as a version, too.")
 
 
 def _steps(route: str, word: str) -> Callable[[Api], Awaitable[dict[str, Any]]]:

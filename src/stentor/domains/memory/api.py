@@ -11,7 +11,9 @@ from starlette.requests import Request
 
 from stentor.core.clock import iso
 from stentor.core.errors import Forbidden, InvalidRequest
+from stentor.domains.memory.documents import Document
 from stentor.domains.memory.health import MemoryHealth
+from stentor.domains.memory.history import History
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus, Caller, Written
@@ -27,6 +29,8 @@ from stentor.domains.memory.wire import (
     StepIn,
     StepOut,
     VerifyOut,
+    VersionDocumentOut,
+    VersionsOut,
     WriteIn,
     WrittenOut,
 )
@@ -43,7 +47,9 @@ IfMatch = Annotated[
 ]
 
 
-def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, tenant: str) -> APIRouter:
+def router(
+    bus: Bus, search: Search, history: History, indexer: Indexer, health: MemoryHealth, tenant: str
+) -> APIRouter:
     """The vault belongs to one tenant; keys of others are refused."""
     api = APIRouter(prefix="/memory", tags=["memory"], route_class=GatewayRoute)
     admin = needs("admin")
@@ -80,11 +86,33 @@ def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, ten
             document, etag = await bus.read(caller(request, task), path)
         except NoSuchNote:
             return Json({"status": "not_found", "document": None, "latency_ms": _since(started)})
-        shown = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
-        if document.problem:
-            shown["frontmatter_problem"] = document.problem
-        answer = {"status": "success", "document": shown, "latency_ms": _since(started)}
+        answer = {"status": "success", "document": _shown(document), "latency_ms": _since(started)}
         return Json(answer, headers={"ETag": f'"{etag}"'})
+
+    @api.get("/versions", response_model=VersionsOut, responses=errors(404, 502, 504), openapi_extra=admin)
+    async def versions(request: Request, path: Annotated[str, Query(max_length=4096)]) -> Json:
+        """The states of a document that are kept, newest first; also of one that was deleted."""
+        caller(request, None)
+        found, current = await history.versions(path)
+        shown = [
+            {
+                "version": one.content_hash,
+                "size": one.size,
+                "origin": one.origin,
+                "created_at": iso(one.created_at),
+                "current": one.content_hash == current,
+            }
+            for one in found
+        ]
+        return Json({"path": path, "versions": shown})
+
+    @api.get("/versions/{version}", response_model=VersionDocumentOut, responses=errors(404), openapi_extra=admin)
+    async def one_version(
+        request: Request, version: str, path: Annotated[str, Query(max_length=4096)], task: TaskHeader = None
+    ) -> Json:
+        """A document as it was: write its content and frontmatter to go back to it."""
+        document = await history.version(caller(request, task), path, version)
+        return Json({"path": document.path, "version": version, "document": _shown(document)})
 
     @direct("/search/keyword", KeywordOut, 404)
     async def search_keyword(request: Request, body: KeywordIn, task: TaskHeader = None) -> Json:
@@ -132,6 +160,11 @@ def router(bus: Bus, search: Search, indexer: Indexer, health: MemoryHealth, ten
         return Json(await health.report())
 
     return api
+
+
+def _shown(document: Document) -> dict[str, Any]:
+    shown = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
+    return shown | ({"frontmatter_problem": document.problem} if document.problem else {})
 
 
 def _written(done: Written, started: float) -> dict[str, Any]:

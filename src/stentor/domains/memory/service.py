@@ -218,10 +218,6 @@ class Bus:
     async def close(self) -> None:
         await asyncio.gather(*self._settling)
 
-    async def versions(self, path: str) -> list[store.Version]:
-        path = paths.clean(path)
-        return await self._db.read(lambda tx: store.versions(tx, path))
-
     async def _present(self, path: str) -> bytes | None:
         try:
             return (await self._vault.read(path)).content

@@ -167,6 +167,27 @@ class HybridOut(Answer):
     search_latency_ms: float
 
 
+class VersionOut(Answer):
+    """`version` is the SHA-256 of the file's bytes; `origin` says whether the bus wrote it or found it."""
+
+    version: str
+    size: int
+    origin: Literal["bus", "vault"]
+    created_at: Timestamp
+    current: bool
+
+
+class VersionsOut(Answer):
+    path: str
+    versions: list[VersionOut]
+
+
+class VersionDocumentOut(Answer):
+    path: str
+    version: str
+    document: DocumentOut
+
+
 class StepIn(Wire):
     model_config = example(after="", limit=500)
 
