@@ -25,7 +25,7 @@ LONGEST = 100_000
 
 Receipt = Annotated[
     str | None,
-    typer.Argument(metavar="[RECEIPT]", help="Others can read it in the process list; else --file, else stdin."),
+    typer.Argument(metavar="RECEIPT", help="Others can read it in the process list; else --file, else stdin."),
 ]
 File = Annotated[Path | None, typer.Option(help="File with the receipt.")]
 Audience = Annotated[str | None, typer.Option(help="Who it is for; else SERVICE_AUTHORITY_AUDIENCE.")]
@@ -84,8 +84,8 @@ def verify(
 ) -> None:
     """Verify signatures, claims and chain; exit code 0 or 1. It is no use of the receipt, and asks for no proof."""
     with reporting(as_json=as_json):
+        from stentor.auth.authority.issuers import trusted
         from stentor.auth.authority.receipts import peek
-        from stentor.bootstrap.authority import trusted
 
         chosen = _settings(data_dir, audience)
         text = _read(receipt, file)
