@@ -71,7 +71,7 @@ def inspect(receipt: Receipt = None, file: File = None, as_json: AsJson = False)
         out.print("[bold yellow]Nothing was verified.[/] This is what it says of itself:")
         for link in links:
             for name, value in {**link["header"], **link["claims"]}.items():
-                out.print(f"  {plain(str(name)):8} {plain(_shown(value))}", markup=False, soft_wrap=True)
+                out.print(f"  {_visible(str(name)):8} {_visible(_shown(value))}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -125,6 +125,11 @@ def _show(found: AuthorityContext) -> None:
 
 def _shown(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _visible(text: str) -> str:
+    """A forged receipt may hold characters that turn or hide what stands beside them."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _settings(data_dir: Path | None, audience: str | None) -> Settings:
