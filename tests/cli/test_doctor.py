@@ -73,6 +73,7 @@ def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
         ({"SERVICE_API_KEY_A": "nonsense"}, "keys", "warning", "SERVICE_API_KEY_A: it is ignored"),
         ({"SERVICE_DATA_DIR": "/dev/null/x"}, "data folder", "problem", "cannot be made"),
         ({"SERVICE_DATA_DIR": "/dev/null"}, "data folder", "problem", "is no folder"),
+        ({"SERVICE_AUTHORITY_ISSUERS": "/dev/null"}, "receipts", "problem", "SERVICE_AUTHORITY_ISSUERS"),
         ({"SERVICE_URL": "nonsense"}, "SERVICE_URL", "problem", "must look like"),
     ],
 )

@@ -91,13 +91,13 @@ def test_the_operator_reads_the_reason_in_the_debug_log(program: Program) -> Non
 
 @requirement("authority.command-line")
 def test_inspect_says_that_nothing_was_verified(program: Program) -> None:
-    forged = receipt(sub="eve\x1b[2J", exp=5)
+    forged = receipt(sub="eve\x1b[2J", aud="a\u202eb", exp=5)
     found = program("receipt", "inspect", "--json", stdin=forged).json
     assert found["verified"] is False
     assert [link["claims"]["sub"] for link in found["receipts"]] == ["eve\x1b[2J"]
     done = program("receipt", "inspect", stdin=forged)
     assert (done.code, "Nothing was verified" in done.out) == (0, True)
-    assert "\x1b[2J" not in done.out
+    assert not {"\x1b", "\u202e"} & set(done.out)
     assert not own_key.key_file(program.data_dir).exists()
     broken = program("receipt", "inspect", stdin="x.y.z")
     assert (broken.code, "cannot be read" in broken.err) == (3, True)
@@ -166,6 +166,7 @@ def test_other_issuers_are_those_of_the_file(program: Program, tmp_path: Path) -
     (tmp_path / "issuers.json").write_text(json.dumps({"ci": entry}))
     program.environ["SERVICE_AUTHORITY_AUDIENCE"] = "here"
     assert program("receipt", "verify", "--json", stdin=text).json["issuer"] == "https://ci.example"
+    assert "Receipts of https://ci.example are taken" in program("doctor").out
     (tmp_path / "issuers.json").write_text(json.dumps({"ci": {**entry, "tenants": ["default"]}}))
     assert program("receipt", "verify", stdin=text).code == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stentor.auth.authority import issuers, own_key
-from stentor.auth.authority.issuers import Issuers
 from stentor.auth.authority.receipts import Verifier
 from stentor.auth.authority.replay import Replay
 from stentor.core.clock import Clock
@@ -19,8 +18,3 @@ def open_verifier(settings: Settings, db: Database, clock: Clock, redactor: Reda
         redactor.add(str(key.as_dict(private=True)["d"]))
     table = issuers.load(settings.authority_issuers, key)
     return Verifier(table, settings.authority_audience, Replay(db), clock)
-
-
-def trusted(settings: Settings) -> Issuers:
-    """The issuers without making a key that was never used. Raises StartRefused."""
-    return issuers.load(settings.authority_issuers, own_key.find(settings.data_dir))

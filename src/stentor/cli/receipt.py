@@ -25,7 +25,7 @@ LONGEST = 100_000
 
 Receipt = Annotated[
     str | None,
-    typer.Argument(metavar="[RECEIPT]", help="Others can read it in the process list; else --file, else stdin."),
+    typer.Argument(metavar="RECEIPT", help="Others can read it in the process list; else --file, else stdin."),
 ]
 File = Annotated[Path | None, typer.Option(help="File with the receipt.")]
 Audience = Annotated[str | None, typer.Option(help="Who it is for; else SERVICE_AUTHORITY_AUDIENCE.")]
@@ -71,7 +71,7 @@ def inspect(receipt: Receipt = None, file: File = None, as_json: AsJson = False)
         out.print("[bold yellow]Nothing was verified.[/] This is what it says of itself:")
         for link in links:
             for name, value in {**link["header"], **link["claims"]}.items():
-                out.print(f"  {plain(str(name)):8} {plain(_shown(value))}", markup=False, soft_wrap=True)
+                out.print(f"  {_visible(str(name)):8} {_visible(_shown(value))}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -84,8 +84,8 @@ def verify(
 ) -> None:
     """Verify signatures, claims and chain; exit code 0 or 1. It is no use of the receipt, and asks for no proof."""
     with reporting(as_json=as_json):
+        from stentor.auth.authority.issuers import trusted
         from stentor.auth.authority.receipts import peek
-        from stentor.bootstrap.authority import trusted
 
         chosen = _settings(data_dir, audience)
         text = _read(receipt, file)
@@ -125,6 +125,11 @@ def _show(found: AuthorityContext) -> None:
 
 def _shown(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _visible(text: str) -> str:
+    """A forged receipt may hold characters that turn or hide what stands beside them."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _settings(data_dir: Path | None, audience: str | None) -> Settings:

@@ -166,6 +166,14 @@ def test_authority_is_passed_on_four_times_at_most() -> None:
     assert not holds(chain(found, fifth))
 
 
+THREE = deep(2)[0]
+
+
+@given(st.integers(0, len(THREE) - 1), st.sampled_from("ABab01-_.~= \x00é"))
+def test_any_other_character_in_a_chain_is_refused(at: int, other: str) -> None:
+    assert holds(THREE[:at] + other + THREE[at + 1 :]) is (THREE[at] == other)
+
+
 async def test_the_last_holder_proves_each_request_with_the_whole_chain(verifier: Verifier) -> None:
     found, key = deep(2)
     for n in range(2):

@@ -378,5 +378,20 @@ def test_any_value_of_any_claim_is_taken_whole_or_refused(name: str, value: Any)
         assert found.capabilities
 
 
+PLAIN = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
+PATTERNS = st.lists(
+    st.sampled_from(["*", "a", "a/b", "ä/ö", "a b/c", "team/2026"]), min_size=1, max_size=5, unique=True
+)
+
+
+@given(PLAIN, PLAIN, PATTERNS, st.lists(PLAIN, min_size=1, max_size=5, unique=True), st.integers(1, 300))
+def test_what_is_issued_is_taken_and_says_the_same(
+    principal: str, tenant: str, namespaces: list[str], capabilities: list[str], lifetime: int
+) -> None:
+    names = {"aud": AUDIENCE, "sub": principal, "tenant": tenant}
+    claims = own_claims(names, tuple(namespaces), tuple(capabilities), lifetime, now=NOW)
+    assert examine(issue(claims, OWN_KEY), ISSUERS, AUDIENCE, NOW).claims == claims
+
+
 def test_a_bound_receipt_says_whose_it_is() -> None:
     assert examine(bound(), ISSUERS, AUDIENCE, NOW).claims.jkt == thumbprint(HOLDER)

@@ -13,11 +13,13 @@ from typing import Any
 
 from joserfc.jwk import OKPKey
 
+from stentor.auth.authority import own_key
 from stentor.auth.authority.compact import strict_object
 from stentor.auth.authority.context import blank
 from stentor.auth.authority.flaw import Flaw
 from stentor.auth.authority.keys import read_public, thumbprint
 from stentor.core.errors import StartRefused
+from stentor.core.settings import Settings
 
 OWN = "stentor"
 """The name of the service's own issuer."""
@@ -50,6 +52,11 @@ class Issuers:
             raise Flaw("the key id belongs to no trusted issuer")
         return issuer
 
+    @property
+    def names(self) -> list[str]:
+        """Every issuer once, in the order of the alphabet."""
+        return sorted({issuer.name for issuer in self._by_kid.values()})
+
     def __len__(self) -> int:
         return len(self._by_kid)
 
@@ -59,17 +66,24 @@ def own(key: OKPKey) -> Mapping[str, Issuer]:
     return {thumbprint(key): Issuer(OWN, OKPKey.import_key(key.as_dict(private=False)), None)}
 
 
-def load(path: Path | None, own_key: OKPKey | None) -> Issuers:
+def trusted(settings: Settings) -> Issuers:
+    """Those of the settings, and the service itself if it ever had a key; none is made. Raises StartRefused."""
+    return load(settings.authority_issuers, own_key.find(settings.data_dir))
+
+
+def load(path: Path | None, mine: OKPKey | None) -> Issuers:
     """The table of the file and the service's own entry. Raises StartRefused, which names the file and the entry."""
     others = read(path) if path is not None else {}
-    mine = own(own_key) if own_key is not None else {}
-    if taken := set(mine) & set(others):
+    ours = own(mine) if mine is not None else {}
+    if taken := set(ours) & set(others):
         raise StartRefused(f"{path}: the entry {min(taken)!r} has the key id of the service itself; rename it.")
-    return Issuers({**others, **mine})
+    return Issuers({**others, **ours})
 
 
 def read(path: Path) -> dict[str, Issuer]:
     """`{kid: {issuer, key: {kty, crv, x}, tenants: [...]}}`. Raises StartRefused."""
+    if path.exists() and not path.is_file():
+        raise StartRefused(f"SERVICE_AUTHORITY_ISSUERS: {path} is no file.")
     try:
         if path.stat().st_mode & _WRITABLE_BY_ALL:
             raise StartRefused(f"{path} names whom to trust, and everybody may write it: chmod o-w {path}")

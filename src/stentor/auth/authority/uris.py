@@ -12,13 +12,13 @@ from urllib.parse import unquote
 from stentor.auth.authority.unsafe import is_unsafe, plain_name
 
 NESTED = 3
-"""Addresses inside the query of an address, and encodings of a name, that are looked into."""
+"""Addresses inside the query of an address, and encodings of a part, that are looked into; what goes deeper is cut."""
 _SECRET_ENDS = tuple(
     "token secret password passwd passphrase pwd signature credential authorization accesskey accesskeyid privatekey "
     "secretkey sessionid assertion".split()
 )
 _SECRET_NAMES = frozenset("key auth sig sid pass jwt session code otp pin".split())
-_SECRET_VALUE = re.compile(r"(?i)(?<![\w-])eyj[\w-]+\.[\w-]+\.|(bearer|basic)[\s+]|st_[\w-]{20}|sk-[\w-]{8}|-----begin")
+_SECRET_VALUE = re.compile(r"(?i)(?<![\w-])eyj[\w-]+\.[\w-]+\.|bearer[\s+]|st_[\w-]{20}|sk-[\w-]{8}|-----begin")
 _IGNORED = re.compile(r"[\x00-\x1f\x7f]")
 """Browsers drop some of them and others do not: an address has none."""
 _START = re.compile(r"(?i)(\s*(?:https?|wss?|ftp):[/\\]*|\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]{2})(.*)", re.DOTALL)
@@ -69,13 +69,18 @@ def _pairs(query: str, depth: int) -> str:
 
 
 def _is_secret(pair: str, depth: int) -> bool:
-    name, _, value = pair.partition("=")
-    if secret_name(_decoded(name)):
+    plain = _decoded(pair)
+    if plain is None:
         return True
-    plain = _decoded(value or name)
-    if _SECRET_VALUE.search(plain):
+    if depth > NESTED:
+        return plain != pair or _nests(plain)
+    if plain != pair and _pairs(plain, depth + 1) != plain:
         return True
-    return _is_address(plain) and (depth >= NESTED or _strip(plain, depth + 1) != plain)
+    name, mark, value = plain.partition("=")
+    inner = value if mark else name
+    if (mark and secret_name(name)) or _SECRET_VALUE.search(inner):
+        return True
+    return _nests(inner) and _strip(inner, depth + 1) != inner
 
 
 def secret_name(name: str) -> bool:
@@ -85,16 +90,19 @@ def secret_name(name: str) -> bool:
     )
 
 
-def _decoded(text: str) -> str:
+def _decoded(text: str) -> str | None:
+    """None when there is no end to its encodings."""
     for _ in range(NESTED):
-        if (plain := unquote(text)) == text:
-            break
+        plain = _IGNORED.sub("", unquote(text))
+        if plain == text:
+            return text
         text = plain
-    return text
+    return None
 
 
-def _is_address(text: str) -> bool:
-    return _START.fullmatch(text) is not None
+def _nests(text: str) -> bool:
+    """Whether it may hold an address of its own, or more pairs."""
+    return not set(text).isdisjoint("?#@&;") or _START.fullmatch(text) is not None
 
 
 def _fragment(mark: str, fragment: str, depth: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from stentor.cli.checks import configuration, database, folder, memory, service, system
+from stentor.cli.checks import configuration, database, folder, memory, receipts, service, system
 from stentor.cli.checks.finding import Finding, Situation
 from stentor.cli.inspection import inspect
 from stentor.core.redaction import Redactor
@@ -20,6 +20,7 @@ CHECKS: dict[str, Check] = {
     "keys": configuration.keys,
     "data folder": folder.data_folder,
     "key files": folder.key_files,
+    "receipts": receipts.issuers,
     "memory": memory.vault,
     "embeddings": memory.embeddings,
     "database": database.sqlite,
