@@ -135,7 +135,9 @@ X25519 = {"kty": "OKP", "crv": "X25519", "x": b64(bytes(range(32))), "d": b64(by
 
 
 @pytest.mark.parametrize(
-    "content", ["", "x", "{}", "[]", "1", json.dumps(jwk(OWN_KEY)), json.dumps(X25519), "\x00", "\udcff"]
+    "content",
+    ["", "x", "{}", "[]", "1", json.dumps(jwk(OWN_KEY)), json.dumps(X25519), "\x00", "\udcff"],
+    ids=["empty", "text", "object", "list", "number", "public", "another curve", "zero", "no UTF-8"],
 )
 def test_a_broken_own_key_is_told_and_never_replaced(tmp_path: Path, content: str) -> None:
     path = own_key.key_file(tmp_path)
