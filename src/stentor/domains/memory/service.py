@@ -31,6 +31,7 @@ from stentor.domains.notes import paths
 from stentor.domains.notes.model import NOTHING, Change, NoSuchNote, Note, NoteChanged, Vault, content_hash
 
 TRIES = 8
+INLINE = 8_000
 log = logging.getLogger(__name__)
 
 TaskLink = Callable[[Tx, str, str], str]
@@ -115,8 +116,7 @@ class Bus:
         present = await self._present(draft.path)
         seen = self._seen.of(caller.who, draft.path)
         base = await self._base(draft, seen) if draft.resolution == "merge" else None
-        # In a thread, because comparing long texts takes its time.
-        decision = await asyncio.to_thread(model.decide, draft, present, frozenset(seen), base)
+        decision = await _decided(draft, present, frozenset(seen), base)
         copy = None
         if decision.loser is not None:
             copy = _copy_path(draft.path, self._clock.now())
@@ -260,6 +260,13 @@ def _event(caller: Caller, draft: WriteDraft, intent: Intent, status: str) -> Dr
     word = {"write": "written", "update": "updated", "delete": "deleted"}[draft.operation]
     message = f"{intent.path} was {word}." if status == "success" else f"{intent.path} was left: a write conflict."
     return Draft("memory_written", "memory", message, meta, agent_id=caller.agent_id)
+
+
+async def _decided(draft: WriteDraft, present: bytes | None, seen: frozenset[str], base: bytes | None) -> Decision:
+    """Long texts are compared in a thread; short ones take less time than the hop."""
+    if max(len(draft.content or ""), len(present or b""), len(base or b"")) < INLINE:
+        return model.decide(draft, present, seen, base)
+    return await asyncio.to_thread(model.decide, draft, present, seen, base)
 
 
 def _settled(tx: Tx, intent: Intent) -> None:
