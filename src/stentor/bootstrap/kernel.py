@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
 from stentor.bootstrap.memory import Memory, open_memory
+from stentor.bootstrap.tasknotes import TaskNotes, open_task_notes
 from stentor.core import migrations
 from stentor.core.clock import SECOND, Clock, SystemClock, iso
 from stentor.core.db import Database
@@ -89,6 +90,7 @@ class Kernel:
     activity: Activity
     health: Health
     memory: Memory | None
+    task_notes: TaskNotes | None
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -103,6 +105,8 @@ class Kernel:
         found = await self.reconciler.recover(alone=alone)
         if self.memory is not None:
             await self.memory.start()
+        if self.task_notes is not None:
+            await self.task_notes.start()
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
             self._background.append(asyncio.create_task(self._keep_fresh()))
@@ -114,6 +118,8 @@ class Kernel:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.dispatcher.close()
+        if self.task_notes is not None:
+            await self.task_notes.stop()
         if self.memory is not None:
             await self.memory.stop()
         await self.outbound.close()
@@ -249,6 +255,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
             }
         ),
         memory=memory,
+        task_notes=open_task_notes(settings, db, hub, memory) if memory else None,
     )
 
 
@@ -274,7 +281,8 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         trust_api.router(kernel.trust),
     ]
     if (memory := kernel.memory) is not None:
-        api.append(memory_api.router(memory.bus, memory.search, memory.indexer, memory.health, settings.vault_tenant))
+        steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
+        api.append(memory_api.router(memory.bus, memory.search, steps, memory.health, settings.vault_tenant))
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
     root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot))]
     return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

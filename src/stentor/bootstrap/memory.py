@@ -24,6 +24,7 @@ from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus
 from stentor.domains.memory.watcher import Watcher
 from stentor.domains.notes.folder import FolderVault
+from stentor.domains.tasknotes.model import mirrored
 from stentor.domains.tasks.service import require
 
 log = logging.getLogger(__name__)
@@ -69,9 +70,9 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartRefused(f"The vault's folder {folder} cannot be made: {error.strerror}.") from None
-    vault = FolderVault(folder)
+    vault = FolderVault(folder, unlisted=mirrored)
     index = open_index(settings.data_dir / "index")
-    indexer = Indexer(vault, index, clock)
+    indexer = Indexer(vault, index, clock, skips=mirrored)
     meanings = Meanings(index, _embedder(settings), clock)
     indexer.on_put, indexer.on_forget = meanings.put, meanings.forget
     bus = Bus(vault, db, indexer, runlog, clock, _head_of_task)

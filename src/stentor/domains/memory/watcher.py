@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import watchfiles
@@ -19,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """`poll` is for file systems of a network, which send no events. `every` are seconds between full comparisons."""
+    """`poll` is for file systems of a network, which send no events. `every` are seconds between full comparisons.
+
+    `on_change` is called with the paths of files and folders that changed.
+    """
 
     def __init__(self, root: Path, indexer: Indexer, *, every: float, poll: bool = False) -> None:
         self._root = root.absolute()
@@ -27,6 +31,7 @@ class Watcher:
         self._every = every
         self._poll = poll
         self._told = False
+        self.on_change: Callable[[set[str]], None] = lambda paths: None
 
     async def run(self) -> None:
         """For ever; a folder that is gone is waited for."""
@@ -46,7 +51,10 @@ class Watcher:
 
     async def _look(self, names: Iterable[str]) -> None:
         """A folder that came or went may send one event for all that is in it."""
-        found = {path for name in names if (path := self._path(Path(name)))}
+        head = len(f"{self._root}{os.sep}")
+        # A quick look first: the mirror of the tasks writes hundreds of notes a second into folders that are skipped.
+        found = {path for name in names if not self._indexer.skips(name[head:]) and (path := self._path(Path(name)))}
+        self.on_change(found)
         await self._indexer.look(path for path in found if not (self._root / path).is_dir())
         for path in sorted(found):
             if not (self._root / path).is_file():

@@ -1,0 +1,44 @@
+"""Wires the task notes: the mirror of tasks in the vault, and the inbox."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from stentor.bootstrap.memory import Memory
+from stentor.core.db import Database
+from stentor.core.live import Hub
+from stentor.core.settings import Settings
+from stentor.domains.memory.indexer import Steps
+from stentor.domains.tasknotes.mirror import Mirror
+from stentor.domains.tasknotes.upkeep import Upkeep
+
+
+@dataclass
+class TaskNotes:
+    """The wired parts, those that are switched on. `steps` go over the vault for reindex and verify."""
+
+    steps: Steps
+    mirror: Mirror | None
+    _background: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def start(self) -> None:
+        if self.mirror is not None:
+            await self.mirror.start()
+            self._background.append(asyncio.create_task(self.mirror.run()))
+
+    async def stop(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._background and self.mirror is not None:
+            await self.mirror.stop()
+
+
+def open_task_notes(settings: Settings, db: Database, hub: Hub, memory: Memory) -> TaskNotes:
+    """All of it belongs to the vault's tenant."""
+    tenant = settings.vault_tenant
+    if not settings.task_notes:
+        return TaskNotes(memory.indexer, None)
+    mirror = Mirror(db, hub, memory.vault.root, tenant, shared=db.driver.shared)
+    return TaskNotes(Upkeep(memory.indexer, mirror, db, tenant), mirror)
