@@ -1,8 +1,8 @@
 """Writes each task's note after the task moved: later, at leisure, and never in a task's way.
 
 The hub says which tasks changed, after their commit. Tasks that move quickly are written once, because a
-note is written a moment after the first change, from the row as it is then. While many tasks move, the
-mirror rests nine times as long as it worked. A cursor in the database says up to which event all is
+note is written a moment after the first change, from the row as it is then. The more tasks move, the longer
+the mirror rests between its batches. A cursor in the database says up to which event all is
 written; the next process begins there.
 """
 
@@ -34,10 +34,8 @@ PAGE = 512
 SETTLE_SECONDS = 0.2
 """Between a change and its note, so that a task that is quickly done is written once."""
 BREATH_SECONDS = 0.002
-BUSY_PER_SECOND = 300
-"""Changes a second from which on the mirror rests more than it works."""
-REST = 9
-"""Parts of rest for one part of work while the service is busy."""
+REST_PER_SECOND, MOST_REST = 100, 19
+"""For so many changes a second the mirror rests as long as it worked, for twice as many twice as long, up to this."""
 AGAIN_SECONDS = 1.0
 KEEP_SECONDS = 1.0
 """Between two writes of the cursor."""
@@ -116,10 +114,10 @@ class Mirror:
             began = time.monotonic()
             await self._round()
             now = time.monotonic()
-            busy = self.changes.seen - seen > BUSY_PER_SECOND * (now - at)
+            rest = min(MOST_REST, (self.changes.seen - seen) / max(now - at, 1e-3) / REST_PER_SECOND)
             await self._keep(now)
             seen, at = self.changes.seen, now
-            await asyncio.sleep(max(BREATH_SECONDS, (now - began) * REST if busy else 0))
+            await asyncio.sleep(max(BREATH_SECONDS, (now - began) * rest))
         await self._keep(time.monotonic(), at_once=True)
 
     async def _round(self) -> None:
