@@ -228,6 +228,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
     dispatcher = Dispatcher(attempts, settings.concurrency)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
+    submission = Submission(db, runlog, placing, dispatcher)
     return Kernel(
         settings=settings,
         db=db,
@@ -241,7 +242,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
         sandbox=Sandbox(db, registry, runlog),
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
-        submission=Submission(db, runlog, placing, dispatcher),
+        submission=submission,
         tasks=Tasks(db, runlog, placing, dispatcher),
         workers=Workers(db, registry.snapshot, dispatcher, attempts, ending, hub),
         activity=Activity(db, hub, registry.snapshot),
@@ -255,7 +256,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
             }
         ),
         memory=memory,
-        task_notes=open_task_notes(settings, db, hub, memory) if memory else None,
+        task_notes=open_task_notes(settings, db, hub, memory, submission, registry.snapshot) if memory else None,
     )
 
 

@@ -10,8 +10,11 @@ from stentor.core.db import Database
 from stentor.core.live import Hub
 from stentor.core.settings import Settings
 from stentor.domains.memory.indexer import Steps
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.tasknotes.inbox import Inbox
 from stentor.domains.tasknotes.mirror import Mirror
 from stentor.domains.tasknotes.upkeep import Upkeep
+from stentor.domains.tasks.submission import Submission
 
 
 @dataclass
@@ -20,12 +23,15 @@ class TaskNotes:
 
     steps: Steps
     mirror: Mirror | None
+    inbox: Inbox | None
     _background: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self) -> None:
         if self.mirror is not None:
             await self.mirror.start()
             self._background.append(asyncio.create_task(self.mirror.run()))
+        if self.inbox is not None:
+            self._background.append(asyncio.create_task(self.inbox.run()))
 
     async def stop(self) -> None:
         for task in self._background:
@@ -35,10 +41,21 @@ class TaskNotes:
             await self.mirror.stop()
 
 
-def open_task_notes(settings: Settings, db: Database, hub: Hub, memory: Memory) -> TaskNotes:
+def open_task_notes(
+    settings: Settings, db: Database, hub: Hub, memory: Memory, submission: Submission, snapshot: Snapshot
+) -> TaskNotes:
     """All of it belongs to the vault's tenant."""
-    tenant = settings.vault_tenant
+    tenant, vault = settings.vault_tenant, memory.vault
+
+    def agent_name(agent_id: str) -> str | None:
+        agent = snapshot.get(tenant, agent_id)
+        return agent.name if agent else None
+
+    inbox = None
+    if settings.task_inbox:
+        inbox = Inbox(db, hub, vault, submission, tenant, settings.inbox_quiet, agent_name)
+        memory.watcher.on_change = inbox.noticed
     if not settings.task_notes:
-        return TaskNotes(memory.indexer, None)
-    mirror = Mirror(db, hub, memory.vault.root, tenant, shared=db.driver.shared)
-    return TaskNotes(Upkeep(memory.indexer, mirror, db, tenant), mirror)
+        return TaskNotes(memory.indexer, None, inbox)
+    mirror = Mirror(db, hub, vault.root, tenant, shared=db.driver.shared)
+    return TaskNotes(Upkeep(memory.indexer, mirror, db, tenant), mirror, inbox)

@@ -187,7 +187,8 @@ async def test_verify_counts_missing_and_altered_notes_and_reindex_writes_them(t
 
 
 async def steps(tasks: Tasks, route: str) -> set[tuple[str, str]]:
-    found, after = set(), ""
+    found: set[tuple[str, str]] = set()
+    after: str | None = ""
     while after is not None:
         answer = await tasks.world.admin.post(f"/api/v1/memory/{route}", json={"after": after, "limit": 2})
         assert answer.status_code == 200, answer.text
