@@ -59,13 +59,13 @@ class Changes:
             self._waiting.setdefault(task_id, self._taken.get(task_id, self._newest))
 
     def behind(self, position: str) -> None:
-        """From this event on the run log has to be read."""
+        """The run log has to be read, all that sorts after this."""
         self.position = position if self.position is None else min(self.position, position)
         self.until = None
 
     def _overflow(self, event_id: str) -> None:
-        self.behind(event_id)
-        self._dropped = event_id
+        self._dropped = event_id[:-1]  # sorts before it
+        self.behind(self._dropped)
         self._collecting = False
 
     def scanned(self, until: str, end: str | None) -> None:

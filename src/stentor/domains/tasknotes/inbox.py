@@ -128,7 +128,8 @@ class Inbox:
                 log.exception("the inbox could not be looked through")
             await asyncio.sleep(BREATH_SECONDS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._rest.wait)
+                async with asyncio.timeout(self._rest.wait):
+                    await self._wake.wait()
 
     async def look(self) -> None:
         """Take the notes that have come to rest, and write the answers that are known."""

@@ -104,7 +104,8 @@ class Mirror:
         if self.changes.idle:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), BEAT_SECONDS if self._shared else None)
+                async with asyncio.timeout(BEAT_SECONDS if self._shared else None):
+                    await self._wake.wait()
             await asyncio.sleep(SETTLE_SECONDS)
 
     async def _work(self) -> None:
