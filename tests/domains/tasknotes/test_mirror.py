@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stentor.core.clock import iso
+from stentor.core.db import Sql
 from stentor.domains.notes import frontmatter
 from stentor.domains.tasknotes import render
 from tests.conftest import MakeWorld
@@ -217,3 +218,65 @@ async def test_a_start_writes_the_notes_of_what_happened_while_nothing_mirrored(
     ids = [await world.do(agent_id) for _ in range(3)]
     tasks = Tasks(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
     await tasks.until(lambda: tasks.statuses() == dict.fromkeys(ids, "completed"))
+
+
+@requirement("tasks.note-survives-crash")
+async def test_what_a_dead_process_left_is_taken_over_by_the_next(make_world: MakeWorld, tmp_path: Path) -> None:
+    first = await make_world(SERVICE_MEMORY="1")
+    agent_id = await first.register()
+    tasks = Tasks(first, tmp_path / "vault")
+    seen = await first.do(agent_id)
+    await tasks.until_status(seen, "completed")
+    for task in first.kernel.task_notes._background:
+        task.cancel()
+    left = await first.do(agent_id)
+    first.clock.advance(seconds=61)
+    await make_world(SERVICE_MEMORY="1")
+    await tasks.until_status(left, "completed")
+
+
+@requirement("tasks.note-survives-crash")
+async def test_more_changes_than_memory_may_hold_are_read_from_the_run_log(tasks: Tasks) -> None:
+    mirror = tasks.world.kernel.task_notes.mirror  # type: ignore[union-attr]
+    assert mirror is not None
+    mirror.changes._most = 5
+    await tasks.world.register()
+    for _ in range(2):
+        ids = await asyncio.gather(*(tasks.world.submit() for _ in range(60)))
+        await tasks.until(lambda ids=ids: set(ids) <= set(tasks.statuses()))  # type: ignore[misc]
+    await tasks.until(lambda: mirror.changes.idle)
+    assert set(tasks.statuses().values()) == {"queued"}
+    assert len(tasks.files) == 120
+
+
+@requirement("tasks.note-written-after-commit")
+async def test_a_record_that_cannot_be_shown_keeps_back_no_other(tasks: Tasks) -> None:
+    await tasks.world.register()
+    bad, good = await tasks.world.submit(), await tasks.world.submit()
+    broken = Sql("update tasks set metadata = 'no json' where task_id = :task_id")
+    await tasks.world.kernel.db.write(lambda tx: tx.run(broken, task_id=bad))
+    last = await tasks.world.submit()
+    await tasks.until(lambda: {good, last} <= set(tasks.statuses()))
+
+
+@requirement("tasks.note-written-after-commit")
+async def test_tasks_go_on_where_a_file_stands_in_the_folder_s_place(tasks: Tasks) -> None:
+    agent_id = await tasks.world.register()
+    (tasks.root / "Tasks").write_text("a note of somebody's\n")
+    task_id = await tasks.world.do(agent_id)
+    await asyncio.sleep(0.5)
+    assert (await tasks.world.task(task_id))["status"] == "completed"
+    assert (tasks.root / "Tasks").read_text() == "a note of somebody's\n"
+    (tasks.root / "Tasks").unlink()
+    await tasks.until_status(task_id, "completed")
+
+
+@requirement("tasks.note-holds-hostile-text")
+async def test_half_a_surrogate_pair_never_keeps_a_note_back(tasks: Tasks) -> None:
+    await tasks.world.register()
+    raw = b'{"type": "echo", "input": "a\\ud800b", "required_capabilities": ["echo"]}'
+    answer = await tasks.world.admin.post("/api/v1/tasks", content=raw, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (202, 400)
+    task_id = await tasks.world.submit()
+    await tasks.until_status(task_id, "queued")
+    assert render.encoded("a\ud800b") == b"a\\ud800b"

@@ -12,7 +12,8 @@ from stentor.domains.tasks.model import Filter
 
 PREFIX = "/tasks/"
 """Of a step's `next` once the tasks' notes are in turn; no path of a vault begins like this."""
-MOST = 500
+MOST = 200
+"""Tasks of one step: each may be long."""
 
 
 class Upkeep:
@@ -42,8 +43,8 @@ class Upkeep:
         return Step(step.done, step.total, step.next, found)
 
     async def _with_tasks(self, step: Step) -> Step:
-        total = step.total + await self._count()
-        return Step(step.done, total, step.next or PREFIX, step.differences)
+        tasks = await self._count()
+        return Step(step.done, step.total + tasks, step.next or (PREFIX if tasks else None), step.differences)
 
     async def _tasks(self, after: str, most: int) -> tuple[list[Record], Step]:
         time, _, task_id = after.removeprefix(PREFIX).partition("/")
