@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
 from stentor.bootstrap.memory import Memory, open_memory
+from stentor.bootstrap.tasknotes import TaskNotes, open_task_notes
 from stentor.core import migrations
 from stentor.core.clock import SECOND, Clock, SystemClock, iso
 from stentor.core.db import Database
@@ -90,6 +91,7 @@ class Kernel:
     health: Health
     memory: Memory | None
     runlog: RunLog
+    task_notes: TaskNotes | None
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -104,6 +106,8 @@ class Kernel:
         found = await self.reconciler.recover(alone=alone)
         if self.memory is not None:
             await self.memory.start()
+        if self.task_notes is not None:
+            await self.task_notes.start()
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
             self._background.append(asyncio.create_task(self._keep_fresh()))
@@ -115,6 +119,8 @@ class Kernel:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.dispatcher.close()
+        if self.task_notes is not None:
+            await self.task_notes.stop()
         if self.memory is not None:
             await self.memory.stop()
         await self.outbound.close()
@@ -231,6 +237,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
     dispatcher = Dispatcher(attempts, settings.concurrency)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
+    submission = Submission(db, runlog, placing, dispatcher)
     return Kernel(
         settings=settings,
         db=db,
@@ -244,7 +251,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
         sandbox=Sandbox(db, registry, runlog),
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
-        submission=Submission(db, runlog, placing, dispatcher),
+        submission=submission,
         tasks=Tasks(db, runlog, placing, dispatcher),
         workers=Workers(db, registry.snapshot, dispatcher, attempts, ending, hub),
         activity=Activity(db, hub, registry.snapshot),
@@ -259,6 +266,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
         ),
         memory=memory,
         runlog=runlog,
+        task_notes=open_task_notes(settings, db, hub, memory, submission, registry.snapshot) if memory else None,
     )
 
 
@@ -284,7 +292,8 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         trust_api.router(kernel.trust),
     ]
     if (memory := kernel.memory) is not None:
-        parts = (memory.bus, memory.search, memory.history, memory.indexer, memory.health)
+        steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
+        parts = (memory.bus, memory.search, memory.history, steps, memory.health)
         api.append(memory_api.router(*parts, settings.vault_tenant))
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
     root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot))]

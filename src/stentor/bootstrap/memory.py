@@ -28,6 +28,7 @@ from stentor.domains.notes import plugin
 from stentor.domains.notes.folder import FolderVault
 from stentor.domains.notes.plugin import Plugin
 from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.tasknotes.model import mirrored
 from stentor.domains.tasks.service import require
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
     """Open the vault and its index, made when there is none. Raises StartRefused."""
     vault = _vault(settings)
     index = open_index(settings.data_dir / "index")
-    indexer = Indexer(vault, index, clock)
+    indexer = Indexer(vault, index, clock, skips=mirrored)
     meanings = Meanings(index, _embedder(settings), clock)
     indexer.on_put, indexer.on_forget = meanings.put, meanings.forget
     bus = Bus(vault, db, indexer, runlog, clock, _head_of_task)
@@ -99,7 +100,7 @@ def _vault(settings: Settings) -> FolderVault | PluginVault:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartRefused(f"The vault's folder {folder} cannot be made: {error.strerror}.") from None
-    return FolderVault(folder)
+    return FolderVault(folder, unlisted=mirrored)
 
 
 def _followed(vault: FolderVault | PluginVault) -> Path | None:

@@ -13,6 +13,7 @@ from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.notes.folder import FolderVault
+from stentor.domains.tasknotes.model import mirrored
 from stentor.surfaces.vault.app import VaultServer
 from stentor.surfaces.vault.certificate import Certificate
 from stentor.surfaces.vault.texts import Texts
@@ -50,7 +51,7 @@ def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
         raise StartRefused(f"{error.filename} cannot be used: {error.strerror}.") from None
     redactor.add(key)
     vault = FolderVault(folder)
-    texts = Texts(vault)
+    texts = Texts(FolderVault(folder, unlisted=mirrored), skips=mirrored)
     app = VaultServer(vault, texts, key, certificate=lambda: None if certificate is None else certificate.pem)
     return OpenedVault(app, texts, folder, key, path, certificate)
 

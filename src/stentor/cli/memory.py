@@ -1,4 +1,6 @@
-"""`stentor reindex` and `stentor verify`: the index made anew, or held against the vault; `stentor history`."""
+"""`stentor reindex` and `stentor verify`: index and task notes made anew, or held against vault and tasks; and
+`stentor history`.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,18 @@ _WORDS = {
     "missing": "is not in the index",
     "stale": "is another in the index",
     "gone": "is in the index alone",
+    "unwritten": "is missing: its task has no note",
+    "altered": "is not as its task",
 }
 
 
 def reindex(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Make the search index anew from the vault's files. Searches go on meanwhile."""
+    """Make the search index anew from the vault's files, and the tasks' notes. Searches go on meanwhile."""
     perform(Target(data_dir, url, key), _steps("reindex", "Indexing"), _indexed, as_json=as_json, access="memory")
 
 
 def verify(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Compare the search index with the vault's files; ends with 1 when they differ."""
+    """Compare the search index and the tasks with the vault's files; ends with 1 when they differ."""
     found = perform(
         Target(data_dir, url, key), _steps("verify", "Comparing"), _differences, as_json=as_json, access="memory"
     )
@@ -102,7 +106,7 @@ def _steps(route: str, word: str) -> Callable[[Api], Awaitable[dict[str, Any]]]:
 
 
 def _indexed(answer: dict[str, Any]) -> None:
-    out.print(f"{answer['notes']} notes are indexed.")
+    out.print(f"{answer['notes']} notes are done.")
 
 
 def _differences(answer: dict[str, Any]) -> None:
@@ -114,4 +118,4 @@ def _differences(answer: dict[str, Any]) -> None:
     if found:
         out.print(f"{len(found)} of {answer['notes']} notes differ; `stentor reindex` mends it.")
     else:
-        out.print(f"{answer['notes']} notes are as indexed.")
+        out.print(f"{answer['notes']} notes are as they should be.")

@@ -7,7 +7,7 @@ attempt runs. A slow watcher is cut rather than waited for; it resumes from the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,6 +55,8 @@ class Hub:
 
     def __init__(self) -> None:
         self.closing = asyncio.Event()
+        self.listeners: list[Callable[[str, str, list[Any]], None]] = []
+        """Called with tenant, task and events of every change of a task; they must be as good as free."""
         self._watchers: dict[Key, list[Watcher]] = {}
         self._tokens: dict[Key, list[Token]] = {}
 
@@ -74,6 +76,12 @@ class Hub:
         for watcher in self._watchers.get((tenant, task_id), ()):
             for message in messages:
                 watcher.put(message)
+
+    def announce(self, tenant: str, task_id: str, events: list[Any]) -> None:
+        """Publish what the run log recorded of a task, and tell the listeners."""
+        for listener in self.listeners:
+            listener(tenant, task_id, events)
+        self.publish(tenant, task_id, events)
 
     def token(self, tenant: str, task_id: str, attempt: str, text: str) -> None:
         """Append a token to the running attempt and announce it."""

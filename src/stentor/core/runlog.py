@@ -162,7 +162,7 @@ class RunLog:
         for event in written:
             tx.append(_EVENTS, _row(event))
         if task_id is not None:
-            tx.after_commit(lambda: self._hub.publish(tenant, task_id, written))
+            tx.after_commit(lambda: self._hub.announce(tenant, task_id, written))
         assert parent is not None
         return parent
 

@@ -116,6 +116,18 @@ class Settings:
     vault_poll: bool = setting(
         "SERVICE_VAULT_POLL", False, "Look for edits by polling: for a vault on a network's file system.", _flag
     )
+    task_notes: bool = setting(
+        "SERVICE_TASK_NOTES", True, "Whether every task is mirrored as a note in the vault's folder `Tasks`.", _flag
+    )
+    task_inbox: bool = setting(
+        "SERVICE_TASK_INBOX", True, "Whether notes in the vault's folder `Tasks/Inbox` become tasks.", _flag
+    )
+    inbox_quiet: float = setting(
+        "SERVICE_INBOX_QUIET_SECONDS",
+        3.0,
+        "How long a note in the inbox must lie unchanged before it becomes a task.",
+        _number(0, 3600, float),
+    )
     embedding_model: str = setting(
         "SERVICE_EMBEDDING_MODEL",
         "",

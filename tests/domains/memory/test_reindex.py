@@ -68,7 +68,7 @@ def test_the_commands_work_with_a_service_and_without(serve: Callable[..., Servi
     for i in range(3):
         (vault / f"{i}.md").write_text(f"note {i}")
     assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3}
-    assert "3 notes are as indexed." in command(service, "verify").stdout
+    assert "3 notes are as they should be." in command(service, "verify").stdout
     service.process.terminate()
     service.process.wait(20)
     (vault / "1.md").write_text("changed while nobody looked")

@@ -14,7 +14,7 @@ from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.history import History
-from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.indexer import Steps
 from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus, Caller, Written
 from stentor.domains.memory.wire import (
@@ -47,9 +47,7 @@ IfMatch = Annotated[
 ]
 
 
-def router(
-    bus: Bus, search: Search, history: History, indexer: Indexer, health: MemoryHealth, tenant: str
-) -> APIRouter:
+def router(bus: Bus, search: Search, history: History, steps: Steps, health: MemoryHealth, tenant: str) -> APIRouter:
     """The vault belongs to one tenant; keys of others are refused."""
     api = APIRouter(prefix="/memory", tags=["memory"], route_class=GatewayRoute)
     admin = needs("admin")
@@ -144,14 +142,14 @@ def router(
     async def reindex(request: Request, body: StepIn) -> Json:
         """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
         caller(request, None)
-        step = await indexer.reindex(body.after, body.limit)
+        step = await steps.reindex(body.after, body.limit)
         return Json({"done": step.done, "total": step.total, "next": step.next})
 
     @api.post("/verify", response_model=VerifyOut, responses=errors(502, 504), openapi_extra=admin)
     async def verify(request: Request, body: StepIn) -> Json:
         """Compare the next notes with the index and change nothing; call it again as `reindex`."""
         caller(request, None)
-        return Json(await indexer.verify(body.after, body.limit))
+        return Json(await steps.verify(body.after, body.limit))
 
     @api.get("/health", response_model=HealthOut, openapi_extra=admin)
     async def report(request: Request) -> Json:

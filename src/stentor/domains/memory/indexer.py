@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -25,11 +25,11 @@ Progress = Callable[[int, int], None]
 log = logging.getLogger(__name__)
 
 
-Problem = Literal["missing", "stale", "gone"]
+Problem = Literal["missing", "stale", "gone", "unwritten", "altered"]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A note that is not in the index, is another there, or is only there."""
+    """A note that is not in the index, is another there, or is only there; or of a task, not written or altered."""
 
     path: str
     problem: Problem
@@ -44,10 +44,24 @@ class Step(msgspec.Struct, frozen=True):
     differences: list[Difference] = []
 
 
-class Indexer:
-    """`on_put` and `on_forget` are called with the ids of documents that are new or different, or gone."""
+class Steps(Protocol):
+    """A long work over the whole vault; `after` is the `next` of the step before, empty at the begin."""
 
-    def __init__(self, vault: Vault, index: Database, clock: Clock) -> None:
+    async def reindex(self, after: str, most: int) -> Step: ...
+
+    async def verify(self, after: str, most: int) -> Step: ...
+
+
+class Indexer:
+    """`on_put` and `on_forget` are called with the ids of documents that are new or different, or gone.
+
+    Paths that `skips` says yes to are not indexed; the vault's `walk` is to leave them out.
+    """
+
+    def __init__(
+        self, vault: Vault, index: Database, clock: Clock, skips: Callable[[str], bool] = lambda path: False
+    ) -> None:
+        self.skips = skips
         self._vault = vault
         self._index = index
         self._clock = clock
@@ -59,7 +73,7 @@ class Indexer:
 
     async def put(self, notes: Iterable[Note]) -> None:
         """Index these notes, in one transaction; a file that is no text is forgotten."""
-        pairs = [(note, await _entry(note)) for note in notes]
+        pairs = [(note, None if self.skips(note.path) else await _entry(note)) for note in notes]
         self._no_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, made in pairs if made is None}
 
         def work(tx: Tx) -> tuple[list[int], list[int | None]]:
@@ -144,6 +158,8 @@ class Indexer:
         notes, gone = [], []
         for path in paths:
             try:
+                if self.skips(path):
+                    raise NoSuchNote(path)
                 notes.append(await self._vault.read(path))
             except (NoSuchNote, InvalidPath):
                 gone.append(path)

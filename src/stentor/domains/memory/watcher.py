@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import watchfiles
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 class Watcher:
     """`root` is None for a vault that is no folder here, `poll` for file systems of a network, which send no events.
     `every` are seconds between full comparisons.
+
+    `on_change` is called with the paths of files and folders that changed.
     """
 
     def __init__(self, root: Path | None, indexer: Indexer, *, every: float, poll: bool = False) -> None:
@@ -29,6 +32,7 @@ class Watcher:
         self._every = every
         self._poll = poll
         self._told = False
+        self.on_change: Callable[[set[str]], None] = lambda paths: None
 
     async def run(self) -> None:
         """For ever; a folder that is gone is waited for."""
@@ -51,7 +55,10 @@ class Watcher:
 
     async def _look(self, root: Path, names: Iterable[str]) -> None:
         """A folder that came or went may send one event for all that is in it."""
-        found = {path for name in names if (path := _path(root, Path(name)))}
+        head = len(f"{root}{os.sep}")
+        # A quick look first: the mirror of the tasks writes hundreds of notes a second into folders that are skipped.
+        found = {path for name in names if not self._indexer.skips(name[head:]) and (path := _path(root, Path(name)))}
+        self.on_change(found)
         await self._indexer.look(path for path in found if not (root / path).is_dir())
         for path in sorted(found):
             if not (root / path).is_file():

@@ -205,7 +205,7 @@ class StepOut(Answer):
 
 class DifferenceOut(Answer):
     path: str
-    problem: Literal["missing", "stale", "gone"]
+    problem: Literal["missing", "stale", "gone", "unwritten", "altered"]
 
 
 class VerifyOut(StepOut):

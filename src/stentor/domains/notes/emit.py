@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 _PLAIN = re.compile(r"[A-Za-zÀ-ɏ_/][\w À-ɏ/.@+-]*(?<! )\Z")
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", ".nan", ".inf"}
 
 
@@ -38,7 +39,9 @@ def scalar(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     """JSON's quotes are YAML's double quotes; what YAML does not print is escaped."""
-    shown = json.dumps(text, ensure_ascii=False)
+    shown = _encode(text)
+    if shown.isprintable():
+        return shown
     return "".join(c if c.isprintable() else _escape(ord(c)) for c in shown)
 
 

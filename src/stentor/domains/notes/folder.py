@@ -23,10 +23,14 @@ LEFT_OVER_SECONDS = 3600
 
 
 class FolderVault:
-    """Implements the port `Vault`. Other programs may change the same files at any time."""
+    """Implements the port `Vault`. Other programs may change the same files at any time.
 
-    def __init__(self, root: Path) -> None:
+    `unlisted` says which folders `walk` leaves out; their files can be read all the same.
+    """
+
+    def __init__(self, root: Path, unlisted: Callable[[str], bool] = lambda folder: False) -> None:
         self.root = root
+        self._unlisted = unlisted
         self._locks = [threading.Lock() for _ in range(256)]
 
     async def read(self, path: str) -> Note:
@@ -114,7 +118,9 @@ class FolderVault:
         parts = paths.segments(folder) if (folder := paths.folder(folder)) else []
         try:
             with beneath.root(self.root) as top, beneath.folder(top, parts) as opened:
-                return sorted(_walk(opened, f"{folder}/" if folder else ""), key=lambda found: found.path)
+                return sorted(
+                    _walk(opened, f"{folder}/" if folder else "", self._unlisted), key=lambda found: found.path
+                )
         except NoSuchNote:
             return []
 
@@ -147,14 +153,16 @@ class FolderVault:
         return await asyncio.to_thread(function, *args, **options)
 
 
-def _walk(folder: int, prefix: str) -> Iterator[Stat]:
+def _walk(folder: int, prefix: str, unlisted: Callable[[str], bool]) -> Iterator[Stat]:
     for name, info in beneath.entries(folder):
         path = f"{prefix}{name}"
         if stat.S_ISREG(info.st_mode):
             yield files.stat_of(info, unicodedata.normalize("NFC", path))
             continue
+        if unlisted(path):
+            continue
         try:
             with beneath.folder(folder, [name]) as deeper:
-                yield from _walk(deeper, f"{path}/")
+                yield from _walk(deeper, f"{path}/", unlisted)
         except (NoSuchNote, FileNotFoundError):
             continue  # gone since, or made a link

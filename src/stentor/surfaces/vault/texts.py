@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,14 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class Texts:
-    """Kept up to date by the server's own writes and by the system's events for those of others."""
+    """Kept up to date by the server's own writes and by the system's events for those of others.
 
-    def __init__(self, vault: FolderVault) -> None:
+    Paths that `skips` says yes to are not searched; the vault's `walk` is to leave them out.
+    """
+
+    def __init__(self, vault: FolderVault, skips: Callable[[str], bool] = lambda path: False) -> None:
         self._vault = vault
+        self._skips = skips
         self._texts: dict[str, Text] = {}
         self._loaded = asyncio.Event()
         self._meanwhile: set[str] | None = None
@@ -77,6 +81,8 @@ class Texts:
 
     async def refresh(self, path: str) -> None:
         """Read one file again."""
+        if self._skips(path):
+            return
         if self._meanwhile is not None:
             self._meanwhile.add(path)
         found = await asyncio.to_thread(self._read, path)
@@ -132,8 +138,9 @@ class Texts:
     async def _take_up(self, root: Path, files: set[Path]) -> None:
         for file in files:
             parts = file.relative_to(root).parts
-            if parts and not any(hidden(part) for part in parts):
-                await (self.load() if file.is_dir() or not file.suffix else self.refresh("/".join(parts)))
+            path = "/".join(parts)
+            if parts and not any(hidden(part) for part in parts) and not self._skips(path):
+                await (self.load() if file.is_dir() or not file.suffix else self.refresh(path))
 
     def _read_all(self, paths: list[str]) -> dict[str, tuple[Text | None, list[str]]]:
         return {path: found for path in paths if (found := self._read(path)) is not None}

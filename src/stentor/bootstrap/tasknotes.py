@@ -1,0 +1,62 @@
+"""Wires the task notes: the mirror of tasks in the vault, and the inbox."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from stentor.bootstrap.memory import Memory
+from stentor.core.db import Database
+from stentor.core.live import Hub
+from stentor.core.settings import Settings
+from stentor.domains.memory.indexer import Steps
+from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.tasknotes.inbox import Inbox
+from stentor.domains.tasknotes.mirror import Mirror
+from stentor.domains.tasknotes.upkeep import Upkeep
+from stentor.domains.tasks.submission import Submission
+
+
+@dataclass
+class TaskNotes:
+    """The wired parts, those that are switched on. `steps` go over the vault for reindex and verify."""
+
+    steps: Steps
+    mirror: Mirror | None
+    inbox: Inbox | None
+    _background: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def start(self) -> None:
+        if self.mirror is not None:
+            await self.mirror.start()
+            self._background.append(asyncio.create_task(self.mirror.run()))
+        if self.inbox is not None:
+            self._background.append(asyncio.create_task(self.inbox.run()))
+
+    async def stop(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._background and self.mirror is not None:
+            await self.mirror.stop()
+
+
+def open_task_notes(
+    settings: Settings, db: Database, hub: Hub, memory: Memory, submission: Submission, snapshot: Snapshot
+) -> TaskNotes:
+    """All of it belongs to the vault's tenant."""
+    tenant, vault = settings.vault_tenant, memory.vault
+
+    def agent_name(agent_id: str) -> str | None:
+        agent = snapshot.get(tenant, agent_id)
+        return agent.name if agent else None
+
+    inbox = None
+    if settings.task_inbox:
+        inbox = Inbox(db, hub, vault, submission, tenant, settings.inbox_quiet, agent_name)
+        memory.watcher.on_change = inbox.noticed
+    if not settings.task_notes or isinstance(vault, PluginVault):  # the mirror writes files, not requests
+        return TaskNotes(memory.indexer, None, inbox)
+    mirror = Mirror(db, hub, vault.root, tenant, shared=db.driver.shared)
+    return TaskNotes(Upkeep(memory.indexer, mirror, db, tenant), mirror, inbox)

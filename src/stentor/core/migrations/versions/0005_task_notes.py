@@ -1,0 +1,42 @@
+"""Task notes: how far the mirror of tasks has come, and the notes of the inbox that were asked.
+
+A cursor is an event of the run log: each task that its writer moved before has its note.
+"""
+
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+
+STATEMENTS = """
+create table task_note_cursors (
+    writer_id text primary key,
+    event_id text not null,
+    seen_at bigint not null
+);
+
+create table inbox_notes (
+    tenant text not null,
+    path text not null,
+    content_hash text not null,
+    modified_at bigint not null,
+    attempt integer not null check (attempt >= 0),
+    task_id text,
+    problem text,
+    state text not null check (state in ('asked', 'answered', 'refused')),
+    answer_path text,
+    answer_hash text,
+    updated_at bigint not null,
+    primary key (tenant, path)
+);
+create index inbox_open on inbox_notes (tenant, path) where state = 'asked'
+"""
+
+
+def upgrade() -> None:
+    for statement in STATEMENTS.split(";"):
+        op.execute(statement)
+
+
+def downgrade() -> None:
+    raise NotImplementedError("restore the backup made before the upgrade")

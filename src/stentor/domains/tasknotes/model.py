@@ -1,0 +1,144 @@
+"""Where a task's note stands, and what is read of a task to write it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import msgspec
+
+from stentor.core.clock import iso
+from stentor.domains.tasks.model import Metadata, OutcomeClass, Status
+
+FOLDER = "Tasks"
+INBOX = f"{FOLDER}/Inbox"
+READ = 200_000
+"""Characters of a stored input, result or error that are read for a note."""
+_MIRROR = re.compile(rf"{FOLDER}/\d{{4}}(?:/|\Z)")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A task as its note shows it; times in microseconds.
+
+    `input`, `result` and `error` are JSON texts as they are stored, of longer ones the first `READ` + 1 characters.
+    """
+
+    task_id: str
+    status: Status
+    type: str
+    assigned_agent: str | None
+    created_at: int
+    queued_at: int
+    start_time: int | None
+    completion_time: int | None
+    timeout_seconds: int
+    epoch: int
+    outcome_class: OutcomeClass | None
+    learning_eligible: bool | None
+    performance: float | None
+    provenance_id: str
+    head_id: str
+    submitted_by: str
+    required_capabilities: tuple[str, ...]
+    agent_preference: str | None
+    metadata: Metadata
+    input: str
+    result: str | None
+    error: str | None
+
+    @property
+    def shown_status(self) -> str:
+        """A task that was never routed is stored as failed."""
+        return "routing_failed" if self.outcome_class == "routing_failed" else self.status
+
+    @property
+    def duration_ms(self) -> int | None:
+        if self.start_time is None or self.completion_time is None:
+            return None
+        return (self.completion_time - self.start_time) // 1000
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A note as it is to stand in the vault."""
+
+    folder: str
+    name: str
+    content: bytes
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{self.name}"
+
+
+def place(tenant: str, task_id: str, created_at: int) -> tuple[str, str]:
+    """Folder and name of a task's note; nothing of the id that a caller chose is in them."""
+    time = iso(created_at)
+    digest = hashlib.sha256(f"{tenant}\0{task_id}".encode()).hexdigest()[:16]
+    return f"{FOLDER}/{time[:4]}/{time[5:7]}", f"{time[:10]}T{time[11:19].replace(':', '')}-{digest}.md"
+
+
+def mirrored(path: str) -> bool:
+    """Whether a path of the vault is a folder of the mirror, or lies in one."""
+    return _MIRROR.match(path) is not None
+
+
+def cursor_before(event_id: str, milliseconds: int) -> str:
+    """A text that sorts before the ids of all events from so long before this one on."""
+    if not event_id:
+        return ""
+    moment = int(event_id[:8] + event_id[9:13], 16) - milliseconds
+    text = f"{max(0, moment):012x}"
+    return f"{text[:8]}-{text[8:]}"
+
+
+def frontmatter(record: Record) -> dict[str, Any]:
+    """The record's fields in the order in which the note shows them; times as ISO texts."""
+    meta, error = record.metadata, _error(record.error)
+    fields = {
+        "task_id": record.task_id,
+        "type": record.type,
+        "status": record.shown_status,
+        "required_capabilities": list(record.required_capabilities),
+        "assigned_agent": record.assigned_agent,
+        "created_at": iso(record.created_at),
+        "queued_at": iso(record.queued_at),
+        "start_time": None if record.start_time is None else iso(record.start_time),
+        "completion_time": None if record.completion_time is None else iso(record.completion_time),
+        "duration_ms": record.duration_ms,
+        "outcome_class": record.outcome_class,
+        "learning_eligible": record.learning_eligible,
+        "performance": record.performance,
+        "error_code": error.get("code"),
+        "provenance_id": record.provenance_id,
+        "submitted_by": record.submitted_by,
+        "epoch": record.epoch,
+        "timeout_seconds": record.timeout_seconds,
+        "agent_preference": record.agent_preference,
+        "priority": meta.priority or "normal",
+    }
+    optional = {
+        "task_tags": list(meta.tags) or None,
+        "user_id": meta.user_id,
+        "retry_count": meta.retry_count,
+        "parent_task_id": meta.parent_task_id,
+    }
+    return fields | {key: value for key, value in optional.items() if value is not None}
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+_decode_error = msgspec.json.Decoder(_Error).decode
+
+
+def _error(stored: str | None) -> dict[str, Any]:
+    """An error is whatever an agent said it is; its code is shown when it has one."""
+    if stored is None:
+        return {}
+    try:
+        code = _decode_error(stored).code
+    except msgspec.MsgspecError:
+        return {}
+    return {"code": None if code is None else code[:255]}

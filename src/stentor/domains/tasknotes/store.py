@@ -1,0 +1,103 @@
+"""SQL of task notes: tasks as notes show them, what changed since, and how far each writer has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stentor.core.db import Sql, Tx
+from stentor.core.db.driver import Row
+from stentor.core.errors import CorruptRecord
+from stentor.domains.tasknotes.model import READ, Record
+from stentor.domains.tasks.model import Metadata
+
+AT_ONCE = 64
+"""Tasks of one statement."""
+_LONG = ("input", "result", "error")
+_FIELDS = Record.__struct_fields__
+_COLUMNS = ", ".join(f"substr({name}, 1, {READ + 1})" if name in _LONG else name for name in _FIELDS)
+_SOME = Sql(
+    f"select {_COLUMNS} from tasks where tenant = :tenant and task_id in "
+    f"({', '.join(f':id_{n}' for n in range(AT_ONCE))})"
+)
+_AFTER = Sql(
+    f"""select {_COLUMNS} from tasks where tenant = :tenant and (created_at, task_id) > (:time, :task_id)
+    order by created_at, task_id limit :limit"""
+)
+_CHANGED = Sql(
+    """select event_id, task_id from events where event_id > :after and event_id <= :until
+    order by event_id limit :limit"""
+)
+_NEWEST = Sql("select max(event_id) from events")
+_TAKE_ALL = Sql("delete from task_note_cursors where seen_at <= :before returning event_id")
+_ANY = Sql("select count(*) from task_note_cursors")
+_SET = Sql(
+    """insert into task_note_cursors (writer_id, event_id, seen_at) values (:writer_id, :event_id, :now)
+    on conflict (writer_id) do update set event_id = excluded.event_id, seen_at = excluded.seen_at"""
+)
+
+
+def records(tx: Tx, tenant: str, task_ids: Sequence[str]) -> list[Record]:
+    """These tasks, as far as there are any, in any order."""
+    found: list[Record] = []
+    for at in range(0, len(task_ids), AT_ONCE):
+        some = task_ids[at : at + AT_ONCE]
+        params = {f"id_{n}": some[min(n, len(some) - 1)] for n in range(AT_ONCE)}
+        found += map(_record, tx.rows(_SOME, tenant=tenant, **params))
+    return found
+
+
+def records_after(tx: Tx, tenant: str, time: int, task_id: str, limit: int) -> list[Record]:
+    """The next tasks in the order in which they were submitted."""
+    return [_record(row) for row in tx.rows(_AFTER, tenant=tenant, time=time, task_id=task_id, limit=limit)]
+
+
+def newest_event(tx: Tx) -> str:
+    """Empty before the first event."""
+    row = tx.row(_NEWEST)
+    return str(row[0]) if row and row[0] is not None else ""
+
+
+def changed(tx: Tx, after: str, until: str, limit: int) -> tuple[list[str], str | None]:
+    """Tasks with events between two, and the last of the events looked at; None when there are no more.
+
+    Tasks of all tenants: whoever reads their records asks for one tenant's.
+    """
+    rows = tx.rows(_CHANGED, after=after, until=until, limit=limit)
+    ids = dict.fromkeys(str(task_id) for _, task_id in rows if task_id is not None)
+    return list(ids), str(rows[-1][0]) if len(rows) == limit else None
+
+
+def adopt(tx: Tx, writer_id: str, own: str, before: int) -> str:
+    """Take over the cursors of writers that were last seen before; answers where this writer begins.
+
+    The first writer of a database begins at its first event.
+    """
+    row = tx.row(_ANY)
+    first = row is None or row[0] == 0
+    found = [str(row[0]) for row in tx.rows(_TAKE_ALL, before=before)]
+    start = "" if first else min([own, *found])
+    set_cursor(tx, writer_id, start)
+    return start
+
+
+def set_cursor(tx: Tx, writer_id: str, event_id: str) -> None:
+    tx.run(_SET, writer_id=writer_id, event_id=event_id, now=tx.now)
+
+
+_capabilities = msgspec.json.Decoder(tuple[str, ...])
+_metadata = msgspec.json.Decoder(Metadata)
+
+
+def _record(row: Row) -> Record:
+    values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
+    try:
+        values["required_capabilities"] = _capabilities.decode(values["required_capabilities"])
+        values["metadata"] = _metadata.decode(values["metadata"])
+        if values["learning_eligible"] is not None:
+            values["learning_eligible"] = bool(values["learning_eligible"])
+        return Record(**values)
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"The stored record of task {values['task_id']!r} is malformed: {error}.") from error

@@ -1,0 +1,145 @@
+"""The mirror and the inbox of a real service, from outside: its folder, its API, its commands, and kill -9."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.domains.notes import frontmatter
+from tests.conftest import Service
+from tests.requirements import requirement
+
+TEXT = "Agents do tasks. Stentor routes each one. It records why."
+NOTE = f"---\ntype: summarize\nrequired_capabilities: [summarize]\n---\n{TEXT}\n"
+BODY = {"type": "summarize", "input": TEXT, "required_capabilities": ["summarize"]}
+QUICK = {"SERVICE_EMBEDDING_MODEL": "none", "SERVICE_INBOX_QUIET_SECONDS": "0.2"}
+
+
+def statuses(service: Service) -> dict[str, str]:
+    found = {}
+    for path in (service.data_dir / "vault" / "Tasks").glob("[0-9]*/*/*.md"):
+        record = frontmatter.read(path.read_text())
+        found[record["task_id"]] = record["status"]
+    return found
+
+
+def until(holds: Callable[[], Any], seconds: float = 30) -> Any:
+    """What it answers once that is something."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if found := holds():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come about")
+
+
+def submit(service: Service, count: int) -> list[str]:
+    with service.client() as client:
+        answers = [client.post("/api/v1/tasks", json=BODY) for _ in range(count)]
+    assert {answer.status_code for answer in answers} <= {202}
+    return [answer.json()["task_id"] for answer in answers]
+
+
+def listed(service: Service) -> list[dict[str, Any]]:
+    with service.client() as client:
+        return list(client.get("/api/v1/tasks").json()["tasks"])
+
+
+def until_listed(service: Service, count: int) -> None:
+    until(lambda: len(listed(service)) >= count)
+
+
+def inbox(service: Service) -> Path:
+    folder = service.data_dir / "vault" / "Tasks" / "Inbox"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def command(service: Service, *words: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "stentor", *words, "--data-dir", str(service.data_dir), "--key", service.key]
+    return subprocess.run(program, capture_output=True, text=True, env=service.environ, timeout=60)
+
+
+@requirement("tasks.note-mirrors-task", "tasks.inbox-note-becomes-task")
+def test_a_task_gets_its_note_and_a_note_gets_its_answer(serve: Callable[..., Service]) -> None:
+    service = serve(**QUICK)
+    (task_id,) = submit(service, 1)
+    until(lambda: statuses(service).get(task_id) == "completed")
+    note = inbox(service) / "What is Stentor.md"
+    note.write_text(NOTE)
+    answer = note.with_name("What is Stentor (answer).md")
+    until(answer.exists)
+    read = frontmatter.read(answer.read_text())
+    assert (read["status"], read["agent"]) == ("completed", "summarizer")
+    assert "Stentor routes each one." in answer.read_text()
+    assert note.read_text() == NOTE
+    until(lambda: statuses(service).get(read["task_id"]) == "completed")
+
+
+@pytest.mark.fault
+@requirement("tasks.note-survives-crash")
+def test_a_kill_between_the_commit_and_the_note_loses_no_note(serve: Callable[..., Service]) -> None:
+    service = serve(**QUICK)
+    ids = submit(service, 1)
+    until(lambda: statuses(service))
+    for _ in range(3):
+        ids += submit(service, 5)
+        service.kill()
+        assert set(statuses(service)) != set(ids)
+        service = serve(**QUICK)
+    until(lambda: statuses(service) == dict.fromkeys(ids, "completed"))
+
+
+@pytest.mark.fault
+@requirement("tasks.note-survives-crash", "tasks.note-written-after-commit")
+def test_two_hundred_tasks_and_a_kill_leave_two_hundred_final_notes(serve: Callable[..., Service]) -> None:
+    service = serve(**QUICK)
+    ids = submit(service, 150)
+    until(lambda: len(statuses(service)) > 20)
+    service.kill()
+    service = serve(**QUICK)
+    ids += submit(service, 50)
+    until(lambda: statuses(service) == dict.fromkeys(ids, "completed"))
+    assert [path.name for path in (service.data_dir / "vault" / "Tasks").rglob(".stentor*")] == []
+
+
+@pytest.mark.fault
+@requirement("tasks.inbox-once")
+def test_a_kill_at_any_moment_makes_no_second_task_of_a_note(serve: Callable[..., Service]) -> None:
+    service = serve(**QUICK)
+    for number in range(4):
+        (inbox(service) / f"q{number}.md").write_text(NOTE)
+        until_listed(service, number + 1)
+        time.sleep(0.02 * number)
+        service.kill()
+        service = serve(**QUICK)
+    until(lambda: len(list(inbox(service).glob("* (answer).md"))) == 4)
+    time.sleep(0.8)
+    assert len(listed(service)) == 4
+
+
+@requirement("tasks.note-is-rebuilt-by-reindex")
+def test_the_commands_tell_of_missing_notes_and_write_them(serve: Callable[..., Service]) -> None:
+    service = serve(**QUICK)
+    ids = submit(service, 3)
+    until(lambda: statuses(service) == dict.fromkeys(ids, "completed"))
+    notes = sorted((service.data_dir / "vault" / "Tasks").rglob("*.md"))
+    notes[0].unlink()
+    notes[1].write_text("not this")
+    told = command(service, "verify")
+    assert (told.returncode, "2 of 3 notes differ" in told.stdout) == (1, True), told.stdout + told.stderr
+    assert f"{notes[0].name} is missing: its task has no note" in told.stdout
+    assert f"{notes[1].name} is not as its task" in told.stdout
+    assert command(service, "reindex").returncode == 0
+    assert command(service, "verify").returncode == 0
+    assert statuses(service) == dict.fromkeys(ids, "completed")
+    service.kill()
+    notes[2].unlink()
+    assert command(service, "reindex").returncode == 0
+    assert statuses(service) == dict.fromkeys(ids, "completed")
