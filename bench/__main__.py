@@ -17,7 +17,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from bench import commit, decide, latency, lists, memory, start, throughput
+from bench import commit, decide, latency, lists, memory, start, throughput, vault
 from bench.figures import HEADINGS, Area, Figure, markdown, number, plain
 from bench.scale import Scale, say
 
@@ -30,6 +30,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "lists": (lists.TITLE, lists.run),
     "commit": (commit.TITLE, commit.run),
     "memory": (memory.TITLE, memory.run),
+    "vault": (vault.TITLE, vault.run),
 }
 
 

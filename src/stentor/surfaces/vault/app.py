@@ -106,7 +106,7 @@ class VaultServer:
 
     async def _other(self, request: Request, route: str) -> Response:
         if route == "search/simple" and request.method == "POST":
-            return _json(self._searches.simple(request))
+            return _json(await self._searches.simple(request))
         if route == "search" and request.method == "POST":
             return _json(await self._searches.logic(request, await body_of(request, self._max_body)))
         if route == "tags" and request.method == "GET":

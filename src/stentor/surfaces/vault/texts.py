@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from stentor.domains.notes.model import NoSuchNote, Note, Stat, VaultUnavailable
 from stentor.domains.notes.paths import InvalidPath, hidden
 from stentor.surfaces.vault import notes, simple
 from stentor.surfaces.vault.links import Links, targets
+from stentor.surfaces.vault.logic.evaluation import Facts
 
+FACTS = ("path", "content", "frontmatter", "tags", "stat", "links", "backlinks", "unresolvedLinks")
 MAX_CHARACTERS = 1_000_000
 """Of one note; what lies behind is not searched."""
 AGAIN_SECONDS = 1.0
@@ -69,22 +70,19 @@ class Texts:
             except (OSError, RuntimeError, VaultUnavailable):
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    def search(self, query: str, around: int) -> list[dict[str, Any]]:
-        """Notes with every word of the query in text or name, best first, as the plugin answers them."""
+    def search(self, query: str, around: int) -> list[simple.Hit]:
+        """Notes with every word of the query in text or name, best first; may run in a thread."""
         words = simple.words_of(query)
         found = []
-        for path, text in self._texts.items():
-            hit = simple.hit(path, text.name, text.content, text.folded, words, around)
+        for text in list(self._texts.values()):
+            hit = simple.hit(text.stat.path, text.name, text.content, text.folded, words, around)
             if hit is not None:
                 found.append(hit)
-        return sorted(found, key=lambda hit: (-hit["score"], hit["filename"]))
+        return sorted(found, key=lambda hit: (-hit.score, hit.filename))
 
-    def facts(self) -> Iterator[dict[str, Any]]:
-        """Of each note, by path; what changes meanwhile may be missing."""
-        for path in sorted(self._texts):
-            text = self._texts.get(path)
-            if text is not None:
-                yield notes.facts(text.content, text.frontmatter, text.tags, text.stat, self.links.of(path))
+    def facts(self) -> list[Facts]:
+        """Of each note, by path."""
+        return [_NoteFacts(text, self.links) for _, text in sorted(self._texts.items())]
 
     def tags(self) -> list[dict[str, Any]]:
         """Each tag and those above it, with the number of notes that have it."""
@@ -117,6 +115,27 @@ class Texts:
             return _text(self._vault.read_now(path))
         except (NoSuchNote, InvalidPath, FileNotFoundError):
             return None
+
+
+class _NoteFacts(Facts):
+    """Links are looked for when a rule asks for them."""
+
+    def __init__(self, text: Text, links: Links) -> None:
+        self._text = text
+        self._links = links
+
+    def member(self, name: str) -> Any:
+        if name in ("content", "frontmatter", "tags"):
+            return getattr(self._text, name)
+        if name == "path":
+            return self._text.stat.path
+        return notes.times(self._text.stat) if name == "stat" else self._linked().get(name)
+
+    def whole(self) -> dict[str, Any]:
+        return {name: self.member(name) for name in FACTS}
+
+    def _linked(self) -> dict[str, list[str]]:
+        return notes.linked(self._links.of(self._text.stat.path))
 
 
 def _text(note: Note) -> tuple[Text | None, list[str]]:
