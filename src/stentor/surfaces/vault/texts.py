@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,13 @@ class Text(msgspec.Struct, frozen=True):
     tags: list[str]
 
 
+class File(msgspec.Struct, frozen=True):
+    """`text` of a note, and what its links name."""
+
+    text: Text | None
+    targets: list[str]
+
+
 class Texts:
     """Kept up to date by the server's own writes and by the system's events for those of others."""
 
@@ -41,24 +50,33 @@ class Texts:
         self._vault = vault
         self._texts: dict[str, Text] = {}
         self.links = Links()
+        self._turns = count(1)
+        self._taken_up: dict[str, int] = {}
+        self._loading = asyncio.Lock()
+        self._touched: set[str] = set()
 
     async def load(self) -> None:
-        """Read the whole vault."""
-        found = await self._vault.walk()
-        read = await asyncio.to_thread(self._read_all, [stat.path for stat in found])
-        self._texts = {}
-        self.links.clear()
-        for path, (text, names) in read.items():
-            self._keep(path, text, names)
+        """Read the whole vault; what is written meanwhile is read again, so that old never takes the place of new."""
+        async with self._loading:
+            self._touched.clear()
+            read = await self._files([stat.path for stat in await self._vault.walk()])
+            while self._touched:
+                again, self._touched = self._touched, set()
+                read |= await self._files(again)
+            self._texts = {}
+            self.links.clear()
+            for path, found in read.items():
+                self._keep(path, found)
 
     async def refresh(self, path: str) -> None:
         """Read one file again."""
+        turn = next(self._turns)
+        if self._loading.locked():
+            self._touched.add(path)
         found = await asyncio.to_thread(self._read, path)
-        if found is None:
-            self._texts.pop(path, None)
-            self.links.remove(path)
-        else:
-            self._keep(path, *found)
+        if turn > self._taken_up.get(path, 0):  # else somebody who read it later was faster
+            self._taken_up[path] = turn
+            self._keep(path, found)
 
     async def follow(self) -> None:
         """For ever: take up what other programs change."""
@@ -92,13 +110,16 @@ class Texts:
             counts.update({"/".join(tag[:end]) for tag in parts for end in range(1, len(tag) + 1)})
         return [{"name": name, "count": count} for name, count in sorted(counts.items())]
 
-    def _keep(self, path: str, text: Text | None, names: list[str]) -> None:
-        """Files that are no text can be linked to all the same."""
-        self.links.update(path, names)
-        if text is None:
+    def _keep(self, path: str, found: File | None) -> None:
+        """Files that are no notes can be linked to all the same."""
+        if found is None:
+            self.links.remove(path)
+        else:
+            self.links.update(path, found.targets)
+        if found is None or found.text is None:
             self._texts.pop(path, None)
         else:
-            self._texts[path] = text
+            self._texts[path] = found.text
 
     async def _take_up(self, root: Path, files: set[Path]) -> None:
         for file in files:
@@ -106,13 +127,13 @@ class Texts:
             if parts and not any(hidden(part) for part in parts):
                 await (self.load() if file.is_dir() or not file.suffix else self.refresh("/".join(parts)))
 
-    def _read_all(self, paths: list[str]) -> dict[str, tuple[Text | None, list[str]]]:
-        return {path: found for path in paths if (found := self._read(path)) is not None}
+    async def _files(self, paths: Iterable[str]) -> dict[str, File | None]:
+        return await asyncio.to_thread(lambda: {path: self._read(path) for path in paths})
 
-    def _read(self, path: str) -> tuple[Text | None, list[str]] | None:
-        """None for what is no file; no text for one that is none."""
+    def _read(self, path: str) -> File | None:
+        """None for what is no file."""
         try:
-            return _text(self._vault.read_now(path))
+            return _file(self._vault.read_now(path))
         except (NoSuchNote, InvalidPath, FileNotFoundError):
             return None
 
@@ -138,14 +159,15 @@ class _NoteFacts(Facts):
         return notes.linked(self._links.of(self._text.stat.path))
 
 
-def _text(note: Note) -> tuple[Text | None, list[str]]:
-    document = notes.document_of(note)
+def _file(note: Note) -> File:
+    """Only notes are searched."""
+    document = notes.document_of(note) if note.path.lower().endswith(".md") else None
     if document is None:
-        return None, []
+        return File(None, [])
     content = note.content.decode()[:MAX_CHARACTERS]
     folded = content.lower()
     if len(folded) != len(content):
         folded = content  # a few signs grow in lower case, and places must stay places
     name = note.path.rpartition("/")[2].removesuffix(".md")
     text = Text(note.stat, content, folded, name, document.frontmatter, notes.tags_of(document))
-    return text, targets(content)
+    return File(text, targets(content))
