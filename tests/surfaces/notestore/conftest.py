@@ -37,7 +37,7 @@ def store(running: NoteStore) -> Iterator[NoteStore]:
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notes]:
     folder = tmp_path_factory.mktemp("notes")
     root = folder / "vault"
-    words = ("vault", str(root), "--data-dir", str(folder / "data"), "--port", "0")
+    words = ("vault", str(root), "--data-dir", str(folder / "data"), "--port", "0", "--no-tls")
     with ExitStack() as stack:
         ready = stack.enter_context(program(*words, SERVICE_VAULT_KEY=VAULT_KEY))
         yield stack.enter_context(notes_before(ready["vault"], root))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,3 +65,14 @@ def vault(server: Vault) -> Vault:
     for path in sorted(server.root.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     return server
+
+
+@pytest.fixture
+def forgotten(vault: Vault) -> Vault:
+    """The same once the server has seen that it is empty, for tests of what it knows of all notes."""
+    headers = {"Content-Type": "application/vnd.olrapi.jsonlogic+json"}
+    deadline = time.monotonic() + 10
+    while vault.http.post("/search/", content='{"var": "path"}', headers=headers).json():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return vault

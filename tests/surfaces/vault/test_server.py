@@ -218,7 +218,8 @@ def test_a_patch_that_is_wrong_is_refused_with_its_reason(vault: Vault) -> None:
     assert (vault.root / "n.md").read_text() == "---\na: 1\n---\n"
 
 
-def test_a_search_finds_every_word_in_text_or_name_best_first(vault: Vault) -> None:
+def test_a_search_finds_every_word_in_text_or_name_best_first(forgotten: Vault) -> None:
+    vault = forgotten
     vault.put("Harbour.md", "ships")
     vault.put("b.md", "The harbour has ships; the HARBOUR sleeps.")
     vault.put("c.md", "ships alone")
@@ -229,6 +230,36 @@ def test_a_search_finds_every_word_in_text_or_name_best_first(vault: Vault) -> N
     assert place == {"match": {"start": 4, "end": 11, "source": "content"}, "context": "The harbour has "}
     assert found_by(vault, "nowhere") == []
     refused(vault.http.post("/search/simple/"), 40090)
+    refused(vault.http.post("/search/simple/", params={"query": " "}), 40090)
+
+
+def test_a_hit_has_its_matches_in_the_order_of_the_text(forgotten: Vault) -> None:
+    vault = forgotten
+    vault.put("dir/One two.md", "two ONE\n" + "x" * 300 + " one")
+    [hit] = vault.http.post("/search/simple/", params={"query": "one two"}).json()
+    assert set(hit) == {"filename", "score", "matches"}
+    places = [(one["match"]["start"], one["match"]["end"], one["match"]["source"]) for one in hit["matches"]]
+    assert places == [
+        (0, 3, "filename"),
+        (4, 7, "filename"),
+        (0, 3, "content"),
+        (4, 7, "content"),
+        (309, 312, "content"),
+    ]
+    assert [len(one["context"]) for one in hit["matches"]] == [7, 7, 103, 107, 103]
+    for given, length in (("0", 3), ("nonsense", 103), ("-5", 103)):
+        [hit] = vault.http.post("/search/simple/", params={"query": "one two", "contextLength": given}).json()
+        assert len(hit["matches"][2]["context"]) == length
+
+
+def test_notes_that_say_it_more_often_come_first(forgotten: Vault) -> None:
+    vault = forgotten
+    for name, text in (("a.md", "word"), ("b.md", "word word word"), ("c.md", "word word"), ("word.md", "x")):
+        vault.put(name, text)
+    vault.put("word.txt", "word word word word, but no note")
+    hits = vault.http.post("/search/simple/", params={"query": "WORD"}).json()
+    assert [hit["filename"] for hit in hits] == ["word.md", "b.md", "c.md", "a.md"]
+    assert [hit["score"] for hit in hits] == sorted((hit["score"] for hit in hits), reverse=True)
 
 
 def test_a_search_sees_edits_by_other_programs(vault: Vault) -> None:
@@ -239,7 +270,8 @@ def test_a_search_sees_edits_by_other_programs(vault: Vault) -> None:
     until_found(vault, "quixotic", [])
 
 
-def test_tags_are_counted_with_those_above_them(vault: Vault) -> None:
+def test_tags_are_counted_with_those_above_them(forgotten: Vault) -> None:
+    vault = forgotten
     vault.put("a.md", "---\ntags: [x/y]\n---\n#z")
     vault.put("b.md", "#x and #x/y again #x/y")
     tags = {tag["name"]: tag["count"] for tag in vault.http.get("/tags/").json()["tags"]}

@@ -73,6 +73,14 @@ def values(parts: Parts) -> dict[str, Any]:
         raise BadFrontmatter(f"The frontmatter cannot be read: {error}.") from None
 
 
+def check(text: str) -> None:
+    """Whether the block is YAML at all, of whatever kind. Raises BadFrontmatter."""
+    try:
+        yamltext.spans(split(text).block or "")
+    except yamltext.Malformed as error:
+        raise BadFrontmatter(f"The frontmatter cannot be read: {error}.") from None
+
+
 def edit(text: str, changes: Mapping[str, Any], removed: frozenset[str] = frozenset()) -> str:
     """The note with these keys set and those removed. Keys that have the value already are left alone.
 

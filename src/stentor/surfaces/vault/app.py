@@ -20,7 +20,7 @@ from stentor.surfaces.vault import errors, openapi
 from stentor.surfaces.vault.errors import Refused
 from stentor.surfaces.vault.files import Files
 from stentor.surfaces.vault.reads import Reads
-from stentor.surfaces.vault.requests import JSON, body_of, path_of
+from stentor.surfaces.vault.requests import JSON, body_of, path_of, refuse_beyond
 from stentor.surfaces.vault.searches import Searches
 from stentor.surfaces.vault.texts import Texts
 from stentor.surfaces.vault.writes import Writes
@@ -87,6 +87,7 @@ class VaultServer:
             handler = self._on_files.get(request.method)
             if handler is None:
                 raise Refused(errors.NO_SUCH_METHOD, f"Files have no {request.method}.")
+            refuse_beyond(rest or [""])
             return await handler(request, rest or [""])
         return await self._other(request, "/".join([head, *rest]).rstrip("/"))
 

@@ -24,20 +24,22 @@ def tags_of(document: Document) -> list[str]:
     return list(dict.fromkeys([*document.tags, *inline]))
 
 
-def facts(content: str, frontmatter: dict[str, Any], tags: list[str], stat: Stat, linked: Linked) -> dict[str, Any]:
-    """Times in milliseconds, as the plugin."""
+def times(stat: Stat) -> dict[str, int]:
+    """In milliseconds, as the plugin."""
+    return {"ctime": stat.created_at // 1000, "mtime": stat.modified_at // 1000, "size": stat.size}
+
+
+def linked(found: Linked) -> dict[str, list[str]]:
+    return {"links": found.links, "backlinks": found.backlinks, "unresolvedLinks": found.unresolved}
+
+
+def as_json(note: Note, document: Document, links: Linked) -> dict[str, Any]:
     return {
-        "path": stat.path,
-        "content": content,
-        "frontmatter": frontmatter,
-        "tags": tags,
-        "stat": {"ctime": stat.created_at // 1000, "mtime": stat.modified_at // 1000, "size": stat.size},
-        "links": linked.links,
-        "backlinks": linked.backlinks,
-        "unresolvedLinks": linked.unresolved,
+        "path": note.path,
+        "content": note.content.decode(),
+        "frontmatter": document.frontmatter,
+        "tags": tags_of(document),
+        "stat": times(note.stat),
+        **linked(links),
+        "version": note.hash,
     }
-
-
-def as_json(note: Note, document: Document, linked: Linked) -> dict[str, Any]:
-    found = facts(note.content.decode(), document.frontmatter, tags_of(document), note.stat, linked)
-    return {**found, "version": note.hash}

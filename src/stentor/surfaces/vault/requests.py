@@ -15,6 +15,7 @@ from stentor.surfaces.vault.errors import (
     BAD_VERSION,
     BEYOND_ROOT,
     IS_FOLDER,
+    NOT_FOUND,
     TOO_LARGE,
     Refused,
 )
@@ -31,6 +32,17 @@ def path_of(request: Request) -> list[str]:
     return [decoded(part) for part in raw.decode("latin-1").removeprefix("/").split("/")]
 
 
+def refuse_beyond(parts: list[str]) -> None:
+    """Raises Refused for a path that would lead out of the vault, whatever slashes are encoded in it."""
+    depth = 0
+    for name in "/".join(parts).replace("\\", "/").split("/"):
+        depth += -1 if name.strip(" ") == ".." else name not in ("", ".")
+        if depth < 0:
+            raise Refused(BEYOND_ROOT, "The path leads out of the vault.")
+    if parts[0].startswith(("/", "\\")) or (parts[0] == "" and len(parts) > 1):
+        raise Refused(BEYOND_ROOT, "The path is absolute; it begins with the name of a note or folder.")
+
+
 def decoded(part: str) -> str:
     """Decoded once; what is no UTF-8 is refused with the path."""
     try:
@@ -41,7 +53,7 @@ def decoded(part: str) -> str:
 
 def joined(parts: list[str]) -> str:
     if any("/" in part for part in parts):
-        raise Refused(BEYOND_ROOT, "A name cannot have a slash in it.")
+        raise Refused(NOT_FOUND, "A name cannot have a slash in it, so that there is nothing there.")
     return "/".join(parts)
 
 

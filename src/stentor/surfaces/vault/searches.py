@@ -11,6 +11,7 @@ from stentor.surfaces.vault import errors
 from stentor.surfaces.vault.errors import Refused
 from stentor.surfaces.vault.logic.evaluation import Rule
 from stentor.surfaces.vault.requests import content_type, json_of
+from stentor.surfaces.vault.simple import Hit
 from stentor.surfaces.vault.texts import Texts
 
 JSON_LOGIC = "application/vnd.olrapi.jsonlogic+json"
@@ -22,12 +23,12 @@ class Searches:
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
 
-    async def simple(self, request: Request) -> list[dict[str, Any]]:
+    async def simple(self, request: Request) -> list[Hit]:
         query = request.query_params.get("query", "")
         if not query.strip():
             raise Refused(errors.NO_QUERY, "The parameter query is missing.")
         await self._texts.ready()
-        return self._texts.search(query, _around(request))
+        return await asyncio.to_thread(self._texts.search, query, _around(request))
 
     async def logic(self, request: Request, body: bytes) -> list[dict[str, Any]]:
         """Notes for which the rule is true, with what it gives. Raises Refused, BadLogic."""
@@ -40,8 +41,7 @@ class Searches:
             raise Refused(errors.BAD_CONTENT_TYPE, f"A search is sent as {JSON_LOGIC}, not as {kind[:80]!r}.")
         rule = Rule(json_of(body))
         await self._texts.ready()
-        facts = list(self._texts.facts())
-        return await asyncio.to_thread(rule.matches, facts)
+        return await asyncio.to_thread(rule.matches, self._texts.facts())
 
 
 def _around(request: Request) -> int:

@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
 
 MOST_MATCHES = 20
 """Of one word in one note."""
+NAMED = 10
+"""What a word in the name counts; one in the text counts 1."""
+
+
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """Places in the note's text, or in its name."""
+
+    start: int
+    end: int
+    source: str
+
+
+class Match(msgspec.Struct, frozen=True, gc=False):
+    match: Span
+    context: str
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A row of the answer."""
+
+    filename: str
+    score: int
+    matches: list[Match]
 
 
 def words_of(query: str) -> list[str]:
     return list(dict.fromkeys(query.lower().split()))
 
 
-def hit(path: str, name: str, content: str, folded: str, words: list[str], around: int) -> dict[str, Any] | None:
-    """A row of the answer, or None when a word is nowhere. A word in the name counts ten times one in the text."""
+def hit(path: str, name: str, content: str, folded: str, words: list[str], around: int) -> Hit | None:
+    """None when a word is neither in the name nor in the text; `folded` is the text in lower case."""
     lower = name.lower()
     for word in words:
         if word not in folded and word not in lower:
             return None
-    named = [match for word in words if (match := _named(name, lower, word)) is not None]
-    inside = sorted(_inside(content, folded, words, around), key=lambda match: int(match["match"]["start"]))
-    return {"filename": path, "score": 10 * len(named) + len(inside), "matches": [*named, *inside]}
-
-
-def _named(name: str, lower: str, word: str) -> dict[str, Any] | None:
-    at = lower.find(word)
-    if at < 0:
-        return None
-    return {"match": {"start": at, "end": at + len(word), "source": "filename"}, "context": name}
-
-
-def _inside(content: str, folded: str, words: list[str], around: int) -> list[dict[str, Any]]:
-    """The first places of each word in the text, with what stands around them."""
-    found = []
+    matches = [_named(name, lower.index(word), word) for word in words if word in lower]
+    score = (NAMED - 1) * len(matches)
+    inside: list[Match] = []
     for word in words:
-        at = folded.find(word)
-        for _ in range(MOST_MATCHES):
-            if at < 0:
-                break
-            end = at + len(word)
-            context = content[max(0, at - around) : end + around]
-            found.append({"match": {"start": at, "end": end, "source": "content"}, "context": context})
-            at = folded.find(word, end)
-    return found
+        _look(content, folded, word, around, inside)
+    if len(words) > 1:
+        inside.sort(key=lambda found: found.match.start)
+    return Hit(path, score + len(matches) + len(inside), matches + inside)
+
+
+def _named(name: str, at: int, word: str) -> Match:
+    return Match(Span(at, at + len(word), "filename"), name)
+
+
+def _look(content: str, folded: str, word: str, around: int, found: list[Match]) -> None:
+    """The first places of a word in the text, with what stands around them."""
+    at = folded.find(word)
+    for _ in range(MOST_MATCHES):
+        if at < 0:
+            break
+        end = at + len(word)
+        found.append(Match(Span(at, end, "content"), content[max(0, at - around) : end + around]))
+        at = folded.find(word, end)

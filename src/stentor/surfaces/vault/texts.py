@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from stentor.domains.notes.model import NoSuchNote, Note, Stat, VaultUnavailable
 from stentor.domains.notes.paths import InvalidPath, hidden
 from stentor.surfaces.vault import notes, simple
 from stentor.surfaces.vault.links import Links, targets
+from stentor.surfaces.vault.logic.evaluation import Facts
 
+FACTS = ("path", "content", "frontmatter", "tags", "stat", "links", "backlinks", "unresolvedLinks")
 MAX_CHARACTERS = 1_000_000
 """Of one note; what lies behind is not searched."""
 AGAIN_SECONDS = 1.0
@@ -35,6 +38,13 @@ class Text(msgspec.Struct, frozen=True):
     tags: list[str]
 
 
+class File(msgspec.Struct, frozen=True):
+    """`text` of a note, and what its links name."""
+
+    text: Text | None
+    targets: list[str]
+
+
 class Texts:
     """Kept up to date by the server's own writes and by the system's events for those of others.
 
@@ -44,10 +54,13 @@ class Texts:
     def __init__(self, vault: FolderVault, skips: Callable[[str], bool] = lambda path: False) -> None:
         self._vault = vault
         self._skips = skips
-        self._texts: dict[str, Text] = {}
         self._loaded = asyncio.Event()
-        self._meanwhile: set[str] | None = None
+        self._texts: dict[str, Text] = {}
         self.links = Links()
+        self._turns = count(1)
+        self._taken_up: dict[str, int] = {}
+        self._loading = asyncio.Lock()
+        self._touched: set[str] = set()
 
     async def run(self) -> None:
         """For ever: all that is there, and what other programs change."""
@@ -58,17 +71,17 @@ class Texts:
         await self._loaded.wait()
 
     async def load(self) -> None:
-        """Read the whole vault; what changes meanwhile is read again."""
-        meanwhile = self._meanwhile = set[str]()
-        found = await self._vault.walk()
-        read = await asyncio.to_thread(self._read_all, [stat.path for stat in found])
-        self._texts = {}
-        self.links.clear()
-        for path, (text, names) in read.items():
-            self._keep(path, text, names)
-        self._meanwhile = None
-        for path in meanwhile:
-            await self.refresh(path)
+        """Read the whole vault; what is written meanwhile is read again, so that old never takes the place of new."""
+        async with self._loading:
+            self._touched.clear()
+            read = await self._files([stat.path for stat in await self._vault.walk()])
+            while self._touched:
+                again, self._touched = self._touched, set()
+                read |= await self._files(again)
+            self._texts = {}
+            self.links.clear()
+            for path, found in read.items():
+                self._keep(path, found)
         self._loaded.set()
 
     async def _load_at_start(self) -> None:
@@ -83,14 +96,13 @@ class Texts:
         """Read one file again."""
         if self._skips(path):
             return
-        if self._meanwhile is not None:
-            self._meanwhile.add(path)
+        turn = next(self._turns)
+        if self._loading.locked():
+            self._touched.add(path)
         found = await asyncio.to_thread(self._read, path)
-        if found is None:
-            self._texts.pop(path, None)
-            self.links.remove(path)
-        else:
-            self._keep(path, *found)
+        if turn > self._taken_up.get(path, 0):  # else somebody who read it later was faster
+            self._taken_up[path] = turn
+            self._keep(path, found)
 
     async def follow(self) -> None:
         """For ever: take up what other programs change."""
@@ -102,22 +114,19 @@ class Texts:
             except (OSError, RuntimeError, VaultUnavailable):
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    def search(self, query: str, around: int) -> list[dict[str, Any]]:
-        """Notes with every word of the query in text or name, best first, as the plugin answers them."""
+    def search(self, query: str, around: int) -> list[simple.Hit]:
+        """Notes with every word of the query in text or name, best first; may run in a thread."""
         words = simple.words_of(query)
         found = []
-        for path, text in self._texts.items():
-            hit = simple.hit(path, text.name, text.content, text.folded, words, around)
+        for text in list(self._texts.values()):
+            hit = simple.hit(text.stat.path, text.name, text.content, text.folded, words, around)
             if hit is not None:
                 found.append(hit)
-        return sorted(found, key=lambda hit: (-hit["score"], hit["filename"]))
+        return sorted(found, key=lambda hit: (-hit.score, hit.filename))
 
-    def facts(self) -> Iterator[dict[str, Any]]:
-        """Of each note, by path; what changes meanwhile may be missing."""
-        for path in sorted(self._texts):
-            text = self._texts.get(path)
-            if text is not None:
-                yield notes.facts(text.content, text.frontmatter, text.tags, text.stat, self.links.of(path))
+    def facts(self) -> list[Facts]:
+        """Of each note, by path."""
+        return [_NoteFacts(text, self.links) for _, text in sorted(self._texts.items())]
 
     def tags(self) -> list[dict[str, Any]]:
         """Each tag and those above it, with the number of notes that have it."""
@@ -127,13 +136,16 @@ class Texts:
             counts.update({"/".join(tag[:end]) for tag in parts for end in range(1, len(tag) + 1)})
         return [{"name": name, "count": count} for name, count in sorted(counts.items())]
 
-    def _keep(self, path: str, text: Text | None, names: list[str]) -> None:
-        """Files that are no text can be linked to all the same."""
-        self.links.update(path, names)
-        if text is None:
+    def _keep(self, path: str, found: File | None) -> None:
+        """Files that are no notes can be linked to all the same."""
+        if found is None:
+            self.links.remove(path)
+        else:
+            self.links.update(path, found.targets)
+        if found is None or found.text is None:
             self._texts.pop(path, None)
         else:
-            self._texts[path] = text
+            self._texts[path] = found.text
 
     async def _take_up(self, root: Path, files: set[Path]) -> None:
         for file in files:
@@ -142,25 +154,47 @@ class Texts:
             if parts and not any(hidden(part) for part in parts) and not self._skips(path):
                 await (self.load() if file.is_dir() or not file.suffix else self.refresh(path))
 
-    def _read_all(self, paths: list[str]) -> dict[str, tuple[Text | None, list[str]]]:
-        return {path: found for path in paths if (found := self._read(path)) is not None}
+    async def _files(self, paths: Iterable[str]) -> dict[str, File | None]:
+        return await asyncio.to_thread(lambda: {path: self._read(path) for path in paths})
 
-    def _read(self, path: str) -> tuple[Text | None, list[str]] | None:
-        """None for what is no file; no text for one that is none."""
+    def _read(self, path: str) -> File | None:
+        """None for what is no file."""
         try:
-            return _text(self._vault.read_now(path))
+            return _file(self._vault.read_now(path))
         except (NoSuchNote, InvalidPath, FileNotFoundError):
             return None
 
 
-def _text(note: Note) -> tuple[Text | None, list[str]]:
-    document = notes.document_of(note)
+class _NoteFacts(Facts):
+    """Links are looked for when a rule asks for them."""
+
+    def __init__(self, text: Text, links: Links) -> None:
+        self._text = text
+        self._links = links
+
+    def member(self, name: str) -> Any:
+        if name in ("content", "frontmatter", "tags"):
+            return getattr(self._text, name)
+        if name == "path":
+            return self._text.stat.path
+        return notes.times(self._text.stat) if name == "stat" else self._linked().get(name)
+
+    def whole(self) -> dict[str, Any]:
+        return {name: self.member(name) for name in FACTS}
+
+    def _linked(self) -> dict[str, list[str]]:
+        return notes.linked(self._links.of(self._text.stat.path))
+
+
+def _file(note: Note) -> File:
+    """Only notes are searched."""
+    document = notes.document_of(note) if note.path.lower().endswith(".md") else None
     if document is None:
-        return None, []
+        return File(None, [])
     content = note.content.decode()[:MAX_CHARACTERS]
     folded = content.lower()
     if len(folded) != len(content):
         folded = content  # a few signs grow in lower case, and places must stay places
     name = note.path.rpartition("/")[2].removesuffix(".md")
     text = Text(note.stat, content, folded, name, document.frontmatter, notes.tags_of(document))
-    return text, targets(content)
+    return File(text, targets(content))

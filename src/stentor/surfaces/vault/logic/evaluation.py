@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from stentor.surfaces.vault.logic.faults import BadLogic
@@ -13,6 +13,17 @@ from stentor.surfaces.vault.logic.values import string, truthy
 STEPS, SECONDS = 5_000_000, 10.0
 """Of one search."""
 Operand = list[Any]
+
+
+class Facts:
+    """What a rule asks, of which the dear parts are made when it asks for them."""
+
+    def member(self, name: str) -> Any:
+        """None for what is not there."""
+        return self.whole().get(name)
+
+    def whole(self) -> dict[str, Any]:
+        raise NotImplementedError
 
 
 class Rule:
@@ -38,13 +49,13 @@ class Rule:
             "none": lambda args, data: not self._some(args, data),
         }
 
-    def matches(self, facts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def matches(self, notes: Iterable[Facts]) -> list[dict[str, Any]]:
         """`{filename, result}` of each note for which the rule is true; empty lists and objects are not."""
         found = []
-        for fact in facts:
-            result = self.evaluated(fact)
+        for note in notes:
+            result = self.evaluated(note)
             if truthy(result) and result != {}:
-                found.append({"filename": fact["path"], "result": result})
+                found.append({"filename": note.member("path"), "result": result})
         return found
 
     def evaluated(self, data: Any) -> Any:
@@ -142,7 +153,7 @@ class Rule:
 def looked_up(name: Any, data: Any) -> Any:
     """What `a.b.0` names in the data; all of it for no name; None for what is not there."""
     if name is None or name == "":
-        return data
+        return data.whole() if isinstance(data, Facts) else data
     for part in string(name).split("."):
         data = _member(data, part)
         if data is None:
@@ -151,7 +162,9 @@ def looked_up(name: Any, data: Any) -> Any:
 
 
 def _member(data: Any, name: str) -> Any:
-    if isinstance(data, Mapping):
+    if isinstance(data, Facts):
+        return data.member(name)
+    if isinstance(data, dict):
         return data.get(name)
     if isinstance(data, list | str):
         if name == "length":

@@ -97,6 +97,8 @@ class Outline:
 
 
 def outline(text: str) -> Outline:
+    """Raises BadFrontmatter: where the block ends may not be what its author means."""
+    frontmatter.check(text)
     parts = frontmatter.split(text)
     offset = len(text) - len(parts.body)
     found = [_moved(block, offset) for block in blocks(parts.body)]

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from stentor.domains.notes import frontmatter
+from stentor.domains.notes.frontmatter import BadFrontmatter
 from stentor.surfaces.vault.patching import legacy
 from stentor.surfaces.vault.patching.faults import NoSuchTarget
 from stentor.surfaces.vault.patching.instruction import KINDS
@@ -62,7 +63,7 @@ def document_map(text: str) -> dict[str, Any]:
     return {
         "headings": _tree(found.root),
         "blocks": list(found.blocks),
-        "frontmatterFields": list(frontmatter.read(text)),
+        "frontmatterFields": _fields(text),
         "version": hashlib.sha256(text.encode()).hexdigest(),
     }
 
@@ -73,8 +74,16 @@ def old_document_map(text: str) -> dict[str, Any]:
     return {
         "headings": list(legacy.headings(found)),
         "blocks": list(dict.fromkeys(block.name for block in found.blocks.values())),
-        "frontmatterFields": list(frontmatter.read(text)),
+        "frontmatterFields": _fields(text),
     }
+
+
+def _fields(text: str) -> list[str]:
+    """None of a block that is YAML and no list of names and values."""
+    try:
+        return list(frontmatter.read(text))
+    except BadFrontmatter:
+        return []
 
 
 def _tree(section: Section) -> dict[str, Any]:

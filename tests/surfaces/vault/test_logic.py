@@ -1,0 +1,177 @@
+"""JsonLogic: its operators, and that no rule can hold the server up."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import httpx
+import pytest
+
+from stentor.surfaces.vault.logic.evaluation import Rule
+from stentor.surfaces.vault.logic.faults import BadLogic
+from tests.surfaces.vault.conftest import Vault
+from tests.surfaces.vault.test_server import refused
+
+DATA = {"a": 1, "b": {"c": [10, {"d": "x"}]}, "s": "text", "n": None, "empty": [], "list": [1, 2, 3], "zero": 0}
+KIND = "application/vnd.olrapi.jsonlogic+json"
+
+
+@pytest.mark.parametrize(
+    ("rule", "result"),
+    [
+        ({"var": "a"}, 1),
+        ({"var": ["b.c.1.d"]}, "x"),
+        ({"var": ["none", "other"]}, "other"),
+        ({"var": ["zero", 5]}, 0),
+        ({"var": "list.length"}, 3),
+        ({"var": ""}, DATA),
+        ({"==": [1, "1"]}, True),
+        ({"===": [1, "1"]}, False),
+        ({"==": [1, True]}, True),
+        ({"==": [{"var": "n"}, 0]}, False),
+        ({"==": [{"var": "none"}, None]}, True),
+        ({"!=": [1, 2]}, True),
+        ({"!==": [1, 1.0]}, False),
+        ({"<": [1, 2, 3]}, True),
+        ({"<": [1, 3, 3]}, False),
+        ({"<=": [1, "1"]}, True),
+        ({">": ["b", "a"]}, True),
+        ({">=": [3, "x"]}, False),
+        ({"!": [[]]}, True),
+        ({"!!": ["0"]}, True),
+        ({"and": [1, 0, 5]}, 0),
+        ({"or": [0, "", "x", 5]}, "x"),
+        ({"if": [False, 1, 0, 2, 3]}, 3),
+        ({"?:": [True, "yes", "no"]}, "yes"),
+        ({"if": []}, None),
+        ({"in": ["ex", {"var": "s"}]}, True),
+        ({"in": [2, {"var": "list"}]}, True),
+        ({"in": ["2", {"var": "list"}]}, False),
+        ({"in": ["x", {"var": "n"}]}, False),
+        ({"cat": ["a", 1, None, 2.5, True]}, "a12.5true"),
+        ({"substr": ["jsonlogic", 4]}, "logic"),
+        ({"substr": ["jsonlogic", -5]}, "logic"),
+        ({"substr": ["jsonlogic", 1, 3]}, "son"),
+        ({"substr": ["jsonlogic", 4, -2]}, "log"),
+        ({"+": [1, "2", 3.5]}, 6.5),
+        ({"+": "3.14"}, 3.14),
+        ({"*": [2, 3]}, 6),
+        ({"-": [5, 2]}, 3),
+        ({"-": 5}, -5),
+        ({"/": [1, 4]}, 0.25),
+        ({"/": [1, 0]}, math.inf),
+        ({"%": [-7, 3]}, -1),
+        ({"min": [3, 1, 2]}, 1),
+        ({"max": [3, "4"]}, 4),
+        ({"merge": [[1], 2, [3, 4]]}, [1, 2, 3, 4]),
+        ({"missing": ["a", "none", "n"]}, ["none", "n"]),
+        ({"missing": {"merge": [["a"], ["none"]]}}, ["none"]),
+        ({"missing_some": [1, ["a", "none"]]}, []),
+        ({"missing_some": [2, ["a", "none"]]}, ["none"]),
+        ({"filter": [{"var": "list"}, {">": [{"var": ""}, 1]}]}, [2, 3]),
+        ({"map": [{"var": "list"}, {"*": [{"var": ""}, 2]}]}, [2, 4, 6]),
+        ({"reduce": [{"var": "list"}, {"+": [{"var": "current"}, {"var": "accumulator"}]}, 0]}, 6),
+        ({"all": [{"var": "list"}, {">": [{"var": ""}, 0]}]}, True),
+        ({"all": [{"var": "empty"}, True]}, False),
+        ({"none": [{"var": "empty"}, True]}, True),
+        ({"some": [{"var": "list"}, {"==": [{"var": ""}, 3]}]}, True),
+        ({"log": "x"}, "x"),
+        ({"glob": ["*.md", "dir/a.md"]}, True),
+        ({"glob": ["a?.md", "ab.md"]}, False),
+        ({"glob": ["*.md", "a.mdx"]}, False),
+        ({"glob": ["*", {"var": "n"}]}, False),
+        ({"regexp": ["^d.r/\\w+\\.md$", "dir/a.md"]}, True),
+        ({"regexp": ["x", {"var": "list"}]}, False),
+        ([{"var": "a"}, 2], [1, 2]),
+        ({"two": 1, "keys": 2}, {"two": 1, "keys": 2}),
+        (5, 5),
+    ],
+)
+def test_a_rule_gives_what_jsonlogic_says(rule: Any, result: Any) -> None:
+    found = Rule(rule).evaluated(DATA)
+    assert found == result
+    assert type(found) is type(result)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"method": ["x", "constructor"]},
+        {"none_such": 1},
+        {"regexp": ["(", "x"]},
+        {"regexp": ["(a)\\1", "aa"]},
+        {"regexp": ["a(?=b)", "ab"]},
+        {"regexp": ["x" * 501, "x"]},
+        {"regexp": ["((a{100}){100}){100}", "x"]},
+        {"missing_some": ["x", "y"]},
+    ],
+)
+def test_what_is_no_rule_is_refused(rule: Any) -> None:
+    with pytest.raises(BadLogic):
+        Rule(rule).evaluated(DATA)
+
+
+def test_no_pattern_takes_its_time_in_backtracking() -> None:
+    text = "a" * 50_000 + "b"
+    for pattern in ("(a+)+$", "(a|a)*c", "(a*)*c", "(.*)(.*)(.*)(.*)x"):
+        assert Rule({"regexp": [pattern, text]}).evaluated({}) is False
+    assert Rule({"glob": ["*a" * 80 + "*c", text]}).evaluated({}) is False
+
+
+def test_no_rule_takes_more_work_than_it_may() -> None:
+    doubled = {"cat": [{"var": "accumulator"}, {"var": "accumulator"}]}
+    with pytest.raises(BadLogic, match="characters"):
+        Rule({"reduce": [{"var": "l"}, doubled, "xx"]}).evaluated({"l": list(range(100))})
+    merged = {"merge": [{"var": "accumulator"}, {"var": "accumulator"}]}
+    with pytest.raises(BadLogic, match="items"):
+        Rule({"reduce": [{"var": "l"}, merged, [1]]}).evaluated({"l": list(range(100))})
+    nested: Any = 1
+    for _ in range(4):
+        nested = {"map": [list(range(100)), nested]}
+    with pytest.raises(BadLogic, match="work"):
+        Rule(nested, steps=10_000).evaluated({})
+    assert Rule({"reduce": [{"var": "l"}, {"*": [{"var": "accumulator"}, 1e9]}, 1]}).evaluated({"l": list(range(100))})
+
+
+def logic(vault: Vault, rule: Any, kind: str = KIND) -> httpx.Response:
+    return vault.http.post("/search/", content=json.dumps(rule), headers={"Content-Type": kind} if kind else {})
+
+
+def found(vault: Vault, rule: Any) -> dict[str, Any]:
+    answer = logic(vault, rule)
+    assert answer.status_code == 200, answer.text
+    return {row["filename"]: row["result"] for row in answer.json()}
+
+
+def test_a_search_answers_the_notes_for_which_the_rule_is_true(forgotten: Vault) -> None:
+    vault = forgotten
+    vault.put("a.md", "---\nstatus: done\ntags: [x/y]\nrank: 3\n---\nHello [[b]]\n")
+    vault.put("dir/b.md", "#inline [[nobody]]")
+    vault.put("c.txt", "no note")
+    assert found(vault, {"==": [{"var": "frontmatter.status"}, "done"]}) == {"a.md": True}
+    assert found(vault, {"var": "frontmatter.rank"}) == {"a.md": 3}
+    assert found(vault, {"in": ["inline", {"var": "tags"}]}) == {"dir/b.md": True}
+    assert found(vault, {"glob": ["dir/*", {"var": "path"}]}) == {"dir/b.md": True}
+    assert found(vault, {"regexp": ["^---[^$]*Hello", {"var": "content"}]}) == {"a.md": True}
+    assert found(vault, {">": [{"var": "stat.size"}, 40]}) == {"a.md": True}
+    assert found(vault, {"var": "backlinks"}) == {"dir/b.md": ["a.md"]}
+    assert found(vault, {"var": "links"}) == {"a.md": ["dir/b.md"]}
+    assert found(vault, {"var": "unresolvedLinks"}) == {"dir/b.md": ["nobody"]}
+    assert set(found(vault, {"var": ""})["a.md"]) >= {"path", "content", "frontmatter", "tags", "stat"}
+    assert found(vault, {"var": "none"}) == {}
+    assert found(vault, {"/": [1, 0]}) == {"a.md": None, "dir/b.md": None}
+
+
+def test_a_search_that_cannot_be_done_says_why(vault: Vault) -> None:
+    vault.put("a.md", "x")
+    refused(logic(vault, {"none_such": []}), 40070)
+    refused(logic(vault, {"regexp": ["(", {"var": "path"}]}), 40070)
+    refused(logic(vault, {}, ""), 40011)
+    refused(logic(vault, {}, "application/json"), 40012)
+    answer = logic(vault, "TABLE x", "application/vnd.olrapi.dataview.dql+txt")
+    refused(answer, 40012)
+    assert "Dataview" in answer.json()["message"]
+    refused(vault.http.post("/search/", content="{", headers={"Content-Type": KIND}), 40015)
+    refused(vault.http.post("/search/", content="[" * 200 + "]" * 200, headers={"Content-Type": KIND}), 40015)
