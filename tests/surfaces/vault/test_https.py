@@ -28,6 +28,7 @@ class Clock:
         return self.us
 
 
+@pytest.mark.requirement("vault.https")
 def test_a_client_that_trusts_the_downloaded_certificate_reads_over_https(vault: Vault, tmp_path: Path) -> None:
     vault.put("a.md", "over both")
     answer = httpx.get(f"{vault.http.base_url}/obsidian-local-rest-api.crt")
@@ -45,6 +46,7 @@ def test_a_client_that_trusts_the_downloaded_certificate_reads_over_https(vault:
         httpx.get(vault.secure)
 
 
+@pytest.mark.requirement("vault.https")
 def test_the_key_of_the_certificate_is_for_its_owner_alone(vault: Vault) -> None:
     path = vault.key_file.with_name("vault.pem")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -52,6 +54,7 @@ def test_the_key_of_the_certificate_is_for_its_owner_alone(vault: Vault) -> None
     assert {file.name for file in path.parent.iterdir()} == {"vault.key", "vault.pem"}
 
 
+@pytest.mark.requirement("vault.key")
 def test_what_needs_no_key_is_answered_without_one(vault: Vault) -> None:
     for path, kind in (("/", "application/json"), ("/openapi.yaml", "application/yaml; charset=utf-8")):
         answer = httpx.get(f"{vault.http.base_url}{path}")
@@ -60,6 +63,7 @@ def test_what_needs_no_key_is_answered_without_one(vault: Vault) -> None:
         assert httpx.get(f"{vault.http.base_url}{path}").status_code == 401
 
 
+@pytest.mark.requirement("vault.https")
 def test_a_certificate_is_kept_until_a_month_before_its_end(tmp_path: Path) -> None:
     clock = Clock(datetime.now(UTC))
     first = Certificate(tmp_path / "keys", "127.0.0.1", clock)

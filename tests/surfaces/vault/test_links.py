@@ -63,6 +63,7 @@ def test_a_link_leads_to_the_file_beside_the_note_first() -> None:
     assert links.resolve("../../../note", "a/b/from.md") is None
 
 
+@pytest.mark.requirement("vault.links")
 def test_a_note_tells_its_links_and_who_links_to_it(forgotten: Vault) -> None:
     vault = forgotten
     vault.put("a.md", "[[b]] [[sub/c|C]] [[nobody]] ![[pic.png]] [[a]]")

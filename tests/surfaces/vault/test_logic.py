@@ -113,6 +113,7 @@ def test_what_is_no_rule_is_refused(rule: Any) -> None:
         Rule(rule).evaluated(DATA)
 
 
+@pytest.mark.requirement("vault.json-logic-bounded")
 def test_no_pattern_takes_its_time_in_backtracking() -> None:
     text = "a" * 50_000 + "b"
     for pattern in ("(a+)+$", "(a|a)*c", "(a*)*c", "(.*)(.*)(.*)(.*)x"):
@@ -120,6 +121,7 @@ def test_no_pattern_takes_its_time_in_backtracking() -> None:
     assert Rule({"glob": ["*a" * 80 + "*c", text]}).evaluated({}) is False
 
 
+@pytest.mark.requirement("vault.json-logic-bounded")
 def test_no_rule_takes_more_work_than_it_may() -> None:
     doubled = {"cat": [{"var": "accumulator"}, {"var": "accumulator"}]}
     with pytest.raises(BadLogic, match="characters"):
@@ -145,6 +147,7 @@ def found(vault: Vault, rule: Any) -> dict[str, Any]:
     return {row["filename"]: row["result"] for row in answer.json()}
 
 
+@pytest.mark.requirement("vault.json-logic")
 def test_a_search_answers_the_notes_for_which_the_rule_is_true(forgotten: Vault) -> None:
     vault = forgotten
     vault.put("a.md", "---\nstatus: done\ntags: [x/y]\nrank: 3\n---\nHello [[b]]\n")
@@ -164,6 +167,7 @@ def test_a_search_answers_the_notes_for_which_the_rule_is_true(forgotten: Vault)
     assert found(vault, {"/": [1, 0]}) == {"a.md": None, "dir/b.md": None}
 
 
+@pytest.mark.requirement("vault.json-logic")
 def test_a_search_that_cannot_be_done_says_why(vault: Vault) -> None:
     vault.put("a.md", "x")
     refused(logic(vault, {"none_such": []}), 40070)

@@ -50,6 +50,7 @@ def text(vault: Vault) -> str:
     return (vault.root / "n.md").read_bytes().decode()
 
 
+@pytest.mark.requirement("vault.patch-instruction")
 def test_an_instruction_answers_the_patched_note_and_its_version(vault: Vault) -> None:
     answer = order(vault, target=["One", "Sub 1:1"], content="# New")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/markdown; charset=utf-8")
@@ -69,6 +70,7 @@ def test_warnings_come_in_a_header_that_is_percent_encoded(vault: Vault) -> None
     assert "Größe" in warning["message"]
 
 
+@pytest.mark.requirement("vault.patch-instruction")
 def test_an_instruction_that_cannot_be_done_says_why_and_changes_nothing(vault: Vault) -> None:
     refused(order(vault, target=["None"], content="x"), 40400)
     refused(order(vault, target="One", content="x"), 40081)
@@ -88,6 +90,7 @@ def test_an_instruction_that_cannot_be_done_says_why_and_changes_nothing(vault: 
     refused(order(vault, target=["One"], content="x"), 40005)
 
 
+@pytest.mark.requirement("vault.conditions")
 def test_the_version_of_the_map_and_the_etag_guard_a_patch(vault: Vault) -> None:
     version = vault.http.get("/vault/n.md", headers=MAP).json()["version"]
     assert order(vault, target=["One"], content="a", ifMatch=version).status_code == 200
@@ -102,6 +105,7 @@ def test_the_version_of_the_map_and_the_etag_guard_a_patch(vault: Vault) -> None
         now = answer.headers["etag"]
 
 
+@pytest.mark.requirement("vault.conditions")
 def test_writes_of_whole_files_hold_to_the_same_conditions(vault: Vault) -> None:
     none = {"If-None-Match": "*"}
     refused(vault.http.put("/vault/n.md", content="x", headers=none), 41200)
@@ -123,6 +127,7 @@ def test_what_the_caller_has_is_not_sent_again(vault: Vault) -> None:
     assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", tag)
 
 
+@pytest.mark.requirement("vault.parts-by-path")
 @pytest.mark.parametrize(
     ("path", "found"),
     [
@@ -167,6 +172,7 @@ def test_a_part_that_is_not_there_or_no_part_is_refused(vault: Vault) -> None:
     assert not (vault.root / "none.md").exists()
 
 
+@pytest.mark.requirement("vault.parts-by-path")
 def test_a_part_is_replaced_by_put_and_added_to_by_post(vault: Vault) -> None:
     answer = vault.http.put("/vault/n.md/heading/One/Sub%201:1", content="New.", headers=TEXT)
     assert (answer.status_code, answer.headers["content-location"]) == (200, "n.md")
@@ -184,6 +190,7 @@ def test_a_part_is_replaced_by_put_and_added_to_by_post(vault: Vault) -> None:
         refused(vault.http.put("/vault/n.md/heading/One", content="x", headers={**TEXT, old: "marker"}), 40083)
 
 
+@pytest.mark.requirement("vault.patch-raw")
 def test_raw_content_needs_no_json(vault: Vault) -> None:
     path = "/vault/n.md/heading/One/Sub%201:1"
     answer = vault.http.patch(path, content="a\n\nb", headers={**TEXT, "Operation": "prepend"})
@@ -204,6 +211,7 @@ def test_raw_content_needs_no_json(vault: Vault) -> None:
     refused(vault.http.patch("/vault/n.md", content="x", headers=headers), 40084)
 
 
+@pytest.mark.requirement("vault.patch-raw")
 def test_raw_content_that_makes_no_sense_is_refused(vault: Vault) -> None:
     def sent(content: str | None = None, **headers: str) -> httpx.Response:
         chosen = {name.replace("_", "-"): value for name, value in ({"Operation": "append"} | headers).items() if value}
@@ -224,6 +232,7 @@ def test_raw_content_that_makes_no_sense_is_refused(vault: Vault) -> None:
     assert text(vault) == NOTE
 
 
+@pytest.mark.requirement("vault.patch-format-1")
 def test_format_1_takes_texts_as_they_are(vault: Vault) -> None:
     answer = vault.http.patch("/vault/n.md", content="New.\n", headers={**OLD, "Operation": "append"})
     assert (answer.status_code, answer.headers["deprecation"]) == (200, 'true; sunset-version="6.0"')
@@ -335,5 +344,7 @@ def test_edits_of_many_clients_at_the_same_note_are_all_there(vault: Vault) -> N
 
 
 def test_a_note_too_large_to_be_taken_apart_is_told_so(vault: Vault) -> None:
-    vault.put("n.md", "x" * 2_000_001)
+    vault.put("n.md", "x" * 1_000_001)
     refused(order(vault, target=None, content="x"), 41300)
+    refused(vault.http.get("/vault/n.md", headers=MAP), 41300)
+    refused(vault.http.get("/vault/n.md/heading/One"), 41300)

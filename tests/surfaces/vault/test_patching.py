@@ -248,12 +248,14 @@ def test_an_instruction_for_another_version_does_nothing() -> None:
     [
         {"target": "A::B"},
         {"target": 5},
+        {"target": ["x"] * 51},
         {"targetType": "file"},
         {"operation": "rename"},
         {"scope": "parent"},
         {"content": None},
         {"value": 1},
         {"content": ["x"]},
+        {"content": "x" * 1_000_001},
         {"scope": "marker", "content": "a\nb"},
         {"targetType": "block"},
         {"targetType": "block", "target": "a b"},
@@ -326,6 +328,7 @@ def test_every_sign_belongs_to_exactly_one_section(text: str) -> None:
     assert "".join(span.of(text) for span in spans) == text[spans[0].start :]
 
 
+@pytest.mark.requirement("vault.outside-stays")
 @given(TEXTS, st.sampled_from(["append", "prepend", "replace", "delete"]), st.data())
 def test_whatever_is_outside_of_a_heading_keeps_every_sign(text: str, operation: str, data: st.DataObject) -> None:
     path, section = data.draw(st.sampled_from(sections(text)))
@@ -357,6 +360,7 @@ def test_what_is_read_of_a_section_can_be_written_back(text: str, data: st.DataO
         assert after == text[: section.content.start] + text[section.content.end :]
 
 
+@pytest.mark.requirement("vault.outside-stays")
 @given(TEXTS, st.sampled_from(["append", "prepend", "replace", "delete"]), st.data())
 def test_whatever_is_outside_of_a_block_keeps_every_sign(text: str, operation: str, data: st.DataObject) -> None:
     blocks = outline(text).blocks

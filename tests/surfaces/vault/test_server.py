@@ -39,6 +39,7 @@ def test_the_root_says_who_it_is_with_and_without_a_key(vault: Vault) -> None:
         assert set(body["versions"]) == {"obsidian", "self"}
 
 
+@pytest.mark.requirement("vault.key")
 @pytest.mark.parametrize("header", [{"Authorization": ""}, {"Authorization": "Bearer x"}, {"Authorization": "Basic x"}])
 def test_without_its_key_nothing_is_answered(vault: Vault, header: dict[str, str]) -> None:
     vault.put("a.md", "secret")
@@ -218,6 +219,7 @@ def test_a_patch_that_is_wrong_is_refused_with_its_reason(vault: Vault) -> None:
     assert (vault.root / "n.md").read_text() == "---\na: 1\n---\n"
 
 
+@pytest.mark.requirement("vault.simple-search")
 def test_a_search_finds_every_word_in_text_or_name_best_first(forgotten: Vault) -> None:
     vault = forgotten
     vault.put("Harbour.md", "ships")
@@ -252,6 +254,7 @@ def test_a_hit_has_its_matches_in_the_order_of_the_text(forgotten: Vault) -> Non
         assert len(hit["matches"][2]["context"]) == length
 
 
+@pytest.mark.requirement("vault.simple-search")
 def test_notes_that_say_it_more_often_come_first(forgotten: Vault) -> None:
     vault = forgotten
     for name, text in (("a.md", "word"), ("b.md", "word word word"), ("c.md", "word word"), ("word.md", "x")):

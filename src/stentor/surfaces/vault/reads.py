@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import mimetypes
 from typing import Any
@@ -27,6 +28,7 @@ from stentor.surfaces.vault.requests import (
     header_text,
     joined,
     location,
+    text_of,
 )
 from stentor.surfaces.vault.texts import Texts
 from stentor.surfaces.vault.writes import SUNSET
@@ -85,13 +87,13 @@ class Reads:
             return Response(body, headers={"ETag": f'W/"{weak}"'}, media_type=NOTE_JSON)
         headers = {"ETag": tag(note.hash)}
         if document is not None and MAP_JSON in accept:
-            return _map(request, note, headers)
+            return await asyncio.to_thread(_map, request, text_of(note.path, note.content), headers)
         if target is None and not has_target(request):
             name = quote(note.path, safe="/!'()*~;:@&=+$#?")
             headers["Content-Disposition"] = f'attachment; filename="{name}"'
             kind = _kind(note.path, is_text=document is not None)
             return Response(note.content, headers=headers, media_type=kind)
-        return _part(request, _decoded(note), target, headers)
+        return await asyncio.to_thread(_part, request, text_of(note.path, note.content), target, headers)
 
 
 def _kind(path: str, *, is_text: bool) -> str:
@@ -101,19 +103,11 @@ def _kind(path: str, *, is_text: bool) -> str:
     return found or "application/octet-stream"
 
 
-def _map(request: Request, note: Note, headers: dict[str, str]) -> Response:
-    text = note.content.decode()
+def _map(request: Request, text: str, headers: dict[str, str]) -> Response:
     if format_of(request) == 2:
         return Response(jsontext.encode(reading.document_map(text)), headers=headers, media_type=MAP_JSON)
     body = reading.old_document_map(text)
     return Response(jsontext.encode(body), headers=headers | SUNSET, media_type=MAP_JSON)
-
-
-def _decoded(note: Note) -> str:
-    try:
-        return note.content.decode()
-    except UnicodeDecodeError:
-        raise Refused(errors.BAD_INSTRUCTION, f"{note.path!r} is no text, so that it has no parts.") from None
 
 
 def _part(request: Request, text: str, target: Target | None, headers: dict[str, str]) -> Response:

@@ -11,6 +11,7 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.surfaces.vault.errors import (
     BAD_CONTENT,
+    BAD_INSTRUCTION,
     BAD_TARGET,
     BAD_VERSION,
     BEYOND_ROOT,
@@ -23,6 +24,8 @@ from stentor.surfaces.vault.errors import (
 JSON, MARKDOWN = "application/json", "text/markdown"
 INSTRUCTION = "application/vnd.olrapi.patch-instruction+json"
 MARKDOWN_TEXT = "text/markdown; charset=utf-8"
+MAX_CHARACTERS = 1_000_000
+"""Of a note that is read or edited in parts."""
 _TRUE = "true"
 
 
@@ -90,6 +93,17 @@ def text(body: bytes) -> str:
         return body.decode()
     except UnicodeDecodeError:
         raise Refused(BAD_CONTENT, "The body is no UTF-8 text.") from None
+
+
+def text_of(path: str, content: bytes) -> str:
+    """A note that is to be taken apart. Raises Refused for what is no text, or too much of it."""
+    try:
+        decoded = content.decode()
+    except UnicodeDecodeError:
+        raise Refused(BAD_INSTRUCTION, f"{path!r} is no text, so that it has no parts.") from None
+    if len(decoded) > MAX_CHARACTERS:
+        raise Refused(TOO_LARGE, f"{path!r} has more than {MAX_CHARACTERS} characters; take it as a whole.")
+    return decoded
 
 
 def json_of(body: bytes) -> Any:

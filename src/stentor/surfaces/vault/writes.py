@@ -28,10 +28,9 @@ from stentor.surfaces.vault.requests import (
     has_target,
     location,
     says_yes,
+    text_of,
 )
 
-MAX_CHARACTERS = 2_000_000
-"""Of a note that is edited in parts."""
 SUNSET = {"Deprecation": 'true; sunset-version="6.0"'}
 
 
@@ -132,13 +131,7 @@ def appended(present: bytes | None, added: bytes) -> bytes:
 def _text(path: str, present: bytes | None) -> str:
     if present is None:
         raise NoSuchNote(f"The vault has no file {path!r}.")
-    try:
-        text = present.decode()
-    except UnicodeDecodeError:
-        raise Refused(errors.BAD_INSTRUCTION, f"{path!r} is no text.") from None
-    if len(text) > MAX_CHARACTERS:
-        raise Refused(errors.TOO_LARGE, f"{path!r} has more than {MAX_CHARACTERS} characters; replace it as a whole.")
-    return text
+    return text_of(path, present)
 
 
 def _destination(request: Request, source: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from stentor.surfaces.vault.patching.blocks import Block
@@ -20,6 +22,8 @@ from stentor.surfaces.vault.patching.spans import (
     spliced,
     with_newlines,
 )
+
+_MARKED = re.compile(r" {0,3}#{1,6}(?=[ \t\r\n]|\Z)")
 
 
 class Patched(msgspec.Struct, frozen=True):
@@ -49,11 +53,17 @@ def _content(outline: Outline, section: Section, operation: str, new: str) -> Ed
     text, span = outline.text, section.content
     empty = span.start == span.end
     begin = past_blank_lines(text, span) if new else span.start
+    underlined = bool(new) and _underlined(text, span.end)
     if operation == "append":
-        return set_apart(text, point(span.end), new, outline.newline, before=not empty, after=False)
+        return set_apart(text, point(span.end), new, outline.newline, before=not empty, after=underlined)
     if operation == "prepend":
-        return set_apart(text, point(begin), new, outline.newline, before=False, after=not empty)
-    return set_apart(text, Span(begin, span.end), new, outline.newline, before=False, after=False)
+        return set_apart(text, point(begin), new, outline.newline, before=False, after=not empty or underlined)
+    return set_apart(text, Span(begin, span.end), new, outline.newline, before=False, after=underlined)
+
+
+def _underlined(text: str, at: int) -> bool:
+    """Whether a heading begins there that is made by the line below it: text just before it would become part of it."""
+    return at < len(text) and _MARKED.match(text, at) is None
 
 
 def _renamed(outline: Outline, section: Section, wanted: Instruction) -> Edit:

@@ -31,6 +31,10 @@ _CELLS: dict[str, dict[str, set[str]]] = {
     "frontmatter": {"content": _ALL, "marker": {"replace"}, "markerAndContent": _ALL},
 }
 _WITHIN = {"content": _ALL, "markerAndContent": {"prepend", "append"}}
+DEEPEST_PATH = 50
+"""Of names in a path; Markdown has six levels, and what is made below them is text."""
+MAX_CONTENT = 1_000_000
+"""Characters that are looked through for headings."""
 _CARRIERS = ("content", "value", "destination")
 Path = tuple[str, ...]
 
@@ -97,7 +101,7 @@ def _target(wanted: Instruction) -> str | None:
     if wanted.target_type == "heading":
         if isinstance(wanted.target, str):
             return "target: a heading's is a list of headings from the top down, or null for the whole note."
-        return None
+        return f"target: {DEEPEST_PATH} headings are the most." if len(wanted.path) > DEEPEST_PATH else None
     if not isinstance(wanted.target, str) or not wanted.target:
         return f"target: that of a {wanted.target_type} is its name."
     if wanted.target_type == "block" and not _ADDRESS.fullmatch(wanted.target):
@@ -144,6 +148,8 @@ def _expected(wanted: Instruction) -> tuple[str, ...]:
 
 def _shape(wanted: Instruction) -> str | None:
     """What the payload has to look like where it becomes a name, a line, or rows of a table."""
+    if len(wanted.words) > MAX_CONTENT:
+        return f"content: {MAX_CONTENT} characters are the most."
     if isinstance(wanted.destination, Destination) and isinstance(wanted.destination.place, Beside):
         place = wanted.destination.place
         if (place.before is UNSET) == (place.after is UNSET):

@@ -13,7 +13,7 @@ import msgspec
 from stentor.domains.notes import frontmatter
 from stentor.surfaces.vault.patching import fields, labels
 from stentor.surfaces.vault.patching.faults import ContentPresent, NoSuchTarget, PatchFailed
-from stentor.surfaces.vault.patching.instruction import is_rows
+from stentor.surfaces.vault.patching.instruction import DEEPEST_PATH, is_rows
 from stentor.surfaces.vault.patching.outline import REPEATED, Labelled, Outline, Section, outline
 from stentor.surfaces.vault.patching.spans import Edit, Span, line_ends_before, spliced
 
@@ -141,6 +141,8 @@ def _created(found: Outline, wanted: Wanted) -> str:
     if wanted.kind == "block":
         return f"{text}{newline}{wanted.content}{newline}{newline}^{wanted.target}"
     names = wanted.target.split(wanted.delimiter)
+    if len(names) > DEEPEST_PATH:
+        raise PatchFailed(f"A path has {DEEPEST_PATH} headings at most.")
     known = max(n for n in range(len(names)) if n == 0 or _known(found.root, names[:n]) is not None)
     section = _known(found.root, names[:known]) or found.root
     at = content_of(found, section).end

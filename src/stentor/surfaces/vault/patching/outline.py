@@ -17,7 +17,7 @@ from stentor.surfaces.vault.patching.spans import Span, newline_of, without_line
 REPEATED = "\U000fd3a1"
 """Between a name that a section or block has had before and the number of its turn, in digits of the same plane."""
 _DIGIT = 0xFD3B0
-_ID = re.compile(r"[^\S\r\n]*\^([A-Za-z0-9_-]+)\s*\Z")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _LABELLED = {"code", "heading", "table", "quote", "list", "paragraph"}
 """What an id on a line of its own can stand for: the block before it."""
 
@@ -154,7 +154,22 @@ def _give_parts(text: str, found: list[Block], sections: list[Section]) -> None:
 
 def _is_label(text: str, block: Block) -> bool:
     """Whether the block is nothing but an id, which is for the block before it."""
-    return block.kind == "paragraph" and block.depth == 0 and _ID.fullmatch(text[block.start : block.end]) is not None
+    if block.kind != "paragraph" or block.depth > 0:
+        return False
+    found = _id_at_end(text[block.start : block.end])
+    return found is not None and found[0] == 0
+
+
+def _id_at_end(raw: str) -> tuple[int, str] | None:
+    """Where the blanks before the ^ begin, and the id. Not by an expression: blanks in a row would take their time."""
+    raw = raw.rstrip()
+    at = raw.rfind("^")
+    if at < 0 or _NAME.fullmatch(raw, at + 1) is None:
+        return None
+    start = at
+    while start > 0 and raw[start - 1].isspace() and raw[start - 1] not in "\r\n":
+        start -= 1
+    return start, raw[at + 1 :]
 
 
 def _labelled(text: str, found: list[Block]) -> dict[str, Labelled]:
@@ -176,15 +191,16 @@ def _labelled(text: str, found: list[Block]) -> dict[str, Labelled]:
 
 def _label(text: str, block: Block, before: Block | None) -> Labelled | None:
     raw = text[block.start : block.end]
-    matched = _ID.search(raw)
-    if matched is None:
+    found = _id_at_end(raw)
+    if found is None:
         return None
-    marker = Span(block.start + matched.start(), block.start + len(raw.rstrip()))
+    at, name = found
+    marker = Span(block.start + at, block.start + len(raw.rstrip()))
     if before is not None and _is_label(text, block):
         content = without_line_ends(text, Span(before.start, before.end))
-        return Labelled(matched[1], before.kind, content, marker, before.columns)
+        return Labelled(name, before.kind, content, marker, before.columns)
     start = min(block.start + _indent(raw, block), marker.start)
-    return Labelled(matched[1], block.kind, Span(start, marker.start), marker, block.columns)
+    return Labelled(name, block.kind, Span(start, marker.start), marker, block.columns)
 
 
 def _indent(raw: str, block: Block) -> int:
