@@ -260,7 +260,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
                 "api": fixed("available", "answers"),
                 "database": database_check(db),
                 "agents": agents_check(registry.snapshot),
-                "mcp_server": fixed("disabled", "not part of this version"),
+                "mcp_server": fixed("disabled", "not started in this process"),
                 "vault": vault_check(memory.vault) if memory else fixed("disabled", "switched off"),
             }
         ),

@@ -13,6 +13,7 @@ from stentor.bootstrap import authority, mcp, notes, vault
 from stentor.bootstrap.kernel import Service
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
+from stentor.domains.monitoring.service import Component
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -64,4 +65,9 @@ def _mcp(service: Service, settings: Settings, redactor: Redactor, address: str)
     calls = LocalCalls(mcp.governed(kernel))
     exposed = mcp.exposure(settings, address)
     server = MemoryServer(calls, service.keys.ring, receipts, exposed, settings.max_body_mb * 1_000_000)
+
+    async def check() -> Component:
+        return Component("available", "answers") if server.running else Component("unavailable", "it has ended")
+
+    kernel.health.check("mcp_server", check)
     return Surface("mcp", server.app, [server.run])

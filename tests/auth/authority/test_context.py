@@ -75,6 +75,8 @@ def test_only_a_granted_capability_may_be_used() -> None:
         ("team/notes", "", False),
         ("caf\u00e9", "caf\u00e9/x", True),
         ("caf\u00e9", "cafe\u0301/x", False),
+        ("*", "cafe\u0301/x", False),
+        ("cafe\u0301", "cafe\u0301/x", False),
         ("*", "team/notes", True),
         ("*", "anything", True),
         ("*", "../x", False),

@@ -92,7 +92,6 @@ CHILDREN: dict[str, dict[str, Any]] = {
     "no parent": {"parent": DROP},
     "another parent": {"parent": sha256("x")},
     "the parent's hash in hex": {"parent": "0" * 64},
-    "expired": {"exp": SECONDS - 10},
     "one more claim": {"extra": 1},
     "no capability": {"cap": []},
     "no namespace": {"ns": []},
@@ -183,6 +182,13 @@ async def test_the_last_holder_proves_each_request_with_the_whole_chain(verifier
     for wrong in (prove(HOLDER, found, "POST", "/mcp", now=NOW), prove(key, ROOT, "POST", "/mcp", now=NOW), None):
         with pytest.raises(AuthorityRefused):
             await verifier.verify(found, ProofRequest("POST", "/mcp", b"", wrong))
+
+
+def test_a_child_expires_before_its_parent() -> None:
+    made = delegate(ROOT, HOLDER, SECOND_HOLDER, "helper", lifetime=10, now=NOW)
+    for seconds, wanted in ((19, True), (20, False), (100, False)):
+        assert holds(made, NOW + seconds * 1_000_000) is wanted
+        assert holds(ROOT, NOW + seconds * 1_000_000)
 
 
 def test_a_child_lives_no_longer_than_its_parent() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from joserfc.jwk import OKPKey
 
 from stentor.auth.authority import issuers, own_key
 from stentor.auth.authority.flaw import Flaw
@@ -184,6 +186,15 @@ def test_what_is_no_public_key_is_refused(data: bytes) -> None:
 def test_a_private_key_is_not_taken_for_a_public_one(data: bytes) -> None:
     with pytest.raises(Flaw, match="private"):
         read_file(data)
+
+
+def test_keys_and_thumbprints_are_those_of_the_standards() -> None:
+    """The key of RFC 8037, appendix A, which is the first of RFC 8032."""
+    secret = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
+    known = OKPKey.import_key(Ed25519PrivateKey.from_private_bytes(secret))
+    assert known.as_dict(private=True)["d"] == "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"
+    assert jwk(known) == {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}
+    assert thumbprint(read_public(jwk(known))) == "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
 
 
 PRIME = 2**255 - 19

@@ -114,6 +114,7 @@ SOUP = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
 
 @given(SOUP | st.text())
 @example("https://[::1")
+@example("https:@//@")
 @example("https://host:port")
 @example("//" * 5)
 def test_it_is_total_and_once_is_enough(text: str) -> None:
@@ -149,4 +150,5 @@ def test_long_texts_take_no_long_time_and_no_stack() -> None:
     assert strip_uri("https://h/?x=" * 20_000) == "https://h/"
     assert SECRET not in strip_uri("https://h/?x=" * 20_000 + f"https://u:{SECRET}@h")
     assert strip_uri("https://" + "a@" * 100_000 + "h") == "https://h"
+    assert strip_uri("https:" + "@//" * 100_000) == ""
     assert strip_uri("https://h/?x=" + "eyJ" * 100_000) == "https://h/?x=" + "eyJ" * 100_000

@@ -227,6 +227,12 @@ def test_health_needs_no_token(service: Service) -> None:
     assert httpx.get(service.ready["mcp"] + "/health").json()["status"] == "ok"
 
 
+def test_the_gateways_health_knows_of_it(service: Service) -> None:
+    with service.client() as http:
+        components = http.get("/api/v1/health/detailed").json()["components"]
+    assert components["mcp_server"]["status"] == "available"
+
+
 def test_a_second_server_on_the_folder_says_where_the_first_one_answers(service: Service) -> None:
     command = [sys.executable, "-m", "stentor", "mcp", "--http", "--data-dir", str(service.data_dir)]
     ended = subprocess.run(command, env=service.environ, capture_output=True, text=True, timeout=30)

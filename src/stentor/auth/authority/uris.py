@@ -13,6 +13,8 @@ from stentor.auth.authority.unsafe import is_unsafe, plain_name
 
 NESTED = 3
 """Addresses inside the query of an address, and encodings of a part, that are looked into; what goes deeper is cut."""
+PASSES = 8
+"""What is left may read as another address with user-info. Of one that never ends nothing is left."""
 _SECRET_ENDS = tuple(
     "token secret password passwd passphrase pwd signature credential authorization accesskey accesskeyid privatekey "
     "secretkey sessionid assertion".split()
@@ -29,7 +31,13 @@ _JOINT = re.compile(r"([&;])")
 
 def strip_uri(uri: str) -> str:
     """The address without user-info and without what is named or looks like a secret in its query and fragment."""
-    return _strip(_IGNORED.sub("", uri), 0)
+    uri = _IGNORED.sub("", uri)
+    for _ in range(PASSES):
+        stripped = _strip(uri, 0)
+        if stripped == uri:
+            return uri
+        uri = stripped
+    return ""
 
 
 def _strip(uri: str, depth: int) -> str:

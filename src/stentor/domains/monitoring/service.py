@@ -32,10 +32,14 @@ Check = Callable[[], Awaitable[Component]]
 
 class Health:
     def __init__(self, checks: Mapping[str, Check]) -> None:
-        self._checks = checks
+        self._checks = dict(checks)
         self._last: dict[str, Component] = {}
         self._at = float("-inf")
         self._lock = asyncio.Lock()
+
+    def check(self, name: str, check: Check) -> None:
+        """From now on this is how the component is asked."""
+        self._checks[name] = check
 
     async def components(self) -> dict[str, Component]:
         """All components by name. Fails closed: a check that raises or hangs is unavailable."""

@@ -12,7 +12,7 @@ from stentor.auth.authority.context import ALL, AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
 from stentor.auth.keys import KeyRing
 from stentor.auth.principal import Principal
-from stentor.core.errors import AuthorityDenied, AuthorityRefused
+from stentor.core.errors import AuthorityDenied, AuthorityRefused, StoreUnavailable
 from stentor.domains.memory.governed.gate import READ, WRITE
 from stentor.surfaces.memory_mcp.presented import REQUEST
 from stentor.surfaces.memory_mcp.server import Context
@@ -54,6 +54,8 @@ class Verifier:
             return _bearer(await receipts.verify(token, REQUEST.get()))
         except AuthorityRefused:
             return None
+        except StoreUnavailable:
+            return _bearer(None)  # its use cannot be counted: the gate denies it, or tells of the outage
 
 
 def of_key(principal: Principal) -> AuthorityContext | None:

@@ -56,6 +56,7 @@ class MemoryServer:
     def __init__(
         self, calls: Calls, ring: KeyRing, receipts: Receipts | None, exposure: Exposure, max_body: int
     ) -> None:
+        self.running = False
         self._server: Server[object] = build(calls, of_request)
         resource = AnyHttpUrl(exposure.address + PATH)
         # The audience of a receipt is checked by the verifier; a key of the service is for the service alone.
@@ -77,7 +78,11 @@ class MemoryServer:
     async def run(self) -> None:
         """Until it is cancelled."""
         async with self._server.session_manager.run():
-            await asyncio.Event().wait()
+            self.running = True
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.running = False
 
 
 def _metadata(exposure: Exposure) -> Route:
