@@ -19,6 +19,7 @@ from stentor.surfaces.vault import errors, notes, places
 from stentor.surfaces.vault.conditions import conditions_of, tag
 from stentor.surfaces.vault.errors import Refused
 from stentor.surfaces.vault.patching import legacy, reading
+from stentor.surfaces.vault.patching.instruction import KINDS
 from stentor.surfaces.vault.places import Target
 from stentor.surfaces.vault.requests import (
     JSON,
@@ -68,7 +69,7 @@ class Reads:
         except NoSuchNote:
             return None
         except InvalidPath:
-            if any(part in reading.KINDS for part in parts):
+            if any(part in KINDS for part in parts):
                 return None
             raise
         found = [
@@ -135,9 +136,9 @@ def _by_path(request: Request, text: str, target: Target) -> Any:
 def _by_headers(request: Request, text: str) -> tuple[str, Any]:
     """Format 1."""
     kind, name = request.headers.get("target-type", ""), header_text(request, "target")
-    if kind not in reading.KINDS:
+    if kind not in KINDS:
         code = errors.BAD_TARGET_TYPE if kind else errors.NO_TARGET_TYPE
-        raise Refused(code, f"The header Target-Type is one of {', '.join(reading.KINDS)}.")
+        raise Refused(code, f"The header Target-Type is one of {', '.join(KINDS)}.")
     if format_of(request) != 1:
         raise Refused(errors.OLD_TARGET, "Target headers of a GET are of Markdown-Patch-Version 1; or use the path.")
     if not name:
