@@ -124,12 +124,12 @@ def _part(request: Request, text: str, target: Target | None, headers: dict[str,
 
 
 def _by_path(request: Request, text: str, target: Target) -> Any:
+    assert target.names is not None
     if format_of(request) == 1:
-        raise Refused(errors.BAD_VERSION, "Targets in the path are of format 2; leave Markdown-Patch-Version out.")
+        return legacy.read(text, target.kind, *target.in_one)
     scope = request.headers.get("target-scope", "content")
     if scope not in _SCOPES:
         raise Refused(errors.BAD_SCOPE, f"The header Target-Scope of a GET is one of {', '.join(_SCOPES)}.")
-    assert target.names is not None
     return reading.part(text, target.kind, target.names, scope)
 
 
