@@ -308,6 +308,14 @@ def test_format_1_reads_and_writes_parts_by_headers_and_has_its_own_map(vault: V
     answer = vault.http.get("/vault/n.md", headers=old)
     assert (answer.text, answer.headers["deprecation"]) == ("\nDeep.\n\n", 'true; sunset-version="6.0"')
     refused(vault.http.get("/vault/n.md", headers={**old, "Target": "None"}), 40400)
+    version = {"Markdown-Patch-Version": "1"}
+    path = "/vault/n.md/heading/One/Sub%201:1"
+    assert vault.http.get(path, headers=version).text == "\nDeep.\n\n"
+    added = vault.http.post(path, content="More.\n", headers={**version, **TEXT})
+    assert (added.text, added.headers["deprecation"]) == (
+        NOTE.replace("Deep.\n", "Deep.\n\nMore.\n"),
+        answer.headers["deprecation"],
+    )
     mapped = vault.http.get("/vault/n.md", headers={**MAP, "Markdown-Patch-Version": "1"}).json()
     headings = ["One", "One::Sub 1:1", "Two::Three/Four"]
     assert mapped == {"headings": headings, "blocks": ["one", "table"], "frontmatterFields": ["rank"]}

@@ -286,6 +286,15 @@ def test_bytes_outside_of_the_target_stay_with_windows_line_ends_and_a_mark() ->
     assert after == text.replace("x\r\n", "x\r\n\r\none\r\n\r\ntwo\r\n")
 
 
+def test_an_underlined_heading_stays_one_when_text_comes_before_it() -> None:
+    for line in ("text", "#tag"):
+        text = f"# A\n{line}\n---\nend\n"
+        assert reading.heading(text, ("A",), "content") == f"{line}\n---\nend\n"
+        assert patched(text, "heading", ["A"], "replace", content=reading.heading(text, ("A",), "content")) == text
+    text = "# A\n#tag\n===\n"
+    assert patched(text, "heading", ["A"], "append", content="x") == "# A\nx\n\n#tag\n===\n"
+
+
 WORDS = ["", "", "text", "text ^b1", "# A", "## B", "# A", "### C", "- item", "  - sub ^b2", "> quote", "```", "^b3"]
 ODD = ["    code", "| a | b |", "| - | - |", "---", "===", "#tag", "é\u2028x", "\t", "1. one", "<div>", "[x]: y"]
 LINES = st.sampled_from([*WORDS, *ODD])

@@ -12,12 +12,10 @@ from stentor.surfaces.vault.errors import BAD_CONDITION, STALE, Refused
 
 _TAG = re.compile(r'[ \t]*(?:(W/)?"([^"]*)"|([^\s",*]+))[ \t]*(?:,|\Z)')
 _NOTHING = re.compile(r"[ \t]*(?:,|\Z)")
-Tags = frozenset[str] | None
-"""Versions; None for any."""
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """`absent` are None when the header is not there; the wildcard is the tag `*`."""
+    """The versions that each header names, `*` among them for any; None without the header."""
 
     match: frozenset[str] | None = None
     none_match: frozenset[str] | None = None

@@ -57,7 +57,9 @@ def write_order(request: Request, body: bytes, target: Target, operation: str) -
     """Of a PUT or POST to a part of a note, which the path names."""
     if has_target(request):
         raise Refused(errors.TWO_TARGETS, "The target is named by the path and by headers; use one.")
-    if format_of(request) == 1 or any(name in request.headers for name in ("target-scope", *OLD_HEADERS)):
+    if format_of(request) == 1:
+        return _old_order(request, body, operation, target.kind, target.in_one)
+    if any(name in request.headers for name in ("target-scope", *OLD_HEADERS)):
         raise Refused(errors.OLD_TARGET, "A target in the path takes no headers of format 1.")
     fields: dict[str, Any] = {"targetType": target.kind, "target": target.address, "operation": operation}
     value = _payload(request, body, (MARKDOWN, JSON))
@@ -72,8 +74,14 @@ def old_order(request: Request, body: bytes, operation: str) -> Order:
     """Of format 1, by headers. Its failures are all one code."""
     if not has_target(request) or not request.headers.get("target-type"):
         raise Refused(errors.NO_TARGET_TYPE, "The header Target-Type is missing.")
-    kind, scope = request.headers["target-type"], request.headers.get("target-scope") or "content"
+    kind = request.headers["target-type"]
     _one_of("Target-Type", kind, KINDS, errors.BAD_TARGET_TYPE)
+    between = unquote(request.headers.get("target-delimiter") or "::")
+    return _old_order(request, body, operation, kind, (header_text(request, "target"), between))
+
+
+def _old_order(request: Request, body: bytes, operation: str, kind: str, target: tuple[str, str]) -> Order:
+    scope = request.headers.get("target-scope") or "content"
     if not operation:
         raise Refused(errors.NO_OPERATION, "The header Operation is missing.")
     _one_of("Operation", operation, OPERATIONS[:3], errors.BAD_OPERATION)
@@ -81,10 +89,10 @@ def old_order(request: Request, body: bytes, operation: str) -> Order:
     wanted = legacy.Wanted(
         operation,
         kind,
-        header_text(request, "target"),
+        target[0],
         _payload(request, body, (MARKDOWN, JSON)),
         content_type(request) == JSON,
-        unquote(request.headers.get("target-delimiter") or "::"),
+        target[1],
         scope,
         says_yes(request, "create-target-if-missing") or request.method == "PUT",
         says_yes(request, "reject-if-content-preexists")

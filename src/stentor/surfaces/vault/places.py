@@ -12,6 +12,8 @@ from stentor.domains.notes.paths import InvalidPath
 from stentor.surfaces.vault.errors import BAD_TARGET_TYPE, NO_TARGET, NOT_FOUND, Refused
 from stentor.surfaces.vault.patching.instruction import KINDS, Path
 
+_BETWEEN = "\x1f"
+
 
 class Target(msgspec.Struct, frozen=True):
     """A part of a note: the path of a heading, or the name of a block or field."""
@@ -23,6 +25,12 @@ class Target(msgspec.Struct, frozen=True):
     def address(self) -> Path | str | None:
         """As an instruction has it."""
         return self.names if self.kind == "heading" or self.names is None else self.names[0]
+
+    @property
+    def in_one(self) -> tuple[str, str]:
+        """The names as format 1 has them, and what stands between them: a sign that no heading has."""
+        names = self.names or ()
+        return (_BETWEEN.join(names) if self.kind == "heading" else names[0]), _BETWEEN
 
 
 class Place(msgspec.Struct, frozen=True):

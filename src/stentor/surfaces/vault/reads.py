@@ -19,6 +19,7 @@ from stentor.surfaces.vault import errors, notes, places
 from stentor.surfaces.vault.conditions import conditions_of, tag
 from stentor.surfaces.vault.errors import Refused
 from stentor.surfaces.vault.patching import legacy, reading
+from stentor.surfaces.vault.patching.instruction import KINDS
 from stentor.surfaces.vault.places import Target
 from stentor.surfaces.vault.requests import (
     JSON,
@@ -68,7 +69,7 @@ class Reads:
         except NoSuchNote:
             return None
         except InvalidPath:
-            if any(part in reading.KINDS for part in parts):
+            if any(part in KINDS for part in parts):
                 return None
             raise
         found = [
@@ -124,21 +125,21 @@ def _part(request: Request, text: str, target: Target | None, headers: dict[str,
 
 
 def _by_path(request: Request, text: str, target: Target) -> Any:
+    assert target.names is not None
     if format_of(request) == 1:
-        raise Refused(errors.BAD_VERSION, "Targets in the path are of format 2; leave Markdown-Patch-Version out.")
+        return legacy.read(text, target.kind, *target.in_one)
     scope = request.headers.get("target-scope", "content")
     if scope not in _SCOPES:
         raise Refused(errors.BAD_SCOPE, f"The header Target-Scope of a GET is one of {', '.join(_SCOPES)}.")
-    assert target.names is not None
     return reading.part(text, target.kind, target.names, scope)
 
 
 def _by_headers(request: Request, text: str) -> tuple[str, Any]:
     """Format 1."""
     kind, name = request.headers.get("target-type", ""), header_text(request, "target")
-    if kind not in reading.KINDS:
+    if kind not in KINDS:
         code = errors.BAD_TARGET_TYPE if kind else errors.NO_TARGET_TYPE
-        raise Refused(code, f"The header Target-Type is one of {', '.join(reading.KINDS)}.")
+        raise Refused(code, f"The header Target-Type is one of {', '.join(KINDS)}.")
     if format_of(request) != 1:
         raise Refused(errors.OLD_TARGET, "Target headers of a GET are of Markdown-Patch-Version 1; or use the path.")
     if not name:

@@ -14,6 +14,7 @@ from stentor.surfaces.vault.patching.outline import Outline, Section
 from stentor.surfaces.vault.patching.spans import (
     Edit,
     Span,
+    begins_heading,
     fragment,
     line_ends_before,
     past_blank_lines,
@@ -86,7 +87,7 @@ def marker_of(section: Section) -> Span:
 
 def _whole(outline: Outline, section: Section, wanted: Instruction) -> Patched:
     new, warnings = _shifted(outline, wanted.words, section.parent.level if section.parent else 0)
-    before = not new.startswith("#")
+    before = not begins_heading(new, 0)
     if wanted.operation == "replace":
         span = section.whole
     else:

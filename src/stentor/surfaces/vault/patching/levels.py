@@ -5,15 +5,12 @@ A text that a caller sends counts its `#` from the place where it goes: one `#` 
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from stentor.surfaces.vault.patching.blocks import blocks
-from stentor.surfaces.vault.patching.spans import Edit, Span, spliced
+from stentor.surfaces.vault.patching.spans import HEADING, Edit, Span, spliced
 
 DEEPEST = 6
-_HASHES = re.compile(r" {0,3}(#+)")
 
 
 class Warned(msgspec.Struct, frozen=True):
@@ -34,7 +31,7 @@ def shifted(text: str, by: int) -> Shifted:
         return Shifted(text, [])
     edits, warnings = [], []
     for block in blocks(text):
-        found = _HASHES.match(text, block.start) if block.kind == "heading" and block.depth == 0 else None
+        found = HEADING.match(text, block.start) if block.kind == "heading" and block.depth == 0 else None
         if found is None:
             continue  # no heading, or one that is underlined and has no sign to count
         level = max(1, len(found[1]) + by)

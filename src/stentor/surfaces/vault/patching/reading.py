@@ -9,11 +9,8 @@ from stentor.domains.notes import frontmatter
 from stentor.domains.notes.frontmatter import BadFrontmatter
 from stentor.surfaces.vault.patching import legacy
 from stentor.surfaces.vault.patching.faults import NoSuchTarget
-from stentor.surfaces.vault.patching.instruction import KINDS
 from stentor.surfaces.vault.patching.levels import shifted
 from stentor.surfaces.vault.patching.outline import Section, outline
-
-__all__ = ["KINDS", "block", "document_map", "field", "heading", "old_document_map", "part"]
 
 
 def part(text: str, kind: str, names: tuple[str, ...], scope: str) -> Any:

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
+HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t\r\n]|\Z)")
 _BLANK_LINES = re.compile(r"(?:[^\S\r\n]*(?:\r\n|\r|\n))+")
 
 
@@ -75,6 +76,11 @@ def without_line_ends(text: str, span: Span) -> Span:
     return Span(span.start, span.start + len(span.of(text).rstrip("\r\n")))
 
 
+def begins_heading(text: str, at: int) -> bool:
+    """Whether a heading of `#` begins there; `#tag` is none."""
+    return HEADING.match(text, at) is not None
+
+
 def set_apart(text: str, span: Span, new: str, newline: str, *, before: bool, after: bool) -> Edit:
     """An edit that puts a fragment in lines of its own, with a blank line before and after it where one is due.
 
@@ -84,5 +90,5 @@ def set_apart(text: str, span: Span, new: str, newline: str, *, before: bool, af
         return Edit(span, "")
     missing = 0 if span.start == 0 else max(0, (2 if before else 1) - line_ends_before(text, span.start))
     below = text[span.end : span.end + 4].lstrip(" ")
-    due = below[:1] not in ("", "\r", "\n") and (after or not below.startswith("#"))
+    due = below[:1] not in ("", "\r", "\n") and (after or not begins_heading(text, span.end))
     return Edit(span, newline * missing + new + (newline if due else ""))
