@@ -195,12 +195,12 @@ async def test_files_that_are_no_requests_are_left_alone(inbox: Inbox) -> None:
 async def test_a_note_that_is_being_typed_is_taken_when_the_typing_has_ended(
     make_world: MakeWorld, tmp_path: Path
 ) -> None:
-    world = await make_world(SERVICE_MEMORY="1", SERVICE_INBOX_QUIET_SECONDS="0.6")
+    world = await make_world(SERVICE_MEMORY="1", SERVICE_INBOX_QUIET_SECONDS="1.5")
     inbox = Inbox(world, tmp_path / "vault")
     agent_id = await inbox.world.register()
     for n in range(8):
         inbox.put("q.md", NOTE + "word " * n)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.25)
     assert await inbox.listed() == []
     await inbox.until_listed(1)
     claim = await inbox.world.claim(agent_id)
@@ -244,6 +244,7 @@ async def test_an_answer_that_is_moved_away_does_not_ask_again(inbox: Inbox) -> 
     inbox.put("q.md")
     await inbox.finish(agent_id, result="first")
     await inbox.until_answer(holding="first")
+    await inbox.rest()
     (inbox.folder / "q (answer).md").rename(inbox.root / "kept.md")
     await inbox.rest()
     assert len(await inbox.listed()) == 1

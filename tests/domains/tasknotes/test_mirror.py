@@ -10,6 +10,7 @@ import pytest
 
 from stentor.core.clock import iso
 from stentor.core.db import Sql
+from stentor.core.db.driver import Driver
 from stentor.domains.notes import frontmatter
 from stentor.domains.tasknotes import render
 from tests.conftest import MakeWorld
@@ -233,6 +234,21 @@ async def test_what_a_dead_process_left_is_taken_over_by_the_next(make_world: Ma
     first.clock.advance(seconds=61)
     await make_world(SERVICE_MEMORY="1")
     await tasks.until_status(left, "completed")
+
+
+@requirement("tasks.note-survives-crash")
+async def test_a_clock_that_was_set_back_loses_no_note(make_world: MakeWorld, tmp_path: Path, driver: Driver) -> None:
+    first = await make_world(SERVICE_MEMORY="1")
+    agent_id = await first.register()
+    for task in first.kernel.task_notes._background:
+        task.cancel()
+    left = await first.do(agent_id)
+    first.clock.advance(seconds=-3600)
+    await make_world(SERVICE_MEMORY="1")
+    if driver.shared:
+        first.clock.advance(seconds=3_661)
+        await make_world(SERVICE_MEMORY="1")
+    await Tasks(first, tmp_path / "vault").until_status(left, "completed")
 
 
 @requirement("tasks.note-survives-crash")

@@ -51,6 +51,10 @@ def listed(service: Service) -> list[dict[str, Any]]:
         return list(client.get("/api/v1/tasks").json()["tasks"])
 
 
+def until_completed(service: Service, ids: list[str]) -> None:
+    until(lambda: statuses(service) == dict.fromkeys(ids, "completed"))
+
+
 def until_listed(service: Service, count: int) -> None:
     until(lambda: len(listed(service)) >= count)
 
@@ -87,13 +91,17 @@ def test_a_task_gets_its_note_and_a_note_gets_its_answer(serve: Callable[..., Se
 def test_a_kill_between_the_commit_and_the_note_loses_no_note(serve: Callable[..., Service]) -> None:
     service = serve(**QUICK)
     ids = submit(service, 1)
-    until(lambda: statuses(service))
-    for _ in range(3):
+    until_completed(service, ids)
+    vault = service.data_dir / "vault"
+    for _ in range(2):
+        vault.rename(vault.with_name("away"))  # so that no note can come before the kill
         ids += submit(service, 5)
         service.kill()
-        assert set(statuses(service)) != set(ids)
+        vault.with_name("away").rename(vault)
+        assert len(statuses(service)) < len(ids)
         service = serve(**QUICK)
-    until(lambda: statuses(service) == dict.fromkeys(ids, "completed"))
+        until_completed(service, ids)
+    assert set(statuses(service)) == set(ids)
 
 
 @pytest.mark.fault
@@ -105,7 +113,7 @@ def test_two_hundred_tasks_and_a_kill_leave_two_hundred_final_notes(serve: Calla
     service.kill()
     service = serve(**QUICK)
     ids += submit(service, 50)
-    until(lambda: statuses(service) == dict.fromkeys(ids, "completed"))
+    until_completed(service, ids)
     assert [path.name for path in (service.data_dir / "vault" / "Tasks").rglob(".stentor*")] == []
 
 
@@ -128,7 +136,7 @@ def test_a_kill_at_any_moment_makes_no_second_task_of_a_note(serve: Callable[...
 def test_the_commands_tell_of_missing_notes_and_write_them(serve: Callable[..., Service]) -> None:
     service = serve(**QUICK)
     ids = submit(service, 3)
-    until(lambda: statuses(service) == dict.fromkeys(ids, "completed"))
+    until_completed(service, ids)
     notes = sorted((service.data_dir / "vault" / "Tasks").rglob("*.md"))
     notes[0].unlink()
     notes[1].write_text("not this")

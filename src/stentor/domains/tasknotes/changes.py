@@ -42,7 +42,7 @@ class Changes:
 
     def saw(self, tenant: str, task_id: str, events: list[Any]) -> None:
         """A listener of the hub; called for every change of every task."""
-        if tenant != self._tenant:
+        if tenant != self._tenant or not events:
             return
         self.seen += 1
         self._newest = events[-1].event_id

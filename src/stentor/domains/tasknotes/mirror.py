@@ -43,6 +43,8 @@ BEAT_SECONDS = 10.0
 """Between two signs of life of a writer that shares its database."""
 DEAD = 60 * SECOND
 """Since the last one, after which others take over."""
+EVER = 2**62
+"""After any time: nobody else writes to a database that is not shared, even if the clock was set back."""
 UNFLUSHED_MS = 60_000
 """The cursor trails by this at a start: what a power cut takes of notes is younger."""
 LEAVE_SECONDS = 2.0
@@ -77,7 +79,7 @@ class Mirror:
         own = self.changes.low() or ids.new_id()
 
         def work(tx: Tx) -> str:
-            return store.adopt(tx, self._writer_id, own, tx.now - DEAD if self._shared else tx.now)
+            return store.adopt(tx, self._writer_id, own, tx.now - DEAD if self._shared else EVER)
 
         start = await self._db.write(work)
         self._kept, self._beat_at = start, time.monotonic()
