@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stentor.domains.memory.passages import Source, covered, passages
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
+from tests.requirements import requirement
 from tests.domains.streams import ended
 
 LEASES = """# Workers
@@ -37,6 +38,7 @@ async def library(make_world: MakeWorld, tmp_path: Any) -> Notes:
     return notes
 
 
+@requirement("execution.builtin-librarian")
 async def test_it_answers_with_the_notes_own_sentences_and_where_they_stand(library: Notes) -> None:
     task = await answer(library, "What happens when a lease ends?")
     assert task["status"] == "completed", task["error"]
