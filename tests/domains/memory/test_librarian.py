@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stentor.domains.memory.passages import Source, covered, passages
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
-from tests.requirements import requirement
 from tests.domains.streams import ended
+from tests.requirements import requirement
 
 LEASES = """# Workers
 
