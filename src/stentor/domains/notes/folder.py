@@ -124,6 +124,16 @@ class FolderVault:
         except NoSuchNote:
             return []
 
+    def shown_now(self, folder: str = "") -> list[str]:
+        """`names_now` without the folders that have no file anywhere below; looks no further than to the first."""
+        parts = paths.segments(folder) if (folder := paths.folder(folder)) else []
+        with beneath.root(self.root) as top, beneath.folder(top, parts) as opened:
+            return sorted(
+                f"{name}/" if stat.S_ISDIR(info.st_mode) else name
+                for name, info in beneath.entries(opened)
+                if stat.S_ISREG(info.st_mode) or _has_file(opened, name)
+            )
+
     @contextmanager
     def _parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         *parts, name = paths.segments(path)
@@ -151,6 +161,14 @@ class FolderVault:
     async def run(self, function: Callable[..., T], *args: object, **options: object) -> T:
         """One of the synchronous methods in a thread."""
         return await asyncio.to_thread(function, *args, **options)
+
+
+def _has_file(above: int, name: str) -> bool:
+    try:
+        with beneath.folder(above, [name]) as folder:
+            return next(_walk(folder, "", lambda _: False), None) is not None
+    except (NoSuchNote, FileNotFoundError):
+        return False
 
 
 def _walk(folder: int, prefix: str, unlisted: Callable[[str], bool]) -> Iterator[Stat]:

@@ -26,6 +26,8 @@ from stentor.surfaces.vault.texts import Texts
 from stentor.surfaces.vault.writes import Writes
 
 CERTIFICATE = "/obsidian-local-rest-api.crt"
+API_NAME, API_VERSION = "Obsidian Local REST API", "5.1.0"
+"""Of the API that is spoken: clients ask for both. `server` says who speaks it."""
 log = logging.getLogger(__name__)
 Handler = Callable[[Request, list[str]], Awaitable[Response]]
 Certificate = Callable[[], bytes | None]
@@ -122,9 +124,10 @@ class VaultServer:
     def _about(self, *, authenticated: bool) -> dict[str, Any]:
         return {
             "status": "OK",
-            "service": "Stentor vault",
-            "versions": {"obsidian": "headless", "self": __version__},
-            "manifest": {"id": "stentor-vault", "name": "Stentor vault", "version": __version__},
+            "service": API_NAME,
+            "versions": {"obsidian": "headless", "self": API_VERSION},
+            "manifest": {"id": "obsidian-local-rest-api", "name": "Local REST API", "version": API_VERSION},
+            "server": {"name": "stentor", "version": __version__},
             "authenticated": authenticated,
         }
 

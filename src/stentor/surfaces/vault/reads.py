@@ -65,16 +65,13 @@ class Reads:
             return None
         folder = "/".join(parts[:-1] if parts[-1] == "" else parts)
         try:
-            names = await self._vault.names(folder)
+            found = await self._vault.run(self._vault.shown_now, folder)
         except NoSuchNote:
             return None
         except InvalidPath:
             if any(part in KINDS for part in parts):
                 return None
             raise
-        found = [
-            name for name in names if not name.endswith("/") or await self._vault.walk(f"{folder}/{name}".lstrip("/"))
-        ]
         return None if folder and not found else Response(jsontext.encode({"files": found}), media_type=JSON)
 
     async def _answer(self, request: Request, note: Note, target: Target | None) -> Response:
