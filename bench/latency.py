@@ -7,7 +7,7 @@ import time
 from statistics import median
 
 from bench.figures import Figure, at_most, percentile, spread
-from bench.load import BODY
+from bench.load import TASK
 from bench.scale import Scale
 from bench.service import Client, Service, serving
 from bench.throughput import load
@@ -52,7 +52,7 @@ def idle(scale: Scale) -> list[Figure]:
 
 
 def _submit(client: Client) -> str:
-    return str(json.loads(client.send("POST", "/api/v1/tasks", BODY))["task_id"])
+    return str(json.loads(client.send("POST", "/api/v1/tasks", json.dumps(TASK).encode()))["task_id"])
 
 
 def _until_completed(client: Client, watcher: Client) -> float:

@@ -1,8 +1,9 @@
-"""The load generator, a process of its own: `python -m bench.load closed|paced HOST PORT COUNT CONNECTIONS|RATE`.
+"""The load generator, a process of its own: `python -m bench.load closed|paced|notes HOST PORT COUNT CONNECTIONS|RATE`.
 
-Raw sockets on uvloop with one prebuilt request, so that what is measured is the service and not the
+Raw sockets on uvloop with prebuilt requests, so that what is measured is the service and not the
 client, which shares the machine. `closed` keeps every connection busy; `paced` is an open loop: requests
-are due at fixed moments, whatever the answers do, and a latency counts from the moment it was due.
+are due at fixed moments, whatever the answers do, and a latency counts from the moment it was due. Both submit tasks;
+`notes` is closed, and writes a new note of 60 words with each request.
 Prints one line of JSON: `seconds` from the first submit to the last completed task, `submit_seconds`, `latencies_ms`.
 """
 
@@ -10,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
 from collections import deque
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import uvloop
 
@@ -21,13 +24,20 @@ from bench.service import KEY, Client
 
 CONNECTIONS = 32
 POLL_SECONDS = 0.02
-BODY = json.dumps(
-    {"type": "summarize", "input": "Hello world is here.", "required_capabilities": ["summarize"]}
-).encode()
-REQUEST = (
-    f"POST /api/v1/tasks HTTP/1.1\r\nHost: bench\r\nX-API-Key: {KEY}\r\n"
-    f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
-).encode() + BODY
+TASK = {"type": "summarize", "input": "Hello world is here.", "required_capabilities": ["summarize"]}
+
+
+def post(path: str, value: Any) -> bytes:
+    body = json.dumps(value).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nX-API-Key: {KEY}\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def note(number: int) -> bytes:
+    dice = random.Random(number)
+    words = " ".join(f"{dice.choice('bdfgklmnprst')}{dice.choice('aeiou')}{dice.randrange(100)}" for _ in range(60))
+    document = {"path": f"crowd/{number % 32}-{number}.md", "content": words}
+    return post("/api/v1/memory/write", {"operation": "write", "document": document})
 
 
 class Connection(asyncio.Protocol):
@@ -43,7 +53,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, due: float) -> None:
         self.due = due
-        self._write(REQUEST)
+        self._write(self._pool.requests.popleft())
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -65,8 +75,9 @@ def _length(head: bytes) -> int:
 class Pool:
     """Connections, and the moments at which requests are due that none was free for."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, requests: Sequence[bytes]) -> None:
+        self.requests = deque(requests)
+        self.count = len(requests)
         self.latencies: list[float] = []
         self.free: deque[Connection] = deque()
         self.due: deque[float] = deque()
@@ -85,7 +96,7 @@ class Pool:
             self.due.append(due)
 
     def answered(self, connection: Connection, head: bytes) -> None:
-        if not head.startswith(b"HTTP/1.1 202"):
+        if not head.startswith(b"HTTP/1.1 20"):
             self._fail(RuntimeError(head.decode(errors="replace")))
             return
         now = time.monotonic()
@@ -126,13 +137,13 @@ async def paced(pool: Pool, rate: float) -> None:
 
 
 async def run(kind: str, host: str, port: int, count: int, number: int) -> dict[str, object]:
-    before = _completed(host, port)
-    pool = Pool(count)
-    await pool.open(host, port, min(count, number) if kind == "closed" else CONNECTIONS)
+    before = 0 if kind == "notes" else _completed(host, port)
+    pool = Pool([note(i) for i in range(count)] if kind == "notes" else [post("/api/v1/tasks", TASK)] * count)
+    await pool.open(host, port, CONNECTIONS if kind == "paced" else min(count, number))
     started = time.monotonic()
-    await (closed(pool) if kind == "closed" else paced(pool, number))
+    await (paced(pool, number) if kind == "paced" else closed(pool))
     submitted = time.monotonic()
-    while _completed(host, port) < before + count:
+    while kind != "notes" and _completed(host, port) < before + count:
         await asyncio.sleep(POLL_SECONDS)
     ended = time.monotonic()
     latencies = [1000 * seconds for seconds in pool.latencies]

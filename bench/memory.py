@@ -6,7 +6,6 @@ import json
 import random
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from bench.figures import Figure, Target, at_most, number, percentile
 from bench.scale import Scale, say
 from bench.service import Client, Service, serving
+from bench.throughput import load
 
 TITLE = "the memory bus over many notes"
 WORDS = 60
@@ -107,21 +107,12 @@ def _figures(
         _figure(notes, "semantic search", [_timed(meaning) for _ in range(count)], f"{one}, ten words", at_most(25)),
         _figure(notes, "hybrid search", [_timed(both) for _ in range(count)], f"{one}, ten words", None),
         _figure(notes, "write, 1 client", [_timed(write) for _ in range(count)], f"{one}, new notes", at_most(20)),
-        _figure(
-            notes, "write, 32 clients", _crowd(scale, service, texts), "32 connections at once, new notes", at_most(100)
-        ),
+        _figure(notes, "write, 32 clients", _crowd(scale, service), "32 connections at once, new notes", at_most(100)),
     ]
 
 
-def _crowd(scale: Scale, service: Service, texts: Texts) -> list[float]:
-    each = scale.pick(20, 3)
-
-    def client_of(number_: int) -> list[float]:
-        with service.connect() as client:
-            return [_timed(lambda i=i: _write(client, f"crowd/{number_}-{i}.md", texts())) for i in range(each)]  # type: ignore[misc]
-
-    with ThreadPoolExecutor(32) as pool:
-        return [wait for waits in pool.map(client_of, range(32)) for wait in waits]
+def _crowd(scale: Scale, service: Service) -> list[float]:
+    return list(load(service, "notes", scale.pick(1_600, 96), 32)["latencies_ms"])
 
 
 def _lags(scale: Scale, client: Client, vault: Path, notes: int) -> list[Figure]:

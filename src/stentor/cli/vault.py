@@ -41,6 +41,7 @@ def vault(
         chosen = settings.load(os.environ, options | {"vault_tls_port": tls_port, "vault_tls": tls})
         redaction.configure(chosen.log_level, redactor)
         opened = wiring.open_vault(chosen, redactor)
+        opened.texts.want()
         listeners = [sockets.enter_context(bind(chosen.host, chosen.vault_port, "--port"))]
         if opened.certificate is not None:
             secure = bind(chosen.host, chosen.vault_tls_port, "--tls-port", opened.certificate.context)

@@ -93,8 +93,9 @@ class SqliteDriver:
     name = "sqlite"
     shared = False
 
-    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None, *, durable: bool = True) -> None:
         self.path = path
+        self._synchronous = "full" if durable else "normal"
         self._clock = clock or SystemClock()
 
     def writer(self) -> SqliteConnection:
@@ -106,7 +107,12 @@ class SqliteDriver:
                 timeout=BUSY_MS / 1000,
                 cached_statements=512,
             )
-            for pragma in ("journal_mode=wal", "synchronous=full", "foreign_keys=on", "cache_size=-16384"):
+            for pragma in (
+                "journal_mode=wal",
+                f"synchronous={self._synchronous}",
+                "foreign_keys=on",
+                "cache_size=-16384",
+            ):
                 raw.execute(f"pragma {pragma}")
         return SqliteConnection(raw, self._clock, "begin immediate")
 

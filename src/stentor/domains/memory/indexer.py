@@ -21,6 +21,8 @@ from stentor.domains.notes.paths import InvalidPath
 
 BATCH = 64
 INLINE_BYTES = 8_000
+RECENT = 10_000
+"""Files of which it is known that they were just indexed."""
 Progress = Callable[[int, int], None]
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class Indexer:
         self._index = index
         self._clock = clock
         self._reconciling = asyncio.Lock()
+        self._just_put: dict[str, tuple[int, int]] = {}
         self._no_text: dict[str, tuple[int, int]] = {}
         self.lag = Lag()
         self.on_put: Callable[[list[int]], None] = lambda ids: None
@@ -82,10 +85,22 @@ class Indexer:
             return [store.put(tx, made) for _, made in pairs if made is not None], gone
 
         put, gone = await self._index.write(work)
+        self._remember([note.stat for note, _ in pairs])
         self._tell(put, gone)
+
+    def just_put(self, path: str, size: int, modified_at: int) -> bool:
+        """Whether a file with this size and time (in microseconds) was indexed a moment ago."""
+        return self._just_put.get(path) == (size, modified_at)
+
+    def _remember(self, stats: list[Stat]) -> None:
+        if len(self._just_put) > RECENT:
+            self._just_put.clear()
+        self._just_put.update((stat.path, (stat.size, stat.modified_at)) for stat in stats)
 
     async def forget(self, paths: Iterable[str]) -> None:
         wanted = list(paths)
+        for path in wanted:
+            self._just_put.pop(path, None)
         gone = await self._index.write(lambda tx: [store.forget(tx, path) for path in wanted])
         self._tell([], gone)
 

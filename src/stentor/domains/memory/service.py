@@ -32,6 +32,7 @@ from stentor.domains.notes.model import NOTHING, Change, NoSuchNote, Note, NoteC
 
 TRIES = 8
 INLINE = 8_000
+SETTLE_SECONDS = 0.05
 log = logging.getLogger(__name__)
 
 TaskLink = Callable[[Tx, str, str], str]
@@ -81,7 +82,8 @@ class Bus:
         self._link = link
         self._seen = Seen()
         self._locks = [asyncio.Lock() for _ in range(256)]
-        self._settling: set[asyncio.Task[None]] = set()
+        self._done: list[Intent] = []
+        self._settling: asyncio.Task[None] | None = None
         self.cache = Cache()
         self.ready_at: Callable[[], int | None] = lambda: None
 
@@ -164,9 +166,9 @@ class Bus:
             await self._db.write(lambda tx: self._give_up(tx, caller, intent, undone))
             raise
         await self._index(intent.path, change, after)
-        task = asyncio.create_task(self._settle(intent))
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+        self._done.append(intent)
+        if self._settling is None:
+            self._settling = asyncio.create_task(self._settle_soon())
 
     async def _put(self, intent: Intent, after: bytes | None) -> Change:
         if after is None:
@@ -183,11 +185,19 @@ class Bus:
         except Exception:
             log.exception("%r is written, but not indexed yet", path)
 
-    async def _settle(self, intent: Intent) -> None:
+    async def _settle_soon(self) -> None:
+        """Many at once: an intent that stays open a moment longer costs nothing, a commit does."""
+        await asyncio.sleep(SETTLE_SECONDS)
+        while self._done:
+            done, self._done = self._done, []
+            await self._settle(done)
+        self._settling = None
+
+    async def _settle(self, intents: list[Intent]) -> None:
         try:
-            await self._db.write(lambda tx: _settled(tx, intent))
+            await self._db.write(lambda tx: _settled(tx, intents))
         except Exception as error:  # noqa: BLE001 - an intent that stays open is settled at the next start
-            log.warning("the write %s stays open: %s", intent.write_id, error)
+            log.warning("%d writes stay open until the next start: %s", len(intents), error)
 
     def _give_up(self, tx: Tx, caller: Caller, intent: Intent, event: Draft) -> None:
         store.settle(tx, intent.write_id)
@@ -202,7 +212,7 @@ class Bus:
             except ServiceUnavailable as error:
                 log.warning("the write of %r stays open: %s", intent.path, error.message)
             else:
-                await self._settle(intent)
+                await self._settle([intent])
         return len(found)
 
     async def _finish(self, intent: Intent) -> None:
@@ -216,7 +226,8 @@ class Bus:
             log.info("%r was already written, or changed since", intent.path)
 
     async def close(self) -> None:
-        await asyncio.gather(*self._settling)
+        if self._settling is not None:
+            await self._settling
 
     async def _present(self, path: str) -> bytes | None:
         try:
@@ -269,9 +280,11 @@ async def _decided(draft: WriteDraft, present: bytes | None, seen: frozenset[str
     return await asyncio.to_thread(model.decide, draft, present, seen, base)
 
 
-def _settled(tx: Tx, intent: Intent) -> None:
-    store.settle(tx, intent.write_id)
-    store.prune(tx, intent.path)
+def _settled(tx: Tx, intents: list[Intent]) -> None:
+    for intent in intents:
+        store.settle(tx, intent.write_id)
+    for path in {intent.path for intent in intents}:
+        store.prune(tx, path)
 
 
 def _content_hash(draft: WriteDraft, decision: Decision) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
 import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -59,10 +60,23 @@ class Watcher:
         # A quick look first: the mirror of the tasks writes hundreds of notes a second into folders that are skipped.
         found = {path for name in names if not self._indexer.skips(name[head:]) and (path := _path(root, Path(name)))}
         self.on_change(found)
-        await self._indexer.look(path for path in found if not (root / path).is_dir())
-        for path in sorted(found):
-            if not (root / path).is_file():
-                await self._indexer.look_below(path)
+        files: list[str] = []
+        others: list[str] = []
+        for path in found:
+            info = _stat(f"{root}{os.sep}{path}")
+            if info is None or not stat.S_ISREG(info.st_mode):
+                others.append(path)
+            if info is None or self._unknown(path, info):
+                files.append(path)
+        await self._indexer.look(files)
+        for path in sorted(others):
+            await self._indexer.look_below(path)
+
+    def _unknown(self, path: str, info: os.stat_result) -> bool:
+        """Whether a file is not as it was just indexed: most events are echoes of the service's own writes."""
+        return not stat.S_ISDIR(info.st_mode) and not self._indexer.just_put(
+            path, info.st_size, info.st_mtime_ns // 1000
+        )
 
     async def _compare(self) -> None:
         while True:
@@ -83,6 +97,13 @@ class Watcher:
         if not self._told:
             log.error("the vault cannot be followed: %s", error)
             self._told = True
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path, follow_symlinks=False)  # noqa: PTH116 - called for every event
+    except OSError:
+        return None
 
 
 def _path(root: Path, file: Path) -> str | None:

@@ -59,16 +59,22 @@ def temporary(folder: int, name: str, data: bytes) -> str:
     aside = f"{PREFIX}{ids.new_id()}"
     opened = os.open(aside, _MAKE, 0o666, dir_fd=folder)
     try:
-        with os.fdopen(opened, "wb") as file:
-            file.write(data)
-            file.flush()
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(opened, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
-            os.fsync(opened)
+        write_all(opened, data)
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(opened, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
+        os.fsync(opened)
     except BaseException:
         remove(folder, aside)
         raise
+    finally:
+        os.close(opened)
     return aside
+
+
+def write_all(opened: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(opened, left) :]
 
 
 def put(folder: int, aside: str, name: str, path: str, expected: str) -> bytes | None:

@@ -71,7 +71,10 @@ class FolderVault:
             aside = files.temporary(folder, spelled, content)
             try:
                 before = files.put(folder, aside, spelled, path, expected)
-            finally:
+            except BaseException:
+                files.remove(folder, aside)
+                raise
+            if before is not None:  # it has the temporary name now
                 files.remove(folder, aside)
             os.fsync(folder)
             return Change(files.stat_at(folder, spelled, path), before)

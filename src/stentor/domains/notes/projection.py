@@ -52,7 +52,7 @@ def _put(folder: int, name: str, content: bytes, aside: str, *, compare: bool) -
         return False
     opened = os.open(aside, _MAKE, 0o666, dir_fd=folder)
     try:
-        _write_all(opened, content)
+        files.write_all(opened, content)
     finally:
         os.close(opened)
     try:
@@ -63,12 +63,6 @@ def _put(folder: int, name: str, content: bytes, aside: str, *, compare: bool) -
         files.remove(folder, aside)
         log.error("the note %s cannot be written, because a folder has its name", name)
     return True
-
-
-def _write_all(opened: int, content: bytes) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(opened, left) :]
 
 
 def _present(folder: int, name: str) -> bytes | None:

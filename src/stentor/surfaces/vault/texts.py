@@ -54,6 +54,7 @@ class Texts:
     def __init__(self, vault: FolderVault, skips: Callable[[str], bool] = lambda path: False) -> None:
         self._vault = vault
         self._skips = skips
+        self._wanted = asyncio.Event()
         self._loaded = asyncio.Event()
         self._texts: dict[str, Text] = {}
         self.links = Links()
@@ -63,11 +64,17 @@ class Texts:
         self._touched: set[str] = set()
 
     async def run(self) -> None:
-        """For ever: all that is there, and what other programs change."""
+        """For ever, from the first time that somebody wants it: all that is there, and what other programs change."""
+        await self._wanted.wait()
         await asyncio.gather(self.follow(), self._load_at_start())
+
+    def want(self) -> None:
+        """Begin to read; a vault that nobody searches is neither read nor kept in memory."""
+        self._wanted.set()
 
     async def ready(self) -> None:
         """Wait until all that was there at the start is known."""
+        self.want()
         await self._loaded.wait()
 
     async def load(self) -> None:
@@ -94,7 +101,7 @@ class Texts:
 
     async def refresh(self, path: str) -> None:
         """Read one file again."""
-        if self._skips(path):
+        if self._skips(path) or not self._wanted.is_set():
             return
         turn = next(self._turns)
         if self._loading.locked():

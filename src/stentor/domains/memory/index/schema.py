@@ -63,7 +63,8 @@ def open_index(folder: Path) -> Database:
             _make(path)
     except (OSError, StoreUnavailable) as error:
         raise StartRefused(f"The search index {path} cannot be made: {error}.") from None
-    return Database(SqliteDriver(path))
+    # What a power cut takes of it is found again by comparing; the database is never torn by one.
+    return Database(SqliteDriver(path, durable=False))
 
 
 def _usable(path: Path) -> bool:
