@@ -90,6 +90,8 @@ class SqliteConnection:
 
 
 class SqliteDriver:
+    """A file. Without `durable`, the last commits before a power cut may be gone, for what can be made again."""
+
     name = "sqlite"
     shared = False
 
