@@ -1,8 +1,8 @@
 """Carries messages out: the most urgent and oldest first, each once, whatever is killed in between.
 
 What an action changes and the answer to its message are written in one transaction, so a message that was in
-somebody's hands when the process died either has its answer or had no effect, and goes back into the queue. A task is found
-again by its id, a write to the memory by the run log.
+somebody's hands when the process died either has its answer or had no effect, and goes back into the queue. A task
+is found again by its id, a write to the memory by the run log.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stentor.domains.messaging.model import Action, Closing, Reply, Route, Store
 
 LANES = 4
 """Messages that one process carries at a time; a task that is waited for holds no lane."""
-LEASE = 60 * SECOND
-RENEW_EVERY, SCAN_EVERY = 20, 10
+LEASE = 30 * SECOND
+RENEW_EVERY, SCAN_EVERY = 10, 10
 """Ticks of a second."""
 BATCH, SCAN = 200, 100_000
 EVER = 2**62
