@@ -18,6 +18,7 @@ from tests.conftest import Service
 from tests.faults.checker import check
 from tests.faults.load import PATIENCE_SECONDS
 from tests.faults.test_kill import free_port
+from tests.requirements import requirement
 
 EACH, KILLS = 120, 6
 TEXT = "Agents do tasks. Stentor routes each task. It records why it did."
@@ -125,6 +126,7 @@ def effects(client: httpx.Client, count: int) -> None:
         assert read["document"]["content"] == f"note {n}\n"
 
 
+@requirement("atp.carried-out-once")
 def test_messages_survive_kills_and_have_their_effect_once(serve: Callable[..., Service]) -> None:
     environ = {"SERVICE_GATEWAY_PORT": free_port(), "SERVICE_EMBEDDING_MODEL": "none"}
     senders = Senders("", "", messages(EACH))
@@ -138,6 +140,7 @@ def test_messages_survive_kills_and_have_their_effect_once(serve: Callable[..., 
     assert check(service.data_dir / "stentor.db") == []
 
 
+@requirement("atp.carried-out-once")
 def test_messages_survive_kills_on_postgresql_too(serve: Callable[..., Service], postgres_url: str) -> None:
     """What was in hand at a kill comes back when its lease of half a minute ends: other processes may live."""
     environ = {"SERVICE_GATEWAY_PORT": free_port(), "SERVICE_EMBEDDING_MODEL": "none"}

@@ -13,6 +13,8 @@ from tests.domains.messaging.conftest import Post, form, task
 from tests.domains.messaging.test_agents import all_events
 from tests.requirements import requirement
 
+NOBODY = "00000000-0000-7000-8000-000000000000"
+
 
 @requirement("atp.messages-act-on-zones")
 async def test_the_kernel_cancels_retries_and_reads_tasks(post: Post) -> None:
@@ -40,7 +42,7 @@ async def test_a_human_approves_and_rejects_by_message(post: Post) -> None:
     assert (await post.claimed(ann))["task_id"] == first
 
 
-@requirement("atp.messages-act-on-zones")
+@requirement("atp.messages-act-on-zones", "atp.scheduled")
 async def test_a_scheduled_message_waits_for_its_time(post: Post) -> None:
     ann = await post.world.register("ann")
     message_id = await post.send({**task(), "delay_seconds": 60}, "kernel", "schedule")
@@ -108,10 +110,10 @@ async def test_the_registry_registers_lists_reads_and_revokes(post: Post) -> Non
 
 @requirement("atp.mode-semantics", "atp.messages-act-on-zones")
 async def test_a_batch_reports_on_each_operation_and_one_that_fails_leaves_the_others(post: Post) -> None:
-    ann, nobody = await post.world.register("ann"), "00000000-0000-7000-8000-000000000000"
+    ann = await post.world.register("ann")
     operations = [
         {"agent_id": ann, "field": "accuracy_score", "value": 0.9},
-        {"agent_id": nobody, "field": "accuracy_score", "value": 0.9},
+        {"agent_id": NOBODY, "field": "accuracy_score", "value": 0.9},
         {"agent_id": ann, "field": "accuracy_score", "value": 7},
         {"agent_id": ann, "field": "name", "value": "eve"},
         {"agent_id": ann, "field": "status", "value": "suspended"},
@@ -137,6 +139,7 @@ async def test_in_mode_batch_a_single_piece_of_work_is_reported_as_one_operation
     assert one["error"]["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"
 
 
+@requirement("atp.missing-zones")
 async def test_governance_and_the_sandbox_are_told_to_be_missing(post: Post) -> None:
     for zone, action in (("sandbox", "execute"), ("governance", "approve"), ("governance", "rollback")):
         assert (await post.fail("{}", zone, action))["code"] == "NOT_IMPLEMENTED"
@@ -160,11 +163,11 @@ async def test_every_pair_of_zone_and_action_is_answered_or_refused(full: Post) 
         ("memory", "search", "x"),
         ("registry", "register", {"name": "eve"}),
         ("registry", "list", {}),
-        ("registry", "update", {"operations": [{"agent_id": "0" * 8 + "-0000-7000-8000-" + "0" * 12, "field": "a", "value": 1}]}),
+        ("registry", "update", {"operations": [{"agent_id": NOBODY, "field": "a", "value": 1}]}),
         ("kernel", "approve", {"task_id": "x"}),
         ("governance", "override", {}),
     ],
-)  # fmt: skip
+)
 async def test_without_the_permission_of_the_rest_call_nothing_happens(
     full: Post, zone: str, action: str, body: Any
 ) -> None:

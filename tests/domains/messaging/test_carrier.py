@@ -42,6 +42,7 @@ async def move(world: World, statement: str) -> None:
     await world.kernel.db.write(lambda tx: tx.run(Sql(statement)))
 
 
+@requirement("atp.carried-out-once")
 async def test_what_a_dead_process_had_in_hand_is_carried_out_once_by_the_next(full: Post) -> None:
     carrier = full.world.kernel.messages.carrier
     await carrier.stop()
@@ -55,6 +56,7 @@ async def test_what_a_dead_process_had_in_hand_is_carried_out_once_by_the_next(f
     assert kinds == ["message_received", "message_requeued", "message_started", "message_completed"]
 
 
+@requirement("atp.carried-out-once")
 async def test_a_write_that_was_made_before_the_kill_is_not_made_again(full: Post) -> None:
     note = {"path": "a.md", "content": "mine\n"}
     carrier, finish = full.world.kernel.messages.carrier, full.world.kernel.messages.carrier._close
@@ -62,7 +64,7 @@ async def test_a_write_that_was_made_before_the_kill_is_not_made_again(full: Pos
     async def never(*args: Any) -> None:
         raise asyncio.CancelledError
 
-    carrier._close = never  # type: ignore[method-assign]
+    carrier._close = never  # type: ignore[method-assign, assignment]
     message_id = await full.send(note, "memory", "upsert")
     while not [e for e in await all_events(full.world) if e["event_type"] == "memory_written"]:
         await asyncio.sleep(0.005)
@@ -119,7 +121,7 @@ async def stream(post: Post, message_id: str, client: str = "ADMIN") -> list[Fra
     return parse(answer.text)
 
 
-@requirement("atp.mode-semantics", "atp.responses-carry-atp-block")
+@requirement("atp.mode-semantics", "atp.responses-carry-atp-block", "atp.response-stream")
 async def test_a_stream_message_sends_tokens_and_every_frame_carries_the_atp_block(post: Post) -> None:
     ann = await post.world.register("ann")
     message_id = await post.send(task(), mode="stream")

@@ -18,7 +18,7 @@ JSON = {"Content-Type": "application/json"}
 TABLES = (
     "agents violations tasks task_counts events idempotency_keys hebbian_weights hebbian_history "
     "hebbian_connections sentinel_alerts trust_scores trust_changes rate_buckets memory_versions memory_intents "
-    "task_note_cursors inbox_notes atp_messages"
+    "task_note_cursors inbox_notes atp_messages authority_uses memory_records"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",

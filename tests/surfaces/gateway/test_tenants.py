@@ -14,13 +14,13 @@ from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, UNKNOWN, Operation
 
-WITH_ID = [o for o in PROTECTED if o.path_parameters or (o.query and "memory" not in o.path)]
+WITH_ID = [o for o in PROTECTED if (o.path_parameters or o.query) and "memory" not in o.path]
 """The memory is one tenant's alone: tests/domains/memory."""
 VARIES = re.compile(r'"(request_id|[a-z_]+_at|timestamp|lastUpdated)":"[^"]*"')
 
 
 async def theirs(world: World) -> dict[str, str]:
-    """An agent, a running task, a message and a trusted entity of the other tenant, by the name of the path parameter."""
+    """An agent, a running task, a message and a trusted entity of the other tenant, by their path parameter."""
     other = world.clients["OTHER"]
     agent = (await other.post("/api/v1/registry/agents", json={"name": "eve", "capabilities": ["echo"]})).json()
     body = {"type": "echo", "input": "hers", "required_capabilities": ["echo"]}

@@ -19,7 +19,7 @@ from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.service import Tasks
 
 OVER = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
-BATCH = 200
+BATCH, MANY = 200, 10_000
 TOO_LATE = Timeout("The answer did not come within the task's timeout.")
 Key = tuple[str, str]
 log = logging.getLogger(__name__)
@@ -133,6 +133,12 @@ class Endings:
         if everything:
             for key in await self._db.read(lambda tx: store.answered(tx, BATCH)):
                 self._ended(key)
+            await self._forget()
+
+    async def _forget(self) -> None:
+        """Other processes answer too; what they answered is not to be expected for ever."""
+        if len(self._expected) > MANY:
+            self._expected &= set(await self._db.read(lambda tx: store.waiting_for(tx, 10 * MANY)))
 
     async def _give_up(self, stored: Stored) -> None:
         """The sender waits no longer. What nobody has begun is cancelled; what runs ends by its own timeout."""

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from stentor.domains.messaging.model import ENDS, Stored
 from stentor.domains.messaging.service import Messaging
 
-LOOK_SECONDS = 0.05
+FIRST_LOOK, LAST_LOOK = 0.02, 0.5
+"""Seconds between two looks at a message that waits for its turn: longer and longer."""
 
 
 class Step(Protocol):
@@ -36,8 +37,10 @@ class Streams:
 
     async def of(self, stored: Stored, last_event_id: str | None) -> AsyncIterator[Frame]:
         """Waits until the message is with a task or over, then follows. Ends with one terminal frame."""
+        pause = FIRST_LOOK
         while stored.task_id is None and stored.status not in ENDS:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LAST_LOOK)
             stored = await self._messaging.get(stored.tenant, stored.message_id)
         if stored.task_id is None:
             kind = "complete" if stored.status == "completed" else "error"

@@ -18,11 +18,21 @@ from stentor.web.wire import Answer, Timestamp
 
 
 def _schema(field: Field) -> dict[str, Any]:
-    kind = {"enum": list(field.values)} if field.values else {"minLength": 1, "maxLength": field.most}
-    return {"type": "string", "description": field.purpose, **kind}
+    """An optional one may be null or empty, which is none."""
+    said = {"description": field.purpose}
+    if field.values is not None:
+        return {"type": "string", "enum": list(field.values), **said}
+    if field.required:
+        return {"type": "string", "minLength": 1, "maxLength": field.most, **said}
+    return {"type": ["string", "null"], "maxLength": field.most, **said}
 
 
-_SENDER = {"type": "string", "minLength": 1, "maxLength": MAX_SENDER, "description": "Who sends: the caller."}
+_SENDER = {
+    "type": ["string", "null"],
+    "minLength": 1,
+    "maxLength": MAX_SENDER,
+    "description": "Who sends: the caller, whether it says so or not.",
+}
 _HEADER = {
     "type": "object",
     "additionalProperties": False,
