@@ -39,10 +39,11 @@ def check(database: Path | str, accepted: Iterable[str] = (), unknown: Iterable[
         events: dict[Key, list[dict[str, Any]]] = defaultdict(list)
         for event in rows("select * from events where task_id is not null order by event_id"):
             events[event["tenant"], event["task_id"]].append(event)
+        roots = {e["event_id"] for e in rows("select event_id from events where event_type = 'message_started'")}
         found = [*_accepted(tasks, set(accepted)), *_strangers(tasks, events, {*accepted, *unknown})]
         for key, task in tasks.items():
-            found += _trail(task, events.get(key, []))
-        return [*found, *_learning(rows, tasks), *_counts(rows, tasks)]
+            found += _trail(task, events.get(key, []), {*roots, None})
+        return [*found, *_learning(rows, tasks), *_counts(rows, tasks), *_messages(rows)]
 
 
 def _open(database: Path | str) -> Any:
@@ -70,10 +71,10 @@ def _strangers(tasks: dict[Key, Any], events: dict[Key, Any], submitted: set[str
             yield f"{task_id} was never submitted"
 
 
-def _trail(task: dict[str, Any], events: list[dict[str, Any]]) -> Iterator[str]:
-    """Of one task: its events are one chain that says what its row says."""
+def _trail(task: dict[str, Any], events: list[dict[str, Any]], roots: set[str | None]) -> Iterator[str]:
+    """Of one task: its events are one chain that says what its row says; it begins by itself or with a message."""
     name, kinds = task["task_id"], Counter(event["event_type"] for event in events)
-    if not events or events[0]["event_type"] != "prompt_received" or events[0]["parent_id"] is not None:
+    if not events or events[0]["event_type"] != "prompt_received" or events[0]["parent_id"] not in roots:
         yield f"{name} has no beginning"
         return
     if any(later["parent_id"] != earlier["event_id"] for earlier, later in pairwise(events)):
@@ -133,3 +134,20 @@ def _counts(rows: Rows, tasks: dict[Key, dict[str, Any]]) -> Iterator[str]:
     for key in wanted.keys() | kept.keys():
         if wanted[key] != kept.get(key, 0):
             yield f"{key} counts {kept.get(key, 0)} tasks and has {wanted[key]}"
+
+
+def _messages(rows: Rows) -> Iterator[str]:
+    """Each message begins once, ends at most once, and its events say what its row says."""
+    said: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in rows("select event_type, metadata from events where event_type like 'message_%'"):
+        said[json.loads(event["metadata"])["message_id"]][event["event_type"]] += 1
+    messages = {row["message_id"]: row for row in rows("select * from atp_messages")}
+    for message_id in said.keys() - messages.keys():
+        yield f"message {message_id} has events and no row"
+    for message_id, row in messages.items():
+        kinds = said[message_id]
+        if kinds["message_received"] != 1 or kinds["message_started"] != row["epoch"]:
+            yield f"message {message_id} has the events {dict(kinds)} and the epoch {row['epoch']}"
+        ends = {name: kinds[f"message_{name}"] for name in ("completed", "failed")}
+        if ends != {name: int(row["status"] == name) for name in ends}:
+            yield f"message {message_id} is {row['status']}, its events say {ends}"

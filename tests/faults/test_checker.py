@@ -38,6 +38,11 @@ DAMAGE = {
     "future lesson": ("update hebbian_history set epoch = 9", "which it never had"),
     "weight": ("update hebbian_weights set weight = 5", "does not follow from its"),
     "samples": ("update hebbian_weights set samples = samples - 1", "does not follow from its"),
+    "message": (
+        "insert into events select event_id || 'm', tenant, null, null, null, happened_at, 'message_completed', "
+        "component, message, null, '{\"message_id\": \"gone\"}' from events where event_type = 'prompt_received'",
+        "message gone has events and no row",
+    ),
     "counts": ("update task_counts set n = n + 1 where status = 'completed'", "counts"),
 }
 

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
 from stentor.bootstrap.memory import Memory, open_memory
+from stentor.bootstrap.messaging import Messages, open_messages
 from stentor.bootstrap.tasknotes import TaskNotes, open_task_notes
 from stentor.core import migrations
 from stentor.core.clock import SECOND, Clock, SystemClock, iso
@@ -92,6 +93,7 @@ class Kernel:
     memory: Memory | None
     runlog: RunLog
     task_notes: TaskNotes | None
+    messages: Messages
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -108,6 +110,7 @@ class Kernel:
             await self.memory.start()
         if self.task_notes is not None:
             await self.task_notes.start()
+        await self.messages.carrier.start()
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
             self._background.append(asyncio.create_task(self._keep_fresh()))
@@ -118,6 +121,7 @@ class Kernel:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.messages.carrier.stop()
         await self.dispatcher.close()
         if self.task_notes is not None:
             await self.task_notes.stop()
@@ -238,6 +242,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
     dispatcher = Dispatcher(attempts, settings.concurrency)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
     submission = Submission(db, runlog, placing, dispatcher)
+    tasks = Tasks(db, runlog, placing, dispatcher)
     return Kernel(
         settings=settings,
         db=db,
@@ -252,7 +257,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
         submission=submission,
-        tasks=Tasks(db, runlog, placing, dispatcher),
+        tasks=tasks,
         workers=Workers(db, registry.snapshot, dispatcher, attempts, ending, hub),
         activity=Activity(db, hub, registry.snapshot),
         health=Health(
@@ -267,6 +272,9 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
         memory=memory,
         runlog=runlog,
         task_notes=open_task_notes(settings, db, hub, memory, submission, registry.snapshot) if memory else None,
+        messages=open_messages(
+            settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, outbound, memory
+        ),
     )
 
 
@@ -290,6 +298,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         learning_api.router(kernel.learning, agent_known),
         learning_api.trust_router(kernel.learning),
         trust_api.router(kernel.trust),
+        kernel.messages.router(kernel.activity, streams),
     ]
     if (memory := kernel.memory) is not None:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer

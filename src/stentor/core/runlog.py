@@ -45,6 +45,11 @@ EventType = Literal[
     "violation_recorded",
     "trust_changed",
     "connection_changed",
+    "message_received",
+    "message_started",
+    "message_requeued",
+    "message_completed",
+    "message_failed",
 ]
 
 _COLUMNS = (

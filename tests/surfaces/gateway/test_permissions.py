@@ -19,6 +19,9 @@ OF_THEIR_OWN = {
     "PUT /api/v1/trust/{entityId}": "admin",
     "POST /api/v1/tasks/{task_id}/approve": "admin",
     "POST /api/v1/tasks/{task_id}/reject": "admin",
+    "POST /api/v1/atp/route": "read",
+    "POST /api/v1/atp/validate": "read",
+    "POST /api/v1/atp/format": "read",
     "POST /api/v1/registry/agents/{agent_id}/authorize": "write",  # agents ask for themselves
 }
 

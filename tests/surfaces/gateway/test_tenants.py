@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -19,7 +20,7 @@ VARIES = re.compile(r'"(request_id|[a-z_]+_at|timestamp|lastUpdated)":"[^"]*"')
 
 
 async def theirs(world: World) -> dict[str, str]:
-    """An agent, a running task and a trusted entity of the other tenant, by the name of the path parameter."""
+    """An agent, a running task, a message and a trusted entity of the other tenant, by their path parameter."""
     other = world.clients["OTHER"]
     agent = (await other.post("/api/v1/registry/agents", json={"name": "eve", "capabilities": ["echo"]})).json()
     body = {"type": "echo", "input": "hers", "required_capabilities": ["echo"]}
@@ -28,7 +29,18 @@ async def theirs(world: World) -> dict[str, str]:
     assert claimed.json()["tasks"][0]["epoch"] == 1
     put = await other.put(f"/api/v1/trust/{agent['agent_id']}", json={"score": 0.9})
     assert put.status_code == 200
-    return {"agent_id": agent["agent_id"], "task_id": task["task_id"], "entityId": agent["agent_id"]}
+    ids = {"agent_id": agent["agent_id"], "task_id": task["task_id"], "entityId": agent["agent_id"]}
+    return ids | {"message_id": await their_message(other)}
+
+
+async def their_message(other: httpx.AsyncClient) -> str:
+    """One that was answered."""
+    header = {"mode": "direct", "context": "hers", "priority": "low", "actionType": "list", "targetZone": "registry"}
+    sent = await other.post("/api/v1/atp/send", json={"header": header, "payload": {"content": "{}"}})
+    message_id = str(sent.json()["messageId"])
+    while (await other.get(f"/api/v1/atp/response/{message_id}")).status_code != 200:
+        await asyncio.sleep(0.005)
+    return message_id
 
 
 async def ask(client: httpx.AsyncClient, operation: Operation, record_id: str) -> tuple[int, str]:

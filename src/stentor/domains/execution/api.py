@@ -144,7 +144,7 @@ def _claim(claim: Claim) -> dict[str, Any]:
         "type": claim.type,
         "input": claim.input,
         "required_capabilities": claim.required_capabilities,
-        "metadata": claim.metadata,
+        "metadata": claim.metadata.for_agent,
         "timeout_seconds": claim.timeout_seconds,
         "idempotency_key": claim.idempotency_key,
         "start_time": iso(claim.start_time),

@@ -44,6 +44,8 @@ class Attempt(Protocol):
     def head_id(self) -> str: ...
     @property
     def parent_task_id(self) -> str | None: ...
+    @property
+    def sender_agent(self) -> str | None: ...
 
 
 class Ending:
@@ -107,17 +109,19 @@ class Ending:
         amount = trust_model.REWARD if lesson.success else trust_model.PENALTY
         cause = f"task:{lesson.task_id}:{lesson.epoch}"
         self._trust.apply(tx, lesson.tenant, lesson.agent_id, kind, amount, cause=cause)
-        if lesson.success and attempt.parent_task_id is not None:
-            self._connect(tx, lesson, attempt.parent_task_id)
+        if lesson.success and (attempt.parent_task_id or attempt.sender_agent):
+            self._connect(tx, lesson, attempt)
         return head
 
-    def _connect(self, tx: Tx, lesson: Lesson, parent_task_id: str) -> None:
-        """The agent of the parent task and this one worked well together."""
-        parent = store.find(tx, lesson.tenant, parent_task_id)
-        if parent is None or parent.assigned_agent in (None, lesson.agent_id):
-            return
+    def _connect(self, tx: Tx, lesson: Lesson, attempt: Attempt) -> None:
+        """Whoever led to the task, as the agent of its parent or as its sender, worked well with its agent."""
+        others = {attempt.sender_agent}
+        if attempt.parent_task_id is not None:
+            parent = store.find(tx, lesson.tenant, attempt.parent_task_id)
+            others.add(parent.assigned_agent if parent else None)
         by = learning_model.delta(success=True, performance=lesson.performance)
-        self._learning.strengthen(tx, lesson.tenant, parent.assigned_agent, lesson.agent_id, by)
+        for other in sorted(one for one in others if one is not None and one != lesson.agent_id):
+            self._learning.strengthen(tx, lesson.tenant, other, lesson.agent_id, by)
 
     def _skip(self, tx: Tx, attempt: Attempt, outcome: Outcome, parent: str) -> str:
         drafts = [skipped(outcome.outcome_class)]

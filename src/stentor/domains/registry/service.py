@@ -28,6 +28,9 @@ from stentor.domains.registry.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
+Unit = Callable[[Tx], Agent]
+"""A change of an agent that is still to happen, in a transaction."""
+
 
 class AgentDraft(msgspec.Struct, frozen=True):
     """A registration as it was asked for."""
@@ -59,6 +62,11 @@ class Registry:
             log.error("%s", error.message)
 
     async def register(self, tenant: str, draft: AgentDraft, by: str) -> Agent:
+        return await self._db.write(self.registering(tenant, draft, by))
+
+    def registering(self, tenant: str, draft: AgentDraft, by: str, cause: str | None = None) -> Unit:
+        """The same as a part of somebody's own transaction, under the event that led to it."""
+
         def work(tx: Tx) -> Agent:
             fields = {name: getattr(draft, name) for name in draft.__struct_fields__}
             agent = Agent(
@@ -78,10 +86,10 @@ class Registry:
                 "capabilities": agent.capabilities,
                 "by": by,
             }
-            self._record(tx, agent, "agent_registered", f"Agent {agent.name} registered.", meta)
+            self._record(tx, agent, "agent_registered", f"Agent {agent.name} registered.", meta, cause)
             return agent
 
-        return await self._db.write(work)
+        return work
 
     async def get(self, tenant: str, agent_id: str) -> tuple[Agent, int | None]:
         """The agent and the time of its last task. Raises NotFound."""
@@ -105,18 +113,31 @@ class Registry:
 
     async def rescore(self, tenant: str, agent_id: str, scores: Scores, by: str) -> Agent:
         """Change some of the three scores."""
+        return await self._db.write(self.rescoring(tenant, agent_id, scores, by))
+
+    def rescoring(self, tenant: str, agent_id: str, scores: Scores, by: str, cause: str | None = None) -> Unit:
+        """The same as a part of somebody's own transaction."""
         changes = {k: v for k, v in msgspec.structs.asdict(scores).items() if v is not None}
-        return await self._change(
-            tenant, agent_id, lambda agent: changes, "agent_updated", "Scores changed.", {**changes, "by": by}
+        meta = {**changes, "by": by}
+        return self._changing(
+            tenant, agent_id, lambda agent: changes, "agent_updated", "Scores changed.", meta, cause=cause
         )
 
     async def suspend(self, tenant: str, agent_id: str, reason: str, by: str) -> Agent:
         """Raises Conflict unless the agent is active."""
-        return await self._move(tenant, agent_id, {"active"}, "suspended", reason, by)
+        return await self._db.write(self.suspending(tenant, agent_id, reason, by))
+
+    def suspending(self, tenant: str, agent_id: str, reason: str, by: str, cause: str | None = None) -> Unit:
+        """The same as a part of somebody's own transaction."""
+        return self._moving(tenant, agent_id, {"active"}, "suspended", reason, by, cause)
 
     async def activate(self, tenant: str, agent_id: str, by: str) -> Agent:
         """Lifts a suspension. Quarantine is lifted only by clearing the violations."""
-        return await self._move(tenant, agent_id, {"suspended"}, "active", None, by)
+        return await self._db.write(self.activating(tenant, agent_id, by))
+
+    def activating(self, tenant: str, agent_id: str, by: str, cause: str | None = None) -> Unit:
+        """The same as a part of somebody's own transaction."""
+        return self._moving(tenant, agent_id, {"suspended"}, "active", None, by, cause)
 
     async def clear_violations(self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: str) -> Agent:
         """Count to 0, quarantine lifted, tier overridden; a suspension stays."""
@@ -127,7 +148,7 @@ class Registry:
             return {"violation_count": 0, "status": status, "status_reason": reason, "trust_tier": tier}
 
         meta = {"override_tier": tier, "rationale": rationale, "by": by}
-        return await self._change(
+        work = self._changing(
             tenant,
             agent_id,
             change,
@@ -136,6 +157,7 @@ class Registry:
             meta,
             also=lambda tx: store.clear_violations(tx, agent_id),
         )
+        return await self._db.write(work)
 
     async def violations(self, tenant: str, agent_id: str, *, cleared: bool) -> tuple[Agent, list[Violation]]:
         def read(tx: Tx) -> tuple[Agent, list[Violation]]:
@@ -171,7 +193,7 @@ class Registry:
         tx.after_commit(lambda: self.snapshot.put(changed))
         return changed
 
-    async def _move(
+    def _moving(
         self,
         tenant: str,
         agent_id: str,
@@ -179,16 +201,18 @@ class Registry:
         target: Status,
         reason: str | None,
         by: str,
-    ) -> Agent:
+        cause: str | None,
+    ) -> Unit:
         def change(agent: Agent) -> dict[str, Any]:
             if agent.status not in sources:
                 raise Conflict(f"The agent is {agent.status}, so it cannot become {target}.")
             return {"status": target, "status_reason": reason}
 
         meta = {"to": target, "reason": reason, "by": by}
-        return await self._change(tenant, agent_id, change, "agent_status_changed", f"Agent {target}.", meta)
+        message = f"Agent {target}."
+        return self._changing(tenant, agent_id, change, "agent_status_changed", message, meta, cause=cause)
 
-    async def _change(
+    def _changing(
         self,
         tenant: str,
         agent_id: str,
@@ -197,21 +221,24 @@ class Registry:
         message: str,
         meta: dict[str, Any],
         also: Callable[[Tx], None] | None = None,
-    ) -> Agent:
+        cause: str | None = None,
+    ) -> Unit:
         def work(tx: Tx) -> Agent:
             agent = _require(tx, tenant, agent_id)
             changed = msgspec.structs.replace(agent, **change(agent), updated_at=max(tx.now, agent.updated_at + 1))
             store.update(tx, changed)
             if also is not None:
                 also(tx)
-            self._record(tx, changed, event, message, meta)
+            self._record(tx, changed, event, message, meta, cause)
             return changed
 
-        return await self._db.write(work)
+        return work
 
-    def _record(self, tx: Tx, agent: Agent, event: Any, message: str, meta: dict[str, Any]) -> None:
+    def _record(
+        self, tx: Tx, agent: Agent, event: Any, message: str, meta: dict[str, Any], cause: str | None = None
+    ) -> None:
         draft = Draft(event, "registry", message, meta, agent_id=agent.agent_id)
-        self._runlog.append(tx, agent.tenant, [draft])
+        self._runlog.append(tx, agent.tenant, [draft], parent=cause)
         tx.after_commit(lambda: self.snapshot.put(agent))
 
 

@@ -32,13 +32,21 @@ DEFAULT_MEAN_MS = 1_000.0
 
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the caller says beside the work. `parent_task_id` is the task that led to this one."""
+    """What the caller says beside the work. `parent_task_id` is the task that led to this one, `sender_agent` the
+    agent that sent it as a message.
+    """
 
     user_id: str | None = None
-    priority: Literal["high", "normal", "low"] | None = None
+    priority: Literal["critical", "high", "normal", "low"] | None = None
     retry_count: int | None = None
     tags: tuple[str, ...] = ()
     parent_task_id: str | None = None
+    sender_agent: str | None = None
+
+    @property
+    def for_agent(self) -> Metadata:
+        """Without what came with a message's header."""
+        return self if self.sender_agent is None else msgspec.structs.replace(self, sender_agent=None)
 
 
 class TaskDraft(msgspec.Struct, frozen=True):
@@ -95,6 +103,10 @@ class Task(msgspec.Struct, frozen=True):
     result: Any
 
     @property
+    def sender_agent(self) -> str | None:
+        return self.metadata.sender_agent
+
+    @property
     def duration_ms(self) -> int | None:
         """From the start of the last attempt to its end."""
         if self.start_time is None or self.completion_time is None:
@@ -136,6 +148,10 @@ class Claim(msgspec.Struct, frozen=True):
     @property
     def parent_task_id(self) -> str | None:
         return self.metadata.parent_task_id
+
+    @property
+    def sender_agent(self) -> str | None:
+        return self.metadata.sender_agent
 
     @property
     def idempotency_key(self) -> str:

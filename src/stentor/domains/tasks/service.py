@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -14,6 +16,9 @@ from stentor.domains.learning.service import skipped
 from stentor.domains.tasks import events, listing, model, store
 from stentor.domains.tasks.model import Filter, Page, Status, Task
 from stentor.domains.tasks.placement import Dispatch, Placement, Placing, offer_after_commit
+
+Via = Mapping[str, Any]
+NO_VIA: Via = MappingProxyType({})
 
 
 class Tasks:
@@ -39,39 +44,43 @@ class Tasks:
 
     async def cancel(self, principal: Principal, task_id: str) -> int:
         """Final at once; the work is stopped after the commit. Answers the time of the cancellation."""
+        return await self._db.write(lambda tx: self.cancel_in(tx, principal, task_id))
 
-        def work(tx: Tx) -> int:
-            task = _living(tx, principal.tenant, task_id, "cancelled")
-            meta = {"by": principal.name, "from": task.status, "status": "cancelled"}
-            self._end(tx, task, "cancelled", None, Draft("task_cancelled", "tasks", "Task cancelled.", meta))
-            return tx.now
-
-        return await self._db.write(work)
+    def cancel_in(self, tx: Tx, principal: Principal, task_id: str, via: Via = NO_VIA) -> int:
+        """The same as a part of somebody's own transaction; `via` goes into the event."""
+        task = _living(tx, principal.tenant, task_id, "cancelled")
+        meta = {"by": principal.name, "from": task.status, "status": "cancelled", **via}
+        self._end(tx, task, "cancelled", None, Draft("task_cancelled", "tasks", "Task cancelled.", meta))
+        return tx.now
 
     async def approve(self, principal: Principal, task_id: str) -> Task:
         """Let a task that waits for a human go into the queue."""
+        return await self._db.write(lambda tx: self.approve_in(tx, principal, task_id))
 
-        def work(tx: Tx) -> Task:
-            task = _pending(tx, principal.tenant, task_id)
-            given = Draft("approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True})
-            return self._requeue(tx, task, "queued", [given, events.queued(task.priority)])
-
-        return await self._db.write(work)
+    def approve_in(self, tx: Tx, principal: Principal, task_id: str, via: Via = NO_VIA) -> Task:
+        """The same as a part of somebody's own transaction."""
+        task = _pending(tx, principal.tenant, task_id)
+        given = Draft("approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True, **via})
+        return self._requeue(tx, task, "queued", [given, events.queued(task.priority)])
 
     async def reject(self, principal: Principal, task_id: str, reason: str | None) -> Task:
         """End a task that waits for a human: aborted, APPROVAL_REJECTED."""
+        return await self._db.write(lambda tx: self.reject_in(tx, principal, task_id, reason))
 
-        def work(tx: Tx) -> Task:
-            task = _pending(tx, principal.tenant, task_id)
-            error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was refused."}
-            meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted"}
-            self._end(tx, task, "aborted", error, Draft("task_aborted", "tasks", "Rejected.", meta))
-            return require(tx, task.tenant, task.task_id)
-
-        return await self._db.write(work)
+    def reject_in(self, tx: Tx, principal: Principal, task_id: str, reason: str | None, via: Via = NO_VIA) -> Task:
+        """The same as a part of somebody's own transaction."""
+        task = _pending(tx, principal.tenant, task_id)
+        error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was refused."}
+        meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted", **via}
+        self._end(tx, task, "aborted", error, Draft("task_aborted", "tasks", "Rejected.", meta))
+        return require(tx, task.tenant, task.task_id)
 
     async def retry(self, principal: Principal, task_id: str) -> Task:
         """A new attempt of a failed or aborted task, routed anew. Raises the RoutingDenied."""
+        return await self._db.write(await self.retrying(principal, task_id))
+
+    async def retrying(self, principal: Principal, task_id: str, via: Via = NO_VIA) -> Callable[[Tx], Task]:
+        """The same as a part of somebody's own transaction, routed now."""
         task = await self.get(principal.tenant, task_id)
         placement = self._placing.place(principal, task)
         if placement.denial is not None and task.status in model.RETRYABLE:
@@ -83,10 +92,10 @@ class Tasks:
                 raise Conflict(f"The task is {task.status}; only a failed or aborted task can be retried.")
             count = (task.metadata.retry_count or 0) + 1
             metadata = msgspec.structs.replace(task.metadata, retry_count=count)
-            drafts = events.placed(placement, task.priority, {"retry_count": count, "by": principal.name})
+            drafts = events.placed(placement, task.priority, {"retry_count": count, "by": principal.name, **via})
             return self._requeue(tx, task, placement.status, drafts, placement, metadata)
 
-        return await self._db.write(work)
+        return work
 
     def _requeue(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -37,8 +37,21 @@ class Submission:
             answer = await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key))
         return _submitted(answer)
 
+    def submitting(self, principal: Principal, draft: TaskDraft, cause: str) -> Callable[[Tx], Answer]:
+        """The same as a part of somebody's own transaction, under the event that led to it. The answer is 202 with
+        a Submitted, or a denial's status with `{code, message, details}`.
+        """
+        placement = self._placing.place(principal, draft)
+        return lambda tx: self._submit(tx, principal, draft, placement, None, cause)
+
     def _submit(
-        self, tx: Tx, principal: Principal, draft: TaskDraft, placement: Placement, key: IdempotencyKey | None
+        self,
+        tx: Tx,
+        principal: Principal,
+        draft: TaskDraft,
+        placement: Placement,
+        key: IdempotencyKey | None,
+        cause: str | None = None,
     ) -> Answer:
         if key is not None and (known := idempotency.find(tx, key)):
             return known
@@ -48,16 +61,24 @@ class Submission:
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists.")
             answer = _first_answer(tx, task)
         else:
-            answer = self._store(tx, principal, draft, placement, body_hash)
+            answer = self._store(tx, principal, draft, placement, body_hash, cause)
         if key is not None:
             idempotency.keep(tx, key, answer)
         return answer
 
-    def _store(self, tx: Tx, principal: Principal, draft: TaskDraft, placement: Placement, body_hash: str) -> Answer:
+    def _store(
+        self,
+        tx: Tx,
+        principal: Principal,
+        draft: TaskDraft,
+        placement: Placement,
+        body_hash: str,
+        cause: str | None,
+    ) -> Answer:
         drafts = events.submitted(principal, draft, placement)
         task = self._task(tx, principal, draft, placement, drafts, body_hash)
         store.insert(tx, task, draft)
-        self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id)
+        self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=cause)
         listing.count(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
         offer_after_commit(tx, task, self._dispatch)
         return _first_answer(tx, task)

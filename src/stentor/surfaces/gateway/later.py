@@ -15,7 +15,6 @@ MEMORY = {"memory": "admin"}
 """When it is switched off."""
 PREFIXES = {
     "governance": "admin",
-    "atp": "read",
     "llm": "read",
     "webhooks": "admin",
 }

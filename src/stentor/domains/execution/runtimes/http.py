@@ -72,7 +72,7 @@ def _body(claim: Claim) -> dict[str, Any]:
         "input": claim.input,
         "required_capabilities": list(claim.required_capabilities),
         "timeout_seconds": claim.timeout_seconds,
-        "metadata": msgspec.to_builtins(claim.metadata),
+        "metadata": msgspec.to_builtins(claim.metadata.for_agent),
     }
 
 

@@ -1,0 +1,91 @@
+"""Wires messaging: the table of actions, the carrier, the routes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import ValidationError
+
+from stentor.bootstrap.memory import Memory
+from stentor.core.clock import Clock
+from stentor.core.db import Database
+from stentor.core.errors import InvalidRequest
+from stentor.core.live import Hub
+from stentor.core.outbound import Outbound
+from stentor.core.runlog import RunLog
+from stentor.core.settings import Settings
+from stentor.domains.activity.service import Activity
+from stentor.domains.messaging import api
+from stentor.domains.messaging.actions import later
+from stentor.domains.messaging.actions.kernel import Kernel as KernelZone
+from stentor.domains.messaging.actions.memory import MemoryZone
+from stentor.domains.messaging.actions.registry import Registration, RegistryZone
+from stentor.domains.messaging.carrier import Carrier
+from stentor.domains.messaging.endings import Endings
+from stentor.domains.messaging.service import Messaging
+from stentor.domains.messaging.streams import Streams
+from stentor.domains.registry.service import AgentDraft, Registry
+from stentor.domains.registry.wire import Register
+from stentor.domains.routing.service import Routing
+from stentor.domains.tasks.service import Tasks
+from stentor.domains.tasks.submission import Submission
+from stentor.domains.trust.service import Trust
+from stentor.web.errors import field_errors
+from stentor.web.sse import StreamLimit
+
+
+@dataclass
+class Messages:
+    """The wired parts. `carrier` runs on the event loop that serves."""
+
+    messaging: Messaging
+    carrier: Carrier
+
+    def router(self, activity: Activity, limit: StreamLimit) -> APIRouter:
+        return api.router(self.messaging, Streams(self.messaging, activity.stream), limit)
+
+
+def open_messages(
+    settings: Settings,
+    db: Database,
+    clock: Clock,
+    hub: Hub,
+    runlog: RunLog,
+    registry: Registry,
+    trust: Trust,
+    routing: Routing,
+    submission: Submission,
+    tasks: Tasks,
+    outbound: Outbound,
+    memory: Memory | None,
+) -> Messages:
+    def trust_of(tenant: str, agent_id: str) -> float | None:
+        return trust.view.score(tenant, agent_id, clock.now())
+
+    zones = KernelZone(submission, tasks, routing).table()
+    zones |= RegistryZone(registry, _registration(outbound), trust_of).table()
+    if memory is not None:
+        zones |= MemoryZone(db, memory.bus, memory.search, memory.health, settings.vault_tenant).table()
+    actions = later.table() | zones
+    endings = Endings(db, runlog, tasks)
+    carrier = Carrier(db, endings, hub, actions, shared=db.driver.shared)
+    return Messages(Messaging(db, runlog, registry.snapshot, actions, carrier.arrived), carrier)
+
+
+def _registration(outbound: Outbound) -> Registration:
+    """What the registry's route does with a body."""
+
+    def draft(body: dict[str, Any]) -> AgentDraft:
+        try:
+            wanted = Register.model_validate(body).draft()
+        except ValidationError as error:
+            details = field_errors(error.errors())
+            first, reason = next(iter(details["fields"].items()))
+            raise InvalidRequest(f"{first}: {reason}", details) from None
+        if wanted.runtime.endpoint is not None:
+            outbound.check(wanted.runtime.endpoint)
+        return wanted
+
+    return draft

@@ -1,0 +1,88 @@
+"""A message and the values that its header may have. Source: core contract, "ATP message"."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from stentor.core.errors import InvalidRequest
+
+Mode = Literal["direct", "batch", "stream", "async"]
+Priority = Literal["critical", "high", "normal", "low"]
+Zone = Literal["kernel", "registry", "memory", "sandbox", "governance"]
+ActionType = Literal[
+    "query",
+    "search",
+    "list",
+    "get_status",
+    "create",
+    "update",
+    "delete",
+    "upsert",
+    "execute",
+    "schedule",
+    "cancel",
+    "retry",
+    "register",
+    "revoke",
+    "approve",
+    "reject",
+    "propose_update",
+    "rollback",
+    "override",
+]
+MODES: tuple[str, ...] = get_args(Mode)
+PRIORITIES: tuple[str, ...] = get_args(Priority)
+"""The most urgent first: a priority's number is its place."""
+ZONES: tuple[str, ...] = get_args(Zone)
+ACTION_TYPES: tuple[str, ...] = get_args(ActionType)
+URGENCY = {name: number for number, name in enumerate(PRIORITIES)}
+MAX_CONTEXT, MAX_NOTES, MAX_SENDER = 64, 256, 255
+"""Characters."""
+
+
+class Header(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The envelope. Its JSON names are those of the contract."""
+
+    mode: Mode
+    context: str
+    priority: Priority
+    action_type: ActionType
+    target_zone: Zone
+    special_notes: str | None = None
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """Zone and action."""
+        return self.target_zone, self.action_type
+
+
+class Message(msgspec.Struct, frozen=True):
+    """`sender_id` stands in the JSON form only; on the wire the connection tells who sends."""
+
+    header: Header
+    content: str
+    sender_id: str | None = None
+
+
+class Flaw(msgspec.Struct, frozen=True):
+    """What is wrong with one field, and what it must be."""
+
+    field: str
+    message: str
+
+
+class MessageInvalid(InvalidRequest):
+    """The message is not a valid ATP message; `details.fields` names all that is wrong with it."""
+
+    def __init__(self, flaws: list[Flaw]) -> None:
+        first = flaws[0]
+        fields = {flaw.field: flaw.message for flaw in flaws}
+        super().__init__(f"{first.field}: {first.message}", {"fields": fields})
+        self.flaws = flaws
+
+
+def shown(header: Header) -> dict[str, Any]:
+    """The envelope as answers carry it."""
+    return dict(msgspec.to_builtins(header))

@@ -1,0 +1,88 @@
+"""The wire form: a tag per line, a blank line, the body. Strict, so that no two readers see different messages.
+
+Tags count only before the first blank line. Nothing that a header may hold can end its line, so no value forges a tag.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stentor.domains.atp.header import BY_TAG, FIELDS, MISSING, built, content_problem, problem
+from stentor.domains.atp.model import Flaw, Message, MessageInvalid
+
+MAX_HEAD = 4096
+"""Characters of all tags together; the longest valid head has fewer than 600."""
+SHOWN = 40
+_END = "\n\n"
+_HEAD = re.compile(rf"[\ufeff\s]*(?:(?:{'|'.join(BY_TAG)})[ \t]*:[^\n]*(?:\n|\Z))+(?:\r?\n)?", re.IGNORECASE)
+"""More forgiving than the parser: what looks like a head is none of an agent's business."""
+
+
+def format_message(message: Message) -> str:
+    """The wire form of a valid message; its sender is not part of it. Raises MessageInvalid for any other."""
+    lines, flaws = [], []
+    for field in FIELDS:
+        value = getattr(message.header, field.name)
+        if value is None and not field.required:
+            continue
+        if found := problem(field, value):
+            flaws.append(Flaw(field.tag, found))
+        lines.append(f"{field.tag}: {value}")
+    if found := content_problem(message.content):
+        flaws.append(Flaw("body", found))
+    if flaws:
+        raise MessageInvalid(flaws)
+    return "\n".join(lines) + _END + message.content
+
+
+def parse(text: str) -> Message:
+    """The message of a wire form. Raises MessageInvalid with all that is wrong."""
+    end = text.find(_END, 0, MAX_HEAD + 2)
+    if end < 0:
+        raise MessageInvalid([_no_end(text)])
+    values: dict[str, str] = {}
+    seen: set[str] = set()
+    flaws: list[Flaw] = []
+    for line in text[:end].split("\n"):
+        tag, colon, value = line.partition(":")
+        field = BY_TAG.get(tag)
+        if field is None or not colon:
+            flaws.append(_no_tag(line))
+            continue
+        if value[:1] == " ":
+            value = value[1:]
+        if tag in seen:
+            flaws.append(Flaw(tag, "stands there twice"))
+        seen.add(tag)
+        if not value and not field.required:
+            continue
+        if found := problem(field, value):
+            flaws.append(Flaw(tag, found))
+        values[field.name] = value
+    return _message(values, text[end + 2 :], flaws)
+
+
+def _message(values: dict[str, str], content: str, flaws: list[Flaw]) -> Message:
+    if found := content_problem(content):
+        flaws.append(Flaw("body", found))
+    flaws += [Flaw(field.tag, MISSING) for field in FIELDS if field.required and field.name not in values]
+    if flaws:
+        raise MessageInvalid(flaws)
+    return Message(built(values), content)
+
+
+def _no_end(text: str) -> Flaw:
+    if text[MAX_HEAD:]:
+        return Flaw("text", f"has no blank line within {MAX_HEAD} characters; the tags end with one")
+    return Flaw("text", "has no blank line; the tags end with one, and lines with a line feed alone")
+
+
+def _no_tag(line: str) -> Flaw:
+    shown = line[:SHOWN].encode("ascii", "backslashreplace").decode()
+    return Flaw("text", f"{shown!r} is no tag; known are {', '.join(BY_TAG)}, each followed by a colon")
+
+
+def without_head(text: str) -> str:
+    """A text without the tags at its head, if it begins with some: what an agent may see of it."""
+    head = _HEAD.match(text)
+    return text[head.end() :] if head else text

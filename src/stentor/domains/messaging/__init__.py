@@ -1,0 +1,1 @@
+"""Messaging: ATP messages are taken in, queued, carried out in order, and answered."""

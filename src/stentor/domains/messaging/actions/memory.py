@@ -1,0 +1,137 @@
+"""The zone memory: the bus, and searches in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core.clock import from_datetime, iso
+from stentor.core.db import Database
+from stentor.core.errors import Conflict, PreconditionFailed
+from stentor.domains.atp import bodies
+from stentor.domains.atp.bodies import Body, Delete, Document, Query, Update
+from stentor.domains.atp.model import Header
+from stentor.domains.memory.health import MemoryHealth
+from stentor.domains.memory.index.keyword import FIELDS
+from stentor.domains.memory.model import WriteDraft
+from stentor.domains.memory.search import Filters, Search
+from stentor.domains.memory.service import Bus, Caller, Written
+from stentor.domains.messaging import store
+from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work
+from stentor.domains.notes.model import NOTHING
+
+ITSELF = Route((), "The memory bus does it itself.")
+WRITTEN_ALREADY = frozenset(("success", "conflict"))
+
+
+class MemoryZone:
+    def __init__(self, db: Database, bus: Bus, search: Search, health: MemoryHealth, tenant: str) -> None:
+        self._db = db
+        self._bus = bus
+        self._search = search
+        self._health = health
+        self._tenant = tenant
+
+    def table(self) -> dict[tuple[str, str], Action]:
+        actions = {
+            "query": self.query,
+            "search": self.query,
+            "create": self.write,
+            "upsert": self.write,
+            "update": self.write,
+            "delete": self.write,
+            "get_status": self.status,
+        }
+        return {("memory", name): Action("admin", act, _itself, self._tenant) for name, act in actions.items()}
+
+    async def query(self, work: Work) -> Closing:
+        body = work.body
+        assert isinstance(body, Query)
+        kind = body.query_type or ("semantic" if work.header.action_type == "query" else "keyword")
+        shown = await (self._exact(work, body.path or "") if kind == "exact" else self._find(work, body, kind))
+        return lambda tx: Reply(shown, ITSELF)
+
+    async def _exact(self, work: Work, path: str) -> dict[str, Any]:
+        """Raises NotFound."""
+        document, etag = await self._bus.read(_caller(work), path)
+        shown = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
+        return {"query_type": "exact", "document": shown, "etag": etag}
+
+    async def _find(self, work: Work, body: Query, kind: str) -> dict[str, Any]:
+        """Raises EmbeddingUnavailable for a search by meaning without a model."""
+        text, filters, caller = body.text or "", _filters(body.filters), _caller(work)
+        matches: list[Any]
+        if kind == "keyword":
+            found, total = await self._search.keyword(caller, text.split(), FIELDS, "any", body.top_k)
+            matches = list(found)
+        elif kind == "hybrid":
+            both, total = await self._search.hybrid(caller, text, body.top_k, filters)
+            matches = list(both)
+        else:
+            near, total = await self._search.semantic(caller, text, None, body.top_k, filters)
+            matches = list(near)
+        return {"query_type": kind, "matches": msgspec.to_builtins(matches), "total_matches": total}
+
+    async def write(self, work: Work) -> Closing:
+        """Create, upsert, update or delete. What an earlier carrier wrote before it was killed is not written again."""
+        if work.stored.epoch > 1:
+            done = await self._db.read(lambda tx: store.effect(tx, work.stored.provenance_id))
+            if done is not None and done["status"] in WRITTEN_ALREADY:
+                return lambda tx: Reply(_recorded(done), ITSELF)
+        draft = _draft(work)
+        try:
+            written = await self._bus.write(_caller(work), draft)
+        except PreconditionFailed:
+            raise Conflict(f"There is a document {draft.path!r} already; update or upsert it.") from None
+        return lambda tx: Reply(_written(draft.path, written), ITSELF)
+
+    async def status(self, work: Work) -> Closing:
+        report = msgspec.to_builtins(await self._health.report())
+        return lambda tx: Reply(report, ITSELF)
+
+
+def _caller(work: Work) -> Caller:
+    """The event that its use of the memory hangs under is the message's first: the same whoever carries it."""
+    return Caller(work.principal, work.stored.sender_agent, None, work.stored.provenance_id)
+
+
+def _draft(work: Work) -> WriteDraft:
+    body = work.body
+    if isinstance(body, Delete):
+        options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
+        return WriteDraft("delete", body.path, **options)  # type: ignore[arg-type]
+    if isinstance(body, Update):
+        options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
+        return WriteDraft("update", body.path, body.content, body.frontmatter, **options)  # type: ignore[arg-type]
+    assert isinstance(body, Document)
+    absent = NOTHING if work.header.action_type == "create" else None
+    return WriteDraft("write", body.path, body.content, body.frontmatter, if_match=absent)
+
+
+def _written(path: str, written: Written) -> dict[str, Any]:
+    return {
+        "path": path,
+        "status": written.status,
+        "write_id": written.write_id,
+        "timestamp": iso(written.at),
+        "content_hash": written.content_hash,
+        "etag": written.etag,
+        "merged": written.merged,
+        "conflict_copy": written.conflict_copy,
+    }
+
+
+def _recorded(event: dict[str, Any]) -> dict[str, Any]:
+    """As much of `_written` as the run log knows."""
+    return {name: event[name] for name in ("path", "status", "write_id")} | {"etag": event["after_hash"]}
+
+
+def _filters(given: bodies.Filters) -> Filters:
+    after = None if given.created_after is None else from_datetime(given.created_after)
+    return Filters(given.hebbian_weight_min, after)
+
+
+def _itself(principal: Principal, header: Header, body: Body | None) -> Route:
+    return ITSELF

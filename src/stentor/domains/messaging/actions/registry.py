@@ -1,0 +1,137 @@
+"""The zone registry: agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stentor.auth.principal import Principal
+from stentor.core.clock import iso, iso_or_none
+from stentor.core.db import Tx
+from stentor.core.errors import InvalidRequest, StentorError, StoreUnavailable
+from stentor.domains.atp.bodies import Body, ListAgents, OfAgent, Operation, Operations, Register, Revoke
+from stentor.domains.atp.model import Header
+from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work, failure
+from stentor.domains.registry.model import Agent, Scores
+from stentor.domains.registry.service import AgentDraft, Registry, Unit
+
+ITSELF = Route((), "The registry does it itself.")
+SCORES = ("alignment_score", "accuracy_score", "efficiency_score")
+STATES = ("active", "suspended")
+
+Registration = Callable[[dict[str, Any]], AgentDraft]
+"""A body as the registry's route takes it, to a draft. Raises InvalidRequest, NotBuilt."""
+TrustOf = Callable[[str, str], float | None]
+
+
+class RegistryZone:
+    def __init__(self, registry: Registry, registration: Registration, trust_of: TrustOf) -> None:
+        self._registry = registry
+        self._registration = registration
+        self._trust_of = trust_of
+
+    def table(self) -> dict[tuple[str, str], Action]:
+        actions = {
+            "register": self.register,
+            "update": self.update,
+            "revoke": self.revoke,
+            "query": self.read,
+            "get_status": self.read,
+            "list": self.page,
+        }
+        return {("registry", name): Action("admin", act, _itself) for name, act in actions.items()}
+
+    async def register(self, work: Work) -> Closing:
+        assert isinstance(work.body, Register)
+        draft = self._registration(work.body.model_dump(exclude_unset=True))
+        registering = self._registry.registering(work.principal.tenant, draft, work.principal.name, work.cause)
+
+        def close(tx: Tx) -> Reply:
+            agent = registering(tx)
+            shown = {"agent_id": agent.agent_id, "name": agent.name, "status": agent.status}
+            return Reply(shown | {"created_at": iso(agent.created_at)}, ITSELF)
+
+        return close
+
+    async def update(self, work: Work) -> Closing:
+        """Each operation for itself: one that fails leaves the others."""
+        assert isinstance(work.body, Operations)
+        operations = work.body.operations
+
+        def close(tx: Tx) -> Reply:
+            results = [self._result(tx, work, number, one) for number, one in enumerate(operations)]
+            done = sum(result["status"] == "completed" for result in results)
+            shown = {"results": results, "succeeded": done, "failed": len(results) - done}
+            return Reply(shown, ITSELF, "completed" if done else "failed")
+
+        return close
+
+    def _result(self, tx: Tx, work: Work, number: int, operation: Operation) -> dict[str, Any]:
+        where = {"index": number, "agent_id": operation.agent_id, "field": operation.field}
+        try:
+            change = self._change(work, operation)
+            with tx.savepoint():
+                agent = change(tx)
+        except StoreUnavailable:
+            raise
+        except StentorError as error:
+            return {**where, "status": "failed", **failure(error)}
+        return {**where, "status": "completed", "updated_at": iso(agent.updated_at)}
+
+    def _change(self, work: Work, operation: Operation) -> Unit:
+        """What the registry's routes can change. Raises InvalidRequest for anything else."""
+        tenant, by = work.principal.tenant, work.principal.name
+        agent_id, field, value = operation.agent_id, operation.field, operation.value
+        if field in SCORES:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise InvalidRequest(f"{field} must be a number from 0 to 1.")
+            return self._registry.rescoring(tenant, agent_id, Scores(**{field: float(value)}), by, work.cause)
+        if field == "status" and value == "suspended":
+            return self._registry.suspending(tenant, agent_id, "Suspended by a message.", by, work.cause)
+        if field == "status" and value == "active":
+            return self._registry.activating(tenant, agent_id, by, work.cause)
+        names = ", ".join(SCORES)
+        raise InvalidRequest(f"A message changes {names} and status ({' or '.join(STATES)}), not {field!r} to this.")
+
+    async def revoke(self, work: Work) -> Closing:
+        """Take an active agent out of routing, as its route `suspend` does."""
+        assert isinstance(work.body, Revoke)
+        who, by = work.body.agent_id, work.principal.name
+        suspend = self._registry.suspending(work.principal.tenant, who, work.body.reason, by, work.cause)
+
+        def close(tx: Tx) -> Reply:
+            agent = suspend(tx)
+            shown = {"agent_id": agent.agent_id, "status": agent.status, "reason": agent.status_reason}
+            return Reply(shown, ITSELF)
+
+        return close
+
+    async def read(self, work: Work) -> Closing:
+        assert isinstance(work.body, OfAgent)
+        agent, last = await self._registry.get(work.principal.tenant, work.body.agent_id)
+        shown = self._shown(agent) | {"violation_count": agent.violation_count, "last_task": iso_or_none(last)}
+        shown |= {name: getattr(agent, name) for name in SCORES}
+        return lambda tx: Reply(shown, ITSELF)
+
+    async def page(self, work: Work) -> Closing:
+        body = work.body
+        assert isinstance(body, ListAgents)
+        found = self._registry.matching(
+            work.principal.tenant, capability=body.capability, status=body.status, trust_tier=body.trust_tier
+        )
+        shown = {"agents": [self._shown(agent) for agent in found[: body.limit]], "total": len(found)}
+        return lambda tx: Reply(shown, ITSELF)
+
+    def _shown(self, agent: Agent) -> dict[str, Any]:
+        return {
+            "agent_id": agent.agent_id,
+            "name": agent.name,
+            "capabilities": agent.capabilities,
+            "trust_tier": agent.trust_tier,
+            "trust_score": self._trust_of(agent.tenant, agent.agent_id),
+            "status": agent.status,
+        }
+
+
+def _itself(principal: Principal, header: Header, body: Body | None) -> Route:
+    return ITSELF

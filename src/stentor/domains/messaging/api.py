@@ -1,0 +1,170 @@
+"""Routes of messaging. Source: core contract, "ATP REST"."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path
+from pydantic import AfterValidator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stentor.core import jsontext
+from stentor.core.clock import iso
+from stentor.core.errors import Forbidden, InvalidRequest
+from stentor.core.idempotency import IdempotencyKey
+from stentor.domains.atp import checks, jsonform, model
+from stentor.domains.atp.model import Flaw, Message, MessageInvalid
+from stentor.domains.atp.template import template
+from stentor.domains.atp.text import format_message, parse
+from stentor.domains.messaging import wire
+from stentor.domains.messaging.model import Stored
+from stentor.domains.messaging.service import Messaging
+from stentor.domains.messaging.streams import Streams
+from stentor.domains.messaging.wire import MessageIn, ValidateIn
+from stentor.web.direct import DirectRoute
+from stentor.web.requests import segment
+from stentor.web.routes import GatewayRoute, needs, principal_of
+from stentor.web.sse import EventStream, Frame, StreamLimit
+from stentor.web.wire import Caller, Enveloped, Json, enveloped, errors
+
+MessageId = Annotated[str, Path(description="The message's id."), AfterValidator(segment)]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200)]
+IdempotencyHeader = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=255, description="The same key answers the same."),
+]
+EVENTS = "text/event-stream"
+ASKS: dict[str, Any] = {"openapi_extra": needs("read")}
+"""Routes that take a message and change nothing."""
+
+
+def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRouter:
+    api = APIRouter(prefix="/atp", tags=["atp"], route_class=GatewayRoute)
+
+    async def send(request: Request, body: MessageIn, idempotency_key: IdempotencyHeader = None) -> Json:
+        """Queue a message; its id asks for the answer later."""
+        caller, message = principal_of(request), body.message()
+        key = None
+        if idempotency_key is not None:
+            digest = jsontext.digest(body.model_dump())
+            key = IdempotencyKey(caller.tenant, caller.name, "atp/send", idempotency_key, digest)
+        return Json({"success": True, "messageId": await messaging.send(caller, message, key)}, 202)
+
+    api.add_api_route(
+        "/send",
+        send,
+        methods=["POST"],
+        status_code=202,
+        response_model=wire.Sent,
+        responses=errors(422),
+        route_class_override=DirectRoute,
+    )
+
+    @api.post("/route", response_model=Enveloped[wire.RouteOut], responses=errors(409, 422), **ASKS)
+    async def route(caller: Caller, body: MessageIn) -> Json:
+        """Who would carry the message out now, and why; nothing is sent."""
+        return enveloped(messaging.route(caller, body.message()))
+
+    @api.post("/validate", response_model=Enveloped[wire.Validated], **ASKS)
+    async def validate(caller: Caller, body: ValidateIn) -> Json:
+        """All that is wrong with a message, in its JSON form or as `text` in its wire form."""
+        flaws = _flaws(messaging, caller, body)
+        return enveloped({"valid": not flaws, "errors": flaws})
+
+    @api.post("/format", response_model=Enveloped[wire.Formatted], **ASKS)
+    async def formatted(caller: Caller, body: MessageIn) -> Json:
+        """The wire form of a message, and what a reader finds in it."""
+        message = body.message()
+        checks.body_of(message)
+        messaging.sender(caller, message)
+        text = format_message(message)
+        read = parse(text)
+        parsed = {"header": model.shown(read.header), "body": checks.decoded(read.content)}
+        return enveloped({"formatted": text, "message": jsonform.shown(message), "parsed": parsed})
+
+    _lists(api)
+
+    @api.get("/message/{message_id}", response_model=Enveloped[wire.StoredOut], responses=errors(404))
+    async def message(caller: Caller, message_id: MessageId) -> Json:
+        """A message as it was sent, and how far it has come."""
+        return enveloped(wire.stored_out(await messaging.get(caller.tenant, message_id)))
+
+    @api.get(
+        "/response/{message_id}",
+        response_model=Enveloped[wire.ResponseOut],
+        responses={200: {"content": {EVENTS: {}}}, **errors(404)},
+    )
+    async def response(
+        request: Request, caller: Caller, message_id: MessageId, last_event_id: LastEventId = None
+    ) -> Response:
+        """The answer to a message; 404 until it is known. As an event stream: what its task says meanwhile."""
+        if EVENTS in request.headers.get("accept", ""):
+            stored = await messaging.get(caller.tenant, message_id)
+            frames = _frames(streams, stored, last_event_id)
+            return EventStream(frames, limit, f"{caller.tenant}/{caller.name}")
+        return enveloped(wire.response_out(await messaging.answered(caller.tenant, message_id)))
+
+    @api.get("/queue", response_model=Enveloped[wire.QueueOut])
+    async def queue(caller: Caller) -> Json:
+        """How many messages wait, of each priority, and which has waited longest."""
+        found = await messaging.queue(caller.tenant)
+        oldest = None
+        if found.oldest is not None:
+            message_id, priority, created_at = found.oldest
+            oldest = {"message_id": message_id, "priority": priority, "created_at": iso(created_at)}
+        return enveloped({"depth": found.depth, "oldest": oldest, "counts": found.counts})
+
+    return api
+
+
+def _lists(api: APIRouter) -> None:
+    """What a header may hold, and a message to start from."""
+
+    @api.get("/modes", response_model=Enveloped[wire.Modes])
+    async def modes(caller: Caller) -> Json:
+        """The values of header.mode."""
+        return enveloped({"modes": model.MODES})
+
+    @api.get("/priorities", response_model=Enveloped[wire.Priorities])
+    async def priorities(caller: Caller) -> Json:
+        """The values of header.priority, the most urgent first."""
+        return enveloped({"priorities": model.PRIORITIES})
+
+    @api.get("/action-types", response_model=Enveloped[wire.ActionTypes])
+    async def action_types(caller: Caller) -> Json:
+        """The values of header.actionType."""
+        return enveloped({"actionTypes": model.ACTION_TYPES})
+
+    @api.get("/template", response_model=Enveloped[wire.TemplateOut])
+    async def starter(caller: Caller) -> Json:
+        """A valid message to start from, and what its fields mean."""
+        return enveloped(template())
+
+
+def _flaws(messaging: Messaging, caller: Any, body: ValidateIn) -> list[Flaw]:
+    """What `send` would refuse, and for a text what the wire form does not allow. Raises InvalidRequest for both."""
+    given = body.model_dump(exclude_none=True)
+    text = given.pop("text", None)
+    if text is not None and given:
+        raise InvalidRequest("text: give the wire form or the JSON form, not both.")
+    try:
+        message: Message = jsonform.read(given) if text is None else parse(text)
+    except MessageInvalid as invalid:
+        return invalid.flaws
+    flaws = []
+    try:
+        messaging.sender(caller, message)
+    except Forbidden:
+        flaws.append(Flaw("header.senderId", "is not the caller"))
+    try:
+        checks.body_of(message)
+    except MessageInvalid as invalid:
+        flaws += invalid.flaws
+    return flaws
+
+
+async def _frames(streams: Streams, stored: Stored, last_event_id: str | None) -> AsyncIterator[Frame]:
+    async for kind, data, at in streams.of(stored, last_event_id):
+        yield Frame(kind, {**data, **wire.block(stored)}, at)

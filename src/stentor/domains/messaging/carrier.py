@@ -1,0 +1,191 @@
+"""Carries messages out: the most urgent and oldest first, each once, whatever is killed in between.
+
+What an action changes and the answer to its message are written in one transaction, so a message that was in
+somebody's hands when the process died either has its answer or had no effect, and goes back into the queue. A task
+is found again by its id, a write to the memory by the run log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from stentor.core.clock import SECOND
+from stentor.core.db import Database
+from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
+from stentor.core.live import Hub
+from stentor.domains.atp import checks
+from stentor.domains.messaging import store
+from stentor.domains.messaging.endings import Endings, HandedOn
+from stentor.domains.messaging.model import Action, Closing, Reply, Route, Stored, Work, failure
+
+LANES = 4
+"""Messages that one process carries at a time; a task that is waited for holds no lane."""
+LEASE = 30 * SECOND
+RENEW_EVERY, SCAN_EVERY = 10, 10
+"""Ticks of a second."""
+BATCH, SCAN = 200, 100_000
+EVER = 2**62
+LEAVE_SECONDS = 5.0
+BROKEN = StentorError("The service failed on this message; its log says why.")
+Key = tuple[str, str]
+log = logging.getLogger(__name__)
+
+
+class Carrier:
+    """`shared`: other processes may carry messages of the same database."""
+
+    def __init__(
+        self, db: Database, endings: Endings, hub: Hub, actions: Mapping[tuple[str, str], Action], *, shared: bool
+    ) -> None:
+        self._db = db
+        self._endings = endings
+        self._actions = actions
+        self._shared = shared
+        self._work = asyncio.Event()
+        self._room = asyncio.Semaphore(LANES)
+        self._held: dict[Key, Stored] = {}
+        self._dropped: list[Stored] = []
+        self._carrying: set[asyncio.Task[None]] = set()
+        self._background: list[asyncio.Task[None]] = []
+        hub.listeners.append(endings.saw)
+
+    async def start(self) -> int:
+        """Take up what an earlier process left; answers how many messages it had in its hands."""
+        found = 0
+        while not self._shared and (batch := await self._db.read(lambda tx: store.lost(tx, EVER, BATCH))):
+            found += await self._give_back(batch)
+        for key in await self._db.read(lambda tx: store.waiting_for(tx, SCAN)):
+            self._endings.expect(*key)
+        jobs = (self._run(), self._endings.run(), self._watch())
+        self._background += [asyncio.create_task(job) for job in jobs]
+        return found
+
+    async def stop(self) -> None:
+        """Take no more, and let what is in hand come to its end if that is soon."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._background.clear()
+        if self._carrying:
+            await asyncio.wait(self._carrying, timeout=LEAVE_SECONDS)
+        for task in self._carrying:
+            task.cancel()
+        await asyncio.gather(*self._carrying, return_exceptions=True)
+
+    def arrived(self) -> None:
+        """There is a message to carry."""
+        self._work.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._room.acquire()
+            try:
+                stored = await self._next()
+            except BaseException:
+                self._room.release()
+                raise
+            task = asyncio.create_task(self._carry(stored))
+            self._carrying.add(task)
+            task.add_done_callback(self._after)
+
+    def _after(self, task: asyncio.Task[None]) -> None:
+        self._carrying.discard(task)
+        self._room.release()
+
+    async def _next(self) -> Stored:
+        while True:
+            self._work.clear()
+            try:
+                stored = await self._db.write(lambda tx: self._endings.claim(tx, LEASE))
+            except StoreUnavailable:
+                stored = None  # the watch wakes us again
+            except Exception:
+                log.exception("the next message could not be taken")
+                stored = None
+            if stored is not None:
+                return stored
+            await self._work.wait()
+
+    async def _carry(self, stored: Stored) -> None:
+        key = stored.tenant, stored.message_id
+        self._held[key] = stored
+        try:
+            await self._close(stored, await self._prepared(stored))
+        except HandedOn:
+            log.info("message %s was taken from this carrier", stored.message_id)
+        except StoreUnavailable:
+            self._dropped.append(stored)
+        finally:
+            del self._held[key]
+
+    async def _prepared(self, stored: Stored) -> Closing:
+        """Whatever goes wrong but an outage is the message's answer."""
+        try:
+            action = self._actions[stored.header.address]
+            admit(stored, action)
+            body = checks.body_of(stored.message)
+            return await action.prepare(Work(stored, body, stored.head_id))
+        except StoreUnavailable:
+            raise
+        except StentorError as error:
+            return _failing(error)
+        except Exception:
+            log.exception("message %s broke its action", stored.message_id)
+            return _failing(BROKEN)
+
+    async def _close(self, stored: Stored, closing: Closing) -> None:
+        try:
+            await self._db.write(lambda tx: self._endings.apply(tx, stored, closing(tx)))
+        except (StoreUnavailable, HandedOn):
+            raise
+        except Exception as error:
+            if not isinstance(error, StentorError):
+                log.exception("message %s broke its action", stored.message_id)
+            failed = _failing(error if isinstance(error, StentorError) else BROKEN)
+            await self._db.write(lambda tx: self._endings.apply(tx, stored, failed(tx)))
+
+    async def _watch(self) -> None:
+        tick = 0
+        while True:
+            await asyncio.sleep(1.0)
+            tick += 1
+            try:
+                await self._tick(tick)
+            except StoreUnavailable:
+                continue  # the database says in the log that it is out
+            except Exception:
+                # Fails open: a look that breaks must not end all later ones.
+                log.exception("the watch over the messages stumbled")
+
+    async def _tick(self, tick: int) -> None:
+        dropped, self._dropped = self._dropped, []
+        try:
+            await self._give_back(dropped)
+        except StoreUnavailable:
+            self._dropped += dropped
+            raise
+        self._work.set()  # scheduled messages come due, and other processes send some
+        if self._held and tick % RENEW_EVERY == 0:
+            held = list(self._held.values())
+            await self._db.write(lambda tx: store.renew(tx, held, LEASE))
+        if self._shared:
+            await self._give_back(await self._db.read(lambda tx: store.lost(tx, tx.now, BATCH)))
+        await self._endings.look(everything=self._shared or tick % SCAN_EVERY == 0)
+
+    async def _give_back(self, messages: list[Stored]) -> int:
+        if not messages:
+            return 0
+        return await self._db.write(lambda tx: sum(self._endings.requeue(tx, one) for one in messages))
+
+
+def admit(stored: Stored, action: Action) -> None:
+    """Fails closed. Raises Forbidden unless the sender might do it over REST."""
+    stored.principal.require(action.permission)
+    if action.tenant is not None and stored.tenant != action.tenant:
+        raise Forbidden(f"The memory belongs to the tenant {action.tenant!r}; this key is another's.")
+
+
+def _failing(error: StentorError) -> Closing:
+    return lambda tx: Reply(failure(error), Route((), error.message), "failed")

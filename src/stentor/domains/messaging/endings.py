@@ -1,0 +1,174 @@
+"""The moves of a message and their events: taken, given back, waiting for its task, answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+
+from stentor.core.db import Database, Tx
+from stentor.core.errors import StoreUnavailable, Timeout
+from stentor.core.runlog import Draft, EventType, RunLog
+from stentor.domains.messaging import store
+from stentor.domains.messaging.actions.kernel import outcome
+from stentor.domains.messaging.model import Reply, Status, Stored, failure
+from stentor.domains.tasks import store as task_store
+from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.service import Tasks
+
+OVER = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
+BATCH, MANY = 200, 10_000
+TOO_LATE = Timeout("The answer did not come within the task's timeout.")
+Key = tuple[str, str]
+log = logging.getLogger(__name__)
+
+
+class HandedOn(Exception):
+    """The epoch is not the message's current one: somebody else has it, or it is over."""
+
+
+class Endings:
+    def __init__(self, db: Database, runlog: RunLog, tasks: Tasks) -> None:
+        self._db = db
+        self._runlog = runlog
+        self._tasks = tasks
+        self._expected: set[Key] = set()
+        self._over: set[Key] = set()
+        self._wake = asyncio.Event()
+
+    def claim(self, tx: Tx, lease: int) -> Stored | None:
+        """Take the next message; `lease` in microseconds."""
+        started = Draft("message_started", "messaging", "Taken.")
+        stored = store.claim_next(tx, lease, started.event_id)
+        if stored is None:
+            return None
+        meta = {"message_id": stored.message_id, "epoch": stored.epoch}
+        parent = stored.provenance_id
+        self._runlog.append(tx, stored.tenant, [msgspec.structs.replace(started, metadata=meta)], parent=parent)
+        return stored
+
+    def requeue(self, tx: Tx, stored: Stored) -> bool:
+        """Give back what nobody carries any more; False when somebody does."""
+        meta = {"message_id": stored.message_id, "epoch": stored.epoch}
+        again = Draft("message_requeued", "messaging", "Its carrier was stopped.", meta)
+        if not store.requeue(tx, stored, again.event_id):
+            return False
+        self._runlog.append(tx, stored.tenant, [again], parent=stored.head_id)
+        return True
+
+    def apply(self, tx: Tx, stored: Stored, reply: Reply) -> None:
+        """Record what an action came to. Raises HandedOn, undoing it."""
+        route = msgspec.to_builtins(reply.route)
+        if reply.waits_for is None:
+            self._finish(tx, stored, reply.status, reply.response, route)
+            return
+        shown = reply.response if stored.header.mode == "async" else None
+        if not store.wait(tx, stored, reply.waits_for, reply.deadline, route, shown):
+            raise HandedOn
+        task_id = reply.waits_for
+        tx.after_commit(lambda: self.expect(stored.tenant, task_id))
+
+    def _finish(
+        self, tx: Tx, stored: Stored, status: Status, response: Any, route: Any, agent: str | None = None
+    ) -> None:
+        kind: EventType = "message_completed" if status == "completed" else "message_failed"
+        meta: dict[str, Any] = {"message_id": stored.message_id, "status": status}
+        if stored.task_id is not None:
+            meta["task_id"] = stored.task_id
+        if status == "failed" and isinstance(response, dict) and response.get("error"):
+            meta["error"] = response["error"]
+        done = Draft(kind, "messaging", "Answered." if status == "completed" else "Failed.", meta, agent_id=agent)
+        if not store.finish(tx, stored, status, _by_operation(stored, status, response), route, done.event_id):
+            raise HandedOn
+        self._runlog.append(tx, stored.tenant, [done], parent=stored.head_id)
+
+    # Answers that come with the end of a task.
+
+    def expect(self, tenant: str, task_id: str) -> None:
+        """A message waits for this task; it is looked at once, because it may be over already."""
+        self._expected.add((tenant, task_id))
+        self._ended((tenant, task_id))
+
+    def saw(self, tenant: str, task_id: str, events: list[Any]) -> None:
+        """What the hub announces."""
+        if (tenant, task_id) in self._expected and any(event.event_type in OVER for event in events):
+            self._ended((tenant, task_id))
+
+    def _ended(self, key: Key) -> None:
+        self._over.add(key)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """For ever; what an outage leaves, the next look finds."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            keys, self._over = self._over, set()
+            await asyncio.gather(*(self._settle(key) for key in keys))
+
+    async def _settle(self, key: Key) -> None:
+        try:
+            if await self._db.write(lambda tx: self._answer(tx, *key)):
+                self._expected.discard(key)
+        except (StoreUnavailable, HandedOn):
+            pass  # the next look finds it
+        except Exception:
+            log.exception("the messages that wait for task %s could not be answered", key[1])
+
+    def _answer(self, tx: Tx, tenant: str, task_id: str) -> bool:
+        """Whether nobody waits for the task any more."""
+        task = task_store.find(tx, tenant, task_id)
+        if task is not None and task.completion_time is None:
+            return False
+        for stored in store.of_task(tx, tenant, task_id) if task is not None else ():
+            self._finish(tx, stored, *_result(task), None, task.assigned_agent if task else None)
+        return True
+
+    async def look(self, *, everything: bool) -> None:
+        """What is overdue; with `everything` also ends of tasks that were missed."""
+        for stored in await self._db.read(lambda tx: store.overdue(tx, BATCH)):
+            await self._give_up(stored)
+        if everything:
+            for key in await self._db.read(lambda tx: store.answered(tx, BATCH)):
+                self._ended(key)
+            await self._forget()
+
+    async def _forget(self) -> None:
+        """Other processes answer too; what they answered is not to be expected for ever."""
+        if len(self._expected) > MANY:
+            self._expected &= set(await self._db.read(lambda tx: store.waiting_for(tx, 10 * MANY)))
+
+    async def _give_up(self, stored: Stored) -> None:
+        """The sender waits no longer. What nobody has begun is cancelled; what runs ends by its own timeout."""
+
+        def work(tx: Tx) -> None:
+            task = task_store.find(tx, stored.tenant, stored.task_id or "")
+            if task is not None and task.status in ("queued", "pending_approval"):
+                via = {"message_id": stored.message_id, "caused_by": stored.head_id}
+                self._tasks.cancel_in(tx, stored.principal, task.task_id, via)
+            self._finish(tx, stored, "failed", failure(TOO_LATE) | {"task_id": stored.task_id}, None)
+
+        try:
+            await self._db.write(work)
+        except HandedOn:
+            log.info("message %s was answered at the last moment", stored.message_id)
+
+
+def _result(task: Task | None) -> tuple[Status, Any]:
+    assert task is not None
+    return "completed" if task.status == "completed" else "failed", outcome(task)
+
+
+def _by_operation(stored: Stored, status: Status, response: Any) -> Any:
+    """In mode batch every answer says what became of each operation; most messages have one."""
+    if stored.header.mode != "batch" or (isinstance(response, dict) and "results" in response):
+        return response
+    done = status == "completed"
+    one = {"index": 0, "status": status, **({"result": response} if done else {"error": _error(response)})}
+    return {"results": [one], "succeeded": int(done), "failed": int(not done)}
+
+
+def _error(response: Any) -> Any:
+    return response.get("error") if isinstance(response, dict) and response.get("error") else response

@@ -1,0 +1,115 @@
+"""A message in the service: its states, its answer, and which permission its effect needs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+
+from stentor.auth.principal import Permission, Principal
+from stentor.core.db import Tx
+from stentor.core.errors import StentorError
+from stentor.domains.atp import jsonform
+from stentor.domains.atp.bodies import Body
+from stentor.domains.atp.model import URGENCY, Header, Message
+
+Status = Literal["queued", "executing", "completed", "failed"]
+ENDS: frozenset[Status] = frozenset(("completed", "failed"))
+
+
+class Route(msgspec.Struct, frozen=True, rename="camel"):
+    """Who does the work and why; no agent where a part of the service does it itself."""
+
+    target_agents: tuple[str, ...]
+    rationale: str
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A message's row. Times in microseconds; `provenance_id` is its first event, `head_id` its last."""
+
+    tenant: str
+    message_id: str
+    status: Status
+    header: Header
+    content: str
+    sender_id: str
+    sender_agent: str | None
+    principal: Principal
+    created_at: int
+    updated_at: int
+    due_at: int
+    epoch: int
+    task_id: str | None
+    route: Any
+    response: Any
+    provenance_id: str
+    head_id: str
+
+    @property
+    def priority(self) -> int:
+        return URGENCY[self.header.priority]
+
+    @property
+    def message(self) -> Message:
+        return Message(self.header, self.content, self.sender_id)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        return jsonform.shown(self.message, self.message_id)
+
+
+class Work(msgspec.Struct, frozen=True):
+    """A message in the hands of its action. `cause` is the event that its effects hang under."""
+
+    stored: Stored
+    body: Body | None
+    cause: str
+
+    @property
+    def principal(self) -> Principal:
+        return self.stored.principal
+
+    @property
+    def header(self) -> Header:
+        return self.stored.header
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What an action came to. With `waits_for`, a task, it is an acknowledgement: the answer comes with its end."""
+
+    response: Any
+    route: Route
+    status: Status = "completed"
+    waits_for: str | None = None
+    deadline: int | None = None
+
+
+Closing = Callable[[Tx], Reply]
+"""The last step of an action. It runs in the transaction that records the answer: both happen or neither does."""
+
+
+class Action(msgspec.Struct, frozen=True):
+    """`prepare` may wait and look things up, what it answers changes the state; `route` only says who would do it."""
+
+    permission: Permission
+    prepare: Callable[[Work], Awaitable[Closing]]
+    route: Callable[[Principal, Header, Body | None], Route]
+    tenant: str | None = None
+    """The only one that it is there for."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The queue of a tenant. `oldest` is id, priority and time of the message that waits longest."""
+
+    depth: int
+    oldest: tuple[str, str, int] | None
+    counts: dict[str, int]
+
+
+def failure(error: StentorError) -> dict[str, Any]:
+    """An error as a response records it."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.details:
+        body["details"] = error.details
+    return {"error": body}

@@ -1,0 +1,137 @@
+"""Use cases of messaging: send, route, read a message, its answer, the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core import idempotency, ids
+from stentor.core.clock import SECOND, from_datetime
+from stentor.core.db import Database, Tx
+from stentor.core.errors import Forbidden, NotFound
+from stentor.core.idempotency import Answer, IdempotencyKey
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.atp import checks, model
+from stentor.domains.atp.bodies import Body, Schedule
+from stentor.domains.atp.model import Message
+from stentor.domains.messaging import store
+from stentor.domains.messaging.carrier import admit
+from stentor.domains.messaging.model import Action, Route, Snapshot, Stored
+from stentor.domains.registry import snapshot as registry
+
+MAX_ID = 255
+
+
+class Messaging:
+    """`arrived` is called after a message was stored."""
+
+    def __init__(
+        self,
+        db: Database,
+        runlog: RunLog,
+        agents: registry.Snapshot,
+        actions: Mapping[tuple[str, str], Action],
+        arrived: Callable[[], None],
+    ) -> None:
+        self._db = db
+        self._runlog = runlog
+        self._agents = agents
+        self._actions = actions
+        self._arrived = arrived
+
+    async def send(self, principal: Principal, message: Message, key: IdempotencyKey | None = None) -> str:
+        """Store a message for its turn; answers its id. The same key with the same message answers the same.
+
+        Raises MessageInvalid, Forbidden for another's senderId or an effect that the caller might not have over REST.
+        """
+        body = checks.body_of(message)
+        sender = self.sender(principal, message)
+        received = Draft("message_received", "messaging", f"Message to {message.header.target_zone}.")
+        stored = _stored(principal, message, sender, received.event_id)
+        admit(stored, self._actions[message.header.address])
+        return await self._db.write(lambda tx: self._send(tx, stored, body, received, key))
+
+    def _send(self, tx: Tx, stored: Stored, body: Body | None, received: Draft, key: IdempotencyKey | None) -> str:
+        if key is not None and (known := idempotency.find(tx, key)):
+            return str(known.body)
+        times = {"created_at": tx.now, "updated_at": tx.now, "due_at": _due(tx.now, body)}
+        store.insert(tx, msgspec.structs.replace(stored, **times))
+        meta = {"message_id": stored.message_id, "atp": model.shown(stored.header), "by": stored.principal.name}
+        event = msgspec.structs.replace(received, metadata=meta, agent_id=stored.sender_agent)
+        self._runlog.append(tx, stored.tenant, [event])
+        if key is not None:
+            idempotency.keep(tx, key, Answer(202, stored.message_id))
+        tx.after_commit(self._arrived)
+        return stored.message_id
+
+    def route(self, principal: Principal, message: Message) -> Route:
+        """Who would do it now, and why. Nothing is sent. Raises MessageInvalid, Forbidden, RoutingDenied."""
+        body = checks.body_of(message)
+        self.sender(principal, message)
+        return self._actions[message.header.address].route(principal, message.header, body)
+
+    def sender(self, principal: Principal, message: Message) -> tuple[str, str | None]:
+        """Who sends, and which agent that is. Raises Forbidden for a senderId that is not the caller."""
+        own = [agent.agent_id for agent in self._agents.of_key(principal.tenant, principal.name)]
+        alone = own[0] if len(own) == 1 else None
+        if message.sender_id is None:
+            return alone or principal.name, alone
+        if message.sender_id == principal.name:
+            return principal.name, alone
+        if message.sender_id in own:
+            return message.sender_id, message.sender_id
+        raise Forbidden("header.senderId is not the caller: leave it out, or name the key or an agent that has it.")
+
+    async def get(self, tenant: str, message_id: str) -> Stored:
+        """Raises NotFound, the same for a foreign message as for none."""
+        if not 0 < len(message_id) <= MAX_ID:
+            raise NotFound("No message has this id.")
+        stored = await self._db.read(lambda tx: store.find(tx, tenant, message_id))
+        if stored is None:
+            raise NotFound("No message has this id.")
+        return stored
+
+    async def answered(self, tenant: str, message_id: str) -> Stored:
+        """A message whose response is known. Raises NotFound until then."""
+        stored = await self.get(tenant, message_id)
+        if stored.response is None:
+            raise NotFound(f"The message is {stored.status}; its response is not known yet.")
+        return stored
+
+    async def queue(self, tenant: str) -> Snapshot:
+        return await self._db.read(lambda tx: store.snapshot(tx, tenant))
+
+
+def _stored(principal: Principal, message: Message, sender: tuple[str, str | None], event_id: str) -> Stored:
+    return Stored(
+        principal.tenant,
+        ids.new_id(),
+        "queued",
+        message.header,
+        message.content,
+        *sender,
+        principal,
+        created_at=0,
+        updated_at=0,
+        due_at=0,
+        epoch=0,
+        task_id=None,
+        route=None,
+        response=None,
+        provenance_id=event_id,
+        head_id=event_id,
+    )
+
+
+def _due(now: int, body: Body | None) -> int:
+    """When its turn may come: at once, or when it is scheduled for."""
+    if not isinstance(body, Schedule):
+        return now
+    if body.run_at is not None:
+        return max(now, min(from_datetime(body.run_at), now + LATEST))
+    return now + (body.delay_seconds or 0) * SECOND
+
+
+LATEST = 10 * 365 * 86_400 * SECOND

@@ -1,0 +1,191 @@
+"""SQL of messages: rows in, rows out, and the guarded moves between states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core import jsontext
+from stentor.core.db import Sql, Tx
+from stentor.core.errors import CorruptRecord
+from stentor.domains.atp.model import PRIORITIES, Header
+from stentor.domains.messaging.model import Snapshot, Status, Stored
+
+_FIELDS = Stored.__struct_fields__
+_COLUMNS = ", ".join(_FIELDS)
+_KEY = "tenant = :tenant and message_id = :message_id"
+_HELD = f"{_KEY} and status = 'executing' and epoch = :epoch"
+_ONE = Sql(f"select {_COLUMNS} from atp_messages where {_KEY}")
+_INSERT = Sql(
+    f"insert into atp_messages ({_COLUMNS}, priority) values ({', '.join(':' + name for name in _FIELDS)}, :priority)"
+)
+_NEXT = Sql(
+    """select tenant, message_id, epoch from atp_messages where status = 'queued' and due_at <= :now
+    order by priority, created_at, message_id limit 1"""
+)
+_CLAIM = Sql(
+    f"""update atp_messages set status = 'executing', epoch = epoch + 1, lease_until = :lease_until,
+        updated_at = :now, head_id = :head_id
+    where {_KEY} and status = 'queued' and epoch = :epoch returning {_COLUMNS}"""
+)
+_WAIT = Sql(
+    f"""update atp_messages set task_id = :task_id, deadline_at = :deadline_at, lease_until = null, route = :route,
+        response = :response, updated_at = :now where {_HELD}"""
+)
+_FINISH = Sql(
+    f"""update atp_messages set status = :status, response = :response, route = coalesce(:route, route),
+        lease_until = null, deadline_at = null, updated_at = :now, head_id = :head_id where {_HELD}"""
+)
+_REQUEUE = Sql(
+    f"""update atp_messages set status = 'queued', lease_until = null, updated_at = :now, head_id = :head_id
+    where {_HELD} and task_id is null"""
+)
+_RENEW = Sql(f"update atp_messages set lease_until = :lease_until where {_HELD} and task_id is null")
+_LOST = Sql(
+    f"""select {_COLUMNS} from atp_messages where status = 'executing' and task_id is null
+        and lease_until < :before limit :limit"""
+)
+_OVERDUE = Sql(
+    f"""select {_COLUMNS} from atp_messages
+    where status = 'executing' and task_id is not null and deadline_at < :now limit :limit"""
+)
+_OF_TASK = Sql(
+    f"""select {_COLUMNS} from atp_messages
+    where tenant = :tenant and task_id = :task_id and status = 'executing'"""
+)
+_ANSWERED = Sql(
+    """select m.tenant, m.task_id from atp_messages m join tasks t on t.tenant = m.tenant and t.task_id = m.task_id
+    where m.status = 'executing' and m.task_id is not null and t.completion_time is not null limit :limit"""
+)
+_WAITING_FOR = Sql(
+    "select tenant, task_id from atp_messages where status = 'executing' and task_id is not null limit :limit"
+)
+_COUNTS = Sql(
+    "select priority, count(*) from atp_messages where tenant = :tenant and status = 'queued' group by priority"
+)
+_OLDEST = Sql(
+    """select message_id, priority, created_at from atp_messages where tenant = :tenant and status = 'queued'
+    order by created_at, message_id limit 1"""
+)
+_EFFECT = Sql(
+    """select metadata from events where parent_id = :parent and event_type = 'memory_written'
+    order by event_id desc limit 1"""
+)
+
+
+def insert(tx: Tx, stored: Stored) -> None:
+    params = {name: getattr(stored, name) for name in _FIELDS}
+    params["header"] = jsontext.dump(stored.header)
+    params["principal"] = jsontext.dump(stored.principal)
+    tx.run(_INSERT, **params, priority=stored.priority)
+
+
+def find(tx: Tx, tenant: str, message_id: str) -> Stored | None:
+    row = tx.row(_ONE, tenant=tenant, message_id=message_id)
+    return _stored(row) if row else None
+
+
+def claim_next(tx: Tx, lease: int, head_id: str) -> Stored | None:
+    """Take the most urgent and oldest message that is due; None when there is none, or another took it."""
+    row = tx.row(_NEXT, now=tx.now)
+    if row is None:
+        return None
+    tenant, message_id, epoch = row
+    rows = tx.rows(
+        _CLAIM,
+        tenant=tenant,
+        message_id=message_id,
+        epoch=epoch,
+        now=tx.now,
+        lease_until=tx.now + lease,
+        head_id=head_id,
+    )
+    return _stored(rows[0]) if rows else None
+
+
+def wait(tx: Tx, stored: Stored, task_id: str, deadline: int | None, route: Any, response: Any) -> bool:
+    """The message's answer comes with the end of a task."""
+    params = _held(stored) | {"task_id": task_id, "deadline_at": deadline}
+    return tx.run(_WAIT, **params, now=tx.now, route=jsontext.dump(route), response=_json(response)) == 1
+
+
+def finish(tx: Tx, stored: Stored, status: Status, response: Any, route: Any, head_id: str) -> bool:
+    """End a message; False when the epoch is not its current one. A route of None leaves it as it is."""
+    params = _held(stored) | {"status": status, "head_id": head_id}
+    return tx.run(_FINISH, **params, now=tx.now, response=jsontext.dump(response), route=_json(route)) == 1
+
+
+def requeue(tx: Tx, stored: Stored, head_id: str) -> bool:
+    """Give a message back that waits for no task."""
+    return tx.run(_REQUEUE, **_held(stored), now=tx.now, head_id=head_id) == 1
+
+
+def renew(tx: Tx, messages: list[Stored], lease: int) -> None:
+    """They are still in hand; their leases run `lease` microseconds from now."""
+    tx.many(_RENEW, [_held(one) | {"lease_until": tx.now + lease} for one in messages])
+
+
+def lost(tx: Tx, before: int, limit: int) -> list[Stored]:
+    """Messages whose carrier let the lease end before a time."""
+    return [_stored(row) for row in tx.rows(_LOST, before=before, limit=limit)]
+
+
+def overdue(tx: Tx, limit: int) -> list[Stored]:
+    """Messages whose task took longer than the sender waits."""
+    return [_stored(row) for row in tx.rows(_OVERDUE, now=tx.now, limit=limit)]
+
+
+def of_task(tx: Tx, tenant: str, task_id: str) -> list[Stored]:
+    """Messages that wait for a task."""
+    return [_stored(row) for row in tx.rows(_OF_TASK, tenant=tenant, task_id=task_id)]
+
+
+def answered(tx: Tx, limit: int) -> list[tuple[str, str]]:
+    """Tenant and id of ended tasks that messages still wait for."""
+    return [(row[0], row[1]) for row in tx.rows(_ANSWERED, limit=limit)]
+
+
+def waiting_for(tx: Tx, limit: int) -> list[tuple[str, str]]:
+    """Tenant and id of the tasks that messages wait for."""
+    return [(row[0], row[1]) for row in tx.rows(_WAITING_FOR, limit=limit)]
+
+
+def snapshot(tx: Tx, tenant: str) -> Snapshot:
+    found = {PRIORITIES[row[0]]: int(row[1]) for row in tx.rows(_COUNTS, tenant=tenant)}
+    counts = {name: found.get(name, 0) for name in PRIORITIES}
+    row = tx.row(_OLDEST, tenant=tenant)
+    oldest = (row[0], PRIORITIES[row[1]], row[2]) if row else None
+    return Snapshot(sum(counts.values()), oldest, counts)
+
+
+def effect(tx: Tx, parent: str) -> dict[str, Any] | None:
+    """What the run log says of the last write to the memory that an event led to."""
+    row = tx.row(_EFFECT, parent=parent)
+    return dict(jsontext.load(row[0])) if row else None
+
+
+def _held(stored: Stored) -> dict[str, Any]:
+    return {"tenant": stored.tenant, "message_id": stored.message_id, "epoch": stored.epoch}
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else jsontext.dump(value)
+
+
+_header = msgspec.json.Decoder(Header)
+_principal = msgspec.json.Decoder(Principal)
+
+
+def _stored(row: tuple[Any, ...]) -> Stored:
+    values = dict(zip(_FIELDS, row, strict=True))
+    try:
+        values["header"] = _header.decode(values["header"])
+        values["principal"] = _principal.decode(values["principal"])
+        for optional in ("route", "response"):
+            if values[optional] is not None:
+                values[optional] = jsontext.load(values[optional])
+        return Stored(**values)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise CorruptRecord(f"The stored message {values['message_id']!r} is malformed: {error}.") from error

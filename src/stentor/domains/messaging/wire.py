@@ -1,0 +1,192 @@
+"""What the routes of messaging take and answer. The codec of `atp` checks what a message holds, the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+from stentor.core.clock import iso
+from stentor.domains.atp import jsonform
+from stentor.domains.atp.header import FIELDS, Field
+from stentor.domains.atp.model import MAX_SENDER, Message, shown
+from stentor.domains.atp.template import example as example_message
+from stentor.domains.atp.text import format_message
+from stentor.domains.messaging.model import Status, Stored
+from stentor.web.routes import Wire, example
+from stentor.web.wire import Answer, Timestamp
+
+
+def _schema(field: Field) -> dict[str, Any]:
+    """An optional one may be null or empty, which is none."""
+    said = {"description": field.purpose}
+    if field.values is not None:
+        return {"type": "string", "enum": list(field.values), **said}
+    if field.required:
+        return {"type": "string", "minLength": 1, "maxLength": field.most, **said}
+    return {"type": ["string", "null"], "maxLength": field.most, **said}
+
+
+_SENDER = {
+    "type": ["string", "null"],
+    "minLength": 1,
+    "maxLength": MAX_SENDER,
+    "description": "Who sends: the caller, whether it says so or not.",
+}
+_HEADER = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {field.json: _schema(field) for field in FIELDS} | {"senderId": _SENDER},
+    "required": [field.json for field in FIELDS if field.required],
+}
+_PAYLOAD = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {"content": {"type": "string", "description": "The body, as text."}},
+    "required": ["content"],
+}
+Loose = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": True})]
+
+
+class MessageIn(Wire):
+    """A message to send."""
+
+    model_config = example(**example_message())
+
+    header: Annotated[dict[str, Any], WithJsonSchema(_HEADER)]
+    payload: Annotated[dict[str, Any], WithJsonSchema(_PAYLOAD)]
+
+    def message(self) -> Message:
+        """Raises MessageInvalid."""
+        return jsonform.read({"header": self.header, "payload": self.payload})
+
+
+class ValidateIn(Wire):
+    """A message in its JSON form, or `text` with its wire form."""
+
+    model_config = example(**example_message())
+
+    text: str | None = None
+    header: Loose | None = None
+    payload: Loose | None = None
+    messageId: str | None = None  # noqa: N815
+
+
+class Sent(Answer):
+    success: bool
+    messageId: str  # noqa: N815
+
+
+class RouteOut(Answer):
+    targetAgents: list[str]  # noqa: N815
+    rationale: str
+
+
+class FlawOut(Answer):
+    field: str
+    message: str
+
+
+class Validated(Answer):
+    valid: bool
+    errors: list[FlawOut]
+
+
+class MessageOut(Answer):
+    header: dict[str, str]
+    payload: dict[str, str]
+    messageId: str | None = None  # noqa: N815
+
+
+class ParsedOut(Answer):
+    """What a reader of `formatted` finds: the header, and the body where it is JSON."""
+
+    header: dict[str, str]
+    body: Any
+
+
+class Formatted(Answer):
+    formatted: str
+    message: MessageOut
+    parsed: ParsedOut
+
+
+class Modes(Answer):
+    modes: list[str]
+
+
+class Priorities(Answer):
+    priorities: list[str]
+
+
+class ActionTypes(Answer):
+    actionTypes: list[str]  # noqa: N815
+
+
+class TemplateOut(Answer):
+    template: MessageOut
+    requiredFields: list[str]  # noqa: N815
+    optionalFields: list[str]  # noqa: N815
+    annotations: dict[str, str]
+
+
+class StoredOut(Answer):
+    message_id: str
+    message: MessageOut
+    formatted: str
+    status: Status
+    route: RouteOut | None
+    provenance_id: str
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class ResponseOut(Answer):
+    """`atp` is the header of the message that it answers."""
+
+    message_id: str
+    status: Status
+    response: Any
+    route: RouteOut | None
+    provenance_id: str
+    atp: dict[str, str]
+
+
+class OldestOut(Answer):
+    message_id: str
+    priority: str
+    created_at: Timestamp
+
+
+class QueueOut(Answer):
+    depth: int
+    oldest: OldestOut | None
+    counts: dict[str, int]
+
+
+def stored_out(stored: Stored) -> dict[str, Any]:
+    return {
+        "message_id": stored.message_id,
+        "message": stored.shown,
+        "formatted": format_message(stored.message),
+        "status": stored.status,
+        "route": stored.route,
+        "provenance_id": stored.provenance_id,
+        "created_at": iso(stored.created_at),
+        "updated_at": iso(stored.updated_at),
+    }
+
+
+def response_out(stored: Stored) -> dict[str, Any]:
+    return {
+        "message_id": stored.message_id,
+        "status": stored.status,
+        "response": stored.response,
+        "route": stored.route,
+        **block(stored),
+    }
+
+
+def block(stored: Stored) -> dict[str, Any]:
+    """What every answer to the execution of a message carries."""
+    return {"provenance_id": stored.provenance_id, "atp": shown(stored.header)}

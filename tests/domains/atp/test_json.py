@@ -1,0 +1,192 @@
+"""The JSON form and the bodies: as strict as the wire form, and all flaws at once."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.domains.atp import checks, notes, template
+from stentor.domains.atp.bodies import SHAPES
+from stentor.domains.atp.jsonform import read, shown
+from stentor.domains.atp.model import ACTION_TYPES, ZONES, Header, Message, MessageInvalid
+from stentor.domains.atp.text import format_message, parse
+from tests.domains.atp.messages import messages
+from tests.requirements import requirement
+
+UUID = "01a1fb6f-0000-7000-8000-000000000001"
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def flaws(form: dict[str, Any]) -> set[str]:
+    with pytest.raises(MessageInvalid) as caught:
+        checks.body_of(read(form))
+    return {flaw.field for flaw in caught.value.flaws}
+
+
+def message(zone: str, action: str, body: Any, mode: str = "direct", noted: str | None = None) -> dict[str, Any]:
+    form = template.example()
+    form["header"] |= {"targetZone": zone, "actionType": action, "mode": mode, "specialNotes": noted}
+    form["payload"]["content"] = body if isinstance(body, str) else json.dumps(body)
+    return form
+
+
+@given(messages)
+def test_the_json_form_of_a_message_gives_that_message_again(found: Message) -> None:
+    assert read(shown(found)) == found
+    assert read(json.loads(json.dumps(shown(found, UUID)))) == found
+    assert parse(format_message(read(shown(found)))) == found
+
+
+@requirement("atp.json-required-fields")
+def test_each_required_field_is_missed_by_name_and_all_of_them_at_once() -> None:
+    required = ["mode", "context", "priority", "actionType", "targetZone"]
+    for name in required:
+        form = template.example()
+        del form["header"][name]
+        assert flaws(form) == {f"header.{name}"}
+    assert flaws({"header": {}, "payload": {}}) == {*(f"header.{name}" for name in required), "payload.content"}
+    assert flaws({}) == {"header", "payload"}
+    for name in ("specialNotes", "senderId"):
+        form = template.example()
+        form["header"][name] = None
+        read(form)
+
+
+def test_unknown_fields_and_wrong_types_are_flaws() -> None:
+    form = template.example() | {"messageId": "7", "extra": 1}
+    form["header"] |= {"mode": 1, "colour": "mauve", "senderId": ""}
+    form["payload"] |= {"more": True}
+    expected = {"messageId", "extra", "header.mode", "header.colour", "header.senderId", "payload.more"}
+    assert flaws(form) == expected
+    wholes: tuple[Any, ...] = ([], "x", 1)
+    for whole in wholes:
+        assert flaws({"header": whole, "payload": whole}) == {"header", "payload"}
+
+
+@given(st.dictionaries(st.sampled_from(["header", "payload", "messageId", "x"]), anything))
+def test_any_json_is_a_message_or_is_refused(form: dict[str, Any]) -> None:
+    try:
+        read(form)
+    except MessageInvalid:
+        return
+
+
+QUERY = {
+    "query_type": "semantic",
+    "text": "backups",
+    "top_k": 5,
+    "filters": {"hebbian_weight_min": 0.5, "created_after": "2026-01-01T00:00:00Z"},
+}
+TASK = {
+    "id": UUID,
+    "type": "summarize",
+    "input": {"text": "x"},
+    "required_capabilities": ["summarize"],
+    "timeout_seconds": 60,
+    "agent_preference": None,
+}
+OPERATIONS = {"operations": [{"agent_id": UUID, "field": "accuracy_score", "value": 0.9}]}
+PROPOSAL = {
+    "update_id": UUID,
+    "agent_id": UUID,
+    "update_type": "prompt",
+    "description": "shorter",
+    "changes": {"files_modified": ["a.md"], "lines_added": 1, "lines_deleted": 2},
+    "checkpoint_id": UUID,
+}
+
+
+@requirement("atp.body-shapes")
+def test_the_bodies_of_the_contract_are_valid_and_each_field_is_checked() -> None:
+    cases: list[tuple[str, str, dict[str, Any], str]] = [
+        ("memory", "query", QUERY, "direct"),
+        ("kernel", "execute", {"task": TASK}, "direct"),
+        ("kernel", "execute", {"task": {**TASK, "agent_preference": UUID}}, "stream"),
+        ("registry", "update", OPERATIONS, "batch"),
+        ("governance", "propose_update", PROPOSAL, "async"),
+    ]
+    for zone, action, body, mode in cases:
+        assert checks.body_of(read(message(zone, action, body, mode))) is not None
+        assert flaws(message(zone, action, {**body, "surprise": 1}, mode)) == {"payload.content.surprise"}
+        for path in paths(body):
+            for wrong in ({"a": 1}, 1.5, [None], "x\0"):
+                broken = copy.deepcopy(body)
+                inner: Any = broken
+                for part in path[:-1]:
+                    inner = inner[part]
+                if {"input", "value"} & set(path) or type(inner[path[-1]]) is type(wrong):
+                    continue
+                inner[path[-1]] = wrong
+                found = flaws(message(zone, action, broken, mode))
+                prefix = ".".join(["payload.content", *map(str, path)])
+                assert any(field.startswith(prefix) for field in found), (path, wrong, found)
+
+
+def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a body."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, inner in items for place in ((*before, key), *paths(inner, (*before, key)))]
+
+
+def test_all_flaws_of_a_body_are_said_at_once() -> None:
+    body = {"task": {"type": "", "timeout_seconds": 0, "agent_preference": "me", "more": 1}}
+    assert flaws(message("kernel", "execute", body)) == {
+        f"payload.content.task.{name}" for name in ("type", "input", "timeout_seconds", "agent_preference", "more")
+    }
+
+
+def test_a_body_that_is_no_object_is_refused_where_it_must_be_one() -> None:
+    for content in ("[]", '"x"', "7", "words", "{", '{"a":1', '{"task": NaN}', "[" * 300):
+        assert flaws(message("kernel", "cancel", content)) == {"payload.content"}
+    assert flaws(message("kernel", "execute", "{" * 5000)) == {"payload.content"}
+
+
+@requirement("atp.plain-text")
+def test_plain_text_is_work_for_an_agent_or_a_search() -> None:
+    for action in ("execute", "schedule", "query"):
+        body: Any = checks.body_of(read(message("kernel", action, "Say hi.", noted="type=greet")))
+        assert (body.task.type, body.task.input) == ("greet", "Say hi.")
+    body = checks.body_of(read(message("memory", "search", "backups")))
+    assert body.text == "backups"
+
+
+def test_a_search_needs_its_text_and_an_exact_read_its_path() -> None:
+    assert flaws(message("memory", "query", {"query_type": "exact", "text": "x"})) == {"payload.content.path"}
+    assert flaws(message("memory", "search", {"path": "a.md"})) == {"payload.content.text"}
+    times = {"task": TASK, "run_at": "2027-01-01T00:00:00Z", "delay_seconds": 5}
+    assert flaws(message("kernel", "schedule", times)) == {"payload.content.delay_seconds"}
+
+
+def test_every_shape_belongs_to_a_pair_of_the_contract() -> None:
+    assert all(zone in ZONES and action in ACTION_TYPES for zone, action in SHAPES)
+    assert checks.body_of(read(message("sandbox", "execute", "anything"))) is None
+
+
+@pytest.mark.parametrize(
+    ("noted", "found"),
+    [
+        (None, ()),
+        ("be quick", ()),
+        ("capability=a", ("a",)),
+        (" capability = a , agent=B,capability=b,capability=a,=,capability=", ("a", "b")),
+        ("Capability=a", ()),
+    ],
+)
+def test_the_envelope_alone_says_the_capability(noted: str | None, found: tuple[str, ...]) -> None:
+    header = Header("direct", "c", "low", "execute", "kernel", noted)
+    assert notes.capabilities(header) == found
+
+
+def test_the_template_is_valid_and_names_every_field() -> None:
+    made = template.template()
+    checks.body_of(read(made["template"]))
+    assert set(made["annotations"]) == {*made["requiredFields"], *made["optionalFields"]}

@@ -1,0 +1,151 @@
+"""In which order messages are carried out, what a stop and an outage leave, and the stream of an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from stentor.core.db import Sql
+from tests.conftest import World
+from tests.domains.messaging.conftest import Post, form, task
+from tests.domains.messaging.test_agents import all_events
+from tests.domains.streams import Frame, parse, watched
+from tests.requirements import requirement
+
+
+async def started(world: World) -> list[str]:
+    """The messages in the order in which they were taken."""
+    events = [event for event in await all_events(world) if event["event_type"] == "message_started"]
+    return [json.loads(event["metadata"])["message_id"] for event in events]
+
+
+@requirement("atp.carried-out-in-order")
+async def test_messages_are_carried_out_by_priority_and_then_by_age(post: Post) -> None:
+    carrier = post.world.kernel.messages.carrier
+    await carrier.stop()
+    sent: dict[str, list[str]] = {}
+    for priority in ("low", "critical", "normal", "high", "critical", "low", "normal"):
+        message_id = await post.send({}, "registry", "list", priority=priority)
+        sent.setdefault(priority, []).append(message_id)
+        post.world.clock.advance(seconds=1)
+    expected = [one for priority in ("critical", "high", "normal", "low") for one in sent[priority]]
+    await carrier.start()
+    for message_id in expected:
+        await post.over(message_id)
+    assert await started(post.world) == expected
+
+
+async def move(world: World, statement: str) -> None:
+    await world.kernel.db.write(lambda tx: tx.run(Sql(statement)))
+
+
+@requirement("atp.carried-out-once")
+async def test_what_a_dead_process_had_in_hand_is_carried_out_once_by_the_next(full: Post) -> None:
+    carrier = full.world.kernel.messages.carrier
+    await carrier.stop()
+    message_id = await full.send({"name": "ann"}, "registry", "register")
+    head = "update atp_messages set status = 'executing', epoch = 1, lease_until = 1"
+    await move(full.world, head)
+    await carrier.start()
+    assert (await full.over(message_id))["status"] == "completed"
+    assert (await full.world.admin.get("/api/v1/registry/agents")).json()["total"] == 1
+    kinds = [event["event_type"] for event in await all_events(full.world) if event["event_type"].startswith("message")]
+    assert kinds == ["message_received", "message_requeued", "message_started", "message_completed"]
+
+
+@requirement("atp.carried-out-once")
+async def test_a_write_that_was_made_before_the_kill_is_not_made_again(full: Post) -> None:
+    note = {"path": "a.md", "content": "mine\n"}
+    carrier, finish = full.world.kernel.messages.carrier, full.world.kernel.messages.carrier._close
+
+    async def never(*args: Any) -> None:
+        raise asyncio.CancelledError
+
+    carrier._close = never  # type: ignore[method-assign, assignment]
+    message_id = await full.send(note, "memory", "upsert")
+    while not [e for e in await all_events(full.world) if e["event_type"] == "memory_written"]:
+        await asyncio.sleep(0.005)
+    await carrier.stop()
+    carrier._close = finish  # type: ignore[method-assign]
+    later = {"operation": "write", "document": {"path": "a.md", "content": "edited since\n"}}
+    assert (await full.world.admin.post("/api/v1/memory/write", json=later)).status_code == 200
+    await move(full.world, "update atp_messages set lease_until = 1 where status = 'executing'")
+    await carrier.start()
+    answer = await full.over(message_id)
+    assert (answer["status"], answer["response"]["status"]) == ("completed", "success")
+    read = await full.world.admin.get("/api/v1/memory/read/exact", params={"path": "a.md"})
+    assert read.json()["document"]["content"] == "edited since\n"
+
+
+async def test_a_task_that_ended_while_nobody_looked_is_still_the_answer(post: Post) -> None:
+    ann = await post.world.register("ann")
+    message_id = await post.send(task())
+    claim = await post.claimed(ann)
+    while (await post.message(message_id))["route"] is None:
+        await asyncio.sleep(0.005)
+    carrier = post.world.kernel.messages.carrier
+    await carrier.stop()
+    post.world.kernel.messages.carrier._endings._expected.clear()
+    await post.complete(claim)
+    assert (await post.ask(f"response/{message_id}")).status_code == 404
+    await carrier.start()
+    assert (await post.over(message_id))["response"]["result"] == "hi"
+
+
+async def test_an_outage_of_the_run_log_delays_messages_and_loses_none(post: Post) -> None:
+    carrier = post.world.kernel.messages.carrier
+    await carrier.stop()
+    message_id = await post.send({"name": "ann"}, "registry", "register")
+    post.world.runlog.broken = True
+    await carrier.start()
+    await asyncio.sleep(0.05)
+    assert (await post.message(message_id))["status"] == "queued"
+    post.world.runlog.broken = False
+    assert (await post.over(message_id))["status"] == "completed"
+
+
+@pytest.mark.parametrize("move_to", ["completed", "queued"])
+async def test_the_database_itself_refuses_moves_that_are_not_drawn(post: Post, move_to: str) -> None:
+    await post.over(await post.send("{}", "sandbox", "execute"))
+    with pytest.raises(Exception, match="a message does not make this move"):
+        await move(post.world, f"update atp_messages set status = '{move_to}'")
+
+
+async def stream(post: Post, message_id: str, client: str = "ADMIN") -> list[Frame]:
+    answer = await post.ask(f"response/{message_id}", client, headers={"Accept": "text/event-stream"})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return parse(answer.text)
+
+
+@requirement("atp.mode-semantics", "atp.responses-carry-atp-block", "atp.response-stream")
+async def test_a_stream_message_sends_tokens_and_every_frame_carries_the_atp_block(post: Post) -> None:
+    ann = await post.world.register("ann")
+    message_id = await post.send(task(), mode="stream")
+    claim = await post.claimed(ann)
+    reading = asyncio.create_task(stream(post, message_id))
+    await watched(post.world)
+    tokens = {"epoch": claim["epoch"], "tokens": ["Once ", "upon"]}
+    assert (await post.world.admin.post(f"/api/v1/tasks/{claim['task_id']}/tokens", json=tokens)).status_code == 200
+    await post.complete(claim, "Once upon")
+    frames = await reading
+    assert [frame.data["text"] for frame in frames if frame.event == "token"] == ["Once ", "upon"]
+    assert frames[-1].event == "complete"
+    answer = await post.over(message_id)
+    for frame in frames:
+        assert frame.data["atp"] == form("", mode="stream")["header"]
+        if frame.event in ("token", "complete"):
+            assert frame.data["provenance_id"] == answer["provenance_id"]
+
+
+async def test_the_stream_of_a_message_without_a_task_is_its_answer(post: Post) -> None:
+    done = await post.send({}, "registry", "list")
+    (frame,) = await stream(post, done)
+    assert (frame.event, frame.data["response"]["total"]) == ("complete", 0)
+    (frame,) = await stream(post, await post.send("{}", "sandbox", "execute"))
+    assert (frame.event, frame.data["response"]["error"]["code"]) == ("error", "NOT_IMPLEMENTED")
+    foreign = await post.ask(f"response/{done}", "OTHER", headers={"Accept": "text/event-stream"})
+    assert foreign.status_code == 404
