@@ -45,6 +45,7 @@ EventType = Literal[
     "violation_recorded",
     "trust_changed",
     "connection_changed",
+    "provider_changed",
 ]
 
 _COLUMNS = (
