@@ -57,7 +57,7 @@ def open_llm(
     operators = from_settings(settings)
     trusted = Outbound(private_hosts(operators))
     limits = Limits(total=settings.llm_timeout, idle=settings.llm_idle, retries=settings.llm_retries)
-    transport = Transport(trusted, outbound, limits)
+    transport = Transport(trusted, outbound, limits, redactor.clean if redactor else str)
     prices, routes = Prices(settings.llm_prices), Routes(settings.llm_groups, settings.llm_fallbacks)
     directory = Directory(
         db,

@@ -118,9 +118,10 @@ class Upstream:
         parts = [chunk({"role": "assistant", "content": ""})]
         parts += [chunk(self._thinking("reasoning_content"))] if self.reasoning else []
         if calls:
-            first, rest = calls[0]["function"]["arguments"][:5], calls[0]["function"]["arguments"][5:]
-            named = {"name": self.tool["name"], "arguments": first} if self.tool else {}
-            parts.append(chunk({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": named}]}))
+            function = self._function()
+            begun = {**function, "arguments": function["arguments"][:5]}
+            rest = function["arguments"][5:]
+            parts.append(chunk({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": begun}]}))
             parts.append(chunk({"tool_calls": [{"index": 0, "function": {"arguments": rest}}]}))
         else:
             parts += [chunk({"content": word}) for word in self.words]
@@ -205,9 +206,9 @@ class Upstream:
         parts = [sse(part([one])) for one in thoughts + said]
         return await self.stream(request, [*parts, sse(part([], stop))])
 
-    def _function(self) -> dict[str, Any]:
+    def _function(self) -> dict[str, str]:
         assert self.tool is not None
-        return {"name": self.tool["name"], "arguments": json.dumps(self.tool["args"])}
+        return {"name": self.tool["name"], "arguments": json.dumps(self.tool["args"], ensure_ascii=False)}
 
     def _thinking(self, name: str) -> dict[str, Any]:
         return {name: self.reasoning} if self.reasoning else {}

@@ -165,7 +165,7 @@ class Gateway:
     async def _first(self, caller: Caller, name: str, once: Callable[[Target], Awaitable[T]]) -> T:
         """The first of the targets that answers; the failure of the first one, when none does."""
         failure: ProviderFault | None = None
-        for target in await self._targets(caller.tenant, name):
+        async for target in self._targets(caller.tenant, name):
             try:
                 return await once(target)
             except ProviderFault as fault:
@@ -175,17 +175,19 @@ class Gateway:
         assert failure is not None
         raise failure
 
-    async def _targets(self, tenant: str, name: str) -> list[Target]:
-        """Raises ModelNotFound when the model itself is nowhere; a fallback that is nowhere is passed over."""
+    async def _targets(self, tenant: str, name: str) -> AsyncIterator[Target]:
+        """Looked up as they are needed. Raises ModelNotFound when there is none; what is nowhere is passed over."""
         if name.startswith(AGENT):
             raise NotBuilt(f"Models named {AGENT}<capability> are not part of this version; submit a task instead.")
         providers = await self.directory.of(tenant)
-        asked = name or self._default(providers)
-        found = [await self._target(wanted, providers) for wanted in self.routes.names(asked)]
-        targets = [target for target in found if target is not None]
-        if not targets:
+        asked, found = name or self._default(providers), False
+        for wanted in self.routes.names(asked):
+            target = await self._target(wanted, providers)
+            if target is not None:
+                found = True
+                yield target
+        if not found:
             raise ModelNotFound(_missing(asked, providers))
-        return targets
 
     async def _target(self, name: str, providers: dict[str, Provider]) -> Target | None:
         if direct := routes.named(name, providers):

@@ -82,12 +82,18 @@ class EventSource:
 
 
 class Transport:
-    """`trusted` may reach the operator's base addresses; `outbound` reaches public ones alone."""
+    """`trusted` may reach the operator's base addresses; `outbound` reaches public ones alone.
 
-    def __init__(self, trusted: Outbound, outbound: Outbound, limits: Limits) -> None:
+    `clean` takes the secrets of this process out of what a provider says.
+    """
+
+    def __init__(
+        self, trusted: Outbound, outbound: Outbound, limits: Limits, clean: Callable[[str], str] = str
+    ) -> None:
         self._trusted = trusted
         self._outbound = outbound
         self.limits = limits
+        self._clean = clean
 
     async def ask(self, provider: Provider, call: Call, evidence: Evidence) -> bytes:
         """The body of a successful answer. Raises ProviderFault."""
@@ -125,7 +131,7 @@ class Transport:
             headers = form.headers(provider.key, provider.quirks)
             session = self._of(provider).session
             async with session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as answer:
-                await _accept(answer, provider)
+                await self._accept(answer, provider)
                 return await _read(answer, MAX_ANSWER)
 
         return form.models(await guarded(once))
@@ -154,11 +160,18 @@ class Transport:
         answer = await session.post(url, data=body, headers=headers, timeout=timeout, allow_redirects=False)
         evidence.upstream_status = answer.status
         try:
-            await _accept(answer, provider)
+            await self._accept(answer, provider)
         except BaseException:
             answer.close()
             raise
         return answer
+
+    async def _accept(self, answer: aiohttp.ClientResponse, provider: Provider) -> None:
+        if answer.status != 200:
+            body = await _read(answer, MAX_PROBLEM, cut=True)
+            fault = refusal(provider, answer.status, answer.headers.get("Retry-After", ""), body)
+            fault.message = self._clean(fault.message)
+            raise fault
 
     def _of(self, provider: Provider) -> Outbound:
         return self._trusted if provider.operator else self._outbound
@@ -173,12 +186,6 @@ class Transport:
 
 def _refused_for_now(fault: ProviderFault) -> bool:
     return fault.upstream in RETRIED or (fault.upstream is None and isinstance(fault, ProviderUnreachable))
-
-
-async def _accept(answer: aiohttp.ClientResponse, provider: Provider) -> None:
-    if answer.status != 200:
-        body = await _read(answer, MAX_PROBLEM, cut=True)
-        raise refusal(provider, answer.status, answer.headers.get("Retry-After", ""), body)
 
 
 async def _read(answer: aiohttp.ClientResponse, most: int, *, cut: bool = False) -> bytes:

@@ -24,6 +24,7 @@ from stentor.domains.llm.openai.responses import Response as Responded
 from stentor.domains.llm.service import Gateway, Stream
 from stentor.web import openai_errors
 from stentor.web.leaving import while_there
+from stentor.web.requests import segment
 from stentor.web.routes import GatewayRoute
 from stentor.web.sse import StreamLimit
 from stentor.web.wire import Caller, Json
@@ -84,9 +85,9 @@ def router(gateway: Gateway, streams: StreamLimit) -> APIRouter:
     @api.get("/models/{model:path}")
     async def model(caller: Caller, model: str) -> Json:
         for found in await listed(caller):
-            if found["id"] == model:
+            if found["id"] == segment(model):
                 return Json(found)
-        raise ModelNotFound(f"No configured provider has the model {model!r}.")
+        raise ModelNotFound(f"No configured provider has the model {segment(model)!r}.")
 
     async def listed(caller: Caller) -> list[dict[str, Any]]:
         listings = await gateway.listings(caller.tenant)
