@@ -19,6 +19,8 @@ OF_THEIR_OWN = {
     "PUT /api/v1/trust/{entityId}": "admin",
     "POST /api/v1/tasks/{task_id}/approve": "admin",
     "POST /api/v1/tasks/{task_id}/reject": "admin",
+    "GET /api/v1/llm/providers": "admin",
+    "POST /api/v1/llm/provider": "admin",
     "POST /api/v1/registry/agents/{agent_id}/authorize": "write",  # agents ask for themselves
 }
 

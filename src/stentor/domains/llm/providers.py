@@ -58,7 +58,7 @@ def normal_url(url: str) -> str:
     """A base address without its last slash. Raises InvalidRequest for what is none."""
     try:
         parts = urlsplit(url.strip())
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable or any(c.isspace() or not c.isprintable() for c in url.strip()):

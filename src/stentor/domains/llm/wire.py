@@ -88,7 +88,7 @@ class EmbedBody(Wire):
 
 
 class ProviderOptions(Wire):
-    default_model: Annotated[str, StringConstraints(max_length=255)] | None = None
+    default_model: Name | None = None
 
 
 class ProviderBody(Wire):
