@@ -155,6 +155,7 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
 
     async def make(**environ: str) -> World:
         base = {"SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_DATA_DIR": str(tmp_path), "SERVICE_BUILTIN_AGENTS": "0"}
+        base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
         base |= {"SERVICE_MEMORY": "0", "SERVICE_EMBEDDING_MODEL": "none"}  # their own tests switch them on
         chosen = settings.load({**base, **environ})
         logs: list[BrokenRunLog] = []
@@ -225,6 +226,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         folder = data_dir or tmp_path / "data"
         keys = {f"SERVICE_API_KEY_{name}": value for name, value in KEYS.items()}
         base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SERVICE_RATE_LIMIT_PER_MINUTE": "0"}
+        base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
         base |= {f"SERVICE_{name}_PORT": "0" for name in ("GATEWAY", "VAULT", "VAULT_TLS", "NOTES", "MCP")}
         env = {**base, **keys, **environ}
         command = [sys.executable, "-m", "stentor", "serve", "--json", "--data-dir", str(folder)]

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
+from stentor.bootstrap.llm import Llm, llm_routers, open_llm
 from stentor.bootstrap.memory import Memory, open_memory
 from stentor.bootstrap.messaging import Messages, open_messages
 from stentor.bootstrap.tasknotes import TaskNotes, open_task_notes
@@ -94,6 +95,7 @@ class Kernel:
     runlog: RunLog
     task_notes: TaskNotes | None
     messages: Messages
+    llm: Llm
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -123,6 +125,7 @@ class Kernel:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.messages.carrier.stop()
         await self.dispatcher.close()
+        await self.llm.stop()
         if self.task_notes is not None:
             await self.task_notes.stop()
         if self.memory is not None:
@@ -205,7 +208,7 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         driver = open_driver(settings)
         migrations.upgrade(driver)
         loaded = key_files.load(settings, environ, redactor)
-        kernel = build(settings, Database(driver), clock)
+        kernel = build(settings, Database(driver), clock, redactor=redactor)
         return Service(kernel, loaded, application(kernel, loaded.ring), lock)
     except BaseException:
         if lock is not None:
@@ -224,7 +227,13 @@ def open_driver(settings: Settings) -> Driver:
     return driver
 
 
-def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[[Hub], RunLog] = RunLog) -> Kernel:
+def build(
+    settings: Settings,
+    db: Database,
+    clock: Clock,
+    make_runlog: Callable[[Hub], RunLog] = RunLog,
+    redactor: Redactor | None = None,
+) -> Kernel:
     """Wire the parts over a database whose schema is up to date."""
     hub = Hub()
     runlog = make_runlog(hub)
@@ -275,6 +284,7 @@ def build(settings: Settings, db: Database, clock: Clock, make_runlog: Callable[
         messages=open_messages(
             settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, outbound, memory
         ),
+        llm=open_llm(settings, db, clock, runlog, outbound, redactor),
     )
 
 
@@ -304,6 +314,8 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
         parts = (memory.bus, memory.search, memory.history, steps, memory.health)
         api.append(memory_api.router(*parts, settings.vault_tenant))
+    llm_api, openai_api = llm_routers(kernel.llm, streams)
+    api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
-    root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot))]
+    root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot)), openai_api]
     return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

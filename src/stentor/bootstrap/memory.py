@@ -75,7 +75,7 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
     vault = _vault(settings)
     index = open_index(settings.data_dir / "index")
     indexer = Indexer(vault, index, clock, skips=mirrored)
-    meanings = Meanings(index, _embedder(settings), clock)
+    meanings = Meanings(index, embedder(settings), clock)
     indexer.on_put, indexer.on_forget = meanings.put, meanings.forget
     bus = Bus(vault, db, indexer, runlog, clock, _head_of_task)
     bus.ready_at = meanings.ready_at
@@ -107,7 +107,7 @@ def _followed(vault: FolderVault | PluginVault) -> Path | None:
     return vault.root if isinstance(vault, FolderVault) else None
 
 
-def _embedder(settings: Settings) -> Embedder | None:
+def embedder(settings: Settings) -> Embedder | None:
     """The service that is named, else the model on this machine, if there is one."""
     if settings.embedding_url:
         return RemoteEmbedder(settings.embedding_url, settings.embedding_model, settings.embedding_key)

@@ -14,6 +14,8 @@ class StentorError(Exception):
 
     code: ClassVar[str] = "INTERNAL_ERROR"
     status: ClassVar[int] = 500
+    retry_after: int = 1
+    """Seconds that the answers 429 and 503 tell the caller to wait."""
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -120,6 +122,47 @@ class StartRefused(StentorError):
     """The service must not start like this; the message says what to change."""
 
     code = "START_REFUSED"
+
+
+class ModelNotFound(NotFound):
+    """No configured provider has the model."""
+
+    code = "MODEL_NOT_FOUND"
+
+
+class BudgetSpent(RateLimited):
+    """The tokens or the money that a key or an agent may spend in this period are spent."""
+
+    code = "BUDGET_EXCEEDED"
+
+
+class ProviderFault(StentorError):
+    """A provider of language models failed; never the fault of an agent. `upstream` is its HTTP status."""
+
+    code, status = "PROVIDER_ERROR", 502
+    upstream: int | None = None
+
+
+class ProviderError(ProviderFault):
+    """It answered with an error, or with what is no answer."""
+
+
+class ProviderBusy(ProviderFault, RateLimited):
+    """It answered 429."""
+
+    code, status = "RATE_LIMITED", 429
+
+
+class ProviderUnreachable(ProviderFault, ServiceUnavailable):
+    """It cannot be connected to, or it failed so often that it is left alone for a while."""
+
+    code, status = "SERVICE_UNAVAILABLE", 503
+
+
+class ProviderTimeout(ProviderFault, Timeout):
+    """It did not answer in time."""
+
+    code, status = "TIMEOUT", 504
 
 
 # Routing denials, in the order of the admission checks.

@@ -50,6 +50,7 @@ EventType = Literal[
     "message_requeued",
     "message_completed",
     "message_failed",
+    "provider_changed",
 ]
 
 _COLUMNS = (

@@ -1,4 +1,4 @@
-"""The gateway's dialect of errors: the contract's envelope, or problem+json for who accepts it."""
+"""The gateway's dialects of errors: the contract's envelope, problem+json for who accepts it, OpenAI's under /v1/."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from starlette.types import Scope
 
 from stentor.core import jsontext
 from stentor.core.errors import RateLimited, StentorError
+from stentor.web import openai_errors
 
 PROBLEM = "application/problem+json"
 _CODES = {
@@ -51,6 +52,8 @@ def render(
     headers: dict[str, str] | None = None,
 ) -> Response:
     request_id = scope.get("state", {}).get("request_id", "")
+    if openai_errors.speaks(scope):
+        return openai_errors.render(status, code, message, details, headers)
     if _wants_problem(scope):
         body = {
             "type": "about:blank",
@@ -68,15 +71,17 @@ def render(
 
 def render_error(scope: Scope, error: StentorError) -> Response:
     """A 5xx says its sentence only when it is ours to say: outages yes, corrupt records by id."""
-    if isinstance(error, RateLimited):
-        return throttled(error.message, {"Retry-After": "1"})
-    headers = {"Retry-After": "1"} if error.status == 503 else None
+    headers = {"Retry-After": str(error.retry_after)} if error.status in (429, 503) else None
+    if isinstance(error, RateLimited) and headers:
+        return throttled(scope, error.message, headers, error.code)
     return render(scope, error.status, error.code, error.message, error.details, headers)
 
 
-def throttled(message: str, headers: dict[str, str]) -> Response:
+def throttled(scope: Scope, message: str, headers: dict[str, str], code: str = RateLimited.code) -> Response:
     """429 in the body that the contract gives it; `headers` hold Retry-After in seconds."""
-    body = {"success": False, "code": RateLimited.code, "error": "Rate limit exceeded", "message": message}
+    if openai_errors.speaks(scope):
+        return openai_errors.render(429, code, message, None, headers)
+    body = {"success": False, "code": code, "error": "Rate limit exceeded", "message": message}
     return Response(jsontext.encode(body), 429, headers, "application/json")
 
 

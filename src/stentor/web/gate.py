@@ -18,12 +18,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stentor.auth.keys import KeyRing
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
+from stentor.web import openai_errors
 from stentor.web.errors import render, throttled
 
 WINDOW = 60
 """Seconds of the fixed window."""
 
 
+LIMITED = ("/api/v1/", "/v1/")
+"""Paths whose requests count."""
 HANG_UP = {"Connection": "close"}
 """For an answer before the body's end: else the rest of it is read, however long it is."""
 
@@ -101,7 +104,7 @@ class RateLimit:
 
 
 class Gate:
-    """Key to principal, then the rate limit for protected /api/v1 routes."""
+    """Key to principal, then the rate limit for protected routes."""
 
     def __init__(self, app: ASGIApp, keys: KeyRing, limit: RateLimit, public: frozenset[str]) -> None:
         self._app = app
@@ -118,13 +121,13 @@ class Gate:
             await principal(scope, receive, send)
             return
         scope.setdefault("state", {})["principal"] = principal
-        if not self._limit.per_minute or not scope["path"].startswith("/api/v1/"):
+        if not self._limit.per_minute or not scope["path"].startswith(LIMITED):
             await self._app(scope, receive, send)
             return
         allowed, headers = self._limit.take(principal)
         if not allowed:
             message = f"The key's requests of this minute are used up. Try again in {headers['Retry-After']} s."
-            await throttled(message, headers)(scope, receive, send)
+            await throttled(scope, message, headers)(scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -138,10 +141,10 @@ class Gate:
         key = _presented_key(scope)
         if key is None:
             return _unauthorized(
-                "Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'."
+                scope, "Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'."
             )
         principal = self._keys.find(key)
-        return principal or _unauthorized("Invalid API key", "The key is not one that this service knows.")
+        return principal or _unauthorized(scope, "Invalid API key", "The key is not one that this service knows.")
 
 
 def _presented_key(scope: Scope) -> str | None:
@@ -155,6 +158,8 @@ def _presented_key(scope: Scope) -> str | None:
     return bearer or api_key or None
 
 
-def _unauthorized(error: str, message: str) -> Response:
+def _unauthorized(scope: Scope, error: str, message: str) -> Response:
+    if openai_errors.speaks(scope):
+        return openai_errors.render(401, "INVALID_API_KEY", f"{error}. {message}", None, {"WWW-Authenticate": "Bearer"})
     body = {"success": False, "error": error, "message": message}
     return Response(jsontext.encode(body), 401, {"WWW-Authenticate": "Bearer"}, "application/json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stentor.core import jsontext
-from stentor.core.errors import RateLimited
+from stentor.core.errors import RateLimited, StentorError
 
 HEARTBEAT_SECONDS = 15.0
 FAILED = "The stream ended because the service failed. The work itself goes on; ask for the task's state."
@@ -30,7 +30,9 @@ class Frame(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-def encode(frame: Frame) -> bytes:
+def encode(frame: Frame | bytes) -> bytes:
+    if isinstance(frame, bytes):
+        return frame
     head = f"id: {frame.id}\n" if frame.id else ""
     return f"{head}event: {frame.event}\ndata: {jsontext.dump(frame.data)}\n\n".encode()
 
@@ -58,7 +60,7 @@ class StreamLimit:
 class EventStream(StreamingResponse):
     """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work."""
 
-    def __init__(self, frames: AsyncIterator[Frame], limit: StreamLimit, key: str) -> None:
+    def __init__(self, frames: AsyncIterator[Frame | bytes], limit: StreamLimit, key: str) -> None:
         """Raises RateLimited before anything is sent."""
         limit.enter(key)
         self._leave = partial(limit.leave, key)
@@ -73,7 +75,40 @@ class EventStream(StreamingResponse):
             self._leave()
 
 
-async def _guarded(frames: AsyncIterator[Frame], closing: asyncio.Event) -> AsyncIterator[bytes]:
+class DataStream(EventStream):
+    """Frames that are bytes already. `failed` is the last one of a stream that breaks off, `closed` runs at any end."""
+
+    def __init__(
+        self,
+        frames: AsyncIterator[bytes],
+        limit: StreamLimit,
+        key: str,
+        failed: Callable[[Exception], bytes],
+        closed: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Raises RateLimited before anything is sent."""
+        self._closed = closed
+        super().__init__(_ended(frames, failed), limit, key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._closed()
+
+
+async def _ended(frames: AsyncIterator[bytes], failed: Callable[[Exception], bytes]) -> AsyncIterator[bytes]:
+    try:
+        async for frame in frames:
+            yield frame
+    except StentorError as error:
+        yield failed(error)
+    except Exception as error:
+        log.exception("an event stream failed")
+        yield failed(error)
+
+
+async def _guarded(frames: AsyncIterator[Frame | bytes], closing: asyncio.Event) -> AsyncIterator[bytes]:
     """Fails closed towards the reader: whatever goes wrong, it reads one generic sentence."""
     try:
         async for chunk in _with_heartbeats(frames, closing):
@@ -83,7 +118,7 @@ async def _guarded(frames: AsyncIterator[Frame], closing: asyncio.Event) -> Asyn
         yield encode(Frame("error", {"error": FAILED}))
 
 
-async def _with_heartbeats(frames: AsyncIterator[Frame], closing: asyncio.Event) -> AsyncIterator[bytes]:
+async def _with_heartbeats(frames: AsyncIterator[Frame | bytes], closing: asyncio.Event) -> AsyncIterator[bytes]:
     coming = asyncio.ensure_future(anext(frames, None))
     leaving = asyncio.ensure_future(closing.wait())
     try:

@@ -182,8 +182,8 @@ _NAMES = {
     422: "It cannot be carried out",
     500: "A record cannot be read",
     501: "Not part of this version",
-    502: "The vault plugin failed",
-    504: "The vault plugin took too long",
+    502: "The other service failed",
+    504: "The other service took too long",
 }
 
 

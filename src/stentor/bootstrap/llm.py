@@ -1,0 +1,111 @@
+"""Wires the LLM gateway: providers, the gate before them, and both of its surfaces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+
+from stentor.bootstrap.memory import embedder
+from stentor.core.clock import Clock
+from stentor.core.db import Database
+from stentor.core.outbound import Outbound
+from stentor.core.redaction import Redactor
+from stentor.core.runlog import RunLog
+from stentor.core.settings import Settings
+from stentor.domains.execution.runtimes.summarizer import summarize
+from stentor.domains.llm import api, budgets
+from stentor.domains.llm.backends import Embed, Local, Remote
+from stentor.domains.llm.breaker import Breaker
+from stentor.domains.llm.catalogue import Catalogue
+from stentor.domains.llm.directory import Directory
+from stentor.domains.llm.gate import Gate
+from stentor.domains.llm.openai import api as openai_api
+from stentor.domains.llm.prices import Prices
+from stentor.domains.llm.providers import from_settings, private_hosts
+from stentor.domains.llm.routes import Routes
+from stentor.domains.llm.sealing import Sealer
+from stentor.domains.llm.service import Gateway
+from stentor.domains.llm.transport import Limits, Transport
+from stentor.web.sse import StreamLimit
+
+SENTENCES = 3
+"""Of an answer of the local baseline."""
+
+
+@dataclass
+class Llm:
+    """The wired parts; `stop` waits for what is still being recorded."""
+
+    gateway: Gateway
+    prices: Prices
+    about: api.About
+    trusted: Outbound
+
+    async def stop(self) -> None:
+        await self.gateway.close()
+        await self.trusted.close()
+
+
+def open_llm(
+    settings: Settings, db: Database, clock: Clock, runlog: RunLog, outbound: Outbound, redactor: Redactor | None
+) -> Llm:
+    """Raises StartRefused for a setting that cannot be read."""
+    operators = from_settings(settings)
+    trusted = Outbound(private_hosts(operators))
+    limits = Limits(total=settings.llm_timeout, idle=settings.llm_idle, retries=settings.llm_retries)
+    transport = Transport(trusted, outbound, limits, redactor.clean if redactor else str)
+    prices, routes = Prices(settings.llm_prices), Routes(settings.llm_groups, settings.llm_fallbacks)
+    directory = Directory(
+        db,
+        runlog,
+        Sealer(settings.data_dir, settings.master_key),
+        operators,
+        transport,
+        outbound.check,
+        find_ollama=settings.find_ollama,
+        local=settings.llm_local,
+        redactor=redactor,
+    )
+    limits_of_money = budgets.parse(settings.llm_budgets)
+    gate = Gate(db, clock, runlog, Breaker(clock), prices, limits_of_money, keep_content=settings.llm_log_content)
+    gateway = Gateway(
+        db,
+        directory,
+        Catalogue(transport),
+        gate,
+        routes,
+        Remote(transport),
+        Local(_summary, _local_embed(settings)) if settings.llm_local else None,
+        settings.llm_default_provider,
+        settings.llm_default_model,
+    )
+    about = api.About(
+        settings.llm_timeout, settings.llm_idle, settings.llm_retries, settings.llm_local, tuple(settings.llm_budgets)
+    )
+    return Llm(gateway, prices, about, trusted)
+
+
+def llm_routers(llm: Llm, streams: StreamLimit) -> tuple[APIRouter, APIRouter]:
+    """The routes of the contract, and those in OpenAI's dialect."""
+    return api.router(llm.gateway, llm.prices, llm.about, streams), openai_api.router(llm.gateway, streams)
+
+
+async def _summary(text: str) -> str:
+    found = await asyncio.to_thread(summarize, text, SENTENCES)
+    return " ".join(found.sentences)
+
+
+def _local_embed(settings: Settings) -> Embed | None:
+    local = embedder(settings)
+    if local is None:
+        return None
+
+    async def embed(texts: Sequence[str]) -> Any:
+        await local.load()
+        return await local.embed(texts, urgent=True)
+
+    return embed

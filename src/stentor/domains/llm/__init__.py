@@ -1,0 +1,1 @@
+"""The gateway to providers of language models: three wire formats, usage, budgets, evidence."""

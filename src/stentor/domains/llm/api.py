@@ -1,0 +1,226 @@
+"""Routes of the LLM gateway. Source: core contract, "LLM gateway"."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import StringConstraints
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from stentor.auth.principal import Principal
+from stentor.core import jsontext
+from stentor.core.errors import StentorError
+from stentor.core.redaction import MASK
+from stentor.domains.llm import report
+from stentor.domains.llm.catalogue import Listing
+from stentor.domains.llm.directory import ProviderDraft, shown_url
+from stentor.domains.llm.gate import Caller
+from stentor.domains.llm.model import Usage
+from stentor.domains.llm.prices import Prices
+from stentor.domains.llm.providers import Provider
+from stentor.domains.llm.service import Done, Gateway, Stream
+from stentor.domains.llm.wire import (
+    ChatBody,
+    ChatOut,
+    CompleteBody,
+    ConfigOut,
+    Day,
+    EmbedBody,
+    EmbedOut,
+    ModelOut,
+    ProviderBody,
+    ProviderOut,
+    ProviderState,
+    UsageReport,
+    left_out,
+)
+from stentor.web.leaving import while_there
+from stentor.web.routes import GatewayRoute, needs
+from stentor.web.sse import DataStream, StreamLimit
+from stentor.web.wire import Caller as CallerOf
+from stentor.web.wire import Enveloped, Json, enveloped, errors
+
+DONE = b"data: [DONE]\n\n"
+BROKE_OFF = "The stream broke off: the provider failed."
+SSE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Lines `data: {delta}`"}
+}
+FAILURES = errors(404, 502, 504)
+
+
+@dataclass(frozen=True)
+class About:
+    """What the settings say, for the config route; times in seconds."""
+
+    total: float
+    idle: float
+    retries: int
+    local: bool
+    budgets: tuple[str, ...]
+
+
+def caller_for(principal: Principal) -> Caller:
+    return Caller(principal.tenant, principal.name)
+
+
+def router(gateway: Gateway, prices: Prices, about: About, streams: StreamLimit) -> APIRouter:
+    api = APIRouter(prefix="/llm", tags=["llm"], route_class=GatewayRoute)
+
+    @api.post("/chat", response_model=Enveloped[ChatOut], responses=FAILURES)
+    async def chat(http: HttpRequest, caller: CallerOf, body: ChatBody) -> Json:
+        """The next message of a conversation, by a provider's model."""
+        work = gateway.chat(caller_for(caller), body.request())
+        return enveloped(_done(await while_there(http, work)))
+
+    @api.post("/complete", response_model=Enveloped[ChatOut], responses=FAILURES)
+    async def complete(http: HttpRequest, caller: CallerOf, body: CompleteBody) -> Json:
+        """What a provider's model makes of a prompt."""
+        work = gateway.chat(caller_for(caller), body.request())
+        return enveloped(_done(await while_there(http, work)))
+
+    @api.post("/embed", response_model=Enveloped[EmbedOut], responses=FAILURES)
+    async def embed(http: HttpRequest, caller: CallerOf, body: EmbedBody) -> Json:
+        """The vector of a text, by a provider's model."""
+        work = gateway.embed(caller_for(caller), body.model, [body.text])
+        made = await while_there(http, work)
+        vector = made.found.vectors[0]
+        out = {"model": made.found.model, "embedding": vector, "dimensions": len(vector)}
+        rest = {"usage": _usage(made.usage), "provenance_id": made.provenance_id}
+        return enveloped(out | rest | _degraded(degraded=made.found.degraded))
+
+    @api.post("/stream", response_class=Response, responses={**FAILURES, **SSE})
+    async def stream(http: HttpRequest, caller: CallerOf, body: ChatBody) -> DataStream:
+        """The same as chat, as server-sent events: a line `data: {delta}` per piece, at the end `data: [DONE]`."""
+        found = await while_there(http, gateway.stream(caller_for(caller), body.request()))
+        return await streaming(found, _pieces(found), streams, caller, _failed)
+
+    @api.get("/models", response_model=Enveloped[list[ModelOut]])
+    async def models(caller: CallerOf) -> Json:
+        """The models that can be routed to; prices in US dollars per million tokens."""
+        listings = await gateway.listings(caller.tenant)
+        found = await asyncio.to_thread(lambda: [m for listing in listings for m in _models(listing, prices)])
+        return enveloped(found)
+
+    @api.get("/providers", response_model=Enveloped[list[ProviderState]], openapi_extra=needs("admin"))
+    async def providers(caller: CallerOf) -> Json:
+        """The configured providers, and whether each can be reached now."""
+        listings = await gateway.listings(caller.tenant, live=True)
+        return enveloped([_shown(listing.provider) | _state(listing) for listing in listings])
+
+    @api.post("/provider", response_model=Enveloped[ProviderOut], responses=errors(409), openapi_extra=needs("admin"))
+    async def provider(caller: CallerOf, body: ProviderBody) -> Json:
+        """Register or change a provider. Another base address drops the key unless a new one comes with it."""
+        default = body.options.default_model if body.options else None
+        draft = ProviderDraft(body.provider, body.apiKey, body.baseUrl, default, body.format)
+        return enveloped(_shown(await gateway.directory.register(caller.tenant, draft, caller.name)))
+
+    @api.get("/usage", response_model=Enveloped[UsageReport])
+    async def usage(
+        caller: CallerOf,
+        startDate: Day = None,  # noqa: N803
+        endDate: Day = None,  # noqa: N803
+        provider: Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9._-]*$"), Query()] = "",
+    ) -> Json:
+        """Tokens and estimated cost in US dollars, both days included, by provider, model and day."""
+        start, end = report.bounds(startDate, endDate)
+        return enveloped(report.report(await gateway.usage(caller.tenant, start, end, provider)))
+
+    @api.get("/config", response_model=Enveloped[ConfigOut])
+    async def config(caller: CallerOf) -> Json:
+        """How the gateway is set up, with the state of each provider asked live."""
+        listings = await gateway.listings(caller.tenant, live=True)
+        return enveloped(_config(gateway, about, listings))
+
+    return api
+
+
+async def streaming(
+    found: Stream,
+    frames: AsyncIterator[bytes],
+    streams: StreamLimit,
+    caller: Principal,
+    failed: Any,
+) -> DataStream:
+    """The streaming answer; the provider's work ends with it."""
+    try:
+        return DataStream(frames, streams, f"{caller.tenant}/{caller.name}", failed, found.close)
+    except BaseException:
+        await found.close()
+        raise
+
+
+async def _pieces(found: Stream) -> AsyncIterator[bytes]:
+    async for delta in found:
+        if delta.content:
+            yield b"data: " + jsontext.encode({"delta": delta.content} | _degraded(degraded=found.degraded)) + b"\n\n"
+    yield DONE
+
+
+def _failed(error: Exception) -> bytes:
+    code = error.code if isinstance(error, StentorError) else StentorError.code
+    return b"event: error\ndata: " + jsontext.encode({"error": BROKE_OFF, "code": code}) + b"\n\n"
+
+
+def _done(done: Done) -> dict[str, Any]:
+    reply = done.reply
+    out = {"model": reply.model, "content": reply.content, "usage": _usage(done.usage)}
+    rest = {"finish_reason": reply.finish, "provenance_id": done.provenance_id}
+    return out | rest | _degraded(degraded=reply.degraded)
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    out: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    return out | ({"estimated": True} if usage.estimated else {})
+
+
+def _degraded(*, degraded: bool) -> dict[str, Any]:
+    return {"degraded": True} if degraded else {}
+
+
+def _models(listing: Listing, prices: Prices) -> list[dict[str, Any]]:
+    found = []
+    for model in listing.models or ():
+        price = prices.of(listing.provider.name, model)
+        known = {"id": f"{listing.provider.name}/{model}", "provider": listing.provider.name}
+        limits = {"contextWindow": price.context_window, "maxOutputTokens": price.max_output}
+        costs = {"inputCost": price.input, "outputCost": price.output}
+        found.append(known | left_out(limits | costs))
+    return found
+
+
+def _shown(provider: Provider) -> dict[str, Any]:
+    return {
+        "name": provider.name,
+        "format": provider.format,
+        "baseUrl": shown_url(provider.base_url),
+        "apiKeyConfigured": bool(provider.key),
+        "apiKey": MASK if provider.key else None,
+        "default_model": provider.default_model or None,
+    }
+
+
+def _state(listing: Listing) -> dict[str, Any]:
+    return {"reachable": listing.reachable, "latency_ms": listing.latency_ms}
+
+
+def _config(gateway: Gateway, about: About, listings: list[Listing]) -> dict[str, Any]:
+    states = [{"name": v.provider.name, **_state(v), "models": len(v.models or ())} for v in listings]
+    return {
+        "defaultProvider": gateway.default_provider or None,
+        "defaultModel": gateway.default_model or None,
+        "timeouts": {
+            "total_seconds": about.total,
+            "stream_idle_seconds": about.idle,
+            "retries": about.retries,
+        },
+        "fallbacks": gateway.routes.fallbacks,
+        "groups": gateway.routes.groups,
+        "budgets": list(about.budgets),
+        "localBaseline": about.local,
+        "providers": states,
+    }

@@ -1,0 +1,56 @@
+"""Leaves a provider alone for a while after it failed several times in a row, then tries it with one call."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stentor.core.clock import SECOND, Clock
+from stentor.core.errors import ProviderBusy, ProviderFault, ProviderTimeout, ProviderUnreachable
+
+FAILURES = 5
+REST = 30
+"""Seconds."""
+
+
+class _State(msgspec.Struct):
+    failures: int = 0
+    rests_until: int = 0
+    trying: bool = False
+
+
+class Breaker:
+    """Counted in this process, per base address."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._states: dict[str, _State] = {}
+
+    def enter(self, name: str, address: str) -> None:
+        """Raises ProviderUnreachable while the provider rests."""
+        state = self._states.setdefault(address, _State())
+        if state.failures < FAILURES:
+            return
+        left = state.rests_until - self._clock.now()
+        if left > 0 or state.trying:
+            fault = ProviderUnreachable(f"The provider {name} failed {state.failures} times and is left alone for now.")
+            fault.retry_after = max(1, left // SECOND)
+            raise fault
+        state.trying = True
+
+    def left(self, address: str, error: BaseException | None) -> None:
+        """How a call that entered has ended; what was given up says nothing."""
+        state = self._states.setdefault(address, _State())
+        state.trying = False
+        if error is None or (isinstance(error, ProviderFault) and not _outage(error)):
+            self._states.pop(address)
+        elif isinstance(error, ProviderFault):
+            state.failures += 1
+            state.rests_until = self._clock.now() + REST * SECOND
+
+
+def _outage(fault: ProviderFault) -> bool:
+    """Whether it says that the provider itself is in trouble, and not this request or this key."""
+    if isinstance(fault, ProviderBusy):
+        return False
+    unwell = isinstance(fault, ProviderUnreachable | ProviderTimeout)
+    return unwell or fault.upstream is None or fault.upstream >= 500

@@ -1,0 +1,165 @@
+"""The providers of a tenant: the operator's, a local Ollama found by itself, and those registered at runtime."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from stentor.core.db import Database, Tx
+from stentor.core.errors import Conflict, InvalidRequest, ProviderFault
+from stentor.core.redaction import Redactor
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.llm import store
+from stentor.domains.llm.formats import FormatName
+from stentor.domains.llm.providers import FOUND_OLLAMA, KNOWN, Known, Provider, normal_url
+from stentor.domains.llm.sealing import Sealer
+from stentor.domains.llm.store import ProviderRow
+from stentor.domains.llm.transport import Transport
+
+MOST = 100
+"""Providers that a tenant may register."""
+FRESH = 1.0
+"""Seconds that what another process registered may go unseen."""
+LOOK_AGAIN = 30.0
+"""Seconds between looks for a local Ollama."""
+LOCAL = Provider("local", "openai", "local:", default_model="extractive", operator=True)
+
+
+class ProviderDraft(msgspec.Struct, frozen=True):
+    """What a registration names; None leaves what is there."""
+
+    name: str
+    key: str | None = None
+    base_url: str | None = None
+    default_model: str | None = None
+    format: FormatName | None = None
+
+
+class Directory:
+    """`check` refuses base addresses that callers of the API may not name."""
+
+    def __init__(
+        self,
+        db: Database,
+        runlog: RunLog,
+        sealer: Sealer,
+        operators: dict[str, Provider],
+        transport: Transport,
+        check: Callable[[str], None],
+        *,
+        find_ollama: bool = False,
+        local: bool = False,
+        redactor: Redactor | None = None,
+    ) -> None:
+        self._db = db
+        self._runlog = runlog
+        self._sealer = sealer
+        self._operators = operators | ({"local": LOCAL} if local else {})
+        self._transport = transport
+        self._check = check
+        self._find_ollama = find_ollama and "ollama" not in operators
+        self._redactor = redactor
+        self._looked = -LOOK_AGAIN
+        self._found: dict[str, Provider] = {}
+        self._cached: dict[str, tuple[float, dict[str, Provider]]] = {}
+
+    async def of(self, tenant: str) -> dict[str, Provider]:
+        """By name. A registered one stands before the operator's of the same name."""
+        registered = await self._registered(tenant)
+        if self._find_ollama and "ollama" not in registered:
+            await self._look()
+        return {**self._found, **self._operators, **registered}
+
+    async def register(self, tenant: str, draft: ProviderDraft, by: str) -> Provider:
+        """Add or change a provider. Another base address drops the key, unless a new one comes with it."""
+        if draft.name == LOCAL.name:
+            raise Conflict("The name 'local' belongs to the local baseline.")
+        base_url = None if draft.base_url is None else normal_url(draft.base_url)
+        if base_url is not None:
+            self._check(base_url)
+
+        def work(tx: Tx) -> ProviderRow:
+            known = {row.name: row for row in store.providers(tx, tenant)}
+            if draft.name not in known and len(known) >= MOST:
+                raise Conflict(f"This tenant has {MOST} providers, which is the most allowed.")
+            row = self._merged(tenant, known.get(draft.name), draft, base_url)
+            store.put_provider(tx, tenant, row)
+            self._runlog.append(tx, tenant, [_changed(row, by)])
+            return row
+
+        row = await self._db.write(work)
+        self._cached.pop(tenant, None)
+        return self._provider(tenant, row)
+
+    def _merged(self, tenant: str, row: ProviderRow | None, draft: ProviderDraft, base_url: str | None) -> ProviderRow:
+        before = row or ProviderRow(draft.name, "", "", None, "")
+        format_ = draft.format or before.format or self._default(draft.name).format
+        now = msgspec.structs.replace(before, format=format_, base_url=base_url or before.base_url)
+        if draft.default_model is not None:
+            now = msgspec.structs.replace(now, default_model=draft.default_model)
+        address = self._address(now)
+        if not address:
+            raise InvalidRequest(f"{draft.name!r} has no base address of its own: name its baseUrl.")
+        if draft.key:
+            sealed: str | None = self._sealer.seal(draft.key, tenant, draft.name, address)
+        else:
+            sealed = before.sealed_key if row is not None and self._address(row) == address else None
+        return msgspec.structs.replace(now, sealed_key=sealed)
+
+    async def _registered(self, tenant: str) -> dict[str, Provider]:
+        read_at, known = self._cached.get(tenant, (-FRESH, {}))
+        if time.monotonic() - read_at < FRESH:
+            return known
+        rows = await self._db.read(lambda tx: store.providers(tx, tenant))
+        known = {row.name: self._provider(tenant, row) for row in rows}
+        self._cached[tenant] = (time.monotonic(), known)
+        return known
+
+    def _provider(self, tenant: str, row: ProviderRow) -> Provider:
+        address = self._address(row)
+        key = (self._sealer.open(row.sealed_key, tenant, row.name, address) if row.sealed_key else None) or ""
+        configured = self._operators.get(row.name)
+        own = not row.base_url and configured is not None
+        if own and configured is not None and not row.sealed_key:
+            key = configured.key
+        if key and self._redactor is not None:
+            self._redactor.add(key)
+        return Provider(row.name, cast(FormatName, row.format), address, key, row.default_model, operator=own)
+
+    def _address(self, row: ProviderRow) -> str:
+        return row.base_url or self._default(row.name).base_url
+
+    def _default(self, name: str) -> Known:
+        configured = self._operators.get(name)
+        if configured is not None:
+            return Known(configured.format, configured.base_url)
+        return KNOWN.get(name, Known())
+
+    async def _look(self) -> None:
+        """Whether an Ollama answers on this machine; asked now and then."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_AGAIN:
+            return
+        self._looked = now
+        ollama = Provider("ollama", "openai", FOUND_OLLAMA, operator=True)
+        try:
+            await self._transport.models(ollama)
+        except ProviderFault:
+            self._found = {}
+        else:
+            self._found = {"ollama": ollama}
+
+
+def _changed(row: ProviderRow, by: str) -> Draft:
+    meta = {"provider": row.name, "base_url": shown_url(row.base_url), "key_set": bool(row.sealed_key), "by": by}
+    return Draft("provider_changed", "llm", f"Provider {row.name} registered or changed.", meta)
+
+
+def shown_url(url: str) -> str:
+    """A base address without anything that could be a secret."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()

@@ -1,0 +1,75 @@
+"""The wire formats that providers speak: pure translations, each a module that fits the port `Format`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from stentor.core.errors import ProviderError
+from stentor.domains.llm.model import Call, Delta, Embedded, Reply, Request
+
+FormatName = Literal["openai", "anthropic", "gemini"]
+FORMATS: tuple[FormatName, ...] = ("openai", "anthropic", "gemini")
+T = TypeVar("T")
+
+
+class Quirks(msgspec.Struct, frozen=True):
+    """Where servers of one format differ: the name of the token limit, the stream's usage, the header of the key."""
+
+    max_tokens: str = "max_tokens"
+    stream_usage: bool = True
+    key_header: str = ""
+
+
+class Reader(Protocol):
+    """Reads one stream. Raises ProviderError for what is no part of one."""
+
+    def read(self, event: str, data: bytes) -> list[Delta]: ...
+
+
+class Format(Protocol):
+    """Whatever reads an answer raises ProviderError when it is none."""
+
+    MODELS: str
+
+    def headers(self, key: str, quirks: Quirks) -> dict[str, str]: ...
+    def chat(self, request: Request, quirks: Quirks, *, stream: bool) -> Call: ...
+    def reply(self, body: bytes, model: str) -> Reply: ...
+    def reader(self) -> Reader: ...
+    def embed(self, model: str, texts: Sequence[str], dimensions: int | None) -> Call: ...
+    def vectors(self, body: bytes, model: str) -> Embedded: ...
+    def models(self, body: bytes) -> list[str]: ...
+
+
+def of(name: FormatName) -> Format:
+    from stentor.domains.llm.formats import anthropic, gemini, openai
+
+    known: MappingProxyType[FormatName, Format] = MappingProxyType(
+        {"openai": openai, "anthropic": anthropic, "gemini": gemini}
+    )
+    return known[name]
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """The JSON of an answer in its shape. Raises ProviderError without any of the content."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise ProviderError("The provider's answer does not have the form of its API.") from None
+
+
+def arguments_of(text: str) -> Any:
+    """A call's arguments as the object that other formats want; what a model garbled goes as text."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"arguments": text}
+
+
+def without_none(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

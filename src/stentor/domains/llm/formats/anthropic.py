@@ -1,0 +1,231 @@
+"""Anthropic's Messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.domains.llm.formats import Quirks, arguments_of, decode, without_none
+from stentor.domains.llm.model import (
+    Call,
+    Delta,
+    Embedded,
+    Finish,
+    Message,
+    Part,
+    Reply,
+    Request,
+    Text,
+    ToolCall,
+    ToolDelta,
+    Usage,
+)
+
+MODELS = "/v1/models?limit=1000"
+VERSION = "2023-06-01"
+MAX_TOKENS = 4096
+"""The API wants a limit; this one when the caller names none."""
+_FINISH: dict[str, Finish] = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+_CHOICES = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
+
+
+class _Answer(msgspec.Struct):
+    content: list[_Block]
+    id: str | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class _Started(msgspec.Struct):
+    id: str | None = None
+    usage: _Usage | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    index: int = 0
+    message: _Started | None = None
+    content_block: _Block | None = None
+    delta: _Part | None = None
+    usage: _Usage | None = None
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def headers(key: str, quirks: Quirks) -> dict[str, str]:
+    return {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
+
+
+def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
+    system = "\n\n".join(message.text for message in request.messages if message.role == "system")
+    tools = [
+        without_none(
+            name=tool.name,
+            description=tool.description or None,
+            input_schema=tool.parameters or {"type": "object", "properties": {}},
+        )
+        for tool in request.tools
+    ]
+    choice = _CHOICES.get(request.tool_choice) or {"type": "tool", "name": request.tool_choice}
+    body = without_none(
+        model=request.model,
+        max_tokens=request.max_tokens or MAX_TOKENS,
+        system=system or None,
+        messages=_messages(request.messages),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        stop_sequences=list(request.stop) or None,
+        tools=tools or None,
+        tool_choice=choice if tools and request.tool_choice else None,
+        stream=True if stream else None,
+    )
+    return Call("/v1/messages", body)
+
+
+def reply(body: bytes, model: str) -> Reply:
+    answer = decode(body, _Answer)
+    calls = tuple(
+        ToolCall(block.id or f"call_{at}", block.name or "", msgspec.json.encode(block.input or {}).decode())
+        for at, block in enumerate(answer.content)
+        if block.type == "tool_use"
+    )
+    content = "".join(block.text or "" for block in answer.content if block.type == "text")
+    reasoning = "".join(block.thinking or "" for block in answer.content if block.type == "thinking")
+    finish = _FINISH.get(answer.stop_reason or "", "stop")
+    return Reply(model, content, finish, reasoning, calls, _usage(answer.usage), answer.id or "")
+
+
+class reader:  # noqa: N801 - the port's name for what makes one
+    def __init__(self) -> None:
+        self._usage = _Usage()
+        self._calls: dict[int, int] = {}
+        """The number of a block that calls a tool, and which call it is."""
+
+    def read(self, event: str, data: bytes) -> list[Delta]:
+        found = decode(data, _Event)
+        match found.type:
+            case "message_start" if found.message:
+                self._count(found.message.usage)
+                return [Delta(id=found.message.id or "")]
+            case "content_block_start" if found.content_block:
+                return self._started(found.index, found.content_block)
+            case "content_block_delta" if found.delta:
+                return self._piece(found.index, found.delta)
+            case "message_delta":
+                self._count(found.usage)
+                reason = found.delta.stop_reason if found.delta else None
+                return [Delta(finish=_FINISH.get(reason, "stop") if reason else None, usage=_usage(self._usage))]
+            case "message_stop":
+                return [Delta(last=True)]
+            case "error":
+                raise ProviderError("The provider broke the stream off with an error.")
+        return []
+
+    def _started(self, index: int, block: _Block) -> list[Delta]:
+        if block.type == "tool_use":
+            at = self._calls[index] = len(self._calls)
+            return [Delta(tool_calls=(ToolDelta(at, block.id or f"call_{at}", block.name or ""),))]
+        return [Delta(content=block.text)] if block.text else []
+
+    def _piece(self, index: int, part: _Part) -> list[Delta]:
+        if part.partial_json and index in self._calls:
+            return [Delta(tool_calls=(ToolDelta(self._calls[index], arguments=part.partial_json),))]
+        if part.text or part.thinking:
+            return [Delta(content=part.text or "", reasoning=part.thinking or "")]
+        return []
+
+    def _count(self, usage: _Usage | None) -> None:
+        """Later counts stand for the whole, and leave out what did not change."""
+        if usage is not None:
+            given = {name: value for name in usage.__struct_fields__ if (value := getattr(usage, name)) is not None}
+            self._usage = msgspec.structs.replace(self._usage, **given)
+
+
+def embed(model: str, texts: Sequence[str], dimensions: int | None) -> Call:
+    raise InvalidRequest("Anthropic has no embeddings: name a model of another provider.")
+
+
+def vectors(body: bytes, model: str) -> Embedded:
+    raise ProviderError("Anthropic has no embeddings.")
+
+
+def models(body: bytes) -> list[str]:
+    return [model.id for model in decode(body, _Models).data]
+
+
+def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Turns of the same role become one: results of tools are a user's words here."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += _blocks(message)
+        else:
+            turns.append({"role": role, "content": _blocks(message)})
+    return [turn for turn in turns if turn["content"]]
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    parts = [_part(part) for part in message.content if not isinstance(part, Text) or part.text]
+    if message.role == "tool":
+        return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": parts}]
+    return parts + [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_of(call.arguments)}
+        for call in message.tool_calls
+    ]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if part.url:
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
+
+
+def _usage(usage: _Usage | None) -> Usage | None:
+    if usage is None or usage.input_tokens is None:
+        return None
+    cached = usage.cache_read_input_tokens or 0
+    total = usage.input_tokens + cached + (usage.cache_creation_input_tokens or 0)
+    return Usage(max(0, total), max(0, usage.output_tokens or 0), cached_tokens=cached)

@@ -1,0 +1,249 @@
+"""Gemini's generateContent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from stentor.core import ids
+from stentor.core.errors import ProviderError
+from stentor.domains.llm.formats import Quirks, arguments_of, decode, without_none
+from stentor.domains.llm.model import (
+    Call,
+    Delta,
+    Embedded,
+    Finish,
+    Message,
+    Part,
+    Reply,
+    Request,
+    Text,
+    ToolCall,
+    ToolDelta,
+    Usage,
+)
+
+MODELS = "/v1beta/models?pageSize=1000"
+_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_FILTERED = frozenset("SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY LANGUAGE".split())
+
+
+class _Camel(msgspec.Struct, rename="camel"):
+    pass
+
+
+class _FunctionCall(_Camel):
+    name: str = ""
+    args: dict[str, Any] | None = None
+    id: str | None = None
+
+
+class _Part(_Camel):
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: _FunctionCall | None = None
+
+
+class _Content(_Camel):
+    parts: list[_Part] | None = None
+
+
+class _Candidate(_Camel):
+    content: _Content = msgspec.field(default_factory=_Content)
+    finish_reason: str | None = None
+
+
+class _Usage(_Camel):
+    prompt_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+    cached_content_token_count: int | None = None
+
+
+class _Feedback(_Camel):
+    block_reason: str | None = None
+
+
+class _Answer(_Camel):
+    candidates: list[_Candidate] | None = None
+    prompt_feedback: _Feedback | None = None
+    usage_metadata: _Usage | None = None
+    response_id: str | None = None
+    error: Any = None
+
+
+class _Vector(_Camel):
+    values: list[float]
+
+
+class _Vectors(_Camel):
+    embeddings: list[_Vector]
+
+
+class _Model(_Camel):
+    name: str
+
+
+class _Models(_Camel):
+    models: list[_Model] | None = None
+
+
+def headers(key: str, quirks: Quirks) -> dict[str, str]:
+    return {"x-goog-api-key": key} if key else {}
+
+
+def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
+    system = "\n\n".join(message.text for message in request.messages if message.role == "system")
+    body = without_none(
+        contents=_contents(request.messages),
+        systemInstruction={"parts": [{"text": system}]} if system else None,
+        generationConfig=_config(request) or None,
+    )
+    if request.tools:
+        functions = [
+            without_none(name=t.name, description=t.description or None, parametersJsonSchema=t.parameters)
+            for t in request.tools
+        ]
+        body["tools"] = [{"functionDeclarations": functions}]
+        body |= _choice(request.tool_choice)
+    verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    return Call(f"/v1beta/models/{quote(request.model, safe='')}:{verb}", body)
+
+
+def reply(body: bytes, model: str) -> Reply:
+    answer = decode(body, _Answer)
+    deltas = _Stream().take(answer)
+    if not answer.candidates and not answer.prompt_feedback:
+        raise ProviderError("The provider's answer holds no candidate.")
+    calls = tuple(ToolCall(c.id, c.name, c.arguments, c.signature) for d in deltas for c in d.tool_calls)
+    finish = deltas[-1].finish or "stop"
+    content, reasoning = "".join(d.content for d in deltas), "".join(d.reasoning for d in deltas)
+    return Reply(model, content, finish, reasoning, calls, _usage(answer.usage_metadata), answer.response_id or "")
+
+
+class _Stream:
+    """Gemini marks the end of a stream by nothing but a reason to finish."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def read(self, event: str, data: bytes) -> list[Delta]:
+        answer = decode(data, _Answer)
+        if answer.error:
+            raise ProviderError("The provider broke the stream off with an error.")
+        return self.take(answer)
+
+    def take(self, answer: _Answer) -> list[Delta]:
+        candidate = answer.candidates[0] if answer.candidates else _Candidate()
+        deltas = [self._piece(part) for part in candidate.content.parts or ()]
+        reason = candidate.finish_reason
+        if reason is None and answer.prompt_feedback and answer.prompt_feedback.block_reason:
+            reason = "SAFETY"
+        finish = self._finish(reason) if reason else None
+        usage = _usage(answer.usage_metadata)
+        return [*deltas, Delta(finish=finish, usage=usage, id=answer.response_id or "", last=finish is not None)]
+
+    def _piece(self, part: _Part) -> Delta:
+        if (call := part.function_call) is not None:
+            index, self._calls = self._calls, self._calls + 1
+            arguments = msgspec.json.encode(call.args or {}).decode()
+            id_ = call.id or f"call_{ids.new_id()}"
+            return Delta(tool_calls=(ToolDelta(index, id_, call.name, arguments, part.thought_signature or ""),))
+        text = part.text or ""
+        return Delta(reasoning=text) if part.thought else Delta(content=text)
+
+    def _finish(self, reason: str) -> Finish:
+        if reason == "MAX_TOKENS":
+            return "length"
+        if reason in _FILTERED:
+            return "content_filter"
+        return "tool_calls" if self._calls else "stop"
+
+
+reader = _Stream
+
+
+def embed(model: str, texts: Sequence[str], dimensions: int | None) -> Call:
+    name = f"models/{model}"
+    requests = [
+        without_none(model=name, content={"parts": [{"text": text}]}, outputDimensionality=dimensions) for text in texts
+    ]
+    return Call(f"/v1beta/models/{quote(model, safe='')}:batchEmbedContents", {"requests": requests})
+
+
+def vectors(body: bytes, model: str) -> Embedded:
+    return Embedded(model, [vector.values for vector in decode(body, _Vectors).embeddings])
+
+
+def models(body: bytes) -> list[str]:
+    return [model.name.removeprefix("models/") for model in decode(body, _Models).models or []]
+
+
+def _config(request: Request) -> dict[str, Any]:
+    config = without_none(
+        maxOutputTokens=request.max_tokens,
+        temperature=request.temperature,
+        topP=request.top_p,
+        stopSequences=list(request.stop) or None,
+        seed=request.seed,
+    )
+    wanted = request.response_format or {}
+    if wanted.get("type") in ("json_object", "json_schema"):
+        config["responseMimeType"] = "application/json"
+    if isinstance(described := wanted.get("json_schema"), dict) and "schema" in described:
+        config["responseJsonSchema"] = described["schema"]
+    return config
+
+
+def _choice(choice: str) -> dict[str, Any]:
+    if not choice:
+        return {}
+    named = choice not in _CHOICES
+    calling = without_none(mode="ANY" if named else _CHOICES[choice], allowedFunctionNames=[choice] if named else None)
+    return {"toolConfig": {"functionCallingConfig": calling}}
+
+
+def _contents(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    names = {call.id: call.name for message in messages for call in message.tool_calls}
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        role = "model" if message.role == "assistant" else "user"
+        parts = _parts(message, names)
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["parts"] += parts
+        else:
+            turns.append({"role": role, "parts": parts})
+    return turns
+
+
+def _parts(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        name = names.get(message.tool_call_id, message.tool_call_id)
+        return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
+    parts = [_part(part) for part in message.content]
+    for call in message.tool_calls:
+        made = {"functionCall": {"name": call.name, "args": arguments_of(call.arguments)}}
+        parts.append(made | ({"thoughtSignature": call.signature} if call.signature else {}))
+    return parts
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"text": part.text}
+    if part.url:
+        return {"fileData": {"fileUri": part.url}}
+    return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
+
+
+def _usage(usage: _Usage | None) -> Usage | None:
+    if usage is None or usage.prompt_token_count is None:
+        return None
+    thoughts = usage.thoughts_token_count or 0
+    output = (usage.candidates_token_count or 0) + thoughts
+    return Usage(max(0, usage.prompt_token_count), max(0, output), thoughts, usage.cached_content_token_count or 0)

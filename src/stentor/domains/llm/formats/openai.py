@@ -1,0 +1,269 @@
+"""OpenAI's chat completions and embeddings, as OpenAI itself and many servers speak them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stentor.core.errors import ProviderError
+from stentor.domains.llm.formats import Quirks, decode, without_none
+from stentor.domains.llm.model import (
+    Call,
+    Delta,
+    Embedded,
+    Finish,
+    Message,
+    Part,
+    Reply,
+    Request,
+    Text,
+    Tool,
+    ToolCall,
+    ToolDelta,
+    Usage,
+)
+
+MODELS = "/models"
+_FINISH: dict[str, Finish] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+}
+
+
+class _Details(msgspec.Struct):
+    reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function = msgspec.field(default_factory=_Function)
+    extra_content: dict[str, Any] | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message = msgspec.field(default_factory=_Message)
+    delta: _Message | None = None
+    finish_reason: str | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice]
+    id: str | None = None
+    usage: _Usage | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    id: str | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _Row(msgspec.Struct):
+    embedding: list[float]
+    index: int = 0
+
+
+class _Rows(msgspec.Struct):
+    data: list[_Row]
+    usage: _Usage | None = None
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] | None = None
+
+
+def headers(key: str, quirks: Quirks) -> dict[str, str]:
+    if not key:
+        return {}
+    return {quirks.key_header: key} if quirks.key_header else {"Authorization": f"Bearer {key}"}
+
+
+def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
+    choice: Any = request.tool_choice or None
+    if choice not in (None, "auto", "none", "required"):
+        choice = {"type": "function", "function": {"name": choice}}
+    body = without_none(
+        model=request.model,
+        messages=[_message(message) for message in request.messages],
+        temperature=request.temperature,
+        top_p=request.top_p,
+        stop=list(request.stop) or None,
+        seed=request.seed,
+        tools=[_tool(tool) for tool in request.tools] or None,
+        tool_choice=choice,
+        response_format=request.response_format,
+        stream=True if stream else None,
+        stream_options={"include_usage": True} if stream and quirks.stream_usage else None,
+    )
+    if request.max_tokens is not None:
+        body[quirks.max_tokens] = request.max_tokens
+    return Call("/chat/completions", {**request.extra, **body})
+
+
+def reply(body: bytes, model: str) -> Reply:
+    answer = decode(body, _Answer)
+    if not answer.choices:
+        raise ProviderError("The provider's answer holds no choice.")
+    choice = answer.choices[0]
+    message = choice.message
+    calls = tuple(
+        ToolCall(call.id or f"call_{at}", call.function.name or "", _arguments(call.function), _signature(call))
+        for at, call in enumerate(message.tool_calls or ())
+    )
+    content = _text(message.content) or message.refusal or ""
+    reasoning = message.reasoning_content or message.reasoning or ""
+    finish = _FINISH.get(choice.finish_reason or "stop", "stop")
+    return Reply(model, content, finish, reasoning, calls, _usage(answer.usage), answer.id or "")
+
+
+class reader:  # noqa: N801 - the port's name for what makes one
+    def read(self, event: str, data: bytes) -> list[Delta]:
+        if data.strip() == b"[DONE]":
+            return [Delta(last=True)]
+        chunk = decode(data, _Chunk)
+        if chunk.error or event == "error":
+            raise ProviderError("The provider broke the stream off with an error.")
+        if not chunk.choices:
+            return [Delta(usage=_usage(chunk.usage), id=chunk.id or "")]
+        choice = chunk.choices[0]
+        part = choice.delta or choice.message
+        return [
+            Delta(
+                content=_text(part.content) or part.refusal or "",
+                reasoning=part.reasoning_content or part.reasoning or "",
+                tool_calls=tuple(_piece(call, at) for at, call in enumerate(part.tool_calls or ())),
+                finish=_FINISH.get(choice.finish_reason, "stop") if choice.finish_reason else None,
+                usage=_usage(chunk.usage),
+                id=chunk.id or "",
+            )
+        ]
+
+
+def embed(model: str, texts: Sequence[str], dimensions: int | None) -> Call:
+    return Call(
+        "/embeddings", without_none(model=model, input=list(texts), encoding_format="float", dimensions=dimensions)
+    )
+
+
+def vectors(body: bytes, model: str) -> Embedded:
+    answer = decode(body, _Rows)
+    rows = sorted(answer.data, key=lambda row: row.index)
+    return Embedded(model, [row.embedding for row in rows], _usage(answer.usage))
+
+
+def models(body: bytes) -> list[str]:
+    return [model.id for model in decode(body, _Models).data or []]
+
+
+def message_out(message: Message) -> dict[str, Any]:
+    """A message in OpenAI's form."""
+    return _message(message)
+
+
+def call_out(call: ToolCall) -> dict[str, Any]:
+    """A tool call in OpenAI's form; Google's signature goes where Google's own service puts it."""
+    made: dict[str, Any] = {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+    if call.signature:
+        made["extra_content"] = {"google": {"thought_signature": call.signature}}
+    return made
+
+
+def signature_in(extra: Any) -> str:
+    """Google's signature in the extra content of a tool call."""
+    google = extra.get("google") if isinstance(extra, dict) else None
+    found = google.get("thought_signature") if isinstance(google, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def _message(message: Message) -> dict[str, Any]:
+    plain = all(isinstance(part, Text) for part in message.content)
+    content: Any = message.text if plain else [_part(part) for part in message.content]
+    out: dict[str, Any] = {"role": message.role, "content": content}
+    if message.tool_calls:
+        out |= {"tool_calls": [call_out(call) for call in message.tool_calls], "content": content or None}
+    if message.role == "tool":
+        out["tool_call_id"] = message.tool_call_id
+    return out
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    return {"type": "image_url", "image_url": without_none(url=part.address, detail=part.detail or None)}
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = without_none(
+        name=tool.name, description=tool.description or None, parameters=tool.parameters, strict=tool.strict
+    )
+    return {"type": "function", "function": function}
+
+
+def _text(content: str | list[dict[str, Any]] | None) -> str:
+    """Some servers answer a list of parts, of which the thinking ones are no answer."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if part.get("type") == "text")
+    return content or ""
+
+
+def _arguments(function: _Function) -> str:
+    given = function.arguments
+    return given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
+
+
+def _piece(call: _ToolCall, at: int) -> ToolDelta:
+    arguments = "" if call.function.arguments is None else _arguments(call.function)
+    index = at if call.index is None else call.index
+    return ToolDelta(index, call.id or "", call.function.name or "", arguments, _signature(call))
+
+
+def _signature(call: _ToolCall) -> str:
+    return signature_in(call.extra_content)
+
+
+def _usage(usage: _Usage | None) -> Usage | None:
+    if usage is None or usage.prompt_tokens is None:
+        return None
+    reasoning, cached = usage.completion_tokens_details, usage.prompt_tokens_details
+    return Usage(
+        max(0, usage.prompt_tokens),
+        max(0, usage.completion_tokens or 0),
+        (reasoning.reasoning_tokens or 0) if reasoning else 0,
+        (cached.cached_tokens or 0) if cached else 0,
+    )

@@ -1,0 +1,1 @@
+"""The gateway in the dialect of OpenAI's clients."""

@@ -1,0 +1,168 @@
+"""The same gateway for OpenAI's clients: /v1/chat/completions, completions, embeddings, models, responses.
+
+The routes read the body themselves, because what OpenAI's clients send has more fields than anybody lists, and they
+are no part of the OpenAPI: OpenAI's own description holds. Errors have OpenAI's form (web/openai_errors.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
+from stentor.domains.llm.api import BROKE_OFF, DONE, caller_for, streaming
+from stentor.domains.llm.model import Request
+from stentor.domains.llm.openai import answers, reading
+from stentor.domains.llm.openai.answers import Chunks, TextChunks
+from stentor.domains.llm.openai.responses import Response as Responded
+from stentor.domains.llm.service import Gateway, Stream
+from stentor.web import openai_errors
+from stentor.web.leaving import while_there
+from stentor.web.requests import segment
+from stentor.web.routes import GatewayRoute
+from stentor.web.sse import StreamLimit
+from stentor.web.wire import Caller, Json
+
+WRONG = (400, 413, 422)
+"""A provider's statuses that say that the request itself is wrong."""
+T = TypeVar("T")
+
+
+def router(gateway: Gateway, streams: StreamLimit) -> APIRouter:
+    api = APIRouter(prefix="/v1", route_class=GatewayRoute, include_in_schema=False)
+
+    @api.post("/chat/completions")
+    async def chat(http: HttpRequest, caller: Caller) -> Response:
+        raw = await _object(http)
+        asked = reading.read(reading.ChatIn, raw)
+        if not asked.stream:
+            return await whole(http, caller, asked.request(raw), answers.chat)
+        found = await begun(http, caller, asked.request(raw))
+        chunks = Chunks(found.provenance_id, found.target.name, int(time.time()))
+        frames = _frames(found, chunks, usage=asked.wants_usage)
+        return await streaming(found, frames, streams, caller, _failed)
+
+    @api.post("/completions")
+    async def complete(http: HttpRequest, caller: Caller) -> Response:
+        raw = await _object(http)
+        asked = reading.read(reading.CompletionIn, raw)
+        if not asked.stream:
+            return await whole(http, caller, asked.request(raw), answers.completion)
+        found = await begun(http, caller, asked.request(raw))
+        chunks = TextChunks(found.provenance_id, found.target.name, int(time.time()))
+        frames = _frames(found, chunks, usage=asked.wants_usage)
+        return await streaming(found, frames, streams, caller, _failed)
+
+    @api.post("/embeddings")
+    async def embed(http: HttpRequest, caller: Caller) -> Json:
+        asked = reading.read(reading.EmbeddingIn, await _object(http))
+        work = gateway.embed(caller_for(caller), asked.model, asked.texts, asked.dimensions)
+        made = await _plain(lambda: while_there(http, work))
+        return Json(answers.embeddings(made, asked.encoding_format))
+
+    @api.post("/responses")
+    async def respond(http: HttpRequest, caller: Caller) -> Response:
+        asked = reading.read(reading.ResponseIn, await _object(http))
+        if not asked.stream:
+            work = gateway.chat(caller_for(caller), asked.request())
+            done = await _plain(lambda: while_there(http, work))
+            made = Responded(asked, done.provenance_id, done.reply.model, int(time.time()))
+            return Json(made.whole(done.reply.content, done.reply.finish, done.usage))
+        found = await begun(http, caller, asked.request())
+        made = Responded(asked, found.provenance_id, found.target.name, int(time.time()))
+        return await streaming(found, _events(found, made), streams, caller, _failure_of(made))
+
+    @api.get("/models")
+    async def models(caller: Caller) -> Json:
+        return Json({"object": "list", "data": await listed(caller)})
+
+    @api.get("/models/{model:path}")
+    async def model(caller: Caller, model: str) -> Json:
+        for found in await listed(caller):
+            if found["id"] == segment(model):
+                return Json(found)
+        raise ModelNotFound(f"No configured provider has the model {segment(model)!r}.")
+
+    async def listed(caller: Caller) -> list[dict[str, Any]]:
+        listings = await gateway.listings(caller.tenant)
+        return [
+            answers.model(f"{listing.provider.name}/{name}", listing.provider.name)
+            for listing in listings
+            for name in listing.models or ()
+        ]
+
+    async def whole(http: HttpRequest, caller: Caller, request: Request, render: Callable[..., Any]) -> Json:
+        work = gateway.chat(caller_for(caller), request)
+        return Json(render(await _plain(lambda: while_there(http, work)), int(time.time())))
+
+    async def begun(http: HttpRequest, caller: Caller, request: Request) -> Stream:
+        work = gateway.stream(caller_for(caller), request)
+        return await _plain(lambda: while_there(http, work))
+
+    return api
+
+
+async def _object(http: HttpRequest) -> dict[str, Any]:
+    raw = await http.json()
+    if not isinstance(raw, dict):
+        raise InvalidRequest("The body must be a JSON object.")
+    return raw
+
+
+async def _plain(work: Callable[[], Awaitable[T]]) -> T:
+    """A request that the provider called wrong is the caller's: 400, which no client sends again."""
+    try:
+        return await work()
+    except ProviderFault as fault:
+        if fault.upstream in WRONG:
+            raise InvalidRequest(fault.message) from None
+        raise
+
+
+async def _frames(found: Stream, chunks: Chunks | TextChunks, *, usage: bool) -> AsyncIterator[bytes]:
+    yield _data(chunks.first())
+    async for delta in found:
+        if delta.content or delta.reasoning or delta.tool_calls:
+            yield _data(chunks.piece(delta))
+        if delta.last:
+            yield _data(chunks.last(delta.finish or "stop"))
+            if usage and delta.usage is not None:
+                yield _data(chunks.counted(delta.usage))
+    yield DONE
+
+
+async def _events(found: Stream, made: Responded) -> AsyncIterator[bytes]:
+    text: list[str] = []
+    for event in made.begun():
+        yield _named(event)
+    async for delta in found:
+        if delta.content:
+            text.append(delta.content)
+            yield _named(made.piece(delta.content))
+        if delta.last and delta.usage is not None:
+            for event in made.ended("".join(text), delta.finish or "stop", delta.usage):
+                yield _named(event)
+
+
+def _failed(error: Exception) -> bytes:
+    known = error if isinstance(error, StentorError) else None
+    status, code = (known.status, known.code) if known else (500, StentorError.code)
+    return _data(openai_errors.body(status, code, BROKE_OFF))
+
+
+def _failure_of(made: Responded) -> Callable[[Exception], bytes]:
+    return lambda error: _named(made.failed(getattr(error, "code", StentorError.code), BROKE_OFF))
+
+
+def _data(value: Any) -> bytes:
+    return b"data: " + jsontext.encode(value) + b"\n\n"
+
+
+def _named(event: dict[str, Any]) -> bytes:
+    return f"event: {event['type']}\n".encode() + _data(event)

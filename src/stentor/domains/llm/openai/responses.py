@@ -1,0 +1,95 @@
+"""Answers of /v1/responses: a response of one text message, whole or as its events. Pure; times in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stentor.domains.llm.model import Finish, Usage
+from stentor.domains.llm.openai.reading import ResponseIn
+
+
+class Response:
+    """One response. `events` are what a client reads of it while it grows."""
+
+    def __init__(self, asked: ResponseIn, provenance_id: str, model: str, created: int) -> None:
+        self._asked = asked
+        self._id = provenance_id
+        self._model = model
+        self._created = created
+        self._number = 0
+
+    def whole(self, text: str, finish: Finish, usage: Usage) -> dict[str, Any]:
+        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(finish)
+        status = "incomplete" if cut else "completed"
+        return self._response(status, [self._message(text, status)], _usage(usage), {"reason": cut} if cut else None)
+
+    def begun(self) -> Iterator[dict[str, Any]]:
+        for kind in ("response.created", "response.in_progress"):
+            yield self._event(kind, response=self._response("in_progress", [], None))
+        yield self._event("response.output_item.added", output_index=0, item=self._message(None, "in_progress"))
+        yield self._part_event("response.content_part.added", part=_part(""))
+
+    def piece(self, text: str) -> dict[str, Any]:
+        return self._part_event("response.output_text.delta", delta=text, logprobs=[])
+
+    def ended(self, text: str, finish: Finish, usage: Usage) -> Iterator[dict[str, Any]]:
+        whole = self.whole(text, finish, usage)
+        yield self._part_event("response.output_text.done", text=text, logprobs=[])
+        yield self._part_event("response.content_part.done", part=_part(text))
+        yield self._event("response.output_item.done", output_index=0, item=whole["output"][0])
+        yield self._event(f"response.{whole['status']}", response=whole)
+
+    def failed(self, code: str, message: str) -> dict[str, Any]:
+        return self._event("error", code=code.lower(), message=message, param=None)
+
+    def _response(
+        self, status: str, output: list[Any], usage: dict[str, Any] | None, cut: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return {
+            "id": f"resp_{self._id}",
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": cut,
+            "instructions": self._asked.instructions,
+            "max_output_tokens": self._asked.max_output_tokens,
+            "model": self._model,
+            "output": output,
+            "parallel_tool_calls": False,
+            "previous_response_id": None,
+            "temperature": self._asked.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "none",
+            "tools": [],
+            "top_p": self._asked.top_p,
+            "truncation": "disabled",
+            "usage": usage,
+            "metadata": self._asked.metadata or {},
+        }
+
+    def _message(self, text: str | None, status: str) -> dict[str, Any]:
+        content = [] if text is None else [_part(text)]
+        return {"id": f"msg_{self._id}", "type": "message", "role": "assistant", "status": status, "content": content}
+
+    def _part_event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        return self._event(kind, item_id=f"msg_{self._id}", output_index=0, content_index=0, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        self._number += 1
+        return {"type": kind, "sequence_number": self._number - 1, **fields}
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }

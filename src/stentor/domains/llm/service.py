@@ -1,0 +1,229 @@
+"""Use cases of the gateway: chat, stream, embed, and what may be asked about them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from stentor.core.db import Database
+from stentor.core.errors import InvalidRequest, ModelNotFound, NotBuilt, ProviderFault
+from stentor.domains.llm import model, routes, store
+from stentor.domains.llm.backends import Backend, Deltas
+from stentor.domains.llm.catalogue import Catalogue, Listing
+from stentor.domains.llm.directory import LOCAL, Directory
+from stentor.domains.llm.gate import Caller, Gate, Passage
+from stentor.domains.llm.model import Delta, Embedded, Gathered, Operation, Reply, Request, Usage
+from stentor.domains.llm.providers import Provider
+from stentor.domains.llm.routes import Routes, Target
+from stentor.domains.llm.store import UsageRow
+
+EXPECTED_OUTPUT = 256
+"""Tokens that a call without a limit is expected to give, until it has given them."""
+AGENT = "agent:"
+T = TypeVar("T")
+
+
+class Done(msgspec.Struct, frozen=True):
+    """`provenance_id` is the event of the run log that records the call."""
+
+    reply: Reply
+    usage: Usage
+    target: Target
+    provenance_id: str
+
+
+class Vectors(msgspec.Struct, frozen=True):
+    found: Embedded
+    usage: Usage
+    target: Target
+    provenance_id: str
+
+
+class Stream:
+    """A stream that has begun, to be read once: deltas, the last of them with the usage. `close` gives it up."""
+
+    def __init__(self, request: Request, passage: Passage, source: Deltas, *, degraded: bool) -> None:
+        self._request, self._passage, self._source = request, passage, source
+        self._gathered = Gathered()
+        self._ended = False
+        self.target = passage.target
+        self.provenance_id = passage.evidence.call_id
+        self.degraded = degraded
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """Raises ProviderFault in the middle, StoreUnavailable at the end when it cannot be recorded."""
+        try:
+            async for delta in self._source:
+                self._gathered.add(delta)
+                if delta.content or delta.reasoning or delta.tool_calls:
+                    yield msgspec.structs.replace(delta, finish=None, usage=None, last=False)
+        except BaseException as error:
+            await self._gave_up(error)
+            raise
+        self._ended = True
+        self._source.close()
+        reply = self._gathered.reply(self.target.name)
+        usage = model.counted(self._request, reply)
+        await self._passage.done(usage)
+        if (whole := model.answered(reply)) is not reply:
+            yield Delta(content=whole.content)
+        yield Delta(finish=reply.finish, usage=usage, id=reply.id, last=True)
+
+    async def close(self) -> None:
+        """Give it up, wherever it is; nothing after its end."""
+        await self._gave_up(GeneratorExit())
+
+    async def _gave_up(self, error: BaseException) -> None:
+        if not self._ended:
+            self._ended = True
+            self._source.close()
+            await self._passage.failed(error, model.counted(self._request, self._gathered.reply(self.target.name)))
+
+
+class Gateway:
+    """`default_model` is for requests that name none: a bare name of the default provider, or `provider/model`."""
+
+    def __init__(
+        self,
+        db: Database,
+        directory: Directory,
+        catalogue: Catalogue,
+        gate: Gate,
+        routes: Routes,
+        remote: Backend,
+        local: Backend | None = None,
+        default_provider: str = "",
+        default_model: str = "",
+    ) -> None:
+        self._db = db
+        self.directory = directory
+        self._catalogue = catalogue
+        self._gate = gate
+        self.routes = routes
+        self._remote = remote
+        self._local = local
+        self.default_provider = default_provider
+        self.default_model = default_model
+
+    async def chat(self, caller: Caller, request: Request) -> Done:
+        """Raises ModelNotFound, BudgetSpent, ProviderFault."""
+
+        async def once(target: Target) -> Done:
+            passage = await self._admit(caller, target, "chat", _expected(request))
+            asked = msgspec.structs.replace(request, model=target.model)
+            reply = await _passing(passage, self._backend(target).chat(target, asked, passage.evidence))
+            usage = model.counted(request, reply)
+            await passage.done(usage)
+            return Done(model.answered(reply), usage, target, passage.evidence.call_id)
+
+        return await self._first(caller, request.model, once)
+
+    async def stream(self, caller: Caller, request: Request) -> Stream:
+        """Returns when the provider has begun to answer. Raises like `chat`."""
+
+        async def once(target: Target) -> Stream:
+            passage = await self._admit(caller, target, "chat", _expected(request))
+            asked = msgspec.structs.replace(request, model=target.model)
+            source = await _passing(passage, self._backend(target).stream(target, asked, passage.evidence))
+            return Stream(request, passage, source, degraded=target.provider == LOCAL)
+
+        return await self._first(caller, request.model, once)
+
+    async def embed(self, caller: Caller, name: str, texts: Sequence[str], dimensions: int | None = None) -> Vectors:
+        """One vector per text, in their order. Raises like `chat`."""
+
+        async def once(target: Target) -> Vectors:
+            passage = await self._admit(caller, target, "embed", model.texts_estimate(texts))
+            work = self._backend(target).embed(target, texts, dimensions, passage.evidence)
+            found = await _passing(passage, work)
+            usage = found.usage or model.texts_estimate(texts)
+            await passage.done(usage)
+            return Vectors(found, usage, target, passage.evidence.call_id)
+
+        return await self._first(caller, name, once)
+
+    async def listings(self, tenant: str, *, live: bool = False) -> list[Listing]:
+        """Every provider with its models and whether it answers."""
+        providers = await self.directory.of(tenant)
+        return await self._catalogue.listings(providers.values(), live=live)
+
+    async def usage(self, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
+        """Calls from `start` on and before `end` (microseconds); an empty provider means all."""
+        return await self._db.read(lambda tx: store.usage(tx, tenant, start, end, provider))
+
+    async def close(self) -> None:
+        await self._gate.close()
+
+    async def _admit(self, caller: Caller, target: Target, operation: Operation, expected: Usage) -> Passage:
+        return await self._gate.admit(caller, target, operation, expected)
+
+    def _backend(self, target: Target) -> Backend:
+        return self._local if self._local is not None and target.provider == LOCAL else self._remote
+
+    async def _first(self, caller: Caller, name: str, once: Callable[[Target], Awaitable[T]]) -> T:
+        """The first of the targets that answers; the failure of the first one, when none does."""
+        failure: ProviderFault | None = None
+        async for target in self._targets(caller.tenant, name):
+            try:
+                return await once(target)
+            except ProviderFault as fault:
+                if fault.upstream in (400, 413, 422):
+                    raise  # the request itself is wrong, and would be wrong elsewhere
+                failure = failure or fault
+        assert failure is not None
+        raise failure
+
+    async def _targets(self, tenant: str, name: str) -> AsyncIterator[Target]:
+        """Looked up as they are needed. Raises ModelNotFound when there is none; what is nowhere is passed over."""
+        if name.startswith(AGENT):
+            raise NotBuilt(f"Models named {AGENT}<capability> are not part of this version; submit a task instead.")
+        providers = await self.directory.of(tenant)
+        asked, found = name or self._default(providers), False
+        for wanted in self.routes.names(asked):
+            target = await self._target(wanted, providers)
+            if target is not None:
+                found = True
+                yield target
+        if not found:
+            raise ModelNotFound(_missing(asked, providers))
+
+    async def _target(self, name: str, providers: dict[str, Provider]) -> Target | None:
+        if direct := routes.named(name, providers):
+            return direct
+        listings = await self._catalogue.listings(providers.values())
+        pairs = [(listing.provider, listing.models or ()) for listing in listings]
+        if found := routes.listed(name, pairs, self.default_provider):
+            return found
+        default = providers.get(self.default_provider)
+        return Target(default, name) if default else None
+
+    def _default(self, providers: dict[str, Provider]) -> str:
+        """The model of a request that names none. Raises InvalidRequest."""
+        provider = providers.get(self.default_provider)
+        name = self.default_model or (provider.default_model if provider else "")
+        if not name:
+            raise InvalidRequest("Name a model, or have the operator set SERVICE_LLM_DEFAULT_MODEL.")
+        return name
+
+
+async def _passing(passage: Passage, work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except BaseException as error:
+        await passage.failed(error)
+        raise
+
+
+def _expected(request: Request) -> Usage:
+    return Usage(model.input_estimate(request), request.max_tokens or EXPECTED_OUTPUT, estimated=True)
+
+
+def _missing(name: str, providers: dict[str, Provider]) -> str:
+    if not providers:
+        return (
+            "No provider of language models is configured: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY or "
+            "OLLAMA_HOST, or register one with POST /api/v1/llm/provider."
+        )
+    return f"No configured provider has the model {name!r}. GET /api/v1/llm/models lists those that there are."

@@ -1,0 +1,133 @@
+"""SQL of the gateway: providers registered at runtime, calls, what was spent per day."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stentor.core.clock import DAY
+from stentor.core.db import Journal, Sql, Tx
+from stentor.domains.llm.budgets import Kind, Spent
+
+_PROVIDERS = Sql(
+    "select name, format, base_url, sealed_key, default_model from llm_providers where tenant = :tenant order by name"
+)
+_COUNT = Sql("select count(*) from llm_providers where tenant = :tenant")
+_PUT = Sql(
+    """insert into llm_providers (tenant, name, format, base_url, sealed_key, default_model, created_at, updated_at)
+    values (:tenant, :name, :format, :base_url, :sealed_key, :default_model, :now, :now)
+    on conflict (tenant, name) do update set format = excluded.format, base_url = excluded.base_url,
+        sealed_key = excluded.sealed_key, default_model = excluded.default_model, updated_at = excluded.updated_at"""
+)
+_SPEND = Sql(
+    """insert into llm_spent (tenant, kind, subject, day, tokens, cost)
+    values (:tenant, :kind, :subject, :day, :tokens, :cost)
+    on conflict (tenant, kind, subject, day) do update set
+        tokens = llm_spent.tokens + excluded.tokens, cost = llm_spent.cost + excluded.cost"""
+)
+_SPENT = Sql(
+    """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
+    where tenant = :tenant and kind = :kind and subject = :subject and day >= :day"""
+)
+_CALLS = Journal(
+    "llm_calls",
+    (
+        "call_id",
+        "tenant",
+        "key_name",
+        "agent_id",
+        "task_id",
+        "operation",
+        "provider",
+        "model",
+        "outcome",
+        "input_tokens",
+        "output_tokens",
+        "estimated",
+        "cost",
+        "latency_ms",
+        "happened_at",
+    ),
+)
+_USAGE = Sql(
+    """select provider, model, happened_at / 86400000000, count(*), sum(input_tokens), sum(output_tokens),
+        coalesce(sum(cost), 0), sum(estimated), sum(case when cost is null then 1 else 0 end)
+    from llm_calls
+    where tenant = :tenant and happened_at >= :start and happened_at < :end and (:provider = '' or provider = :provider)
+    group by provider, model, happened_at / 86400000000 order by 3, 1, 2"""
+)
+
+
+class ProviderRow(msgspec.Struct, frozen=True):
+    """`base_url` is empty where the operator's or the provider's own is meant."""
+
+    name: str
+    format: str
+    base_url: str
+    sealed_key: str | None
+    default_model: str
+
+
+class CallRow(msgspec.Struct, frozen=True):
+    """`outcome` is `ok` or a code; `cost` is in billionths of a dollar, None when the price is not known."""
+
+    call_id: str
+    tenant: str
+    key_name: str
+    agent_id: str | None
+    task_id: str | None
+    operation: str
+    provider: str
+    model: str
+    outcome: str
+    input_tokens: int
+    output_tokens: int
+    estimated: int
+    cost: int | None
+    latency_ms: int
+
+
+class UsageRow(msgspec.Struct, frozen=True):
+    """Calls of one model on one day; `day` counts from 1970."""
+
+    provider: str
+    model: str
+    day: int
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cost: int
+    estimated: int
+    unpriced: int
+
+
+def providers(tx: Tx, tenant: str) -> list[ProviderRow]:
+    return [ProviderRow(*row) for row in tx.rows(_PROVIDERS, tenant=tenant)]
+
+
+def count_providers(tx: Tx, tenant: str) -> int:
+    return int(tx.rows(_COUNT, tenant=tenant)[0][0])
+
+
+def put_provider(tx: Tx, tenant: str, row: ProviderRow) -> None:
+    tx.run(_PUT, tenant=tenant, now=tx.now, **msgspec.structs.asdict(row))
+
+
+def record(tx: Tx, call: CallRow) -> None:
+    """The call, and what it adds to the account of its key and its agent."""
+    tx.append(_CALLS, (*msgspec.structs.astuple(call), tx.now))
+    subjects: list[tuple[Kind, str | None]] = [("key", call.key_name), ("agent", call.agent_id)]
+    spent = {"tokens": call.input_tokens + call.output_tokens, "cost": call.cost or 0}
+    for kind, subject in subjects:
+        if subject:
+            tx.run(_SPEND, tenant=call.tenant, kind=kind, subject=subject, day=tx.now // DAY, **spent)
+
+
+def spent(tx: Tx, tenant: str, kind: Kind, subject: str, first_day: int) -> Spent:
+    row = tx.rows(_SPENT, tenant=tenant, kind=kind, subject=subject, day=first_day)[0]
+    return Spent(int(row[0]), int(row[1]))
+
+
+def usage(tx: Tx, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
+    """Calls from `start` on and before `end`, by provider, model and day; an empty provider means all."""
+    rows = tx.rows(_USAGE, tenant=tenant, start=start, end=end, provider=provider)
+    return [UsageRow(row[0], row[1], *map(int, row[2:])) for row in rows]

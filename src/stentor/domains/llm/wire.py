@@ -1,0 +1,215 @@
+"""Wire models of the gateway's own routes. Source: core contract, "LLM gateway"."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+
+from stentor.domains.llm.model import Message, Request, Text
+from stentor.web.routes import Wire, example
+from stentor.web.wire import Answer, Name
+
+MAX_MESSAGES = 2_000
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_OURS = ("apiKey", "baseUrl", "api_key", "base_url")
+"""What a client cannot choose: keys and addresses are the operator's."""
+
+
+def _object(value: object) -> object:
+    """Anything but an object counts as an empty one; keys and addresses in it count for nothing."""
+    if not isinstance(value, dict):
+        return {}
+    return {name: inner for name, inner in value.items() if name not in _OURS}
+
+
+def _day(text: object) -> object:
+    if text is None or isinstance(text, date):
+        return text
+    if not isinstance(text, str) or not _DAY.fullmatch(text):
+        raise ValueError("must be a date such as 2026-11-20")
+    return date.fromisoformat(text)
+
+
+class ChatMessage(Wire):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class ChatOptions(Wire):
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    stop: Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=1000)]], Field(max_length=16)] = []
+    seed: Annotated[int, Field(ge=-(2**53), le=2**53)] | None = None
+
+
+Options = Annotated[ChatOptions, BeforeValidator(_object)]
+ModelName = Annotated[Name, Field(description="`provider/model`, or a bare name that a provider lists.")]
+Day = Annotated[date | None, BeforeValidator(_day), Query(description="A day in UTC, such as 2026-11-20.")]
+Provider = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+
+
+class ChatBody(Wire):
+    model_config = example(
+        messages=[{"role": "user", "content": "Why is the sea salty?"}],
+        model="openai/gpt-5-mini",
+        options={"temperature": 0.2, "max_tokens": 400},
+    )
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    model: ModelName | None = None
+    options: Options = ChatOptions()
+
+    def request(self) -> Request:
+        messages = tuple(Message(m.role, (Text(m.content),)) for m in self.messages)
+        return _request(self.model, messages, self.options)
+
+
+class CompleteBody(Wire):
+    model_config = example(prompt="The sea is salty because", model="openai/gpt-5-mini", options={"max_tokens": 40})
+
+    prompt: Annotated[str, StringConstraints(min_length=1)]
+    model: ModelName | None = None
+    options: Options = ChatOptions()
+
+    def request(self) -> Request:
+        return _request(self.model, (Message("user", (Text(self.prompt),)),), self.options)
+
+
+class EmbedBody(Wire):
+    model_config = example(text="Why is the sea salty?", model="openai/text-embedding-3-small")
+
+    text: Annotated[str, StringConstraints(min_length=1)]
+    model: ModelName
+
+
+class ProviderOptions(Wire):
+    default_model: Name | None = None
+
+
+class ProviderBody(Wire):
+    model_config = example(
+        provider="acme",
+        apiKey="the-key-of-this-provider",
+        baseUrl="https://llm.example.com/v1",
+        options={"default_model": "acme-large"},
+    )
+
+    provider: Provider
+    apiKey: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[!-~]+$")] | None = None  # noqa: N815
+    baseUrl: Annotated[str, StringConstraints(min_length=1, max_length=2048)] | None = None  # noqa: N815
+    format: Literal["openai", "anthropic", "gemini"] | None = None
+    options: Annotated[ProviderOptions, BeforeValidator(_object), WithJsonSchema({})] | None = None
+
+
+class UsageOut(Answer):
+    input_tokens: int
+    output_tokens: int
+    estimated: bool = False
+
+
+class ChatOut(Answer):
+    model: str
+    content: str
+    usage: UsageOut
+    finish_reason: str
+    provenance_id: str
+    degraded: bool = False
+
+
+class EmbedOut(Answer):
+    model: str
+    embedding: list[float]
+    dimensions: int
+    usage: UsageOut
+    provenance_id: str
+    degraded: bool = False
+
+
+class ModelOut(Answer):
+    id: str
+    provider: str
+    contextWindow: int | None = None  # noqa: N815
+    maxOutputTokens: int | None = None  # noqa: N815
+    inputCost: float | None = None  # noqa: N815
+    outputCost: float | None = None  # noqa: N815
+
+
+class ProviderOut(Answer):
+    name: str
+    format: str
+    baseUrl: str  # noqa: N815
+    apiKeyConfigured: bool  # noqa: N815
+    apiKey: str | None  # noqa: N815
+    default_model: str | None
+
+
+class ProviderState(ProviderOut):
+    reachable: bool
+    latency_ms: int
+
+
+class StateOut(Answer):
+    name: str
+    reachable: bool
+    latency_ms: int
+    models: int
+
+
+class TimeoutsOut(Answer):
+    total_seconds: float
+    stream_idle_seconds: float
+    retries: int
+
+
+class ConfigOut(Answer):
+    defaultProvider: str | None  # noqa: N815
+    defaultModel: str | None  # noqa: N815
+    timeouts: TimeoutsOut
+    fallbacks: dict[str, list[str]]
+    groups: list[str]
+    budgets: list[str]
+    localBaseline: bool  # noqa: N815
+    providers: list[StateOut]
+
+
+class Totals(Answer):
+    requests: int
+    totalTokens: int  # noqa: N815
+    inputTokens: int  # noqa: N815
+    outputTokens: int  # noqa: N815
+    estimatedCost: float  # noqa: N815
+
+
+class UsageReport(Answer):
+    totalRequests: int  # noqa: N815
+    totalTokens: int  # noqa: N815
+    inputTokens: int  # noqa: N815
+    outputTokens: int  # noqa: N815
+    estimatedCost: float  # noqa: N815
+    estimatedRequests: int  # noqa: N815
+    unpricedRequests: int  # noqa: N815
+    byProvider: dict[str, Totals]  # noqa: N815
+    byModel: dict[str, Totals]  # noqa: N815
+    byDay: dict[str, Totals]  # noqa: N815
+
+
+def _request(name: str | None, messages: tuple[Message, ...], options: ChatOptions) -> Request:
+    return Request(
+        name or "",
+        messages,
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        stop=tuple(options.stop),
+        seed=options.seed,
+    )
+
+
+def left_out(found: dict[str, Any]) -> dict[str, Any]:
+    """Without what is None: the optional fields of a model."""
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,213 @@
+"""A provider that misbehaves in every way we know: a clear answer each time."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from tests.conftest import World
+from tests.domains.llm import upstream as moods
+from tests.domains.llm.conftest import KEY, Gate, asking, chat
+from tests.domains.llm.test_chat import pieces
+from tests.domains.llm.upstream import ANSWER, Mood, Upstream
+from tests.requirements import requirement
+
+TOO_LONG = moods.sse({"id": "x", "choices": [{"delta": {"content": "x"}}]})
+NO_ANSWERS: dict[str, Mood] = {
+    "500": moods.status(500),
+    "418": moods.status(418),
+    "401": moods.status(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}),
+    "400": moods.status(400, {"error": {"message": f"no such thing, {KEY}; sk-proj-abcdefgh1234"}}),
+    "404 as text": moods.raw(b"not here", "text/plain", 404),
+    "HTML": moods.raw(b"<html>maintenance</html>", "text/html"),
+    "HTML with an error": moods.raw(b"<html>502</html>", "text/html", 500),
+    "nothing": moods.raw(b""),
+    "null": moods.raw(b"null"),
+    "an array": moods.raw(b"[]"),
+    "an empty object": moods.raw(b"{}"),
+    "no choice": moods.raw(b'{"choices": []}'),
+    "a choice of the wrong type": moods.raw(b'{"choices": [1]}'),
+    "tokens as text": moods.raw(b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many"}}'),
+    "invalid UTF-8": moods.raw(b'{"choices": [{"message": {"content": "\xff\xfe"}}]}'),
+    "a lone surrogate": moods.raw(rb'{"choices": [{"message": {"content": "\ud800"}}]}'),
+    "5,000 arrays": moods.raw(b'{"choices": ' + b"[" * 5000 + b"]" * 5000 + b"}"),
+    "an open text": moods.raw(b'{"choices": [{"message": {"content": "x'),
+    "100 MB": moods.endless,
+    "a cut connection": moods.dead,
+    "a redirect inside": moods.redirecting("http://169.254.169.254/latest/meta-data/"),
+    "a permanent redirect": moods.redirecting("http://127.0.0.1:1/"),
+}
+BROKEN_STREAMS: dict[str, Mood] = {
+    "stops": moods.stopping,
+    "is cut": moods.hanging_up,
+    "says what is no JSON": moods.raw(b"data: {\n\n", "text/event-stream"),
+    "says invalid UTF-8": moods.raw(b'data: {"choices": [{"delta": {"content": "\xff"}}]}\n\n', "text/event-stream"),
+    "says an error": moods.raw(b'data: {"error": {"message": "overloaded"}}\n\n', "text/event-stream"),
+    "is empty": moods.raw(b"", "text/event-stream"),
+    "is only comments": moods.raw(b": a\n\n: b\n\n", "text/event-stream"),
+}
+
+
+def error_of(answer: Any, status: int, code: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["code"] == code
+    assert KEY not in answer.text
+    return dict(answer.json()["error"])
+
+
+@requirement("llm.provider-error-502", "llm.no-synthetic-success")
+@pytest.mark.parametrize("mood", NO_ANSWERS.values(), ids=NO_ANSWERS)
+async def test_what_is_no_answer_is_502_without_the_body_or_the_key(
+    world: World, upstream: Upstream, mood: Mood
+) -> None:
+    upstream.mood = mood
+    error = error_of(await chat(world), 502, "PROVIDER_ERROR")
+    assert "sk-proj" not in error["message"]
+    assert "<html>" not in error["message"]
+    upstream.mood = None
+    assert (await chat(world)).json()["data"]["content"] == ANSWER
+
+
+async def test_the_message_of_the_provider_is_told_when_there_is_one(world: World, upstream: Upstream) -> None:
+    upstream.mood = moods.status(400, {"error": {"message": "max_tokens is\ntoo large " + "x" * 900}})
+    error = error_of(await chat(world), 502, "PROVIDER_ERROR")
+    assert "max_tokens is too large xxx" in error["message"]
+    assert len(error["message"]) < 600
+    assert error["details"] == {"provider": "openai", "status": 400}
+
+
+@requirement("llm.provider-rate-limit-429")
+@pytest.mark.parametrize(("told", "wait"), [("7", "7"), ("", "5"), ("soon", "5"), ("0.2", "1"), ("1e999", "86400")])
+async def test_a_busy_provider_is_429_with_retry_after(world: World, upstream: Upstream, told: str, wait: str) -> None:
+    upstream.mood = moods.status(429, **({"Retry-After": told} if told else {}))
+    answer = await chat(world)
+    assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
+    assert answer.headers["Retry-After"] == wait
+
+
+async def test_a_retry_after_may_be_a_date(world: World, upstream: Upstream) -> None:
+    upstream.mood = moods.status(429, **{"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
+    assert (await chat(world)).headers["Retry-After"] == "1"
+
+
+@requirement("llm.provider-timeout-and-unreachable")
+async def test_a_provider_that_does_not_answer_in_time_is_504(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_TIMEOUT_SECONDS="0.2", SERVICE_LLM_STREAM_IDLE_SECONDS="0.2")
+    upstream.mood = moods.silent
+    error_of(await chat(world), 504, "TIMEOUT")
+    error_of(await world.admin.post("/api/v1/llm/stream", json=asking()), 504, "TIMEOUT")
+
+
+@requirement("llm.provider-timeout-and-unreachable")
+@pytest.mark.parametrize("code", [502, 503, 529])
+async def test_a_provider_that_is_down_is_503_with_retry_after(world: World, upstream: Upstream, code: int) -> None:
+    upstream.mood = moods.status(code)
+    answer = await chat(world)
+    error_of(answer, 503, "SERVICE_UNAVAILABLE")
+    assert answer.headers["Retry-After"] == "1"
+
+
+@requirement("llm.provider-timeout-and-unreachable")
+async def test_a_provider_that_nobody_listens_for_is_503(make_llm: Gate) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        world = await make_llm(OPENAI_BASE_URL=f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
+        error_of(await chat(world), 503, "SERVICE_UNAVAILABLE")
+
+
+@requirement("llm.stream-failure-closes")
+@pytest.mark.parametrize("mood", BROKEN_STREAMS.values(), ids=BROKEN_STREAMS)
+async def test_a_stream_that_breaks_off_ends_with_a_generic_error_and_without_done(
+    world: World, upstream: Upstream, mood: Mood
+) -> None:
+    upstream.mood = mood
+    answer = await world.admin.post("/api/v1/llm/stream", json=asking())
+    assert answer.status_code == 200
+    last = pieces(answer.text)[-1]
+    assert last == {"error": "The stream broke off: the provider failed.", "code": "PROVIDER_ERROR"}
+    assert "[DONE]" not in answer.text
+    assert "overloaded" not in answer.text
+
+
+async def test_a_stream_that_does_not_begin_has_the_status_of_its_failure(world: World, upstream: Upstream) -> None:
+    upstream.mood = moods.status(500)
+    error_of(await world.admin.post("/api/v1/llm/stream", json=asking()), 502, "PROVIDER_ERROR")
+    upstream.mood = moods.raw(b'{"choices": []}')
+    error_of(await world.admin.post("/api/v1/llm/stream", json=asking()), 502, "PROVIDER_ERROR")
+    upstream.mood = moods.status(429)
+    assert (await world.admin.post("/api/v1/llm/stream", json=asking())).status_code == 429
+
+
+async def test_a_stream_that_falls_silent_ends_with_an_error(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_STREAM_IDLE_SECONDS="0.2")
+    upstream.halting = True
+    upstream.go.clear()
+    answer = await world.admin.post("/api/v1/llm/stream", json=asking())
+    assert pieces(answer.text)[-1]["code"] == "TIMEOUT"
+
+
+@requirement("llm.retries")
+async def test_only_what_the_provider_did_not_take_is_sent_again(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_RETRIES="1")
+    upstream.mood = moods.first(moods.status(503, **{"Retry-After": "0"}), None, upstream)
+    assert (await chat(world)).json()["data"]["content"] == ANSWER
+    assert len(upstream.asked) == 2
+    for mood in (moods.status(500), moods.dead, moods.status(429, **{"Retry-After": "60"})):
+        before = len(upstream.asked)
+        upstream.mood = mood
+        assert (await chat(world)).status_code in (502, 429)
+        assert len(upstream.asked) == before + 1
+
+
+@requirement("llm.circuit-breaker")
+async def test_a_provider_that_keeps_failing_is_left_alone_for_a_while(world: World, upstream: Upstream) -> None:
+    upstream.mood = moods.status(500)
+    for _ in range(5):
+        assert (await chat(world)).status_code == 502
+    answer = await chat(world)
+    error_of(answer, 503, "SERVICE_UNAVAILABLE")
+    assert 1 <= int(answer.headers["Retry-After"]) <= 30
+    assert len(upstream.asked) == 5
+    world.clock.advance(seconds=31)
+    assert (await chat(world)).status_code == 502  # one is let through, and fails
+    assert (await chat(world)).status_code == 503
+    world.clock.advance(seconds=31)
+    upstream.mood = None
+    assert (await chat(world)).status_code == 200
+    assert (await chat(world)).status_code == 200
+
+
+async def test_what_is_wrong_with_a_request_or_a_key_does_not_open_the_circuit(
+    world: World, upstream: Upstream
+) -> None:
+    for mood in (moods.status(400), moods.status(401), moods.status(429)) * 3:
+        upstream.mood = mood
+        assert (await chat(world)).status_code in (502, 429)
+    upstream.mood = None
+    assert (await chat(world)).status_code == 200
+
+
+@requirement("llm.fallbacks")
+async def test_a_fallback_answers_when_the_first_provider_fails(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_FALLBACKS="openai/sea-large=nowhere|anthropic/sea-small")
+    upstream.mood = moods.first(moods.status(500), None, upstream)
+    data = (await chat(world)).json()["data"]
+    assert (data["model"], data["content"]) == ("anthropic/sea-small", ANSWER)
+    upstream.mood = moods.first(moods.status(429), None, upstream)
+    streamed = await world.admin.post("/api/v1/llm/stream", json=asking())
+    assert pieces(streamed.text)[-1] == "[DONE]"
+    upstream.mood = moods.status(400)
+    before = len(upstream.asked)
+    assert (await chat(world)).status_code == 502  # the request is wrong, and would be wrong elsewhere
+    assert len(upstream.asked) == before + 1
+
+
+@requirement("llm.balancing")
+async def test_models_of_a_group_take_turns_by_their_weight(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_GROUPS="fast=openai/sea-large*3|anthropic/sea-small")
+    used = [(await chat(world, "fast")).json()["data"]["model"] for _ in range(8)]
+    assert used.count("openai/sea-large") == 6
+    assert used.count("anthropic/sea-small") == 2
+    assert len(set(used[:4])) == 2

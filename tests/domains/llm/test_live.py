@@ -1,0 +1,150 @@
+"""A real service before a real provider: heartbeats, callers that leave, pieces that come one by one, and secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+import uvicorn
+
+from stentor.web import sse
+from tests.conftest import Service, World
+from tests.domains.llm import upstream as moods
+from tests.domains.llm.conftest import KEY, Gate, asking
+from tests.domains.llm.test_usage import evidence, usage
+from tests.domains.llm.upstream import ANSWER, Upstream
+from tests.requirements import requirement
+
+HEADERS = {"X-API-Key": "admin-key-7c1e"}
+OTHER_KEY = "canary-api-77aa-secret"
+
+
+@asynccontextmanager
+async def listening(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    """The world's gateway on a socket, in this process."""
+    app = world.admin._transport.app  # type: ignore[attr-defined]
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    running = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=30) as client:
+        yield client
+    server.should_exit = True
+    await running
+
+
+async def recorded(world: World, outcome: str) -> None:
+    """Wait until a call with this outcome is in the run log."""
+    async with asyncio.timeout(10):
+        while outcome not in [one["outcome"] for one in await evidence(world)]:
+            await asyncio.sleep(0.01)
+
+
+@requirement("llm.stream-heartbeats")
+async def test_an_idle_stream_beats_and_its_pieces_come_as_the_provider_sends_them(
+    make_llm: Gate, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
+    world = await make_llm()
+    upstream.halting = True
+    upstream.go.clear()
+    for path, body in (("/api/v1/llm/stream", asking()), ("/v1/chat/completions", asking(stream=True))):
+        async with listening(world) as client, client.stream("POST", path, json=body) as answer:
+            lines = answer.aiter_lines()
+            first = [line async for line in _until(lines, ": heartbeat")]
+            assert any("The sea " in line for line in first)
+            upstream.go.set()
+            rest = [line async for line in _until(lines, "data: [DONE]")]
+            assert any("is salty." in line for line in rest)
+        upstream.go.clear()
+
+
+async def _until(lines: AsyncIterator[str], last: str) -> AsyncIterator[str]:
+    """Lines up to this one; a heartbeat counts once there was data."""
+    data = False
+    async for line in lines:
+        yield line
+        data = data or "sea" in line or last != ": heartbeat"
+        if data and line == last:
+            return
+
+
+@requirement("llm.cancel-upstream")
+async def test_a_reader_that_leaves_a_stream_ends_the_providers_work_and_is_accounted_for(
+    make_llm: Gate, upstream: Upstream
+) -> None:
+    world = await make_llm()
+    upstream.halting = True
+    upstream.go.clear()
+    async with listening(world) as client:
+        async with client.stream("POST", "/api/v1/llm/stream", json=asking()) as answer:
+            assert "The sea " in await anext(answer.aiter_lines())
+        await asyncio.wait_for(upstream.broken_off.wait(), 10)
+        await recorded(world, "CANCELLED")
+    found = await usage(world)
+    assert (found["totalRequests"], found["estimatedRequests"]) == (1, 1)
+    assert found["outputTokens"] > 0
+
+
+@requirement("llm.cancel-upstream")
+async def test_a_caller_that_leaves_before_the_answer_ends_the_providers_work(
+    make_llm: Gate, upstream: Upstream
+) -> None:
+    world = await make_llm()
+    upstream.mood = moods.silent
+    for path, body in (
+        ("/api/v1/llm/chat", asking()),
+        ("/api/v1/llm/stream", asking()),
+        ("/v1/chat/completions", asking()),
+        ("/v1/embeddings", {"input": "x", "model": "openai/sea"}),
+    ):
+        upstream.arrived.clear()
+        upstream.broken_off.clear()
+        async with listening(world) as client:
+            asked = asyncio.create_task(client.post(path, json=body))
+            await asyncio.wait_for(upstream.arrived.wait(), 10)
+            asked.cancel()
+            await asyncio.wait_for(upstream.broken_off.wait(), 10)
+    assert {one["outcome"] for one in await evidence(world)} == {"CANCELLED"}
+
+
+@requirement("llm.provider-keys-protected")
+async def test_no_key_of_a_provider_comes_out_of_a_service_anywhere(
+    serve: Callable[..., Service], upstream: Upstream
+) -> None:
+    service = await asyncio.to_thread(
+        serve,
+        OPENAI_API_KEY=KEY,
+        OPENAI_BASE_URL=upstream.v1,
+        SERVICE_LLM_RETRIES="0",
+        SERVICE_LOG_LEVEL="debug",
+        SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port}",
+    )
+    seen = []
+    async with httpx.AsyncClient(base_url=service.address, headers=HEADERS, timeout=30) as client:
+        body = {"provider": "acme", "apiKey": OTHER_KEY, "baseUrl": upstream.v1}
+        seen.append(await client.post("/api/v1/llm/provider", json=body))
+        assert seen[0].json()["data"]["apiKeyConfigured"] is True
+        echo = moods.status(400, {"error": {"message": f"keys {KEY} and {OTHER_KEY}"}, "key": KEY})
+        for mood in (None, echo, moods.status(401, {"error": f"{KEY} {OTHER_KEY}"}), moods.hanging_up):
+            upstream.mood = mood
+            for model in ("openai/sea-large", "acme/sea-large"):
+                for path in ("/api/v1/llm/chat", "/api/v1/llm/stream", "/v1/chat/completions", "/v1/responses"):
+                    extra = {"input": "x", "model": model} if path == "/v1/responses" else asking(model)
+                    seen.append(await client.post(path, json=extra))
+            seen += [await client.get(f"/api/v1/llm/{what}") for what in ("providers", "models", "config", "usage")]
+        seen.append(await client.get("/metrics"))
+    assert ANSWER in seen[1].text
+    assert {call["headers"]["authorization"] for call in upstream.asked} == {f"Bearer {KEY}", f"Bearer {OTHER_KEY}"}
+    service.process.terminate()
+    out, err = await asyncio.to_thread(service.process.communicate, timeout=20)
+    files = [path for path in service.data_dir.rglob("*") if path.is_file()]
+    for key in (KEY, OTHER_KEY):
+        assert key not in out + err
+        assert not [answer for answer in seen if key in answer.text or key in json.dumps(dict(answer.headers))]
+        assert not [path for path in files if key.encode() in path.read_bytes()]

@@ -1,0 +1,279 @@
+"""OpenAI's official client is the judge of the routes under /v1, whatever format the provider behind them speaks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.conftest import World
+from tests.domains.llm import upstream as moods
+from tests.domains.llm.conftest import Gate
+from tests.domains.llm.upstream import ANSWER, SCHEMA, VECTOR, Upstream
+from tests.requirements import requirement
+
+MODELS = ["openai/sea-large", "anthropic/sea-large", "gemini/sea-large"]
+ASKED: Any = [{"role": "user", "content": "Why is the sea salty?"}]
+TOOL: Any = {"type": "function", "function": {"name": "weather", "description": "Now.", "parameters": SCHEMA}}
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+@pytest.fixture
+async def world(make_llm: Gate, upstream: Upstream) -> World:
+    made = await make_llm(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port}")
+    body = {"provider": "gemini", "apiKey": "gem-key-1", "baseUrl": upstream.url}
+    assert (await made.admin.post("/api/v1/llm/provider", json=body)).status_code == 200
+    return made
+
+
+def client_of(http: httpx.AsyncClient, key: str = "admin-key-7c1e") -> openai.AsyncOpenAI:
+    http.headers.pop("X-API-Key", None)
+    over: Any = http  # its own type of client is another package's, with the same methods
+    return openai.AsyncOpenAI(api_key=key, base_url="http://stentor.test/v1", http_client=over, max_retries=0)
+
+
+@pytest.fixture
+async def client(world: World) -> openai.AsyncOpenAI:
+    return client_of(world.clients["ADMIN"])
+
+
+@requirement("llm.openai-compatible")
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_chat_completion_has_all_that_the_client_reads(client: openai.AsyncOpenAI, model: str) -> None:
+    answer = await client.chat.completions.with_raw_response.create(model=model, messages=ASKED)
+    parsed = answer.parse()
+    assert parsed.choices[0].message.content == ANSWER
+    assert parsed.choices[0].finish_reason == "stop"
+    assert parsed.model == model
+    assert parsed.usage is not None
+    assert (parsed.usage.prompt_tokens, parsed.usage.completion_tokens, parsed.usage.total_tokens) == (11, 7, 18)
+    choice = json.loads(answer.content)["choices"][0]
+    assert choice["logprobs"] is None
+    assert choice["message"]["refusal"] is None
+    assert choice["message"]["annotations"] == []
+
+
+@requirement("llm.openai-compatible")
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_streamed_chat_completion_is_read_to_its_end_with_usage(client: openai.AsyncOpenAI, model: str) -> None:
+    options: Any = {"include_usage": True}
+    stream = await client.chat.completions.create(model=model, messages=ASKED, stream=True, stream_options=options)
+    chunks = [chunk async for chunk in stream]
+    said = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert "".join(choice.delta.content or "" for choice in said) == ANSWER
+    assert said[0].delta.role == "assistant"
+    assert [choice.finish_reason for choice in said if choice.finish_reason] == ["stop"]
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == 18
+
+
+@requirement("llm.tool-calls")
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_tool_is_offered_called_and_its_result_sent_back(
+    client: openai.AsyncOpenAI, upstream: Upstream, model: str, streamed: bool
+) -> None:
+    upstream.tool = {"name": "weather", "args": {"city": "Łódź"}}
+    call = await (_streamed_call if streamed else _whole_call)(client, model)
+    assert (call["name"], json.loads(call["arguments"])) == ("weather", {"city": "Łódź"})
+    upstream.tool = None
+    function = {"id": call["id"], "type": "function", "function": {"name": "weather", "arguments": call["arguments"]}}
+    if call.get("extra_content"):
+        function["extra_content"] = call["extra_content"]
+    messages: Any = [
+        *ASKED,
+        {"role": "assistant", "content": None, "tool_calls": [function]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
+    ]
+    answer = await client.chat.completions.create(model=model, messages=messages, tools=[TOOL])
+    assert answer.choices[0].message.content == ANSWER
+    sent = json.dumps(upstream.asked[-1]["body"], ensure_ascii=False)
+    assert "sunny" in sent
+    assert "Łódź" in sent
+    assert ("thoughtSignature" in sent) is model.startswith("gemini")
+
+
+async def _whole_call(client: openai.AsyncOpenAI, model: str) -> dict[str, Any]:
+    answer = await client.chat.completions.create(model=model, messages=ASKED, tools=[TOOL], tool_choice="auto")
+    assert answer.choices[0].finish_reason == "tool_calls"
+    found = answer.choices[0].message.tool_calls
+    assert found is not None
+    whole = found[0].model_dump()
+    return {"id": whole["id"], "extra_content": whole.get("extra_content"), **whole["function"]}
+
+
+async def _streamed_call(client: openai.AsyncOpenAI, model: str) -> dict[str, Any]:
+    stream = await client.chat.completions.create(model=model, messages=ASKED, tools=[TOOL], stream=True)
+    call: dict[str, Any] = {"arguments": ""}
+    finish = None
+    async for chunk in stream:
+        finish = chunk.choices[0].finish_reason or finish
+        for part in chunk.choices[0].delta.tool_calls or []:
+            known = part.model_dump()
+            call["id"] = call.get("id") or known["id"]
+            call["name"] = call.get("name") or known["function"]["name"]
+            call["arguments"] += known["function"]["arguments"]
+            call["extra_content"] = known.get("extra_content") or call.get("extra_content")
+    assert finish == "tool_calls"
+    return call
+
+
+@requirement("llm.images")
+@pytest.mark.parametrize("model", MODELS)
+async def test_an_image_reaches_the_provider_as_it_came(
+    client: openai.AsyncOpenAI, upstream: Upstream, model: str
+) -> None:
+    parts: Any = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": PIXEL}}]
+    await client.chat.completions.create(model=model, messages=[{"role": "user", "content": parts}])
+    sent = json.dumps(upstream.asked[0]["body"])
+    assert "iVBORw0KGgo=" in sent
+    assert "image/png" in sent
+    assert "What is it?" in sent
+
+
+async def test_a_named_tool_and_json_schema_and_parameters_reach_the_provider(
+    client: openai.AsyncOpenAI, upstream: Upstream
+) -> None:
+    choice: Any = {"type": "function", "function": {"name": "weather"}}
+    shape: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    for model in MODELS:
+        await client.chat.completions.create(
+            model=model,
+            messages=[{"role": "developer", "content": "Be brief."}, *ASKED],
+            tools=[TOOL],
+            tool_choice=choice,
+            response_format=shape,
+            temperature=0.1,
+            max_completion_tokens=77,
+            stop=["END"],
+            presence_penalty=0.5,
+            extra_body={"apiKey": "mine", "base_url": "http://evil.test"},
+        )
+    one, two, three = (call["body"] for call in upstream.asked)
+    assert (one["max_tokens"], one["stop"], one["presence_penalty"]) == (77, ["END"], 0.5)
+    assert (one["tool_choice"], one["response_format"]) == (choice, shape)
+    assert (two["max_tokens"], two["stop_sequences"], two["system"]) == (77, ["END"], "Be brief.")
+    assert two["tool_choice"] == {"type": "tool", "name": "weather"}
+    assert three["generationConfig"]["maxOutputTokens"] == 77
+    assert three["generationConfig"]["responseJsonSchema"] == SCHEMA
+    assert three["toolConfig"]["functionCallingConfig"]["allowedFunctionNames"] == ["weather"]
+    assert "mine" not in json.dumps(upstream.asked)
+    assert "evil" not in json.dumps(upstream.asked)
+
+
+async def test_a_text_completion_whole_and_streamed(client: openai.AsyncOpenAI) -> None:
+    answer = await client.completions.create(model=MODELS[0], prompt="The sea is")
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (ANSWER, "stop")
+    stream = await client.completions.create(model=MODELS[0], prompt="The sea is", stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == ANSWER
+
+
+async def test_embeddings_come_in_the_order_of_the_texts_however_they_are_packed(client: openai.AsyncOpenAI) -> None:
+    packed = await client.embeddings.create(model="openai/sea-vector", input=["a", "b"])
+    assert [row.embedding for row in packed.data] == [VECTOR, [v + 1 for v in VECTOR]]
+    plain = await client.embeddings.create(model="gemini/sea-vector", input="a", encoding_format="float")
+    assert plain.data[0].embedding == VECTOR
+
+
+async def test_models_are_listed_and_found_by_their_name(client: openai.AsyncOpenAI) -> None:
+    names = {model.id async for model in client.models.list()}
+    assert names == {f"{p}/{m}" for p in ("openai", "anthropic", "gemini") for m in ("sea-large", "sea-small")}
+    assert (await client.models.retrieve("openai/sea-large")).owned_by == "openai"
+    with pytest.raises(openai.NotFoundError, match="river"):
+        await client.models.retrieve("openai/river")
+
+
+@requirement("llm.openai-responses")
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_response_of_text_whole_and_streamed(client: openai.AsyncOpenAI, model: str) -> None:
+    whole = await client.responses.create(model=model, input="Why?", instructions="Be brief.")
+    assert whole.output_text == ANSWER
+    assert whole.status == "completed"
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == 18
+    items: Any = [{"role": "user", "content": [{"type": "input_text", "text": "Why?"}]}]
+    async with client.responses.stream(model=model, input=items) as stream:
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_response()
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+    assert final.output_text == ANSWER
+
+
+async def test_a_response_that_was_cut_says_so(client: openai.AsyncOpenAI, upstream: Upstream) -> None:
+    upstream.finish = "length"
+    answer = await client.responses.create(model=MODELS[0], input="Why?", max_output_tokens=16)
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+
+
+@requirement("llm.openai-compatible", "llm.openai-errors")
+async def test_bad_input_is_400_with_the_field_in_openais_form(client: openai.AsyncOpenAI) -> None:
+    bad: list[dict[str, Any]] = [
+        {"messages": []},
+        {"messages": [{"role": "wizard", "content": "x"}]},
+        {"messages": [{"role": "user", "content": [{"type": "sound"}]}]},
+        {"temperature": 9},
+        {"max_tokens": 0},
+        {"n": 2},
+        {"tools": [{"type": "x"}]},
+    ]
+    for fields in bad:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(**{"model": MODELS[0], "messages": ASKED, **fields})
+        body: Any = caught.value.response.json()
+        assert set(body) == {"error"}
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+        assert body["error"]["type"] == "invalid_request_error"
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model=MODELS[0], messages=ASKED, temperature=9)
+    assert caught.value.param == "temperature"
+
+
+@requirement("llm.openai-errors")
+async def test_every_error_has_openais_form(world: World, upstream: Upstream) -> None:
+    client = client_of(world.clients["ADMIN"])
+    with pytest.raises(openai.NotFoundError) as missing:
+        await client.chat.completions.create(model="openai2/nothing", messages=ASKED)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.AuthenticationError) as unknown:
+        await client_of(world.clients["OTHER"], "wrong").chat.completions.create(model="x", messages=ASKED)
+    assert unknown.value.code == "invalid_api_key"
+    with pytest.raises(openai.PermissionDeniedError):
+        await client_of(world.clients["READER"], "reader-key-7c1e").chat.completions.create(model="x", messages=ASKED)
+    upstream.mood = moods.status(429, **{"Retry-After": "7"})
+    with pytest.raises(openai.RateLimitError) as busy:
+        await client.chat.completions.create(model=MODELS[0], messages=ASKED)
+    assert (busy.value.response.headers["retry-after"], busy.value.type) == ("7", "rate_limit_error")
+    upstream.mood = moods.status(500)
+    with pytest.raises(openai.InternalServerError) as failed:
+        await client.chat.completions.create(model=MODELS[0], messages=ASKED)
+    assert failed.value.code == "provider_error"
+    upstream.mood = moods.status(400)
+    with pytest.raises(openai.BadRequestError, match="as scripted"):
+        await client.chat.completions.create(model=MODELS[0], messages=ASKED)
+    for path, method in (("chat/completions", "GET"), ("nothing", "POST")):
+        answer = await world.admin.request(method, f"/v1/{path}", headers={"X-API-Key": "admin-key-7c1e"})
+        assert answer.status_code in (404, 405)
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@requirement("llm.agents-later")
+async def test_a_model_named_after_an_agents_capability_is_said_to_come_later(world: World) -> None:
+    answer = await world.admin.post("/v1/chat/completions", json={"model": "agent:search", "messages": ASKED})
+    assert answer.status_code == 501
+    assert "agent:" in answer.json()["error"]["message"]
+
+
+@requirement("llm.openai-errors")
+async def test_a_stream_that_breaks_off_is_an_error_for_the_client(
+    client: openai.AsyncOpenAI, upstream: Upstream
+) -> None:
+    upstream.mood = moods.hanging_up
+    stream = await client.chat.completions.create(model=MODELS[0], messages=ASKED, stream=True)
+    with pytest.raises(openai.APIError, match="broke off"):
+        async for _ in stream:
+            pass

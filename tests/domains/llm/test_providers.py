@@ -1,0 +1,339 @@
+"""Which providers there are, whose keys they use, and where those keys may go."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.core import settings
+from stentor.core.db import Sql
+from stentor.core.errors import StartRefused
+from stentor.domains.llm.providers import from_settings, ollama_url
+from tests.conftest import MakeWorld, World
+from tests.domains.llm.conftest import KEY, Gate, chat
+from tests.domains.llm.upstream import ANSWER, Upstream, serving
+from tests.requirements import requirement
+
+OTHER_KEY = "canary-api-77aa-secret"
+
+
+async def register(world: World, status: int = 200, **body: Any) -> dict[str, Any]:
+    answer = await world.admin.post("/api/v1/llm/provider", json=body)
+    assert answer.status_code == status, answer.text
+    return dict(answer.json()["data" if status == 200 else "error"])
+
+
+async def listed(world: World) -> dict[str, dict[str, Any]]:
+    answer = await world.admin.get("/api/v1/llm/providers")
+    assert answer.status_code == 200, answer.text
+    return {provider["name"]: provider for provider in answer.json()["data"]}
+
+
+@pytest.fixture
+async def open_world(make_llm: Gate, upstream: Upstream) -> World:
+    """Registered providers may be on the scripted server."""
+    return await make_llm(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port}")
+
+
+@requirement("llm.providers-from-environment")
+def test_each_variable_configures_its_provider() -> None:
+    environ = {
+        "OPENAI_API_KEY": "a",
+        "OPENAI_BASE_URL": "http://10.0.0.1:8000/v1/",
+        "ANTHROPIC_API_KEY": "b",
+        "ANTHROPIC_BASE_URL": "https://anthropic.example.com",
+        "GEMINI_API_KEY": "c",
+        "OLLAMA_HOST": "box:5000",
+    }
+    found = from_settings(settings.load(environ))
+    assert {name: (p.base_url, p.key) for name, p in found.items()} == {
+        "openai": ("http://10.0.0.1:8000/v1", "a"),
+        "anthropic": ("https://anthropic.example.com", "b"),
+        "gemini": ("https://generativelanguage.googleapis.com", "c"),
+        "ollama": ("http://box:5000/v1", ""),
+    }
+    assert from_settings(settings.load({})) == {}
+    assert set(from_settings(settings.load({"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}))) == {"openai"}
+    assert "key" not in repr(found["openai"])
+    with pytest.raises(StartRefused, match="openai"):
+        from_settings(settings.load({"OPENAI_BASE_URL": "ftp://x"}))
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:11434/v1"),
+        ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+        ("0.0.0.0:9", "http://127.0.0.1:9/v1"),
+        ("http://box", "http://box:80/v1"),
+        ("https://box/ollama/", "https://box:443/ollama/v1"),
+        ("[::1]:7", "http://[::1]:7/v1"),
+        (":8", "http://127.0.0.1:8/v1"),
+    ],
+)
+def test_the_forms_of_ollama_host(host: str, url: str) -> None:
+    assert ollama_url(host) == url
+
+
+@requirement("llm.providers")
+async def test_the_list_of_providers_tells_whether_each_is_reachable_and_never_a_key(
+    make_llm: Gate, upstream: Upstream
+) -> None:
+    world = await make_llm(OLLAMA_HOST="127.0.0.1:1")
+    answer = await world.admin.get("/api/v1/llm/providers")
+    assert KEY not in answer.text
+    found = {provider["name"]: provider for provider in answer.json()["data"]}
+    assert set(found) == {"openai", "anthropic", "ollama"}
+    openai = found["openai"]
+    assert (openai["reachable"], openai["apiKeyConfigured"], openai["baseUrl"]) == (True, True, upstream.v1)
+    assert openai["latency_ms"] >= 0
+    assert (found["ollama"]["reachable"], found["ollama"]["apiKeyConfigured"]) == (False, False)
+
+
+@requirement("llm.providers-need-admin")
+async def test_providers_are_for_admins_alone(world: World) -> None:
+    for key in ("READER", "WRITER", "BOB"):
+        for answer in (
+            await world.clients[key].get("/api/v1/llm/providers"),
+            await world.clients[key].post("/api/v1/llm/provider", json={"provider": "openai", "apiKey": "x"}),
+        ):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "FORBIDDEN")
+
+
+@requirement("llm.provider-registration")
+async def test_a_provider_is_registered_used_and_changed_at_runtime(open_world: World, upstream: Upstream) -> None:
+    options = {"default_model": "sea-large"}
+    made = await register(open_world, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1, options=options)
+    assert (made["apiKeyConfigured"], made["apiKey"], made["default_model"]) == (True, "[redacted]", "sea-large")
+    assert (await chat(open_world, "acme/sea-large")).json()["data"]["content"] == ANSWER
+    assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {OTHER_KEY}"
+    await register(open_world, provider="acme", apiKey="second-key-123")
+    await chat(open_world, "acme/sea-large")
+    assert upstream.asked[-1]["headers"]["authorization"] == "Bearer second-key-123"
+    assert (await listed(open_world))["acme"]["default_model"] == "sea-large"
+
+
+async def test_a_registered_provider_is_its_tenants_alone(open_world: World, upstream: Upstream) -> None:
+    await register(open_world, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1)
+    other = open_world.clients["OTHER"]
+    names = {p["name"] for p in (await other.get("/api/v1/llm/providers")).json()["data"]}
+    assert names == {"openai", "anthropic"}
+    body = {"messages": [{"role": "user", "content": "x"}], "model": "acme/sea-large"}
+    assert (await other.post("/api/v1/llm/chat", json=body)).status_code == 404
+
+
+@requirement("llm.provider-options")
+async def test_options_of_a_client_override_neither_key_nor_address(open_world: World, upstream: Upstream) -> None:
+    options = {"apiKey": "mine", "baseUrl": "http://evil.test/v1", "default_model": "sea-small"}
+    await register(open_world, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1, options=options)
+    found = (await listed(open_world))["acme"]
+    assert (found["baseUrl"], found["default_model"]) == (upstream.v1, "sea-small")
+    await chat(open_world, "acme/sea-large", options={"apiKey": "mine", "baseUrl": "http://evil.test/v1"})
+    assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {OTHER_KEY}"
+    for odd in ("text", 5, [1], True, None):
+        await register(open_world, provider="acme", options=odd)
+        assert (await listed(open_world))["acme"]["default_model"] == "sea-small"
+        assert (await chat(open_world, "acme/sea-large", options=odd)).status_code == 200
+
+
+@requirement("llm.provider-keys-protected")
+async def test_keys_lie_encrypted_in_the_database_under_a_key_for_the_owner_alone(
+    open_world: World, upstream: Upstream, tmp_path: Path
+) -> None:
+    await register(open_world, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1)
+    rows = await open_world.kernel.db.read(lambda tx: tx.rows(Sql("select sealed_key from llm_providers")))
+    assert len(rows[0][0]) > len(OTHER_KEY)
+    assert OTHER_KEY not in rows[0][0]
+    master = tmp_path / "keys" / "providers.key"
+    assert stat.S_IMODE(master.stat().st_mode) == 0o600
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and OTHER_KEY.encode() in p.read_bytes()]
+
+
+@requirement("llm.provider-keys-protected")
+async def test_another_base_address_drops_the_key_and_the_operators_key_goes_nowhere_else(
+    make_llm: Gate, upstream: Upstream
+) -> None:
+    async with serving() as second:
+        world = await make_llm(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port},127.0.0.1:{second.port}")
+        await register(world, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1)
+        moved = await register(world, provider="acme", baseUrl=second.v1)
+        assert moved["apiKeyConfigured"] is False
+        await chat(world, "acme/sea-large")
+        assert "authorization" not in second.asked[-1]["headers"]
+        assert (await register(world, provider="acme", baseUrl=upstream.v1))["apiKeyConfigured"] is False
+        await register(world, provider="openai", baseUrl=second.v1)
+        await chat(world, "openai/sea-large")
+        assert "authorization" not in second.asked[-1]["headers"]
+        assert (await listed(world))["openai"]["apiKeyConfigured"] is False
+
+
+async def test_a_sealed_key_that_is_moved_to_another_row_does_not_open(open_world: World, upstream: Upstream) -> None:
+    await register(open_world, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1)
+    await register(open_world, provider="thief", baseUrl=upstream.v1)
+    steal = Sql(
+        "update llm_providers set sealed_key = (select sealed_key from llm_providers where name = 'acme') "
+        "where name = 'thief'"
+    )
+    await open_world.kernel.db.write(lambda tx: tx.run(steal))
+    open_world.kernel.llm.gateway.directory._cached.clear()
+    assert (await listed(open_world))["thief"]["apiKeyConfigured"] is False
+
+
+async def test_changing_the_operators_provider_keeps_its_private_address_and_its_key(
+    world: World, upstream: Upstream
+) -> None:
+    await register(world, provider="openai", options={"default_model": "sea-small"})
+    assert (await chat(world)).status_code == 200
+    assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {KEY}"
+    await register(world, provider="openai", apiKey=OTHER_KEY)
+    assert (await chat(world)).status_code == 200
+    assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {OTHER_KEY}"
+
+
+@requirement("llm.provider-ssrf")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:{port}/v1",
+        "http://localhost/v1",
+        "http://169.254.169.254/latest",
+        "http://[::1]/v1",
+        "http://[::ffff:10.0.0.1]/v1",
+        "http://2130706433/v1",
+        "http://user:pass@example.com/v1",
+        "https://example.com/v1?key=x",
+        "ftp://example.com",
+        "file:///etc/passwd",
+        "example.com",
+        "http://",
+        "http://exa mple.com",
+    ],
+)
+async def test_an_address_that_callers_may_not_name_is_refused(world: World, upstream: Upstream, url: str) -> None:
+    error = await register(world, 400, provider="acme", baseUrl=url.format(port=upstream.port))
+    assert error["code"] == "INVALID_REQUEST"
+    assert "acme" not in await listed(world)
+
+
+@requirement("llm.provider-ssrf")
+async def test_a_name_that_resolves_to_a_private_address_is_not_called(
+    world: World, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await register(world, provider="acme", apiKey=OTHER_KEY, baseUrl=f"http://llm.example.com:{upstream.port}/v1")
+
+    async def resolve(host: str, port: int = 0, family: int = 0) -> list[dict[str, Any]]:
+        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": 2, "proto": 6, "flags": 0}]
+
+    resolver: Any = world.kernel.outbound.session.connector
+    monkeypatch.setattr(resolver._resolver._inner, "resolve", resolve)
+    answer = await chat(world, "acme/sea-large")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "PROVIDER_ERROR")
+    assert upstream.asked == []
+
+
+async def test_a_provider_without_a_base_address_of_its_own_has_to_name_one(world: World) -> None:
+    assert "baseUrl" in (await register(world, 400, provider="acme", apiKey="x"))["message"]
+    assert (await register(world, provider="groq", apiKey="x"))["baseUrl"] == "https://api.groq.com/openai/v1"
+
+
+@requirement("llm.model-names")
+async def test_a_bare_name_goes_to_the_provider_that_lists_it_or_else_to_the_default(make_llm: Gate) -> None:
+    async with serving(models=["river"]) as second:
+        world = await make_llm(OLLAMA_HOST=f"127.0.0.1:{second.port}", SERVICE_LLM_DEFAULT_PROVIDER="anthropic")
+        assert (await chat(world, "river")).json()["data"]["model"] == "ollama/river"
+        assert (await chat(world, "sea-large")).json()["data"]["model"] == "anthropic/sea-large"
+        assert (await chat(world, "unlisted/name")).json()["data"]["model"] == "anthropic/unlisted/name"
+        assert (await chat(world, "openai/a/b")).json()["data"]["model"] == "openai/a/b"
+
+
+async def test_a_model_that_is_nowhere_is_404_and_says_what_to_do(world: World, make_world: MakeWorld) -> None:
+    answer = await chat(world, "river")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "MODEL_NOT_FOUND")
+    assert "llm/models" in answer.json()["error"]["message"]
+    bare = await make_world()
+    assert "OPENAI_API_KEY" in (await chat(bare, "river")).json()["error"]["message"]
+
+
+async def test_a_request_without_a_model_takes_the_default_one(make_llm: Gate) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    world = await make_llm()
+    assert (await world.admin.post("/api/v1/llm/chat", json=body)).status_code == 400
+    chosen = await make_llm(SERVICE_LLM_DEFAULT_MODEL="anthropic/sea-small")
+    answer = await chosen.admin.post("/api/v1/llm/chat", json=body)
+    assert answer.json()["data"]["model"] == "anthropic/sea-small"
+
+
+@requirement("llm.models")
+async def test_models_of_all_providers_are_listed_with_limits_and_prices_where_known(make_llm: Gate) -> None:
+    async with serving(models=["gpt-4o-mini", "my-own"]) as known:
+        world = await make_llm(OPENAI_BASE_URL=known.v1)
+        answer = await world.clients["READER"].get("/api/v1/llm/models")
+    found = {model["id"]: model for model in answer.json()["data"]}
+    assert {"openai/gpt-4o-mini", "openai/my-own", "anthropic/sea-large"} <= set(found)
+    priced = found["openai/gpt-4o-mini"]
+    assert priced["provider"] == "openai"
+    assert 0 < priced["inputCost"] < priced["outputCost"]
+    assert priced["contextWindow"] >= 100_000
+    assert found["openai/my-own"] == {"id": "openai/my-own", "provider": "openai"}
+
+
+@requirement("llm.config")
+async def test_config_tells_the_set_up_and_asks_the_providers(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(
+        OLLAMA_HOST="127.0.0.1:1",
+        SERVICE_LLM_DEFAULT_PROVIDER="openai",
+        SERVICE_LLM_DEFAULT_MODEL="openai/sea-large",
+        SERVICE_LLM_TIMEOUT_SECONDS="30",
+        SERVICE_LLM_FALLBACKS="*=anthropic/sea-small",
+    )
+    answer = await world.clients["READER"].get("/api/v1/llm/config")
+    data = answer.json()["data"]
+    assert (data["defaultProvider"], data["defaultModel"], data["localBaseline"]) == (
+        "openai",
+        "openai/sea-large",
+        False,
+    )
+    assert data["timeouts"]["total_seconds"] == 30
+    assert data["fallbacks"] == {"*": ["anthropic/sea-small"]}
+    states = {provider["name"]: provider for provider in data["providers"]}
+    assert (states["openai"]["reachable"], states["openai"]["models"]) == (True, 2)
+    assert states["ollama"]["reachable"] is False
+    assert KEY not in answer.text
+    before = len(upstream.calls)
+    await world.clients["READER"].get("/api/v1/llm/config")
+    assert len(upstream.calls) == before + 2  # asked live
+
+
+@requirement("llm.local-baseline")
+async def test_the_local_baseline_is_there_when_the_operator_wants_it_and_says_degraded(make_llm: Gate) -> None:
+    without = await make_llm()
+    assert (await chat(without, "local/extractive")).status_code == 404
+    world = await make_llm(SERVICE_LLM_LOCAL_BASELINE="1")
+    data = (await chat(world, "local/extractive")).json()["data"]
+    assert (data["content"], data["degraded"]) == ("Why is the sea salty?", True)
+    body = {"messages": [{"role": "user", "content": "Salt."}], "model": "local/extractive"}
+    streamed = await world.admin.post("/api/v1/llm/stream", json=body)
+    assert '"degraded":true' in streamed.text
+    refused = await world.admin.post("/api/v1/llm/embed", json={"text": "x", "model": "local/embedding"})
+    assert refused.status_code == 400  # no model on this machine
+    await register(world, 409, provider="local", apiKey="x")
+
+
+async def test_registering_at_the_same_time_keeps_every_provider(open_world: World, upstream: Upstream) -> None:
+    work = [register(open_world, provider=f"acme-{n}", apiKey=f"key-{n}", baseUrl=upstream.v1) for n in range(8)]
+    await asyncio.gather(*work)
+    assert len(await listed(open_world)) == 10
+
+
+@requirement("llm.finds-ollama")
+async def test_an_ollama_on_this_machine_is_found_by_itself(
+    make_llm: Gate, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor.domains.llm.directory.FOUND_OLLAMA", upstream.v1)
+    world = await make_llm(SERVICE_LLM_FIND_OLLAMA="1")
+    assert (await chat(world, "ollama/sea-large")).json()["data"]["content"] == ANSWER
+    assert "authorization" not in upstream.asked[-1]["headers"]

@@ -1,0 +1,146 @@
+"""Names, groups and addresses of the gateway: the rules without a provider, and paths that are not there."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stentor.core.errors import InvalidRequest, StartRefused
+from stentor.domains.llm.formats import Quirks, anthropic, gemini, openai
+from stentor.domains.llm.model import Image, Message, Request, Text, ToolCall, input_estimate, tokens
+from stentor.domains.llm.providers import Provider, normal_url, private_hosts
+from stentor.domains.llm.refusals import message_of
+from stentor.domains.llm.routes import Routes, Weighted, listed, named
+from tests.conftest import World
+from tests.requirements import requirement
+
+ONE = Provider("one", "openai", "https://one.example.com/v1")
+TWO = Provider("two", "anthropic", "https://two.example.com")
+BOTH = {"one": ONE, "two": TWO}
+
+
+@requirement("llm.demo-routes-501")
+async def test_routes_that_do_not_exist_are_501_and_other_methods_of_those_that_do_405(world: World) -> None:
+    for path in ("/api/v1/llm", "/api/v1/llm/benchmark", "/api/v1/llm/providers/openai", "/api/v1/llm/atp"):
+        answer = await world.admin.post(path, json={})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (501, "NOT_IMPLEMENTED")
+    wrong = await world.admin.get("/api/v1/llm/chat")
+    assert (wrong.status_code, wrong.headers["Allow"]) == (405, "POST")
+
+
+def test_a_name_with_a_slash_belongs_to_its_provider_or_is_a_bare_one() -> None:
+    found = named("two/claude", BOTH)
+    assert found is not None
+    assert (found.provider, found.model, found.name) == (TWO, "claude", "two/claude")
+    assert named("three/x", BOTH) is None
+    assert named("two/", BOTH) is None
+    assert named("two", BOTH) is None
+
+
+def test_of_several_providers_that_list_a_model_the_default_one_has_it() -> None:
+    listings = [(ONE, ["a", "llama3:latest"]), (TWO, ["a", "b"])]
+    for name, default, provider in (("a", "two", TWO), ("a", "", ONE), ("b", "one", TWO), ("llama3", "", ONE)):
+        found = listed(name, listings, default)
+        assert found is not None
+        assert found.provider == provider
+    assert listed("c", listings, "one") is None
+
+
+def test_fallbacks_come_in_order_each_once() -> None:
+    routes = Routes(["fast=one/a*2|two/b"], ["fast=one/c|two/b", "one/a=two/d", "*=two/e"])
+    assert routes.names("fast") == ["one/a", "two/b", "one/c", "two/d", "two/e"]
+    assert routes.names("other") == ["other", "two/e"]
+
+
+@pytest.mark.parametrize("entry", ["fast", "=x", "fast=", "fast=a*0", "fast=a*x", "fast=a*1001"])
+def test_a_group_that_cannot_be_read_stops_the_start(entry: str) -> None:
+    with pytest.raises(StartRefused, match="SERVICE_LLM_GROUPS"):
+        Routes([entry])
+
+
+def test_turns_are_spread_evenly() -> None:
+    turns = Weighted({"a": 5, "b": 1, "c": 1})
+    assert "".join(turns.order()[0] for _ in range(7)) == "aabacaa"
+
+
+@pytest.mark.parametrize(
+    "url", ["", "x", "ftp://x", "http://", "http://a:b@x", "http://x?k=1", "http://x#y", "http://x:0", "http://x:99999"]
+)
+def test_what_is_no_base_address(url: str) -> None:
+    with pytest.raises(InvalidRequest):
+        normal_url(url)
+
+
+def test_the_guard_lets_pass_exactly_the_operators_hosts() -> None:
+    assert private_hosts(BOTH) == ("one.example.com:443", "two.example.com:443", "127.0.0.1:11434")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error": {"message": "too long"}}', "too long"),
+        (b'{"error": "too long"}', "too long"),
+        (b'{"message": "too long"}', "too long"),
+        (b'[{"error": {"message": "too long"}}]', "too long"),
+        (b'{"error": {"message": "key secret-1 and sk-abcdefgh12"}}', "key [redacted] and [redacted]"),
+        (b'{"error": {"message": "a\\u0000b\\nc\\u202ed"}}', "a b c d"),
+        (b'{"error": {"message": 5}}', ""),
+        (b"<html>", ""),
+        (b"\xff", ""),
+        (b"[" * 5000, ""),
+    ],
+)
+def test_of_an_error_only_the_message_is_kept(body: bytes, message: str) -> None:
+    assert message_of(body, "secret-1") == message
+
+
+def test_openai_itself_wants_the_newer_name_of_the_limit_and_azure_another_header() -> None:
+    asked = Request("m", (Message("user", (Text("x"),)),), max_tokens=5)
+    official = Provider("openai", "openai", "https://api.openai.com/v1").quirks
+    assert openai.chat(asked, official, stream=False).body["max_completion_tokens"] == 5
+    assert openai.chat(asked, Quirks(), stream=False).body["max_tokens"] == 5
+    azure = Provider("azure", "openai", "https://me.openai.azure.com/openai/v1").quirks
+    assert openai.headers("k", azure) == {"api-key": "k"}
+    assert (
+        "stream_options"
+        not in openai.chat(asked, Provider("mistral", "openai", "https://api.mistral.ai/v1").quirks, stream=True).body
+    )
+
+
+def test_turns_of_one_role_become_one_where_a_format_wants_it() -> None:
+    said = Request(
+        "m",
+        (
+            Message("system", (Text("Be brief."),)),
+            Message("user", (Text("a"),)),
+            Message("assistant", (), (ToolCall("1", "f", "{}"), ToolCall("2", "g", "not json"))),
+            Message("tool", (Text("x"),), (), "1"),
+            Message("tool", (Text("y"),), (), "2"),
+            Message("user", (Text("b"), Image(url="https://example.com/a.png"))),
+        ),
+    )
+    turns = anthropic.chat(said, Quirks(), stream=False).body["messages"]
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
+    assert [block["type"] for block in turns[2]["content"]] == ["tool_result", "tool_result", "text", "image"]
+    assert turns[1]["content"][1]["input"] == {"arguments": "not json"}
+    contents = gemini.chat(said, Quirks(), stream=False).body["contents"]
+    assert [turn["role"] for turn in contents] == ["user", "model", "user"]
+    assert contents[2]["parts"][0]["functionResponse"]["name"] == "f"
+    assert contents[2]["parts"][3] == {"fileData": {"fileUri": "https://example.com/a.png"}}
+
+
+def test_a_model_name_cannot_leave_its_place_in_a_path() -> None:
+    asked = Request("../../admin?x=1#", (Message("user", (Text("x"),)),))
+    assert (
+        gemini.chat(asked, Quirks(), stream=False).path == "/v1beta/models/..%2F..%2Fadmin%3Fx%3D1%23:generateContent"
+    )
+
+
+def test_estimates_grow_with_the_text_and_count_images() -> None:
+    assert tokens("abcdefgh") == 2
+    assert tokens("日本") == 2
+    plain = Request("m", (Message("user", (Text("x" * 400),)),))
+    assert 100 <= input_estimate(plain) <= 110
+    image = Message("user", (Image(url="https://example.com/a.png"),))
+    seen = msgspec.structs.replace(plain, messages=(*plain.messages, image))
+    assert input_estimate(seen) > input_estimate(plain) + 500

@@ -1,0 +1,228 @@
+"""What is kept of each call: its row, its evidence, its cost; and budgets that hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from stentor.core.db import Sql
+from stentor.core.errors import BudgetSpent, StartRefused
+from stentor.domains.llm import budgets
+from stentor.domains.llm.gate import Caller
+from stentor.domains.llm.model import Message, Request, Text, Usage
+from stentor.domains.llm.prices import Prices
+from stentor.domains.llm.report import bounds
+from tests.conftest import World
+from tests.domains.llm import upstream as moods
+from tests.domains.llm.conftest import KEY, Gate, asking, chat
+from tests.domains.llm.upstream import ANSWER, Upstream
+from tests.requirements import requirement
+
+EVENTS = Sql("select event_id, metadata, duration_ms from events where event_type = 'llm_called' order by event_id")
+SAID = Request("openai/sea-large", (Message("user", (Text("Why is the sea salty?"),)),))
+
+
+async def evidence(world: World) -> list[dict[str, Any]]:
+    rows = await world.kernel.db.read(lambda tx: tx.rows(EVENTS))
+    return [{"event_id": row[0], **json.loads(row[1]), "duration_ms": row[2]} for row in rows]
+
+
+async def usage(world: World, key: str = "ADMIN", **query: str) -> dict[str, Any]:
+    answer = await world.clients[key].get("/api/v1/llm/usage", params=query)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["data"])
+
+
+def today(world: World) -> str:
+    return datetime.fromtimestamp(world.clock.now() / 1e6, UTC).date().isoformat()
+
+
+@requirement("llm.usage")
+async def test_usage_adds_up_calls_by_provider_model_and_day(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_LLM_PRICES="openai/*=1000/2000,anthropic/sea-small=0/1000000")
+    first_day = today(world)
+    await chat(world)
+    await chat(world, "anthropic/sea-small")
+    world.clock.advance(days=1)
+    await chat(world)
+    embedded = await world.admin.post("/api/v1/llm/embed", json={"text": "salt", "model": "openai/sea-vector"})
+    assert embedded.status_code == 200
+    found = await usage(world)
+    assert (found["totalRequests"], found["inputTokens"], found["outputTokens"]) == (4, 38, 21)
+    assert found["totalTokens"] == 59
+    assert found["byProvider"]["openai"]["requests"] == 3
+    assert found["byModel"]["anthropic/sea-small"]["estimatedCost"] == pytest.approx(7.0)
+    assert found["estimatedCost"] == pytest.approx(2 * (0.011 + 0.014) + 0.005 + 7.0)
+    assert {day: v["requests"] for day, v in found["byDay"].items()} == {first_day: 2, today(world): 2}
+    assert (await usage(world, provider="anthropic"))["totalRequests"] == 1
+    assert (await usage(world, startDate=today(world)))["totalRequests"] == 2
+    assert (await usage(world, endDate=first_day))["totalRequests"] == 2
+    assert (await usage(world, startDate=first_day, endDate=first_day, provider="openai"))["totalRequests"] == 1
+    assert (await usage(world, "OTHER"))["totalRequests"] == 0
+
+
+@pytest.mark.parametrize("query", ["startDate=yesterday", "endDate=2026-13-01", "startDate=5", "provider=%00"])
+async def test_a_query_that_cannot_be_read_is_refused(world: World, query: str) -> None:
+    answer = await world.admin.get(f"/api/v1/llm/usage?{query}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
+def test_the_last_day_of_the_calendar_has_an_end() -> None:
+    assert bounds(None, None)[0] == 0
+    assert bounds(date.max, date.max)[1] > bounds(date.max, None)[0]
+
+
+@requirement("llm.usage-estimated")
+async def test_estimates_failures_and_unknown_prices_are_told_apart(world: World, upstream: Upstream) -> None:
+    upstream.usage = False
+    await chat(world)
+    upstream.mood = moods.status(500)
+    await chat(world)
+    found = await usage(world)
+    assert (found["totalRequests"], found["estimatedRequests"], found["unpricedRequests"]) == (2, 1, 2)
+    assert found["estimatedCost"] == 0
+    assert 5 <= found["inputTokens"] <= 20
+
+
+def test_prices_are_the_packages_or_the_operators() -> None:
+    million = Usage(1_000_000, 1_000_000)
+    packaged = Prices().cost("openai", "gpt-4o-mini", million)
+    assert packaged is not None
+    assert 0.1 * budgets.NANO < packaged < 10 * budgets.NANO
+    own = Prices(["openai/gpt-4o-mini=1/2", "acme/*=0.5/0.5"])
+    assert own.cost("openai", "gpt-4o-mini", million) == 3 * budgets.NANO
+    assert own.cost("acme", "whatever", million) == budgets.NANO
+    assert own.cost("ollama", "llama", million) == 0
+    assert own.cost("nobody", "nothing", million) is None
+    with pytest.raises(StartRefused, match="SERVICE_LLM_PRICES"):
+        Prices(["openai=free"])
+
+
+@requirement("llm.wire-evidence")
+async def test_each_call_leaves_evidence_without_content_or_key(world: World, upstream: Upstream) -> None:
+    made = (await chat(world)).json()["data"]
+    await world.admin.post("/api/v1/llm/stream", json=asking())
+    upstream.mood = moods.status(418, **{"x-key": KEY})
+    await chat(world)
+    found = await evidence(world)
+    assert [one["outcome"] for one in found] == ["ok", "ok", "PROVIDER_ERROR"]
+    one = found[0]
+    assert one["event_id"] == one["call_id"] == made["provenance_id"]
+    assert one["response_id"] == "chatcmpl-up-1"
+    assert one["endpoint"] == f"{upstream.v1}/chat/completions"
+    assert (one["upstream_status"], found[2]["upstream_status"]) == (200, 418)
+    assert one["duration_ms"] >= 0
+    assert len(one["request_sha256"]) == len(one["response_sha256"]) == 64
+    assert one["request_sha256"] != found[1]["request_sha256"]
+    assert (one["key"], one["attempts"]) == ("admin", 1)
+    text = json.dumps(found)
+    for secret in (KEY, "salty", "The sea"):
+        assert secret not in text
+
+
+async def test_content_is_kept_only_when_the_operator_wants_it(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_LLM_LOG_CONTENT="1")
+    await chat(world)
+    [one] = await evidence(world)
+    assert "Why is the sea salty?" in one["request"]
+    assert ANSWER in one["response"]
+    assert KEY not in json.dumps(one)
+
+
+@requirement("llm.record-fails-closed")
+async def test_an_answer_that_cannot_be_recorded_is_not_given(world: World) -> None:
+    world.runlog.broken = True
+    answer = await chat(world)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "SERVICE_UNAVAILABLE")
+    streamed = await world.admin.post("/api/v1/llm/stream", json=asking())
+    assert "[DONE]" not in streamed.text
+    world.runlog.broken = False
+    assert (await usage(world))["totalRequests"] == 0
+
+
+# Budgets
+
+
+def refused(answer: Any) -> int:
+    """The seconds to wait of an answer that the budget is spent."""
+    assert answer.status_code == 429, answer.text
+    assert answer.json()["code"] == "BUDGET_EXCEEDED"
+    return int(answer.headers["Retry-After"])
+
+
+@requirement("llm.budgets")
+async def test_a_key_that_spent_its_tokens_waits_for_the_next_day(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="key:writer:tokens/day=30")
+    writer = world.clients["WRITER"]
+    for _ in range(2):
+        assert (await writer.post("/api/v1/llm/chat", json=asking())).status_code == 200
+    answer = await writer.post("/api/v1/llm/chat", json=asking())
+    assert 0 < refused(answer) <= 86_401
+    assert len(upstream.asked) == 2
+    assert (await chat(world)).status_code == 200  # another key's account
+    for path, body in (
+        ("/api/v1/llm/stream", asking()),
+        ("/api/v1/llm/embed", {"text": "x", "model": "openai/sea"}),
+        ("/api/v1/llm/complete", {"prompt": "x", "model": "openai/sea"}),
+    ):
+        refused(await writer.post(path, json=body))
+    for path, body in (
+        ("/v1/chat/completions", asking()),
+        ("/v1/completions", {"prompt": "x", "model": "openai/sea"}),
+        ("/v1/embeddings", {"input": "x", "model": "openai/sea"}),
+        ("/v1/responses", {"input": "x", "model": "openai/sea"}),
+    ):
+        dialect = await writer.post(path, json=body)
+        assert (dialect.status_code, dialect.json()["error"]["code"]) == (429, "budget_exceeded")
+    assert len(upstream.asked) == 3
+    world.clock.advance(days=1)
+    assert (await writer.post("/api/v1/llm/chat", json=asking())).status_code == 200
+
+
+@requirement("llm.budgets")
+async def test_money_of_a_month_is_counted_for_each_key(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_LLM_PRICES="openai/*=1000000/0", SERVICE_LLM_BUDGETS="key:*:usd/month=10.5")
+    assert (await chat(world)).status_code == 200
+    assert 0 < refused(await chat(world)) <= 31 * 86_400 + 1
+    assert (await world.clients["WRITER"].post("/api/v1/llm/chat", json=asking())).status_code == 200
+    refused(await world.clients["WRITER"].post("/api/v1/llm/chat", json=asking()))
+    world.clock.advance(days=31)
+    assert (await chat(world)).status_code == 200
+
+
+@requirement("llm.budgets")
+async def test_an_agent_has_an_account_of_its_own(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="agent:*:tokens/day=15")
+    gateway = world.kernel.llm.gateway
+    ann, bob = (Caller("default", "admin", agent_id=name) for name in ("ann", "bob"))
+    assert (await gateway.chat(ann, SAID)).reply.content == ANSWER
+    with pytest.raises(BudgetSpent, match="ann"):
+        await gateway.chat(ann, SAID)
+    assert (await gateway.chat(bob, SAID)).reply.content == ANSWER
+
+
+@requirement("llm.budgets")
+async def test_calls_at_the_same_time_do_not_pass_a_budget_together(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="key:admin:tokens/day=200")
+    answers = await asyncio.gather(*(chat(world, options={"max_tokens": 100}) for _ in range(10)))
+    assert sorted({answer.status_code for answer in answers}) == [200, 429]
+    assert len(upstream.asked) <= 2
+    assert (await chat(world)).status_code == 200  # what was reserved and not spent is free again
+
+
+async def test_a_budget_that_cannot_be_read_stops_the_start(make_llm: Gate) -> None:
+    for entry in ("key:bob:tokens/day", "key:bob:tokens/week=5", "user:bob:usd/day=1", "key:bob:usd/day=-1"):
+        with pytest.raises(StartRefused, match="SERVICE_LLM_BUDGETS"):
+            await make_llm(SERVICE_LLM_BUDGETS=entry)
+
+
+def test_a_month_begins_with_its_first_day_and_ends_with_its_last() -> None:
+    moment = int(datetime(2026, 12, 31, 23, 59, 30, tzinfo=UTC).timestamp() * 1e6)
+    assert budgets.first_day("month", moment) == (date(2026, 12, 1) - date(1970, 1, 1)).days
+    assert budgets.seconds_left("month", moment) == 31
+    assert budgets.seconds_left("day", moment) == 31
+    assert budgets.first_day("day", moment) == (date(2026, 12, 31) - date(1970, 1, 1)).days
