@@ -96,6 +96,7 @@ class Gate:
 
     async def admit(self, caller: Caller, target: Target, operation: Operation, expected: Usage) -> Passage:
         """Raises BudgetSpent, or ProviderUnreachable while the provider rests."""
+        await self._prices.ready()
         cost = self._prices.cost(target.provider.name, target.model, expected) or 0
         passage = Passage(self, caller, target, operation, Spent(_total(expected), cost))
         async with AsyncExitStack() as accounts:

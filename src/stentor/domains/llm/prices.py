@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -34,6 +35,7 @@ class Prices:
 
     def __init__(self, own: Sequence[str] = ()) -> None:
         """Raises StartRefused for an entry that cannot be read."""
+        self._ready = False
         self._own: dict[str, Price] = {}
         for entry in own:
             match = _FORM.fullmatch(entry)
@@ -42,6 +44,12 @@ class Prices:
                     f"SERVICE_LLM_PRICES has the entry {entry!r}, which is not of the form provider/model=IN/OUT."
                 )
             self._own[match[1].strip()] = Price(float(match[2]), float(match[3]))
+
+    async def ready(self) -> None:
+        """Read the package's data, which takes a third of a second, beside the event loop."""
+        if not self._ready:
+            await asyncio.to_thread(_packaged, "openai", "")
+            self._ready = True
 
     def cost(self, provider: str, model: str, usage: Usage) -> int | None:
         """In billionths of a dollar; None when nobody knows the price."""
