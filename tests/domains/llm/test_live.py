@@ -32,10 +32,12 @@ async def listening(world: World) -> AsyncIterator[httpx.AsyncClient]:
     while not server.started:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=30) as client:
-        yield client
-    server.should_exit = True
-    await running
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=30) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        await running
 
 
 async def recorded(world: World, outcome: str) -> None:
@@ -89,6 +91,21 @@ async def test_a_reader_that_leaves_a_stream_ends_the_providers_work_and_is_acco
     found = await usage(world)
     assert (found["totalRequests"], found["estimatedRequests"]) == (1, 1)
     assert found["outputTokens"] > 0
+
+
+async def test_a_stream_too_many_is_429_and_ends_the_providers_work(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_MAX_STREAMS_PER_KEY="1")
+    upstream.halting = True
+    upstream.go.clear()
+    async with listening(world) as client, client.stream("POST", "/api/v1/llm/stream", json=asking()) as answer:
+        lines = answer.aiter_lines()
+        assert "The sea " in await anext(lines)
+        second = await client.post("/api/v1/llm/stream", json=asking())
+        assert (second.status_code, second.json()["code"]) == (429, "RATE_LIMITED")
+        await asyncio.wait_for(upstream.broken_off.wait(), 10)
+        await recorded(world, "CANCELLED")
+        upstream.go.set()
+        assert "data: [DONE]" in [line async for line in lines]
 
 
 @requirement("llm.cancel-upstream")

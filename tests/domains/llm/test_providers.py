@@ -15,7 +15,7 @@ from stentor.core.errors import StartRefused
 from stentor.domains.llm.providers import from_settings, ollama_url
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.conftest import KEY, Gate, chat
-from tests.domains.llm.upstream import ANSWER, Upstream, serving
+from tests.domains.llm.upstream import ANSWER, Upstream, serving, status
 from tests.requirements import requirement
 
 OTHER_KEY = "canary-api-77aa-secret"
@@ -329,6 +329,30 @@ async def test_registering_at_the_same_time_keeps_every_provider(open_world: Wor
     assert len(await listed(open_world)) == 10
 
 
+async def test_a_provider_that_answers_without_a_list_of_models_is_reachable(world: World, upstream: Upstream) -> None:
+    upstream.mood = status(404)
+    found = await listed(world)
+    assert found["openai"]["reachable"] is True
+    upstream.mood = None
+    assert (await chat(world)).status_code == 200
+
+
+async def test_a_master_key_that_others_can_read_is_not_used(
+    open_world: World, upstream: Upstream, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys" / "providers.key"
+    path.parent.mkdir(mode=0o700)
+    path.write_text("00" * 32)
+    path.chmod(0o644)
+    error = await register(open_world, 503, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1)
+    assert "chmod 600" in error["message"]
+    path.chmod(0o600)
+    path.write_text("not a key")
+    assert (
+        "master key" in (await register(open_world, 503, provider="acme", apiKey="x", baseUrl=upstream.v1))["message"]
+    )
+
+
 @requirement("llm.finds-ollama")
 async def test_an_ollama_on_this_machine_is_found_by_itself(
     make_llm: Gate, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
@@ -337,3 +361,5 @@ async def test_an_ollama_on_this_machine_is_found_by_itself(
     world = await make_llm(SERVICE_LLM_FIND_OLLAMA="1")
     assert (await chat(world, "ollama/sea-large")).json()["data"]["content"] == ANSWER
     assert "authorization" not in upstream.asked[-1]["headers"]
+    await register(world, provider="ollama", options={"default_model": "sea-small"})
+    assert (await chat(world, "ollama/sea-large")).status_code == 200

@@ -279,6 +279,16 @@ def first(mood: Mood, then: Mood | None, upstream: Upstream) -> Mood:
     return answer
 
 
+def held(upstream: Upstream) -> Mood:
+    """The answer of the format, once the test lets it go."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await upstream.go.wait()
+        return await upstream.answer(request, json.loads(await request.read()))
+
+    return answer
+
+
 def redirecting(to: str) -> Mood:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(status=307, headers={"Location": to})

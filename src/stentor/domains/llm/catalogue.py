@@ -16,6 +16,8 @@ from stentor.domains.llm.transport import Transport
 KEPT = 300.0
 """Seconds that a list of models is kept."""
 KEPT_FAILURE = 10.0
+MOST = 1_000
+"""Lists kept at a time."""
 LOCAL_MODELS = ("extractive", "embedding")
 
 
@@ -33,7 +35,7 @@ class Listing(msgspec.Struct, frozen=True):
 
     @property
     def stale(self) -> bool:
-        return time.monotonic() - self.asked_at > (KEPT if self.reachable else KEPT_FAILURE)
+        return time.monotonic() - self.asked_at > (KEPT if self.models else KEPT_FAILURE)
 
 
 class Catalogue:
@@ -48,6 +50,8 @@ class Catalogue:
     async def _listing(self, provider: Provider, *, live: bool) -> Listing:
         known = self._known.get(provider)
         if known is None or known.stale or (live and known.reachable):
+            if len(self._known) >= MOST:
+                self._known.clear()
             known = self._known[provider] = await self._ask(provider)
         return known
 
@@ -55,8 +59,9 @@ class Catalogue:
         started = time.monotonic()
         try:
             models: tuple[str, ...] | None = await self._models(provider)
-        except ProviderFault:
-            models = None
+        except ProviderFault as fault:
+            # One without such a list, or with another key than it wants, answers nevertheless.
+            models = () if fault.upstream is not None and fault.upstream < 500 else None
         now = time.monotonic()
         return Listing(provider, models, round((now - started) * 1000), now)
 

@@ -69,9 +69,9 @@ class Directory:
 
     async def of(self, tenant: str) -> dict[str, Provider]:
         """By name. A registered one stands before the operator's of the same name."""
-        registered = await self._registered(tenant)
-        if self._find_ollama and "ollama" not in registered:
+        if self._find_ollama:
             await self._look()
+        registered = await self._registered(tenant)
         return {**self._found, **self._operators, **registered}
 
     async def register(self, tenant: str, draft: ProviderDraft, by: str) -> Provider:
@@ -122,7 +122,7 @@ class Directory:
     def _provider(self, tenant: str, row: ProviderRow) -> Provider:
         address = self._address(row)
         key = (self._sealer.open(row.sealed_key, tenant, row.name, address) if row.sealed_key else None) or ""
-        configured = self._operators.get(row.name)
+        configured = self._configured(row.name)
         own = not row.base_url and configured is not None
         if own and configured is not None and not row.sealed_key:
             key = configured.key
@@ -133,8 +133,11 @@ class Directory:
     def _address(self, row: ProviderRow) -> str:
         return row.base_url or self._default(row.name).base_url
 
+    def _configured(self, name: str) -> Provider | None:
+        return self._operators.get(name) or self._found.get(name)
+
     def _default(self, name: str) -> Known:
-        configured = self._operators.get(name)
+        configured = self._configured(name)
         if configured is not None:
             return Known(configured.format, configured.base_url)
         return KNOWN.get(name, Known())

@@ -8,6 +8,9 @@ from typing import Any
 
 from stentor.core import ids
 
+KEPT = 256 * 1024
+"""Bytes of a request and of an answer that are kept, when the operator opts in."""
+
 
 class Evidence:
     """Filled in while the call goes on."""
@@ -30,13 +33,13 @@ class Evidence:
         self.request_hash = hashlib.sha256(body).hexdigest()
         self._hash = hashlib.sha256()
         if self._keep:
-            self._request = body
+            self._request = body[:KEPT]
             self._response.clear()
 
     def received(self, data: bytes) -> None:
         self._hash.update(data)
-        if self._keep:
-            self._response += data
+        if self._keep and len(self._response) < KEPT:
+            self._response += data[: KEPT - len(self._response)]
 
     @property
     def latency_ms(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 
 import msgspec
 
@@ -54,12 +55,12 @@ class Passage:
 
     async def done(self, usage: Usage) -> None:
         """Raises StoreUnavailable when the record cannot be written."""
-        self._gate.release(self, None)
-        await self._gate.record(self, usage, "ok")
+        self._gate.ended(self, None)
+        await self._gate.settle(self, usage, "ok")
 
     async def failed(self, error: BaseException, usage: Usage | None = None) -> None:
         """Recorded as well as it can be: the failure itself goes on. A cancelled caller waits for nothing."""
-        self._gate.release(self, error)
+        self._gate.ended(self, error)
         outcome = error.code if isinstance(error, StentorError) else "CANCELLED" if _given_up(error) else "FAILED"
         work = self._gate.keep(self, usage or Usage(), outcome)
         if not _given_up(error):
@@ -89,37 +90,44 @@ class Gate:
         self._prices = prices
         self._budgets = limits
         self._reserved: dict[tuple[str, Kind, str], Spent] = {}
+        self._accounts: dict[tuple[str, Kind, str], asyncio.Lock] = {}
         self._records: set[asyncio.Task[None]] = set()
         self.keep_content = keep_content
 
     async def admit(self, caller: Caller, target: Target, operation: Operation, expected: Usage) -> Passage:
         """Raises BudgetSpent, or ProviderUnreachable while the provider rests."""
-        await self._check_budgets(caller)
+        await self._prices.ready()
         cost = self._prices.cost(target.provider.name, target.model, expected) or 0
         passage = Passage(self, caller, target, operation, Spent(_total(expected), cost))
-        self._breaker.enter(target.provider.name, target.provider.base_url)
-        self._reserve(passage, 1)
+        async with AsyncExitStack() as accounts:
+            for kind, subject in caller.subjects:
+                await self._check_account(accounts, caller.tenant, kind, subject)
+            self._breaker.enter(target.provider.name, target.provider.base_url)
+            self._reserve(passage, 1)
         return passage
 
-    async def _check_budgets(self, caller: Caller) -> None:
-        for kind, subject in caller.subjects:
-            for budget in self._budgets:
-                if budget.applies(kind, subject):
-                    await self._check(caller.tenant, budget, kind, subject)
+    async def _check_account(self, accounts: AsyncExitStack, tenant: str, kind: Kind, subject: str) -> None:
+        """One call at a time looks at an account, from the look to what it reserves."""
+        applying = [budget for budget in self._budgets if budget.applies(kind, subject)]
+        if applying:
+            await accounts.enter_async_context(self._accounts.setdefault((tenant, kind, subject), asyncio.Lock()))
+        for budget in applying:
+            await self._check(tenant, budget, kind, subject)
 
     async def _check(self, tenant: str, budget: Budget, kind: Kind, subject: str) -> None:
+        # Before the look at the rows: what is settled meanwhile counts twice for a moment, never not at all.
+        open_ = self._reserved.get((tenant, kind, subject), Spent())
+
         def read(tx: Tx) -> tuple[Spent, int]:
             first = budgets.first_day(budget.period, tx.now)
             return store.spent(tx, tenant, kind, subject, first), budgets.seconds_left(budget.period, tx.now)
 
         known, wait = await self._db.read(read)
-        open_ = self._reserved.get((tenant, kind, subject), Spent())
         if budget.left(Spent(known.tokens + open_.tokens, known.cost + open_.cost)) <= 0:
             unit = "tokens" if budget.unit == "tokens" else "money"
             raise _spent(f"The {unit} that {kind} {subject!r} may spend in a {budget.period} are spent.", wait)
 
-    def release(self, passage: Passage, error: BaseException | None) -> None:
-        self._reserve(passage, -1)
+    def ended(self, passage: Passage, error: BaseException | None) -> None:
         self._breaker.left(passage.target.provider.base_url, error)
 
     def _reserve(self, passage: Passage, sign: int) -> None:
@@ -132,8 +140,14 @@ class Gate:
             if self._reserved[at] == Spent():
                 del self._reserved[at]
 
-    async def record(self, passage: Passage, usage: Usage, outcome: str) -> None:
-        """The call's row and its evidence, in one transaction."""
+    async def settle(self, passage: Passage, usage: Usage, outcome: str) -> None:
+        """The call's row and its evidence, in one transaction; then nothing is reserved for it any more."""
+        try:
+            await self._record(passage, usage, outcome)
+        finally:
+            self._reserve(passage, -1)
+
+    async def _record(self, passage: Passage, usage: Usage, outcome: str) -> None:
         usage = _bounded(usage)
         row, draft = self._row(passage, usage, outcome), _draft(passage, usage, outcome)
         caller = passage.caller
@@ -145,11 +159,11 @@ class Gate:
         await self._db.write(work)
 
     def keep(self, passage: Passage, usage: Usage, outcome: str) -> asyncio.Task[None]:
-        """`record` in the background, whoever leaves; it only logs when it cannot be written."""
+        """`settle` in the background, whoever leaves; it only logs when it cannot be written."""
 
         async def work() -> None:
             try:
-                await self.record(passage, usage, outcome)
+                await self.settle(passage, usage, outcome)
             except StentorError as error:
                 log.warning("a call of a provider that failed could not be recorded: %s", error.message)
 

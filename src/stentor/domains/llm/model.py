@@ -89,6 +89,13 @@ class Request(msgspec.Struct, frozen=True):
     response_format: dict[str, Any] | None = None
     extra: dict[str, Any] = {}
 
+    @property
+    def json_schema(self) -> dict[str, Any] | None:
+        """The schema that the answer is to have, when one is asked for."""
+        described = (self.response_format or {}).get("json_schema")
+        schema = described.get("schema") if isinstance(described, dict) else None
+        return schema if isinstance(schema, dict) else None
+
 
 class Usage(msgspec.Struct, frozen=True):
     """Tokens. `estimated` when the provider did not say."""

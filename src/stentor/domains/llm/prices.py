@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -34,6 +37,7 @@ class Prices:
 
     def __init__(self, own: Sequence[str] = ()) -> None:
         """Raises StartRefused for an entry that cannot be read."""
+        self._ready = False
         self._own: dict[str, Price] = {}
         for entry in own:
             match = _FORM.fullmatch(entry)
@@ -42,6 +46,12 @@ class Prices:
                     f"SERVICE_LLM_PRICES has the entry {entry!r}, which is not of the form provider/model=IN/OUT."
                 )
             self._own[match[1].strip()] = Price(float(match[2]), float(match[3]))
+
+    async def ready(self) -> None:
+        """Read the package's data, which takes a third of a second, beside the event loop."""
+        if not self._ready:
+            await asyncio.to_thread(_packaged, "openai", "")
+            self._ready = True
 
     def cost(self, provider: str, model: str, usage: Usage) -> int | None:
         """In billionths of a dollar; None when nobody knows the price."""
@@ -64,30 +74,39 @@ class Prices:
 
 def _packaged_cost(provider: str, model: str, usage: Usage) -> int | None:
     from genai_prices import Usage as Counted
-    from genai_prices import calc_price
 
+    known = _found(provider, model)
+    if known is None:
+        return None
     counted = Counted(
         input_tokens=usage.input_tokens,
         cache_read_tokens=min(usage.cached_tokens, usage.input_tokens) or None,
         output_tokens=usage.output_tokens,
     )
     try:
-        price = calc_price(counted, model_ref=model, provider_id=_PROVIDERS.get(provider, provider))
+        dollars: Decimal = known[1].calc_price(counted, known[0]).total_price
     except (LookupError, ValueError):
         return None
-    return round(price.total_price * NANO)
+    return round(dollars * NANO)
+
+
+def _packaged(provider: str, model: str) -> Price:
+    known = _found(provider, model)
+    if known is None:
+        return Price()
+    prices = known[1].get_prices(datetime.now(UTC))
+    return Price(_base(prices.input_mtok), _base(prices.output_mtok), known[1].context_window)
 
 
 @lru_cache(4096)
-def _packaged(provider: str, model: str) -> Price:
+def _found(provider: str, model: str) -> Any:
+    """The package's provider and model; it looks through all of them, name by name."""
     from genai_prices.data_snapshot import get_snapshot
 
     try:
-        _, found = get_snapshot().find_provider_model(model, None, _PROVIDERS.get(provider, provider), None)
+        return get_snapshot().find_provider_model(model, None, _PROVIDERS.get(provider, provider), None)
     except (LookupError, ValueError):
-        return Price()
-    prices: Any = found.prices[0].prices if isinstance(found.prices, list) else found.prices
-    return Price(_base(prices.input_mtok), _base(prices.output_mtok), found.context_window)
+        return None
 
 
 def _base(price: Any) -> float | None:

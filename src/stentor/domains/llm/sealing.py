@@ -13,10 +13,15 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from stentor.core.errors import StartRefused
+from stentor.core.errors import ServiceUnavailable
 
-_NONCE = 12
+_NONCE, _MASTER = 12, 32
+"""Bytes."""
 _OTHERS = 0o077
+
+
+class MasterKeyUnusable(ServiceUnavailable):
+    """The file of the master key cannot be used; the message says why."""
 
 
 class Sealer:
@@ -54,10 +59,13 @@ class Sealer:
         if make and not self._path.exists():
             _make(self._path)
         if self._path.stat().st_mode & _OTHERS:
-            raise StartRefused(f"{self._path} opens the keys of providers, and others can read it: chmod 600 it.")
-        key = bytes.fromhex(self._path.read_text().strip())
-        if len(key) != 32:
-            raise StartRefused(f"{self._path} does not hold a master key: restore it, or move it away.")
+            raise MasterKeyUnusable(f"{self._path} opens the keys of providers, and others can read it: chmod 600 it.")
+        try:
+            key = bytes.fromhex(self._path.read_text().strip())
+        except (OSError, ValueError):
+            key = b""
+        if len(key) != _MASTER:
+            raise MasterKeyUnusable(f"{self._path} does not hold a master key: restore it, or move it away.")
         return key
 
 

@@ -110,7 +110,10 @@ class Transport:
 
     async def open(self, provider: Provider, call: Call, evidence: Evidence) -> EventSource:
         """A stream whose head has come. Raises ProviderFault."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.limits.connect, sock_read=self.limits.idle)
+        limits = self.limits
+        timeout = aiohttp.ClientTimeout(
+            total=None, connect=limits.total, sock_connect=limits.connect, sock_read=limits.idle
+        )
 
         async def once() -> EventSource:
             answer = await self._send(provider, call, evidence, timeout)

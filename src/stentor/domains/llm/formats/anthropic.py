@@ -115,6 +115,9 @@ def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
         stop_sequences=list(request.stop) or None,
         tools=tools or None,
         tool_choice=choice if tools and request.tool_choice else None,
+        output_config={"format": {"type": "json_schema", "schema": schema}}
+        if (schema := request.json_schema)
+        else None,
         stream=True if stream else None,
     )
     return Call("/v1/messages", body)

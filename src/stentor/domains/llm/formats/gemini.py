@@ -191,12 +191,9 @@ def _config(request: Request) -> dict[str, Any]:
         stopSequences=list(request.stop) or None,
         seed=request.seed,
     )
-    wanted = request.response_format or {}
-    if wanted.get("type") in ("json_object", "json_schema"):
+    if (request.response_format or {}).get("type") in ("json_object", "json_schema"):
         config["responseMimeType"] = "application/json"
-    if isinstance(described := wanted.get("json_schema"), dict) and "schema" in described:
-        config["responseJsonSchema"] = described["schema"]
-    return config
+    return config | without_none(responseJsonSchema=request.json_schema)
 
 
 def _choice(choice: str) -> dict[str, Any]:

@@ -30,7 +30,9 @@ B = TypeVar("B", bound=BaseModel)
 
 
 class In(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    """Built at its first use: together they take longer than the rest of the gateway to import."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
 class ImageUrl(In):

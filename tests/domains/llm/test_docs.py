@@ -1,0 +1,35 @@
+"""What docs/llm.md shows works as it stands there."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from stentor.core.settings import metas
+from stentor.domains.llm.providers import KNOWN
+from tests.domains.llm.conftest import Gate
+from tests.domains.llm.test_live import listening
+from tests.domains.llm.upstream import ANSWER
+
+PAGE = (Path(__file__).parents[3] / "docs" / "llm.md").read_text()
+
+
+async def test_the_example_of_the_openai_client_runs(make_llm: Gate) -> None:
+    world = await make_llm()
+    [code] = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    async with listening(world) as client:
+        here = code.replace("http://127.0.0.1:8080", str(client.base_url).rstrip("/"))
+        here = here.replace("<a key of Stentor>", "admin-key-7c1e")
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            await asyncio.to_thread(exec, here, {})
+    assert printed.getvalue().strip() == ANSWER
+
+
+def test_every_setting_and_known_provider_of_the_gateway_is_named() -> None:
+    names = [meta.env for meta in metas().values() if meta.env.startswith("SERVICE_LLM_")]
+    assert [name for name in names if name not in PAGE] == []
+    assert [name for name in KNOWN if f"`{name}`" not in PAGE] == []
