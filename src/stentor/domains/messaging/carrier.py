@@ -116,6 +116,9 @@ class Carrier:
             log.info("message %s was taken from this carrier", stored.message_id)
         except StoreUnavailable:
             self._dropped.append(stored)
+        except Exception:
+            # It comes back when its lease ends, so that it does not stand in the way of others until then.
+            log.exception("message %s could not be closed", stored.message_id)
         finally:
             del self._held[key]
 
@@ -169,8 +172,8 @@ class Carrier:
         if self._held and tick % RENEW_EVERY == 0:
             held = list(self._held.values())
             await self._db.write(lambda tx: store.renew(tx, held, LEASE))
-        if self._shared:
-            await self._give_back(await self._db.read(lambda tx: store.lost(tx, tx.now, BATCH)))
+        lost = await self._db.read(lambda tx: store.lost(tx, tx.now, BATCH))
+        await self._give_back([one for one in lost if (one.tenant, one.message_id) not in self._held])
         await self._endings.look(everything=self._shared or tick % SCAN_EVERY == 0)
 
     async def _give_back(self, messages: list[Stored]) -> int:
