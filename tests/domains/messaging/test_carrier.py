@@ -137,8 +137,8 @@ async def test_a_stream_message_sends_tokens_and_every_frame_carries_the_atp_blo
     answer = await post.over(message_id)
     for frame in frames:
         assert frame.data["atp"] == form("", mode="stream")["header"]
-        if frame.event in ("token", "complete"):
-            assert frame.data["provenance_id"] == answer["provenance_id"]
+        assert frame.data["provenance_id"] == answer["provenance_id"]
+        assert (frame.event in ("routing", "activity", "complete")) == ("event_provenance_id" in frame.data)
 
 
 async def test_the_stream_of_a_message_without_a_task_is_its_answer(post: Post) -> None:

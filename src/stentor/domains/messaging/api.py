@@ -167,4 +167,5 @@ def _flaws(messaging: Messaging, caller: Any, body: ValidateIn) -> list[Flaw]:
 
 async def _frames(streams: Streams, stored: Stored, last_event_id: str | None) -> AsyncIterator[Frame]:
     async for kind, data, at in streams.of(stored, last_event_id):
-        yield Frame(kind, {**data, **wire.block(stored)}, at)
+        own = {"event_provenance_id": data["provenance_id"]} if "provenance_id" in data else {}
+        yield Frame(kind, {**data, **own, **wire.block(stored)}, at)

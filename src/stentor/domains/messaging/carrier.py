@@ -20,7 +20,7 @@ from stentor.domains.messaging import store
 from stentor.domains.messaging.endings import Endings, HandedOn
 from stentor.domains.messaging.model import Action, Closing, Reply, Route, Stored, Work, failure
 
-LANES = 4
+LANES = 16
 """Messages that one process carries at a time; a task that is waited for holds no lane."""
 LEASE = 30 * SECOND
 RENEW_EVERY, SCAN_EVERY = 10, 10
@@ -44,7 +44,7 @@ class Carrier:
         self._actions = actions
         self._shared = shared
         self._work = asyncio.Event()
-        self._room = asyncio.Semaphore(LANES)
+        self._room = asyncio.Event()
         self._held: dict[Key, Stored] = {}
         self._dropped: list[Stored] = []
         self._carrying: set[asyncio.Task[None]] = set()
@@ -79,34 +79,33 @@ class Carrier:
         self._work.set()
 
     async def _run(self) -> None:
+        """As many at once as there are lanes free: they share the commit of being taken."""
         while True:
-            await self._room.acquire()
-            try:
-                stored = await self._next()
-            except BaseException:
-                self._room.release()
-                raise
-            task = asyncio.create_task(self._carry(stored))
-            self._carrying.add(task)
-            task.add_done_callback(self._after)
+            self._room.clear()
+            if len(self._carrying) >= LANES:
+                await self._room.wait()
+                continue
+            self._work.clear()
+            taken = await self._taken(LANES - len(self._carrying))
+            for stored in taken:
+                task = asyncio.create_task(self._carry(stored))
+                self._carrying.add(task)
+                task.add_done_callback(self._after)
+            if not taken:
+                await self._work.wait()
 
     def _after(self, task: asyncio.Task[None]) -> None:
         self._carrying.discard(task)
-        self._room.release()
+        self._room.set()
 
-    async def _next(self) -> Stored:
-        while True:
-            self._work.clear()
-            try:
-                stored = await self._db.write(lambda tx: self._endings.claim(tx, LEASE))
-            except StoreUnavailable:
-                stored = None  # the watch wakes us again
-            except Exception:
-                log.exception("the next message could not be taken")
-                stored = None
-            if stored is not None:
-                return stored
-            await self._work.wait()
+    async def _taken(self, most: int) -> list[Stored]:
+        try:
+            return await self._db.write(lambda tx: self._endings.claim(tx, LEASE, most))
+        except StoreUnavailable:
+            return []  # the watch wakes us again
+        except Exception:
+            log.exception("the next messages could not be taken")
+            return []
 
     async def _carry(self, stored: Stored) -> None:
         key = stored.tenant, stored.message_id
@@ -117,6 +116,9 @@ class Carrier:
             log.info("message %s was taken from this carrier", stored.message_id)
         except StoreUnavailable:
             self._dropped.append(stored)
+        except Exception:
+            # It comes back when its lease ends, so that it does not stand in the way of others until then.
+            log.exception("message %s could not be closed", stored.message_id)
         finally:
             del self._held[key]
 
@@ -170,8 +172,8 @@ class Carrier:
         if self._held and tick % RENEW_EVERY == 0:
             held = list(self._held.values())
             await self._db.write(lambda tx: store.renew(tx, held, LEASE))
-        if self._shared:
-            await self._give_back(await self._db.read(lambda tx: store.lost(tx, tx.now, BATCH)))
+        lost = await self._db.read(lambda tx: store.lost(tx, tx.now, BATCH))
+        await self._give_back([one for one in lost if (one.tenant, one.message_id) not in self._held])
         await self._endings.look(everything=self._shared or tick % SCAN_EVERY == 0)
 
     async def _give_back(self, messages: list[Stored]) -> int:

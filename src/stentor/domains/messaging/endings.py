@@ -38,8 +38,14 @@ class Endings:
         self._over: set[Key] = set()
         self._wake = asyncio.Event()
 
-    def claim(self, tx: Tx, lease: int) -> Stored | None:
-        """Take the next message; `lease` in microseconds."""
+    def claim(self, tx: Tx, lease: int, most: int) -> list[Stored]:
+        """Take the next messages, the most urgent first; `lease` in microseconds."""
+        taken: list[Stored] = []
+        while len(taken) < most and (stored := self._claim(tx, lease)):
+            taken.append(stored)
+        return taken
+
+    def _claim(self, tx: Tx, lease: int) -> Stored | None:
         started = Draft("message_started", "messaging", "Taken.")
         stored = store.claim_next(tx, lease, started.event_id)
         if stored is None:

@@ -38,6 +38,8 @@ create table atp_messages (
 create index atp_messages_queued on atp_messages (priority, created_at, message_id) where status = 'queued';
 create index atp_messages_of_tenant on atp_messages (tenant, created_at, message_id) where status = 'queued';
 create index atp_messages_executing on atp_messages (tenant, task_id) where status = 'executing';
+create index atp_messages_leased on atp_messages (lease_until) where status = 'executing' and lease_until is not null;
+create index atp_messages_limited on atp_messages (deadline_at) where status = 'executing' and deadline_at is not null;
 create index memory_written_for on events (parent_id) where event_type = 'memory_written'
 """
 MOVES = "'queued>executing', 'executing>queued', 'executing>completed', 'executing>failed'"
