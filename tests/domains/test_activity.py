@@ -13,7 +13,7 @@ from tests.requirements import requirement
 
 OF_TASKS = set(get_args(EventType)) - {
     *("agent_registered", "agent_updated", "agent_status_changed", "violation_recorded"),
-    *("trust_changed", "connection_changed"),
+    *("trust_changed", "connection_changed", "provider_changed"),
     *("message_received", "message_started", "message_requeued", "message_completed", "message_failed"),
 }
 
