@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -152,28 +151,4 @@ def test_messages_survive_kills_on_postgresql_too(serve: Callable[..., Service],
         assert [answer for answer in answers.values() if answer["status"] != "completed"] == []
         effects(client, 20)
     service.kill()
-    assert check(postgres_url) == []
-
-
-@requirement("atp.carried-out-once")
-def test_two_processes_on_one_database_carry_each_message_once(
-    serve: Callable[..., Service], postgres_url: str, tmp_path: Path
-) -> None:
-    environ = {"SERVICE_DATABASE_URL": postgres_url, "SERVICE_MEMORY": "false"}
-    services = [serve(data_dir=tmp_path / name, **environ) for name in ("one", "two")]
-    bodies = [body for body in messages(40) if body["header"]["targetZone"] != "memory"]
-    halves = [Senders(one.address, one.key, bodies[n::2]) for n, one in enumerate(services)]
-    for half in halves:
-        half.start()
-    for half in halves:
-        half.join()
-    with services[0].client() as client:
-        for half in halves:
-            answers = responses(client, half.accepted)
-            assert [answer for answer in answers.values() if answer["status"] != "completed"] == []
-        agents = client.get("/api/v1/registry/agents", params={"limit": 1000}).json()["agents"]
-        names = Counter(agent["name"] for agent in agents if agent["name"].startswith("agent-"))
-        assert names == {f"agent-{n}": 1 for n in range(40)}
-    for service in services:
-        service.kill()
     assert check(postgres_url) == []
