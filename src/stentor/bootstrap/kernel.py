@@ -31,6 +31,7 @@ from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings, metas
 from stentor.domains.activity import api as activity_api
 from stentor.domains.activity.service import Activity
+from stentor.domains.conversation.service import Conversations
 from stentor.domains.execution import api as execution_api
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatcher import Dispatcher
@@ -40,6 +41,7 @@ from stentor.domains.execution.runtimes import Driver as RuntimeDriver
 from stentor.domains.execution.runtimes.builtin import Builtin
 from stentor.domains.execution.runtimes.http import Http
 from stentor.domains.execution.runtimes.librarian import Librarian
+from stentor.domains.execution.runtimes.llm import Llm as LlmRuntime
 from stentor.domains.execution.service import Workers
 from stentor.domains.learning import api as learning_api
 from stentor.domains.learning.service import Learning
@@ -246,7 +248,12 @@ def build(
     ending = Ending(runlog, learning, trust, hub)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
-    drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(librarian), "http": Http(outbound)}
+    llm = open_llm(settings, db, clock, runlog, outbound, redactor)
+    drivers: dict[str, RuntimeDriver] = {
+        "builtin": Builtin(librarian),
+        "http": Http(outbound),
+        "llm": LlmRuntime(llm.gateway),
+    }
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
     dispatcher = Dispatcher(attempts, settings.concurrency)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
@@ -284,7 +291,7 @@ def build(
         messages=open_messages(
             settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, outbound, memory
         ),
-        llm=open_llm(settings, db, clock, runlog, outbound, redactor),
+        llm=llm,
     )
 
 
@@ -314,7 +321,8 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
         parts = (memory.bus, memory.search, memory.history, steps, memory.health)
         api.append(memory_api.router(*parts, settings.vault_tenant))
-    llm_api, openai_api = llm_routers(kernel.llm, streams)
+    agents = Conversations(kernel.submission, kernel.tasks, snapshot, kernel.hub, kernel.activity.stream)
+    llm_api, openai_api = llm_routers(kernel.llm, agents, kernel.messages.messaging.speaker, streams)
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
     root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot)), openai_api]

@@ -29,6 +29,7 @@ from stentor.domains.llm.providers import from_settings, private_hosts
 from stentor.domains.llm.routes import Routes
 from stentor.domains.llm.sealing import Sealer
 from stentor.domains.llm.service import Gateway
+from stentor.domains.llm.talk import Agents, Talk
 from stentor.domains.llm.transport import Limits, Transport
 from stentor.web.sse import StreamLimit
 
@@ -89,9 +90,11 @@ def open_llm(
     return Llm(gateway, prices, about, trusted)
 
 
-def llm_routers(llm: Llm, streams: StreamLimit) -> tuple[APIRouter, APIRouter]:
+def llm_routers(llm: Llm, agents: Agents, speaker: api.Speaker, streams: StreamLimit) -> tuple[APIRouter, APIRouter]:
     """The routes of the contract, and those in OpenAI's dialect."""
-    return api.router(llm.gateway, llm.prices, llm.about, streams), openai_api.router(llm.gateway, streams)
+    talk = Talk(llm.gateway, agents)
+    ours = api.router(llm.gateway, talk, speaker, llm.prices, llm.about, streams)
+    return ours, openai_api.router(llm.gateway, talk, streams)
 
 
 async def _summary(text: str) -> str:

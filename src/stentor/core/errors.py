@@ -136,6 +136,18 @@ class BudgetSpent(RateLimited):
     code = "BUDGET_EXCEEDED"
 
 
+class AgentFault(StentorError):
+    """The agent that answers as a model failed, or nobody may say that it did not."""
+
+    code, status = "AGENT_FAILED", 502
+
+
+class ApprovalPending(Conflict):
+    """The work waits for a person; its answer will be found at the task."""
+
+    code = "APPROVAL_PENDING"
+
+
 class ProviderFault(StentorError):
     """A provider of language models failed; never the fault of an agent. `upstream` is its HTTP status."""
 

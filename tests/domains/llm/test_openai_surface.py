@@ -262,13 +262,6 @@ async def test_every_error_has_openais_form(world: World, upstream: Upstream) ->
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-@requirement("llm.agents-later")
-async def test_a_model_named_after_an_agents_capability_is_said_to_come_later(world: World) -> None:
-    answer = await world.admin.post("/v1/chat/completions", json={"model": "agent:search", "messages": ASKED})
-    assert answer.status_code == 501
-    assert "agent:" in answer.json()["error"]["message"]
-
-
 @requirement("llm.openai-errors")
 async def test_a_stream_that_breaks_off_is_an_error_for_the_client(
     client: openai.AsyncOpenAI, upstream: Upstream

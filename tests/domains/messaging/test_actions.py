@@ -104,7 +104,7 @@ async def test_the_registry_registers_lists_reads_and_revokes(post: Post) -> Non
     ]
     for body in bad:
         assert (await post.fail(body, "registry", "register"))["code"] == "INVALID_REQUEST"
-    assert (await post.fail({"name": "x", "runtime": {"kind": "llm"}}, "registry", "register"))["code"]
+    assert (await post.fail({"name": "x", "runtime": {"kind": "command"}}, "registry", "register"))["code"]
     assert len((await post.do({}, "registry", "list"))["agents"]) == 1
 
 

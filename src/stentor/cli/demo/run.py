@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stentor.cli.demo import library, report, texts
+from stentor.cli.demo import library, model, report, texts
 from stentor.cli.output import CommandFailed, err, out, print_json
 
 PATIENCE_SECONDS = 30
@@ -61,7 +61,7 @@ def run(rounds: int, *, as_json: bool) -> None:
                 rows = _drive(api, rounds)
             err.print("The documentation becomes notes, and the librarian is asked about it.")
             answers = library.ask(partial(_call, api), partial(_wait, api))
-            figures = report.collect(api, agents, rows) | {"answers": answers}
+            figures = report.collect(api, agents, rows) | {"answers": answers, "model": model.talk(api)}
     if as_json:
         print_json(figures)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import StentorError
 from stentor.core.redaction import MASK
+from stentor.domains.atp.model import Message, shown
 from stentor.domains.llm import report
 from stentor.domains.llm.catalogue import Listing
 from stentor.domains.llm.directory import ProviderDraft, shown_url
@@ -23,8 +24,11 @@ from stentor.domains.llm.gate import Caller
 from stentor.domains.llm.model import Usage
 from stentor.domains.llm.prices import Prices
 from stentor.domains.llm.providers import Provider
-from stentor.domains.llm.service import Done, Gateway, Stream
+from stentor.domains.llm.service import Done, Gateway
+from stentor.domains.llm.talk import Answering, Talk
 from stentor.domains.llm.wire import (
+    AtpBody,
+    AtpOut,
     ChatBody,
     ChatOut,
     CompleteBody,
@@ -51,6 +55,10 @@ SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Lines `data: {delta}`"}
 }
 FAILURES = errors(404, 502, 504)
+TALKING = errors(404, 409, 422, 502, 504)
+Speaker = Callable[[Principal, Message, str | None], tuple[str, str | None]]
+"""Who sends a message, and which agent that is, given the agent that the caller names beside it. Raises NotFound or
+Forbidden for one that the caller may not speak for."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +76,21 @@ def caller_for(principal: Principal) -> Caller:
     return Caller(principal.tenant, principal.name)
 
 
-def router(gateway: Gateway, prices: Prices, about: About, streams: StreamLimit) -> APIRouter:
+def router(
+    gateway: Gateway, talk: Talk, speaker: Speaker, prices: Prices, about: About, streams: StreamLimit
+) -> APIRouter:
     api = APIRouter(prefix="/llm", tags=["llm"], route_class=GatewayRoute)
 
-    @api.post("/chat", response_model=Enveloped[ChatOut], responses=FAILURES)
+    @api.post("/chat", response_model=Enveloped[ChatOut], responses=TALKING)
     async def chat(http: HttpRequest, caller: CallerOf, body: ChatBody) -> Json:
         """The next message of a conversation, by a provider's model."""
-        work = gateway.chat(caller_for(caller), body.request())
+        work = talk.chat(caller, body.request())
         return enveloped(_done(await while_there(http, work)))
 
-    @api.post("/complete", response_model=Enveloped[ChatOut], responses=FAILURES)
+    @api.post("/complete", response_model=Enveloped[ChatOut], responses=TALKING)
     async def complete(http: HttpRequest, caller: CallerOf, body: CompleteBody) -> Json:
         """What a provider's model makes of a prompt."""
-        work = gateway.chat(caller_for(caller), body.request())
+        work = talk.chat(caller, body.request())
         return enveloped(_done(await while_there(http, work)))
 
     @api.post("/embed", response_model=Enveloped[EmbedOut], responses=FAILURES)
@@ -93,11 +103,20 @@ def router(gateway: Gateway, prices: Prices, about: About, streams: StreamLimit)
         rest = {"usage": _usage(made.usage), "provenance_id": made.provenance_id}
         return enveloped(out | rest | _degraded(degraded=made.found.degraded))
 
-    @api.post("/stream", response_class=Response, responses={**FAILURES, **SSE})
+    @api.post("/stream", response_class=Response, responses={**TALKING, **SSE})
     async def stream(http: HttpRequest, caller: CallerOf, body: ChatBody) -> DataStream:
         """The same as chat, as server-sent events: a line `data: {delta}` per piece, at the end `data: [DONE]`."""
-        found = await while_there(http, gateway.stream(caller_for(caller), body.request()))
+        found = await while_there(http, talk.stream(caller, body.request()))
         return await streaming(found, _pieces(found), streams, caller, _failed)
+
+    @api.post("/atp", response_model=Enveloped[AtpOut], responses=TALKING)
+    async def atp(http: HttpRequest, caller: CallerOf, body: AtpBody) -> Json:
+        """A model's answer to an ATP message, with the message's own header. `agentId` is who it is for."""
+        message = body.message()
+        sender, agent_id = speaker(caller, message, body.agentId)
+        work = talk.chat(caller, body.request(message), agent_id)
+        header = {**shown(message.header), "senderId": sender}
+        return enveloped(_done(await while_there(http, work)) | {"atp": {"header": header}})
 
     @api.get("/models", response_model=Enveloped[list[ModelOut]])
     async def models(caller: CallerOf) -> Json:
@@ -140,7 +159,7 @@ def router(gateway: Gateway, prices: Prices, about: About, streams: StreamLimit)
 
 
 async def streaming(
-    found: Stream,
+    found: Answering,
     frames: AsyncIterator[bytes],
     streams: StreamLimit,
     caller: Principal,
@@ -154,7 +173,7 @@ async def streaming(
         raise
 
 
-async def _pieces(found: Stream) -> AsyncIterator[bytes]:
+async def _pieces(found: Answering) -> AsyncIterator[bytes]:
     async for delta in found:
         if delta.content:
             yield b"data: " + jsontext.encode({"delta": delta.content} | _degraded(degraded=found.degraded)) + b"\n\n"
@@ -170,7 +189,8 @@ def _done(done: Done) -> dict[str, Any]:
     reply = done.reply
     out = {"model": reply.model, "content": reply.content, "usage": _usage(done.usage)}
     rest = {"finish_reason": reply.finish, "provenance_id": done.provenance_id}
-    return out | rest | _degraded(degraded=reply.degraded)
+    task = {"task_id": done.work.task_id} if done.work else {}
+    return out | rest | task | _degraded(degraded=reply.degraded)
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from stentor.core.db import Database
-from stentor.core.errors import InvalidRequest, ModelNotFound, NotBuilt, ProviderFault
+from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
 from stentor.domains.llm import model, routes, store
 from stentor.domains.llm.backends import Backend, Deltas
 from stentor.domains.llm.catalogue import Catalogue, Listing
@@ -25,13 +25,22 @@ AGENT = "agent:"
 T = TypeVar("T")
 
 
+class Work(msgspec.Struct, frozen=True):
+    """The task of an agent that answered as a model."""
+
+    task_id: str
+    agent_id: str
+    agent_name: str
+
+
 class Done(msgspec.Struct, frozen=True):
-    """`provenance_id` is the event of the run log that records the call."""
+    """`provenance_id` is the event of the run log that records the call, or where the task of an agent begins."""
 
     reply: Reply
     usage: Usage
-    target: Target
+    name: str
     provenance_id: str
+    work: Work | None = None
 
 
 class Vectors(msgspec.Struct, frozen=True):
@@ -48,7 +57,8 @@ class Stream:
         self._request, self._passage, self._source = request, passage, source
         self._gathered = Gathered()
         self._ended = False
-        self.target = passage.target
+        self.name = passage.target.name
+        self.work: Work | None = None
         self.provenance_id = passage.evidence.call_id
         self.degraded = degraded
 
@@ -64,7 +74,7 @@ class Stream:
             raise
         self._ended = True
         self._source.close()
-        reply = self._gathered.reply(self.target.name)
+        reply = self._gathered.reply(self.name)
         usage = model.counted(self._request, reply)
         await self._passage.done(usage)
         if (whole := model.answered(reply)) is not reply:
@@ -79,7 +89,7 @@ class Stream:
         if not self._ended:
             self._ended = True
             self._source.close()
-            await self._passage.failed(error, model.counted(self._request, self._gathered.reply(self.target.name)))
+            await self._passage.failed(error, model.counted(self._request, self._gathered.reply(self.name)))
 
 
 class Gateway:
@@ -116,7 +126,7 @@ class Gateway:
             reply = await _passing(passage, self._backend(target).chat(target, asked, passage.evidence))
             usage = model.counted(request, reply)
             await passage.done(usage)
-            return Done(model.answered(reply), usage, target, passage.evidence.call_id)
+            return Done(model.answered(reply), usage, target.name, passage.evidence.call_id)
 
         return await self._first(caller, request.model, once)
 
@@ -178,7 +188,7 @@ class Gateway:
     async def _targets(self, tenant: str, name: str) -> AsyncIterator[Target]:
         """Looked up as they are needed. Raises ModelNotFound when there is none; what is nowhere is passed over."""
         if name.startswith(AGENT):
-            raise NotBuilt(f"Models named {AGENT}<capability> are not part of this version; submit a task instead.")
+            raise InvalidRequest(f"{AGENT}<capability> answers conversations; it embeds nothing, and no agent uses it.")
         providers = await self.directory.of(tenant)
         asked, found = name or self._default(providers), False
         for wanted in self.routes.names(asked):

@@ -9,6 +9,10 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
+from stentor.domains.atp import jsonform
+from stentor.domains.atp.model import Message as AtpMessage
+from stentor.domains.atp.schema import MESSAGE
+from stentor.domains.atp.template import example as example_message
 from stentor.domains.llm.model import Message, Request, Text
 from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name
@@ -80,6 +84,23 @@ class CompleteBody(Wire):
         return _request(self.model, (Message("user", (Text(self.prompt),)),), self.options)
 
 
+class AtpBody(Wire):
+    """An ATP message for a model: its content is the prompt, its header is nothing that a model reads."""
+
+    model_config = example(atpMessage=example_message(), model="openai/gpt-5-mini")
+
+    atpMessage: Annotated[dict[str, Any], WithJsonSchema(MESSAGE)]  # noqa: N815
+    model: ModelName | None = None
+    agentId: Name | None = None  # noqa: N815
+
+    def message(self) -> AtpMessage:
+        """Raises MessageInvalid."""
+        return jsonform.read(self.atpMessage)
+
+    def request(self, message: AtpMessage) -> Request:
+        return _request(self.model, (Message("user", (Text(message.content),)),), ChatOptions())
+
+
 class EmbedBody(Wire):
     model_config = example(text="Why is the sea salty?", model="openai/text-embedding-3-small")
 
@@ -119,6 +140,15 @@ class ChatOut(Answer):
     finish_reason: str
     provenance_id: str
     degraded: bool = False
+    task_id: str | None = None
+
+
+class AtpContext(Answer):
+    header: dict[str, str]
+
+
+class AtpOut(ChatOut):
+    atp: AtpContext
 
 
 class EmbedOut(Answer):

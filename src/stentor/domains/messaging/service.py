@@ -84,6 +84,20 @@ class Messaging:
             return message.sender_id, message.sender_id
         raise Forbidden("header.senderId is not the caller: leave it out, or name the key or an agent that has it.")
 
+    def speaker(self, principal: Principal, message: Message, agent_id: str | None) -> tuple[str, str | None]:
+        """The same for a message that is for an agent which the caller names beside it: its own, or any of the tenant
+        for a key that is no agent's. Raises NotFound, Forbidden.
+        """
+        sender, own = self.sender(principal, message)
+        if agent_id is None:
+            return sender, own
+        agent = self._agents.get(principal.tenant, agent_id)
+        if agent is None:
+            raise NotFound(f"No agent has the id {agent_id!r}.")
+        if principal.is_bound_agent and agent.key_name != principal.name:
+            raise Forbidden(f"The agent {agent_id!r} is not one of the key {principal.name!r}.")
+        return sender, agent_id
+
     async def get(self, tenant: str, message_id: str) -> Stored:
         """Raises NotFound, the same for a foreign message as for none."""
         if not 0 < len(message_id) <= MAX_ID:

@@ -8,43 +8,14 @@ from pydantic import WithJsonSchema
 
 from stentor.core.clock import iso
 from stentor.domains.atp import jsonform
-from stentor.domains.atp.header import FIELDS, Field
-from stentor.domains.atp.model import MAX_SENDER, Message, shown
+from stentor.domains.atp.model import Message, shown
+from stentor.domains.atp.schema import HEADER, PAYLOAD
 from stentor.domains.atp.template import example as example_message
 from stentor.domains.atp.text import format_message
 from stentor.domains.messaging.model import Status, Stored
 from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Timestamp
 
-
-def _schema(field: Field) -> dict[str, Any]:
-    """An optional one may be null or empty, which is none."""
-    said = {"description": field.purpose}
-    if field.values is not None:
-        return {"type": "string", "enum": list(field.values), **said}
-    if field.required:
-        return {"type": "string", "minLength": 1, "maxLength": field.most, **said}
-    return {"type": ["string", "null"], "maxLength": field.most, **said}
-
-
-_SENDER = {
-    "type": ["string", "null"],
-    "minLength": 1,
-    "maxLength": MAX_SENDER,
-    "description": "Who sends: the caller, whether it says so or not.",
-}
-_HEADER = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {field.json: _schema(field) for field in FIELDS} | {"senderId": _SENDER},
-    "required": [field.json for field in FIELDS if field.required],
-}
-_PAYLOAD = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {"content": {"type": "string", "description": "The body, as text."}},
-    "required": ["content"],
-}
 Loose = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": True})]
 
 
@@ -53,8 +24,8 @@ class MessageIn(Wire):
 
     model_config = example(**example_message())
 
-    header: Annotated[dict[str, Any], WithJsonSchema(_HEADER)]
-    payload: Annotated[dict[str, Any], WithJsonSchema(_PAYLOAD)]
+    header: Annotated[dict[str, Any], WithJsonSchema(HEADER)]
+    payload: Annotated[dict[str, Any], WithJsonSchema(PAYLOAD)]
 
     def message(self) -> Message:
         """Raises MessageInvalid."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 TrustTier = Literal["auto", "monitored", "human"]
 Status = Literal["active", "suspended", "quarantined"]
-RuntimeKind = Literal["worker", "builtin", "http"]
+RuntimeKind = Literal["worker", "builtin", "http", "llm"]
 ViolationType = Literal["unauthorized_tool", "unauthorized_path", "rate_limit", "missing_capability", "unsafe_network"]
 
 DEFAULT_SCORE = 0.5
@@ -38,8 +38,20 @@ class Whitelist(msgspec.Struct, frozen=True):
     network: Network = Network()
 
 
+class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the runtime `llm`. Without a model it is the gateway's default; `max_tokens` bounds what callers ask for."""
+
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    system_prompt: Annotated[str, msgspec.Meta(max_length=100_000)] = ""
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    stop: Annotated[tuple[str, ...], msgspec.Meta(max_length=16)] = ()
+    seed: int | None = None
+
+
 class Runtime(msgspec.Struct, frozen=True):
-    """How an agent does its work. `name` and `options` are for builtin, `endpoint` for http."""
+    """How an agent does its work. `name` and `options` are for builtin, `endpoint` for http, `options` for llm."""
 
     kind: RuntimeKind = "worker"
     name: str | None = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import Field, StringConstraints, model_validator
 
 from stentor.core.clock import iso, iso_or_none
 from stentor.core.errors import NotBuilt
 from stentor.domains.registry.model import (
     Agent,
+    LlmOptions,
     Network,
     Runtime,
     Status,
@@ -23,7 +25,7 @@ from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name, Score, Text, Timestamp
 
 MAX_CAPABILITIES = 256
-LATER = ("llm", "command")
+LATER = ("command",)
 Capability = Annotated[Name, StringConstraints(max_length=128)]
 Paths = Annotated[list[Annotated[Name, StringConstraints(max_length=1024)]], Field(max_length=256)]
 
@@ -46,7 +48,9 @@ class WhitelistIn(Wire):
 
 
 class RuntimeIn(Wire):
-    """How the agent works: `worker` pulls, `http` is called at `endpoint`, `builtin` runs in the service."""
+    """How the agent works: `worker` pulls, `http` is called at `endpoint`, `builtin` runs in the service, `llm` is a
+    model with a system prompt in `options`.
+    """
 
     kind: Literal["worker", "builtin", "http", "llm", "command"] = "worker"
     name: Name | None = None
@@ -59,7 +63,18 @@ class RuntimeIn(Wire):
             raise ValueError("an http runtime needs an endpoint")
         if self.kind == "builtin" and not self.name:
             raise ValueError("a builtin runtime needs a name")
+        if self.kind == "llm":
+            _check_llm(self.options)
         return self
+
+
+def _check_llm(options: dict[str, Any]) -> None:
+    try:
+        given = msgspec.convert(options, LlmOptions)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the options of an llm runtime do not hold: {error}") from None
+    if given.model is not None and given.model.startswith("agent:"):
+        raise ValueError("the model of an agent cannot be an agent")
 
 
 class Register(Wire):

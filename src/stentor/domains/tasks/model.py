@@ -144,6 +144,7 @@ class Claim(msgspec.Struct, frozen=True):
     head_id: str
     required_capabilities: tuple[str, ...]
     metadata: Metadata
+    submitted_by: str
 
     @property
     def parent_task_id(self) -> str | None:

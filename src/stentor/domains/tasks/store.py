@@ -26,7 +26,8 @@ _CLAIM = Sql(
     f"""update tasks set status = 'executing', epoch = epoch + 1, start_time = :now, lease_until = :lease_until,
         deadline_at = :now + cast(timeout_seconds as bigint) * {SECOND}, head_id = :new_head
     where {_KEY} and status = 'queued' and epoch = :epoch and assigned_agent = :agent_id
-    returning epoch, type, input, runtime_kind, created_at, timeout_seconds, required_capabilities, metadata"""
+    returning epoch, type, input, runtime_kind, created_at, timeout_seconds, required_capabilities, metadata,
+        submitted_by"""
 )
 _RENEW = Sql(f"update tasks set lease_until = :lease_until where {_KEY} and status = 'executing' and epoch = :epoch")
 _FINISH = Sql(
@@ -96,7 +97,7 @@ def claim(tx: Tx, queued: Queued, lease: int, new_head: str) -> Claim | None:
     )
     if not rows:
         return None
-    epoch, kind, text, runtime_kind, created_at, timeout, capabilities, metadata = rows[0]
+    epoch, kind, text, runtime_kind, created_at, timeout, capabilities, metadata, submitted_by = rows[0]
     return Claim(
         queued.tenant,
         queued.task_id,
@@ -112,6 +113,7 @@ def claim(tx: Tx, queued: Queued, lease: int, new_head: str) -> Claim | None:
         new_head,
         tuple(jsontext.load(capabilities)),
         _metadata.decode(metadata),
+        submitted_by,
     )
 
 

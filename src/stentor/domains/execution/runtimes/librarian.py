@@ -33,7 +33,7 @@ class Librarian:
         self._tenant = tenant
 
     async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
-        """Input: a question, or `{question, passages?}`. Result: `{answer, citations}`; [1] is the first citation."""
+        """Input: a question, or `{question or text, passages?}`. Result: `{answer, citations}`; [1] is the first."""
         question, most = _request(claim.input)
         if claim.tenant != self._tenant:
             raise AgentFailed("MEMORY_DENIED", "The notes belong to another tenant.")
@@ -49,7 +49,9 @@ class Librarian:
 
 
 def _request(value: Any) -> tuple[str, int]:
-    question, most = (value.get("question"), value.get("passages", 3)) if isinstance(value, dict) else (value, 3)
+    question, most = value, 3
+    if isinstance(value, dict):
+        question, most = value.get("question", value.get("text")), value.get("passages", 3)
     if not isinstance(question, str) or not question.strip():
         raise AgentFailed("INPUT_INVALID", "The librarian needs a question: a string, or an object with 'question'.")
     if not isinstance(most, int) or not 1 <= most <= MAX_PASSAGES:

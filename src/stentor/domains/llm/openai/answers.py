@@ -7,9 +7,11 @@ import base64
 import sys
 from typing import Any
 
+import msgspec
+
 from stentor.domains.llm.formats.openai import call_out
 from stentor.domains.llm.model import Delta, Reply, ToolDelta, Usage
-from stentor.domains.llm.service import Done, Vectors
+from stentor.domains.llm.service import Done, Vectors, Work
 
 
 def usage(counted: Usage) -> dict[str, Any]:
@@ -33,6 +35,7 @@ def chat(done: Done, created: int) -> dict[str, Any]:
         "choices": [choice],
         "usage": usage(done.usage),
         "system_fingerprint": None,
+        **_work(done.work),
     }
 
 
@@ -51,8 +54,9 @@ def completion(done: Done, created: int) -> dict[str, Any]:
 class Chunks:
     """The frames of one streamed chat completion."""
 
-    def __init__(self, provenance_id: str, model: str, created: int) -> None:
+    def __init__(self, provenance_id: str, model: str, created: int, work: Work | None = None) -> None:
         self._head = {
+            **_work(work),
             "id": f"chatcmpl-{provenance_id}",
             "object": "chat.completion.chunk",
             "created": created,
@@ -116,6 +120,11 @@ def embeddings(made: Vectors, encoding: str) -> dict[str, Any]:
 
 def model(id_: str, owner: str) -> dict[str, Any]:
     return {"id": id_, "object": "model", "created": 0, "owned_by": owner}
+
+
+def _work(work: Work | None) -> dict[str, Any]:
+    """Which agent answered, and its task; OpenAI's clients keep fields that they do not know."""
+    return {"stentor": msgspec.to_builtins(work)} if work else {}
 
 
 def _message(reply: Reply) -> dict[str, Any]:

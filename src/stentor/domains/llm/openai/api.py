@@ -21,7 +21,8 @@ from stentor.domains.llm.model import Request
 from stentor.domains.llm.openai import answers, reading
 from stentor.domains.llm.openai.answers import Chunks, TextChunks
 from stentor.domains.llm.openai.responses import Response as Responded
-from stentor.domains.llm.service import Gateway, Stream
+from stentor.domains.llm.service import AGENT, Gateway
+from stentor.domains.llm.talk import Answering, Talk
 from stentor.web import openai_errors
 from stentor.web.leaving import while_there
 from stentor.web.requests import segment
@@ -34,7 +35,7 @@ WRONG = (400, 413, 422)
 T = TypeVar("T")
 
 
-def router(gateway: Gateway, streams: StreamLimit) -> APIRouter:
+def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
     api = APIRouter(prefix="/v1", route_class=GatewayRoute, include_in_schema=False)
 
     @api.post("/chat/completions")
@@ -44,7 +45,7 @@ def router(gateway: Gateway, streams: StreamLimit) -> APIRouter:
         if not asked.stream:
             return await whole(http, caller, asked.request(raw), answers.chat)
         found = await begun(http, caller, asked.request(raw))
-        chunks = Chunks(found.provenance_id, found.target.name, int(time.time()))
+        chunks = Chunks(found.provenance_id, found.name, int(time.time()), found.work)
         frames = _frames(found, chunks, usage=asked.wants_usage)
         return await streaming(found, frames, streams, caller, _failed)
 
@@ -55,7 +56,7 @@ def router(gateway: Gateway, streams: StreamLimit) -> APIRouter:
         if not asked.stream:
             return await whole(http, caller, asked.request(raw), answers.completion)
         found = await begun(http, caller, asked.request(raw))
-        chunks = TextChunks(found.provenance_id, found.target.name, int(time.time()))
+        chunks = TextChunks(found.provenance_id, found.name, int(time.time()))
         frames = _frames(found, chunks, usage=asked.wants_usage)
         return await streaming(found, frames, streams, caller, _failed)
 
@@ -70,12 +71,12 @@ def router(gateway: Gateway, streams: StreamLimit) -> APIRouter:
     async def respond(http: HttpRequest, caller: Caller) -> Response:
         asked = reading.read(reading.ResponseIn, await _object(http))
         if not asked.stream:
-            work = gateway.chat(caller_for(caller), asked.request())
+            work = talk.chat(caller, asked.request())
             done = await _plain(lambda: while_there(http, work))
             made = Responded(asked, done.provenance_id, done.reply.model, int(time.time()))
             return Json(made.whole(done.reply.content, done.reply.finish, done.usage))
         found = await begun(http, caller, asked.request())
-        made = Responded(asked, found.provenance_id, found.target.name, int(time.time()))
+        made = Responded(asked, found.provenance_id, found.name, int(time.time()))
         return await streaming(found, _events(found, made), streams, caller, _failure_of(made))
 
     @api.get("/models")
@@ -91,18 +92,19 @@ def router(gateway: Gateway, streams: StreamLimit) -> APIRouter:
 
     async def listed(caller: Caller) -> list[dict[str, Any]]:
         listings = await gateway.listings(caller.tenant)
-        return [
+        found = [
             answers.model(f"{listing.provider.name}/{name}", listing.provider.name)
             for listing in listings
             for name in listing.models or ()
         ]
+        return found + [answers.model(name, AGENT.rstrip(":")) for name in talk.models(caller.tenant)]
 
     async def whole(http: HttpRequest, caller: Caller, request: Request, render: Callable[..., Any]) -> Json:
-        work = gateway.chat(caller_for(caller), request)
+        work = talk.chat(caller, request)
         return Json(render(await _plain(lambda: while_there(http, work)), int(time.time())))
 
-    async def begun(http: HttpRequest, caller: Caller, request: Request) -> Stream:
-        work = gateway.stream(caller_for(caller), request)
+    async def begun(http: HttpRequest, caller: Caller, request: Request) -> Answering:
+        work = talk.stream(caller, request)
         return await _plain(lambda: while_there(http, work))
 
     return api
@@ -125,7 +127,7 @@ async def _plain(work: Callable[[], Awaitable[T]]) -> T:
         raise
 
 
-async def _frames(found: Stream, chunks: Chunks | TextChunks, *, usage: bool) -> AsyncIterator[bytes]:
+async def _frames(found: Answering, chunks: Chunks | TextChunks, *, usage: bool) -> AsyncIterator[bytes]:
     yield _data(chunks.first())
     async for delta in found:
         if delta.content or delta.reasoning or delta.tool_calls:
@@ -137,7 +139,7 @@ async def _frames(found: Stream, chunks: Chunks | TextChunks, *, usage: bool) ->
     yield DONE
 
 
-async def _events(found: Stream, made: Responded) -> AsyncIterator[bytes]:
+async def _events(found: Answering, made: Responded) -> AsyncIterator[bytes]:
     text: list[str] = []
     for event in made.begun():
         yield _named(event)

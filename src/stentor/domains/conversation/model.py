@@ -1,0 +1,77 @@
+"""A request to a model as a task for an agent, and the task's end as an answer: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stentor.core import jsontext
+from stentor.core.errors import AgentFault, Conflict, InvalidRequest, ProviderError, StentorError, Timeout
+from stentor.domains.llm.model import Finish, Image, Message, Reply, Request, Usage, counted
+from stentor.domains.tasks.model import TaskDraft
+
+SAYS = ("text", "answer", "summary", "content", "output", "result")
+"""Where the text of a result stands that is an object, first found first."""
+
+
+def draft(capability: str, request: Request) -> TaskDraft:
+    """A task of the capability's own type, with input `{text, messages [{role, content}], options?}`; `text` is the
+    last thing the user said. Raises InvalidRequest for what agents do not take.
+    """
+    if request.tools or request.response_format or any(m.tool_calls or m.role == "tool" for m in request.messages):
+        raise InvalidRequest("An agent that is used as a model takes no tools and no response_format.")
+    messages = [{"role": message.role, "content": _text(message)} for message in request.messages]
+    said = next((one["content"] for one in reversed(messages) if one["role"] == "user"), "")
+    given: dict[str, Any] = {"text": said, "messages": messages}
+    if options := _options(request):
+        given["options"] = options
+    return TaskDraft(capability, given, required_capabilities=(capability,))
+
+
+def _text(message: Message) -> str:
+    if any(isinstance(part, Image) for part in message.content):
+        raise InvalidRequest("An agent that is used as a model takes text, and no images.")
+    return message.text
+
+
+def _options(request: Request) -> dict[str, Any]:
+    wished = {"max_tokens": request.max_tokens, "temperature": request.temperature, "top_p": request.top_p}
+    return {name: value for name, value in wished.items() if value is not None}
+
+
+def said(result: Any) -> str:
+    """The text of a result: the result itself, its text by one of the usual names, or all of it as JSON."""
+    if isinstance(result, str):
+        return result
+    if isinstance(result, dict):
+        found = next((result[name] for name in SAYS if isinstance(result.get(name), str)), None)
+        if found is not None:
+            return str(found)
+    return jsontext.dump(result)
+
+
+def reply(name: str, result: Any, *, by_model: bool, degraded: bool) -> Reply:
+    """The answer; the finish and the count of tokens are believed when a model behind the gateway gave them."""
+    known = result if by_model and isinstance(result, dict) else {}
+    finish: Finish = "length" if known.get("finish_reason") == "length" else "stop"
+    counts = known.get("usage") or {}
+    usage = Usage(counts.get("input_tokens", 0), counts.get("output_tokens", 0)) if counts else None
+    return Reply(name, said(result), finish, usage=usage, degraded=degraded)
+
+
+def usage(request: Request, answer: Reply) -> Usage:
+    return counted(request, answer)
+
+
+def failure(task_id: str, status: str, code: str | None) -> StentorError:
+    """What a task that did not complete is to the caller of a model. Agents' words stay with the task."""
+    where = f"Task {task_id} has the reason."
+    if code == "TIMEOUT":
+        return Timeout(f"The agent did not answer in time. {where}", {"task_id": task_id})
+    if status == "cancelled":
+        return Conflict(f"The task was cancelled. {where}", {"task_id": task_id})
+    if code in PROVIDERS:
+        return ProviderError(f"What the agent depends on failed ({code}). {where}", {"task_id": task_id})
+    return AgentFault(f"The agent failed ({code or status}). {where}", {"task_id": task_id})
+
+
+PROVIDERS = frozenset(("PROVIDER_ERROR", "RATE_LIMITED", "SERVICE_UNAVAILABLE", "BUDGET_EXCEEDED", "MODEL_NOT_FOUND"))

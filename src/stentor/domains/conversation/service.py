@@ -1,0 +1,148 @@
+"""A request to `agent:<capability>`: routed, run, learned from and recorded as any task, and streamed as an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from stentor.auth.principal import Principal
+from stentor.core.errors import ApprovalPending, Conflict, ServiceUnavailable, StentorError
+from stentor.core.live import Hub
+from stentor.domains.conversation import model
+from stentor.domains.llm.model import Delta, Reply, Request
+from stentor.domains.llm.service import AGENT, Done, Work
+from stentor.domains.registry.model import Agent
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.service import Tasks
+from stentor.domains.tasks.submission import Submission
+
+
+class Step(Protocol):
+    """One step of a task's stream."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def data(self) -> dict[str, Any]: ...
+
+
+TaskStream = Callable[[str, str, str | None], AsyncIterator[Step]]
+"""Tenant, task and Last-Event-ID to the steps of the task, the last of them terminal."""
+
+
+class AgentStream:
+    """The answer of an agent, to be read once. `close` before its end cancels the task."""
+
+    degraded = False
+
+    def __init__(
+        self,
+        principal: Principal,
+        request: Request,
+        task: Task,
+        agent: Agent | None,
+        steps: AsyncIterator[Step],
+        tasks: Tasks,
+        closing: asyncio.Event,
+    ) -> None:
+        self._principal, self._request, self._task, self._agent = principal, request, task, agent
+        self._steps, self._tasks, self._closing = steps, tasks, closing
+        self._ended = False
+        self.name = request.model
+        self.provenance_id = task.provenance_id
+        self.work = Work(task.task_id, task.assigned_agent or "", agent.name if agent else "")
+        self.answer: Reply | None = None
+        """The whole of it, once it is read to its end."""
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """Raises AgentFault, ProviderError or Timeout for a task that did not complete."""
+        silent = True
+        async for step in self._steps:
+            if step.kind == "token" and step.data["text"]:
+                silent = False
+                yield Delta(content=step.data["text"])
+            elif step.kind == "complete":
+                self._ended = True
+                answer = self.answer = self._reply(step.data)
+                if silent:
+                    yield Delta(content=answer.content)
+                yield Delta(finish=answer.finish, usage=model.usage(self._request, answer), last=True)
+            elif step.kind == "error":
+                self._ended = "status" in step.data  # else the reader was too slow, and the task goes on
+                raise model.failure(self._task.task_id, step.data.get("status", ""), step.data.get("code"))
+
+    def _reply(self, data: dict[str, Any]) -> Reply:
+        by_model = self._agent is not None and self._agent.runtime.kind == "llm"
+        degraded = data["outcome_class"] == "degraded_success"
+        return model.reply(self.name, data["result"], by_model=by_model, degraded=degraded)
+
+    async def close(self) -> None:
+        """A caller who left gets no answer, so nobody works on one; a service that leaves only lets the task wait."""
+        if self._ended or self._closing.is_set():
+            return
+        self._ended = True
+        with suppress(Conflict):  # it ended meanwhile
+            await asyncio.shield(asyncio.ensure_future(self._tasks.cancel(self._principal, self._task.task_id)))
+
+
+class Conversations:
+    """Implements the port `Agents` of the gateway."""
+
+    def __init__(self, submission: Submission, tasks: Tasks, snapshot: Snapshot, hub: Hub, of_task: TaskStream) -> None:
+        self._submission = submission
+        self._tasks = tasks
+        self._snapshot = snapshot
+        self._hub = hub
+        self._of_task = of_task
+
+    def capabilities(self, tenant: str) -> list[str]:
+        """Of the agents that may be asked now."""
+        agents = self._snapshot.of_tenant(tenant)
+        return sorted({name for agent in agents if agent.status == "active" for name in agent.capabilities})
+
+    async def stream(self, principal: Principal, request: Request) -> AgentStream:
+        """Returns when the task is stored. Raises RoutingDenied, ApprovalPending, InvalidRequest."""
+        submitted = await self._submission.submit(principal, model.draft(request.model[len(AGENT) :], request))
+        task = await self._tasks.get(principal.tenant, submitted.task_id)
+        if submitted.status == "pending_approval":
+            raise ApprovalPending(
+                f"Task {task.task_id} waits for the approval of an admin; its answer will be at "
+                f"/api/v1/tasks/{task.task_id}.",
+                {"task_id": task.task_id},
+            )
+        agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
+        steps = self._of_task(principal.tenant, task.task_id, None)
+        return AgentStream(principal, request, task, agent, steps, self._tasks, self._hub.closing)
+
+    async def chat(self, principal: Principal, request: Request) -> Done:
+        """The whole answer. A caller that leaves cancels the task. Raises as the stream does."""
+        stream = await self.stream(principal, request)
+        try:
+            answer = await self._while_open(_whole(stream))
+        finally:
+            await stream.close()
+        return Done(answer, model.usage(request, answer), stream.name, stream.provenance_id, stream.work)
+
+    async def _while_open(self, work: Any) -> Reply:
+        """Nobody waits for an answer of a service that leaves. Raises ServiceUnavailable."""
+        answer = asyncio.ensure_future(work)
+        leaving = asyncio.ensure_future(self._hub.closing.wait())
+        try:
+            await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()  # type: ignore[no-any-return]
+            raise ServiceUnavailable("The service is stopping; the task goes on when it is back.")
+        finally:
+            leaving.cancel()
+            answer.cancel()
+
+
+async def _whole(stream: AgentStream) -> Reply:
+    async for _ in stream:
+        pass
+    if stream.answer is None:
+        raise StentorError("The task's stream ended without an end.")
+    return stream.answer

@@ -1,0 +1,108 @@
+"""An agent that is a system prompt and a model, called through the gateway with its budgets and its evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.errors import StentorError
+from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
+from stentor.domains.execution.runtimes import Emit
+from stentor.domains.llm.gate import Caller
+from stentor.domains.llm.model import Gathered, Message, Request, Role, Text
+from stentor.domains.llm.service import Gateway
+from stentor.domains.registry.model import Agent, LlmOptions
+from stentor.domains.tasks.model import Claim
+
+ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
+
+
+class Llm:
+    """Input: a text, `{messages [{role, content}]}`, `{text}`, or any JSON, which the model reads as JSON.
+
+    Result: `{text, model, usage {input_tokens, output_tokens}, finish_reason}`. What the gateway refuses, a provider's
+    failure and a spent budget among it, is a provider failure: it says nothing about the agent.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+        request = _request(claim.input, options_of(agent))
+        caller = Caller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
+        try:
+            return await self._answer(caller, request, emit)
+        except StentorError as error:
+            raise ProviderFailed(error.code, error.message) from None
+
+    async def _answer(self, caller: Caller, request: Request, emit: Emit) -> Outcome:
+        stream = await self._gateway.stream(caller, request)
+        gathered = Gathered()
+        try:
+            async for delta in stream:
+                gathered.add(delta)
+                if delta.content:
+                    emit(delta.content)
+        finally:
+            await stream.close()
+        reply = gathered.reply(stream.name)
+        usage = msgspec.to_builtins(reply.usage) if reply.usage else {}
+        counts = {name: usage[name] for name in ("input_tokens", "output_tokens") if name in usage}
+        result = {"text": reply.content, "model": stream.name, "usage": counts, "finish_reason": reply.finish}
+        return Outcome("degraded_success" if stream.degraded else "success", result)
+
+
+def options_of(agent: Agent) -> LlmOptions:
+    """Raises AgentFailed when the registration does not hold what it must."""
+    try:
+        return msgspec.convert(agent.runtime.options, LlmOptions)
+    except msgspec.ValidationError as error:
+        raise AgentFailed("AGENT_MISCONFIGURED", f"The options of the agent's runtime do not hold: {error}.") from None
+
+
+def _request(given: Any, options: LlmOptions) -> Request:
+    system = (Message("system", (Text(options.system_prompt),)),) if options.system_prompt else ()
+    wished = given.get("options") if isinstance(given, dict) else None
+    wished = wished if isinstance(wished, dict) else {}
+    return Request(
+        options.model or "",
+        (*system, *_conversation(given)),
+        max_tokens=_least(options.max_tokens, wished.get("max_tokens")),
+        temperature=_number(options.temperature, wished.get("temperature"), 2),
+        top_p=_number(options.top_p, wished.get("top_p"), 1),
+        stop=options.stop,
+        seed=options.seed,
+    )
+
+
+def _conversation(given: Any) -> tuple[Message, ...]:
+    """What is said, without a header of any kind. Raises AgentFailed when nothing is."""
+    if isinstance(given, dict) and isinstance(given.get("messages"), list) and given["messages"]:
+        return tuple(_message(one) for one in given["messages"])
+    said = given.get("text") if isinstance(given, dict) and set(given) <= {"text", "options"} else given
+    text = said if isinstance(said, str) else jsontext.dump(said)
+    if not text.strip():
+        raise AgentFailed("INPUT_INVALID", "The agent needs a text, or an object with 'text' or 'messages'.")
+    return (Message("user", (Text(text),)),)
+
+
+def _message(one: Any) -> Message:
+    role = ROLES.get(one.get("role", "")) if isinstance(one, dict) else None
+    if role is None or not isinstance(one.get("content"), str):
+        raise AgentFailed("INPUT_INVALID", "Each of 'messages' needs a role (system, user, assistant) and a content.")
+    return Message(role, (Text(one["content"]),))
+
+
+def _least(own: int | None, wished: Any) -> int | None:
+    """A caller may ask for less than the agent's limit, not for more."""
+    asked = wished if type(wished) is int and wished > 0 else None
+    return min(own, asked) if own and asked else own or asked
+
+
+def _number(own: float | None, wished: Any, most: float) -> float | None:
+    """What the agent's registration leaves open is the caller's to choose."""
+    if own is not None or not isinstance(wished, int | float) or isinstance(wished, bool):
+        return own
+    return float(wished) if 0 <= wished <= most else None

@@ -1,0 +1,334 @@
+"""Agents and models: agents that are a model with a prompt, agents used as models, and ATP messages for models."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+
+from stentor.core.db import Sql
+from tests.conftest import World
+from tests.domains.llm import upstream as moods
+from tests.domains.llm.conftest import Gate
+from tests.domains.llm.test_live import listening
+from tests.domains.llm.test_openai_surface import client_of
+from tests.domains.llm.upstream import ANSWER, Upstream
+from tests.requirements import requirement
+
+PROMPT = "You are a sailor."
+ASKED: Any = [{"role": "user", "content": "Why is the sea salty?"}]
+CALLS = Sql("select event_id, agent_id, parent_id, task_id from events where event_type = 'llm_called'")
+STARTED = Sql("select event_id from events where event_type = 'task_started'")
+
+
+async def sailor(world: World, tier: str = "monitored", **options: Any) -> str:
+    """An agent of the runtime `llm` that can explain."""
+    given = {"model": "openai/sea-large", "system_prompt": PROMPT, **options}
+    runtime = {"kind": "llm", "options": given}
+    return await world.register("sailor", capabilities=["explain"], runtime=runtime, trust_tier=tier)
+
+
+async def ended(world: World, task_id: str) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        while (task := await world.task(task_id))["status"] in ("queued", "executing"):
+            await asyncio.sleep(0.01)
+    return task
+
+
+async def explained(world: World, given: Any = "Why is the sea salty?") -> dict[str, Any]:
+    """The end of a task for the sailor."""
+    return await ended(world, await world.submit(type="explain", input=given, required_capabilities=["explain"]))
+
+
+@requirement("llm.runtime")
+async def test_an_agent_can_be_a_model_with_a_prompt(world: World, upstream: Upstream) -> None:
+    await sailor(world, temperature=0.5, max_tokens=50)
+    task = await explained(world)
+    assert task["status"] == "completed"
+    usage = {"input_tokens": 11, "output_tokens": 7}
+    assert task["result"] == {"text": ANSWER, "model": "openai/sea-large", "usage": usage, "finish_reason": "stop"}
+    asked = upstream.asked[-1]["body"]
+    assert [(m["role"], m["content"]) for m in asked["messages"]] == [
+        ("system", PROMPT),
+        ("user", "Why is the sea salty?"),
+    ]
+    assert (asked["temperature"], asked["max_tokens"]) == (0.5, 50)
+
+
+@requirement("llm.runtime")
+async def test_what_an_agent_asks_a_model_stands_in_its_tasks_trail_and_on_its_account(world: World) -> None:
+    agent_id = await sailor(world)
+    task = await explained(world)
+    (call,) = await world.kernel.db.read(lambda tx: tx.rows(CALLS))
+    (started,) = await world.kernel.db.read(lambda tx: tx.rows(STARTED))
+    assert tuple(call[1:]) == (agent_id, started[0], task["task_id"])
+    assert call[0] in [event["event_id"] for event in await world.events(task["task_id"])]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"text": "Salt?"}, [("user", "Salt?")]),
+        ({"grams": 3}, [("user", '{"grams":3}')]),
+        (
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            [("user", "a"), ("assistant", "b")],
+        ),
+    ],
+)
+async def test_an_input_of_any_shape_reaches_the_model(
+    world: World, upstream: Upstream, given: Any, said: list[tuple[str, str]]
+) -> None:
+    await sailor(world, system_prompt="")
+    assert (await explained(world, given))["status"] == "completed"
+    assert [(m["role"], m["content"]) for m in upstream.asked[-1]["body"]["messages"]] == said
+
+
+@pytest.mark.parametrize("given", ["  ", {"messages": [{"role": "tool", "content": "x"}]}, {"messages": ["x"]}])
+async def test_an_input_that_says_nothing_is_the_agents_failure_and_calls_nobody(
+    world: World, upstream: Upstream, given: Any
+) -> None:
+    await sailor(world)
+    task = await explained(world, given)
+    assert (task["status"], task["error"]["code"]) == ("failed", "INPUT_INVALID")
+    assert not upstream.asked
+
+
+@requirement("llm.provider-failure-is-not-agents")
+@pytest.mark.parametrize("mood", [moods.status(500), moods.status(429), moods.raw(b"<html>"), moods.hanging_up])
+async def test_a_providers_failure_is_not_the_agents(world: World, upstream: Upstream, mood: Any) -> None:
+    agent_id = await sailor(world)
+    await world.admin.put(f"/api/v1/trust/{agent_id}", json={"score": 0.8})
+    upstream.mood = mood
+    task = await explained(world)
+    assert task["status"] == "failed"
+    trail = (await world.admin.get(f"/api/v1/tasks/{task['task_id']}/activity")).json()
+    assert (trail["outcome_class"], trail["learning_eligible"]) == ("provider_failure", False)
+    weights = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent_id})).json()["weights"]
+    assert weights == {}
+    trust = (await world.admin.get(f"/api/v1/trust/{agent_id}")).json()["data"]
+    assert trust["score"] == 0.8
+
+
+@requirement("llm.budgets")
+@pytest.mark.parametrize("budgets", ["agent:*:tokens/day=15", "key:admin:tokens/day=15"])
+async def test_what_an_agent_spends_is_bounded_on_its_own_account_and_on_that_of_the_key_that_asked(
+    make_llm: Gate, upstream: Upstream, budgets: str
+) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS=budgets)
+    await sailor(world, system_prompt="", max_tokens=1)
+    assert (await explained(world, "Hi"))["status"] == "completed"
+    task = await explained(world, "Hi")
+    assert task["error"]["code"] == "BUDGET_EXCEEDED"
+    assert len(upstream.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"model": "agent:explain"}, {"model": ""}, {"temperature": 3}, {"prompt": "x"}, {"max_tokens": 0}, {"stop": "x"}],
+)
+async def test_options_that_do_not_hold_are_refused_at_registration(world: World, options: dict[str, Any]) -> None:
+    body = {"name": "a", "capabilities": ["x"], "runtime": {"kind": "llm", "options": options}}
+    answer = await world.admin.post("/api/v1/registry/agents", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
+@requirement("llm.agents-as-models")
+async def test_openais_client_talks_to_the_best_agent_of_a_capability(world: World, upstream: Upstream) -> None:
+    agent_id = await sailor(world)
+    client = client_of(world.admin)
+    answer: Any = await client.chat.completions.create(
+        model="agent:explain", messages=[{"role": "system", "content": "Be brief."}, *ASKED], max_tokens=9
+    )
+    assert (answer.choices[0].message.content, answer.model) == (ANSWER, "agent:explain")
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (11, 7)
+    work = answer.stentor
+    assert (work["agent_id"], work["agent_name"]) == (agent_id, "sailor")
+    asked = upstream.asked[-1]["body"]
+    assert [m["content"] for m in asked["messages"]] == [PROMPT, "Be brief.", "Why is the sea salty?"]
+    assert asked["max_tokens"] == 9
+    world.admin.headers["X-API-Key"] = "admin-key-7c1e"
+    trail = (await world.admin.get(f"/api/v1/tasks/{work['task_id']}/activity")).json()
+    assert answer.id == f"chatcmpl-{trail['provenance_id']}"
+    kinds = [event["event_type"] for event in trail["events"]]
+    for kind in ("prompt_received", "routing_decision", "llm_called", "task_completed", "learning_updated"):
+        assert kind in kinds
+    weights = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent_id})).json()["weights"]
+    assert weights["explain"] > 1
+
+
+@requirement("llm.agents-as-models")
+async def test_an_agents_answer_is_streamed_token_by_token(world: World, upstream: Upstream) -> None:
+    await sailor(world)
+    client = client_of(world.admin)
+    options: Any = {"include_usage": True}
+    stream = await client.chat.completions.create(
+        model="agent:explain", messages=ASKED, stream=True, stream_options=options
+    )
+    chunks: Any = [chunk async for chunk in stream]
+    said = [c.choices[0].delta.content for c in chunks if c.choices and c.choices[0].delta.content]
+    assert said == ["The sea ", "is salty."]
+    assert chunks[-1].usage.total_tokens == 18
+    assert chunks[0].stentor["agent_name"] == "sailor"
+
+
+@requirement("llm.agents-as-models")
+async def test_every_route_for_text_takes_an_agent_and_the_list_of_models_names_it(world: World) -> None:
+    await sailor(world)
+    talk = {"model": "agent:explain", "messages": ASKED}
+    ours = await world.admin.post("/api/v1/llm/chat", json=talk)
+    assert (ours.json()["data"]["content"], ours.json()["data"]["model"]) == (ANSWER, "agent:explain")
+    task = await world.task(ours.json()["data"]["task_id"])
+    assert task["status"] == "completed"
+    done = await world.admin.post("/api/v1/llm/complete", json={"model": "agent:explain", "prompt": "Salt?"})
+    assert done.json()["data"]["content"] == ANSWER
+    lines = (await world.admin.post("/api/v1/llm/stream", json=talk)).text.split("\n\n")
+    assert lines[:3] == ['data: {"delta":"The sea "}', 'data: {"delta":"is salty."}', "data: [DONE]"]
+    client = client_of(world.admin)
+    completion = await client.completions.create(model="agent:explain", prompt="Salt?")
+    assert completion.choices[0].text == ANSWER
+    response = await client.responses.create(model="agent:explain", input="Salt?")
+    assert response.output_text == ANSWER
+    names = [model.id async for model in client.models.list()]
+    assert "agent:explain" in names
+
+
+@requirement("llm.agents-as-models")
+async def test_an_agent_without_tokens_says_its_answer_at_once(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_BUILTIN_AGENTS="1")
+    text = "The sea is salty. Rivers carry salt to the sea. Boats float on it."
+    talk = {"model": "agent:summarize", "messages": [{"role": "user", "content": text}]}
+    answer = await world.admin.post("/v1/chat/completions", json=talk)
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["message"]["content"] == text
+    assert answer.json()["usage"]["prompt_tokens"] > 0
+
+
+@requirement("llm.agents-as-models")
+@pytest.mark.parametrize(
+    ("model", "more", "status", "code"),
+    [
+        ("agent:fly", {}, 422, "routing_capability_unavailable"),
+        ("agent:", {}, 400, "invalid_request"),
+        ("agent:explain", {"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "invalid_request"),
+        ("agent:explain", {"response_format": {"type": "json_object"}}, 400, "invalid_request"),
+    ],
+)
+async def test_what_no_agent_can_do_is_refused_in_openais_form(
+    world: World, model: str, more: dict[str, Any], status: int, code: str
+) -> None:
+    await sailor(world)
+    answer = await world.admin.post("/v1/chat/completions", json={"model": model, "messages": ASKED, **more})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+async def test_agents_take_no_images_and_embed_nothing(world: World) -> None:
+    await sailor(world)
+    picture = {"type": "image_url", "image_url": {"url": "https://example.com/sea.png"}}
+    talk = {"model": "agent:explain", "messages": [{"role": "user", "content": [picture]}]}
+    assert (await world.admin.post("/v1/chat/completions", json=talk)).status_code == 400
+    body = {"model": "agent:explain", "input": "salt"}
+    assert (await world.admin.post("/v1/embeddings", json=body)).status_code == 400
+
+
+@requirement("llm.agents-as-models")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_agents_failure_is_told_without_its_words(world: World, upstream: Upstream, streamed: bool) -> None:
+    await sailor(world)
+    upstream.mood = moods.status(500, {"error": {"message": "canary"}})
+    client = client_of(world.admin)
+
+    async def asking() -> None:
+        stream: Any = await client.chat.completions.create(model="agent:explain", messages=ASKED, stream=streamed)
+        [_ async for _ in stream]
+
+    with pytest.raises(openai.APIError) as failed:
+        await asking()
+    assert "canary" not in str(failed.value)
+    assert failed.value.code == "provider_error"
+
+
+@requirement("llm.agents-as-models")
+async def test_a_task_that_waits_for_a_person_answers_where_its_answer_will_be(world: World) -> None:
+    await sailor(world, tier="human")
+    answer = await world.admin.post("/v1/chat/completions", json={"model": "agent:explain", "messages": ASKED})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "approval_pending")
+    listed = (await world.admin.get("/api/v1/tasks", params={"status": "pending_approval"})).json()["tasks"]
+    assert listed[0]["task_id"] in answer.json()["error"]["message"]
+
+
+@requirement("llm.agents-as-models")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_caller_that_leaves_cancels_the_task_and_the_providers_work(
+    world: World, upstream: Upstream, streamed: bool
+) -> None:
+    await sailor(world)
+    upstream.halting = True
+    upstream.go.clear()
+    talk = {"model": "agent:explain", "messages": ASKED, "stream": streamed}
+    async with listening(world) as client:
+        asking = asyncio.ensure_future(client.post("/v1/chat/completions", json=talk))
+        await asyncio.wait_for(upstream.arrived.wait(), 10)
+        asking.cancel()
+        await asyncio.wait_for(upstream.broken_off.wait(), 10)
+    (task,) = (await world.admin.get("/api/v1/tasks")).json()["tasks"]
+    assert task["status"] == "cancelled"
+
+
+MESSAGE = {
+    "header": {
+        "mode": "direct",
+        "context": "trace-7",
+        "priority": "high",
+        "actionType": "query",
+        "targetZone": "memory",
+    },
+    "payload": {"content": "Why is the sea salty?"},
+}
+
+
+@requirement("llm.atp")
+async def test_a_model_answers_a_message_under_its_own_header_and_never_reads_the_header(
+    world: World, upstream: Upstream
+) -> None:
+    agent_id = await sailor(world)
+    body = {"atpMessage": MESSAGE, "model": "openai/sea-large", "agentId": agent_id}
+    answer = await world.admin.post("/api/v1/llm/atp", json=body)
+    assert answer.status_code == 200, answer.text
+    data = answer.json()["data"]
+    assert data["atp"]["header"] == {**MESSAGE["header"], "senderId": "admin"}
+    assert (data["model"], data["content"]) == ("openai/sea-large", ANSWER)
+    assert data["usage"] == {"input_tokens": 11, "output_tokens": 7}
+    (call,) = await world.kernel.db.read(lambda tx: tx.rows(CALLS))
+    assert tuple(call) == (data["provenance_id"], agent_id, None, None)
+    sent = upstream.asked[-1]["body"]
+    assert sent["messages"] == [{"role": "user", "content": "Why is the sea salty?"}]
+    assert "trace-7" not in str(sent)
+
+
+@requirement("llm.atp")
+async def test_a_message_can_ask_the_agents_of_a_capability(world: World) -> None:
+    await sailor(world)
+    answer = await world.admin.post("/api/v1/llm/atp", json={"atpMessage": MESSAGE, "model": "agent:explain"})
+    data = answer.json()["data"]
+    assert (data["content"], data["atp"]["header"]["senderId"]) == (ANSWER, "admin")
+    assert (await world.task(data["task_id"]))["status"] == "completed"
+
+
+@requirement("llm.atp")
+async def test_a_message_that_does_not_hold_and_an_agent_of_somebody_else_are_refused(
+    world: World, upstream: Upstream
+) -> None:
+    agent_id = await sailor(world)
+    wrong = {"header": {**MESSAGE["header"], "priority": "urgent"}, "payload": {}}
+    answer = await world.admin.post("/api/v1/llm/atp", json={"atpMessage": wrong, "model": "openai/sea-large"})
+    assert answer.status_code == 400
+    assert {"header.priority", "payload.content"} <= set(answer.json()["error"]["details"]["fields"])
+    body = {"atpMessage": MESSAGE, "model": "openai/sea-large", "agentId": agent_id}
+    assert (await world.clients["BOB"].post("/api/v1/llm/atp", json=body)).status_code == 403
+    assert (await world.clients["OTHER"].post("/api/v1/llm/atp", json=body)).status_code == 404
+    forged = {**MESSAGE, "header": {**MESSAGE["header"], "senderId": "nobody"}}
+    assert (await world.admin.post("/api/v1/llm/atp", json={**body, "atpMessage": forged})).status_code == 403
+    assert not upstream.asked
