@@ -17,16 +17,16 @@ from tests.domains.llm.upstream import ANSWER
 PAGE = (Path(__file__).parents[3] / "docs" / "llm.md").read_text()
 
 
-async def test_the_example_of_the_openai_client_runs(make_llm: Gate) -> None:
-    world = await make_llm()
-    [code] = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+async def test_the_examples_of_the_openai_client_run(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_BUILTIN_AGENTS="1")
+    code = "".join(re.findall(r"```python\n(.*?)```", PAGE, re.S))
     async with listening(world) as client:
         here = code.replace("http://127.0.0.1:8080", str(client.base_url).rstrip("/"))
         here = here.replace("<a key of Stentor>", "admin-key-7c1e")
         printed = io.StringIO()
         with redirect_stdout(printed):
             await asyncio.to_thread(exec, here, {})
-    assert printed.getvalue().strip() == ANSWER
+    assert printed.getvalue().splitlines() == [ANSWER, "The sea is salty. Rivers carry salt into it."]
 
 
 def test_every_setting_and_known_provider_of_the_gateway_is_named() -> None:

@@ -21,7 +21,7 @@ BOTH = {"one": ONE, "two": TWO}
 
 @requirement("llm.demo-routes-501")
 async def test_routes_that_do_not_exist_are_501_and_other_methods_of_those_that_do_405(world: World) -> None:
-    for path in ("/api/v1/llm", "/api/v1/llm/benchmark", "/api/v1/llm/providers/openai", "/api/v1/llm/atp"):
+    for path in ("/api/v1/llm", "/api/v1/llm/benchmark", "/api/v1/llm/providers/openai"):
         answer = await world.admin.post(path, json={})
         assert (answer.status_code, answer.json()["error"]["code"]) == (501, "NOT_IMPLEMENTED")
     wrong = await world.admin.get("/api/v1/llm/chat")
