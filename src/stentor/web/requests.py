@@ -1,4 +1,4 @@
-"""The outermost layer: request id, raw paths, and a last net under everything.
+"""The outermost layer: request id, trace, raw paths, and a last net under everything.
 
 `X-Request-Id` of the caller is kept when it is harmless. An encoded slash stays inside its segment.
 """
@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stentor.core import ids
+from stentor.core import ids, tracing
 from stentor.core.errors import NotFound
 from stentor.web.errors import render_unexpected
 
@@ -48,7 +48,8 @@ class RequestContext:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            with tracing.carrying(_traceparent(scope)):
+                await self._app(scope, receive, send_with_id)
         except Exception:
             log.exception("request %s %s failed (request_id %s)", scope["method"], scope["path"], request_id)
             if not started:
@@ -63,6 +64,11 @@ def _request_id(scope: Scope) -> str:
         if name == b"x-request-id" and _HARMLESS.match(value):
             return str(value.decode("ascii"))
     return ids.new_id()
+
+
+def _traceparent(scope: Scope) -> str | None:
+    found = [value for name, value in scope["headers"] if name == b"traceparent"]
+    return tracing.parse(found[0].decode("latin-1")) if len(found) == 1 else None
 
 
 def segment(text: str) -> str:

@@ -42,7 +42,7 @@ async def explained(world: World, given: Any = "Why is the sea salty?") -> dict[
     return await ended(world, await world.submit(type="explain", input=given, required_capabilities=["explain"]))
 
 
-@requirement("llm.runtime")
+@requirement("execution.llm-runtime")
 async def test_an_agent_can_be_a_model_with_a_prompt(world: World, upstream: Upstream) -> None:
     await sailor(world, temperature=0.5, max_tokens=50)
     task = await explained(world)
@@ -57,7 +57,7 @@ async def test_an_agent_can_be_a_model_with_a_prompt(world: World, upstream: Ups
     assert (asked["temperature"], asked["max_tokens"]) == (0.5, 50)
 
 
-@requirement("llm.runtime")
+@requirement("execution.llm-runtime")
 async def test_what_an_agent_asks_a_model_stands_in_its_tasks_trail_and_on_its_account(world: World) -> None:
     agent_id = await sailor(world)
     task = await explained(world)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from stentor.core import ids
+from stentor.core import ids, tracing
 from stentor.core.db import Database, Tx
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied
 from stentor.core.live import Hub
@@ -97,8 +97,9 @@ class Attempts:
         if agent is None or driver is None:
             return BROKEN
         try:
-            async with asyncio.timeout(claim.timeout_seconds):
-                return await driver.run(claim, agent, self._emitter(claim))
+            with tracing.carrying(claim.metadata.traceparent):
+                async with asyncio.timeout(claim.timeout_seconds):
+                    return await driver.run(claim, agent, self._emitter(claim))
         except AgentFailed as failure:
             return failure.outcome
         except TimeoutError:

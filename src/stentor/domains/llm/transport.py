@@ -9,7 +9,7 @@ from typing import TypeVar
 import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 
-from stentor.core import jsontext
+from stentor.core import jsontext, tracing
 from stentor.core.errors import (
     InvalidRequest,
     ProviderError,
@@ -156,7 +156,11 @@ class Transport:
     ) -> aiohttp.ClientResponse:
         form = formats.of(provider.format)
         url, body = self._checked(provider, call.path), jsontext.encode(call.body)
-        headers = {"Content-Type": "application/json", **form.headers(provider.key, provider.quirks)}
+        headers = {
+            "Content-Type": "application/json",
+            **form.headers(provider.key, provider.quirks),
+            **tracing.headers(),
+        }
         evidence.upstream_status = None
         evidence.sent(url.partition("?")[0], body)
         session = self._of(provider).session

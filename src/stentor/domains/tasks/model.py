@@ -33,7 +33,7 @@ DEFAULT_MEAN_MS = 1_000.0
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the caller says beside the work. `parent_task_id` is the task that led to this one, `sender_agent` the
-    agent that sent it as a message.
+    agent that sent it as a message, `traceparent` the place of the submit in a distributed trace.
     """
 
     user_id: str | None = None
@@ -42,6 +42,7 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     parent_task_id: str | None = None
     sender_agent: str | None = None
+    traceparent: str | None = None
 
     @property
     def for_agent(self) -> Metadata:
@@ -63,6 +64,13 @@ class TaskDraft(msgspec.Struct, frozen=True):
     @property
     def priority(self) -> int:
         return PRIORITIES[self.metadata.priority or "normal"]
+
+
+def traced(draft: TaskDraft, traceparent: str | None) -> TaskDraft:
+    """The draft with the place of its submit in a trace, where there is one."""
+    if traceparent is None:
+        return draft
+    return msgspec.structs.replace(draft, metadata=msgspec.structs.replace(draft.metadata, traceparent=traceparent))
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.core import idempotency, ids
+from stentor.core import idempotency, ids, tracing
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, RoutingDenied, all_errors
 from stentor.core.idempotency import Answer, IdempotencyKey
@@ -32,9 +32,10 @@ class Submission:
         The same id or Idempotency-Key with the same body answers as the first time; another body
         is a Conflict (id) or an IdempotencyMismatch (key).
         """
+        trace = tracing.current()  # here, because the writer's thread has another context
         with self._alone(key):
             placement = self._placing.place(principal, draft)
-            answer = await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key))
+            answer = await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key, trace=trace))
         return _submitted(answer)
 
     def submitting(self, principal: Principal, draft: TaskDraft, cause: str) -> Callable[[Tx], Answer]:
@@ -52,6 +53,7 @@ class Submission:
         placement: Placement,
         key: IdempotencyKey | None,
         cause: str | None = None,
+        trace: str | None = None,
     ) -> Answer:
         if key is not None and (known := idempotency.find(tx, key)):
             return known
@@ -61,7 +63,8 @@ class Submission:
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists.")
             answer = _first_answer(tx, task)
         else:
-            answer = self._store(tx, principal, draft, placement, body_hash, cause)
+            # After the hash: the same task may be sent again within another trace.
+            answer = self._store(tx, principal, model.traced(draft, trace), placement, body_hash, cause)
         if key is not None:
             idempotency.keep(tx, key, answer)
         return answer

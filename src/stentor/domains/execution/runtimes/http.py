@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 from aiohttp.http_exceptions import LineTooLong
 
+from stentor.core import tracing
 from stentor.core.errors import InvalidRequest
 from stentor.core.outbound import Outbound, TargetRefused
 from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
@@ -51,6 +52,7 @@ class Http:
 
     async def _post(self, endpoint: str, claim: Claim, emit: Emit) -> Outcome:
         headers = {"Idempotency-Key": claim.idempotency_key, "Accept": "application/json, text/event-stream"}
+        headers |= tracing.headers()
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
         async with self._outbound.session.post(
             endpoint, json=_body(claim), headers=headers, timeout=timeout, allow_redirects=False
