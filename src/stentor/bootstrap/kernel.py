@@ -57,6 +57,8 @@ from stentor.domains.routing.service import Routing
 from stentor.domains.sandbox import api as sandbox_api
 from stentor.domains.sandbox.service import Sandbox
 from stentor.domains.tasks import api as tasks_api
+from stentor.domains.tasks.grants import api as grants_api
+from stentor.domains.tasks.grants.service import Grants
 from stentor.domains.tasks.placement import Placing
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
@@ -89,6 +91,7 @@ class Kernel:
     dispatcher: Dispatcher
     reconciler: Reconciler
     submission: Submission
+    grants: Grants
     tasks: Tasks
     workers: Workers
     activity: Activity
@@ -243,7 +246,7 @@ def build(
     registry = Registry(db, clock, runlog)
     trust = Trust(db, clock, runlog)
     learning = Learning(db, clock, runlog)
-    policy = Policy(settings.alpha, settings.beta, settings.trust_floor)
+    policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority)
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
     ending = Ending(runlog, learning, trust, hub)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
@@ -254,11 +257,12 @@ def build(
         "http": Http(outbound),
         "llm": LlmRuntime(llm.gateway),
     }
-    attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
+    grants = Grants(db, runlog, registry.snapshot, routing)
+    attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants)
     dispatcher = Dispatcher(attempts, settings.concurrency)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
-    submission = Submission(db, runlog, placing, dispatcher)
-    tasks = Tasks(db, runlog, placing, dispatcher)
+    submission = Submission(db, runlog, placing, dispatcher, grants)
+    tasks = Tasks(db, runlog, placing, dispatcher, grants)
     return Kernel(
         settings=settings,
         db=db,
@@ -273,6 +277,7 @@ def build(
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
         submission=submission,
+        grants=grants,
         tasks=tasks,
         workers=Workers(db, registry.snapshot, dispatcher, attempts, ending, hub),
         activity=Activity(db, hub, registry.snapshot),
@@ -308,6 +313,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
     streams = StreamLimit(settings.max_streams, kernel.hub.closing)
     api: list[Any] = [
         tasks_api.router(kernel.submission, kernel.tasks),
+        grants_api.router(kernel.grants, snapshot),
         activity_api.router(kernel.activity, streams),
         execution_api.router(kernel.workers),
         registry_api.router(kernel.registry, trust_of, kernel.outbound.check),

@@ -51,6 +51,8 @@ EventType = Literal[
     "message_completed",
     "message_failed",
     "provider_changed",
+    "authority_granted",
+    "authority_revoked",
 ]
 
 _COLUMNS = (

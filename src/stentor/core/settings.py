@@ -208,6 +208,12 @@ class Settings:
         "Agents below it are not routed to; 0 is off.",
         _number(0, 1, float),
     )
+    own_authority: bool = setting(
+        "SERVICE_AGENTS_OWN_AUTHORITY",
+        False,
+        "Keys of agents may ask only for what their agents can do, or for what they were granted.",
+        _flag,
+    )
     builtin_agents: bool = setting(
         "SERVICE_BUILTIN_AGENTS", True, "Register the agents that need no set-up at start.", _flag
     )

@@ -17,9 +17,10 @@ from stentor.domains.execution.runtimes import Driver
 from stentor.domains.learning.service import skipped
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.routing.model import Request
+from stentor.domains.routing.model import Authority, Request
 from stentor.domains.routing.service import Routing
 from stentor.domains.tasks import listing, store
+from stentor.domains.tasks.grants.service import Grants
 from stentor.domains.tasks.model import Claim, Queued, Task
 from stentor.domains.tasks.service import require
 
@@ -42,6 +43,7 @@ class Attempts:
         ending: Ending,
         hub: Hub,
         drivers: Mapping[str, Driver],
+        grants: Grants,
     ) -> None:
         self._db = db
         self._runlog = runlog
@@ -50,6 +52,7 @@ class Attempts:
         self._ending = ending
         self._hub = hub
         self._drivers = drivers
+        self._grants = grants
         self.held: dict[tuple[str, str], Claim] = {}
         """The claims whose work runs in this process; their leases are renewed."""
 
@@ -118,7 +121,7 @@ class Attempts:
     def _admissible(self, tx: Tx, queued: Queued) -> tuple[Task, RoutingDenied] | None:
         """None when the agent may still have the task; else the task and the denial."""
         agent = self._snapshot.get(queued.tenant, queued.agent_id)
-        if agent is not None and self._quick(agent):
+        if agent is not None and self._quick(agent) and not queued.granted:
             return None
         try:
             task = require(tx, queued.tenant, queued.task_id)
@@ -126,7 +129,9 @@ class Attempts:
             return None
         if task.status != "queued" or task.epoch != queued.epoch:
             return None
-        request = Request(task.tenant, task.type, task.required_capabilities)
+        grant_id = task.metadata.grant_id
+        authority = Authority() if grant_id is None else self._grants.authority_in(tx, task.tenant, grant_id)
+        request = Request(task.tenant, task.type, task.required_capabilities, authority)
         denial = self._routing.recheck(request, queued.agent_id)
         return None if denial is None else (task, denial)
 

@@ -38,11 +38,14 @@ CHECKS: tuple[type[RoutingDenied], ...] = (
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """`alpha` weighs the Hebbian term, `beta` trust, the rest goes to the composite score."""
+    """`alpha` weighs the Hebbian term, `beta` trust, the rest goes to the composite score. With `own_authority` an
+    agent's key may ask only for what its agents can do themselves, or for what it was granted.
+    """
 
     alpha: float = 0.3
     beta: float = 0.0
     trust_floor: float = 0.0
+    own_authority: bool = False
 
 
 class Authority(msgspec.Struct, frozen=True):
@@ -131,7 +134,7 @@ def decide(
 ) -> Decision:
     """Admit, rank and choose. Raises the RoutingDenied of the furthest check when nobody is left."""
     if not trust_available:
-        policy = Policy(policy.alpha, 0.0, 0.0)
+        policy = Policy(policy.alpha, 0.0, 0.0, policy.own_authority)
     admitted: list[Candidate] = []
     refused: list[tuple[Agent, type[RoutingDenied]]] = []
     for candidate in candidates:

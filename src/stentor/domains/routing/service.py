@@ -45,7 +45,7 @@ class Routing:
         agent = self._snapshot.get(request.tenant, agent_id)
         if agent is None:
             return model.denial(request, [])
-        policy = self.policy if self._trust.available else Policy(self.policy.alpha)
+        policy = self.policy if self._trust.available else Policy(self.policy.alpha)  # authority comes with the request
         candidate = self._candidates(request, [agent], self._clock.now())[0]
         reason = model.refusal(request, candidate, policy)
         return None if reason is None else model.denial(request, [(agent, reason)])
@@ -55,7 +55,11 @@ class Routing:
         if not principal.is_bound_agent:
             return Authority()
         own = self._snapshot.of_key(principal.tenant, principal.name)
-        return Authority(active=not own or any(agent.status == "active" for agent in own))
+        active = not own or any(agent.status == "active" for agent in own)
+        if not self.policy.own_authority:
+            return Authority(active)
+        abilities = frozenset(name for agent in own if agent.status == "active" for name in agent.capabilities)
+        return Authority(active, abilities)
 
     def _pool(self, request: Request) -> list[Agent]:
         if request.preferred is None:

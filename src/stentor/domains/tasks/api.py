@@ -46,6 +46,7 @@ class MetadataIn(Wire):
     retry_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     tags: Annotated[list[Name], Field(max_length=64)] = []
     parent_task_id: Name | None = None
+    grant_id: UuidText | None = None
 
 
 class Submit(Wire):
@@ -76,7 +77,14 @@ class Submit(Wire):
             tuple(dict.fromkeys(self.required_capabilities)),
             self.timeout_seconds,
             self.agent_preference,
-            Metadata(meta.user_id, meta.priority, meta.retry_count, tuple(meta.tags), meta.parent_task_id),
+            Metadata(
+                meta.user_id,
+                meta.priority,
+                meta.retry_count,
+                tuple(meta.tags),
+                meta.parent_task_id,
+                grant_id=meta.grant_id,
+            ),
         )
 
 

@@ -33,7 +33,8 @@ DEFAULT_MEAN_MS = 1_000.0
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the caller says beside the work. `parent_task_id` is the task that led to this one, `sender_agent` the
-    agent that sent it as a message, `traceparent` the place of the submit in a distributed trace.
+    agent that sent it as a message, `traceparent` the place of the submit in a distributed trace, `grant_id` the
+    delegated authority that it was submitted with.
     """
 
     user_id: str | None = None
@@ -43,6 +44,7 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     parent_task_id: str | None = None
     sender_agent: str | None = None
     traceparent: str | None = None
+    grant_id: str | None = None
 
     @property
     def for_agent(self) -> Metadata:
@@ -71,6 +73,14 @@ def traced(draft: TaskDraft, traceparent: str | None) -> TaskDraft:
     if traceparent is None:
         return draft
     return msgspec.structs.replace(draft, metadata=msgspec.structs.replace(draft.metadata, traceparent=traceparent))
+
+
+def below(draft: TaskDraft, parent_task_id: str | None) -> TaskDraft:
+    """The draft as work for another task, where there is one."""
+    if parent_task_id is None:
+        return draft
+    metadata = msgspec.structs.replace(draft.metadata, parent_task_id=parent_task_id)
+    return msgspec.structs.replace(draft, metadata=metadata)
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -123,7 +133,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Queued(msgspec.Struct, frozen=True):
-    """A task that waits, as the dispatcher holds it."""
+    """A task that waits, as the dispatcher holds it. `granted`: it rests on authority that may have ended meanwhile."""
 
     tenant: str
     task_id: str
@@ -133,6 +143,7 @@ class Queued(msgspec.Struct, frozen=True):
     runtime_kind: str
     epoch: int
     head_id: str
+    granted: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -230,4 +241,5 @@ def queued_of(task: Task) -> Queued:
         task.runtime_kind,
         task.epoch,
         task.head_id,
+        task.metadata.grant_id is not None,
     )

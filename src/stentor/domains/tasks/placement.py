@@ -11,7 +11,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import RoutingDenied
 from stentor.domains.learning.service import LearningView
 from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.routing.model import Decision, Request
+from stentor.domains.routing.model import Authority, Decision, Request
 from stentor.domains.routing.service import Routing
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import Queued, Status, Task, TaskDraft
@@ -35,6 +35,12 @@ class Dispatch(Protocol):
         ...
 
 
+class Granted(Protocol):
+    """What a grant gives to a caller now, and the task that it is for."""
+
+    async def authority(self, principal: Principal, grant_id: str) -> tuple[Authority, str | None]: ...
+
+
 class Placement(msgspec.Struct, frozen=True):
     """What routing made of a request: an agent and a first state, or a denial."""
 
@@ -55,13 +61,15 @@ class Placing:
         self._learning = learning
         self._dispatch = dispatch
 
-    def place(self, principal: Principal, wanted: TaskDraft | Task) -> Placement:
-        """Route; a denial is a placement too, because the task is stored for the record."""
+    def place(self, principal: Principal, wanted: TaskDraft | Task, granted: Authority | None = None) -> Placement:
+        """Route; a denial is a placement too, because the task is stored for the record. `granted` is what a grant
+        gives, and takes the place of what the caller may ask for by itself.
+        """
         request = Request(
             principal.tenant,
             wanted.type,
             wanted.required_capabilities,
-            self._routing.authority_of(principal),
+            granted or self._routing.authority_of(principal),
             wanted.agent_preference,
         )
         try:

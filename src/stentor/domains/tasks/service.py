@@ -15,18 +15,19 @@ from stentor.core.runlog import Draft, RunLog
 from stentor.domains.learning.service import skipped
 from stentor.domains.tasks import events, listing, model, store
 from stentor.domains.tasks.model import Filter, Page, Status, Task
-from stentor.domains.tasks.placement import Dispatch, Placement, Placing, offer_after_commit
+from stentor.domains.tasks.placement import Dispatch, Granted, Placement, Placing, offer_after_commit
 
 Via = Mapping[str, Any]
 NO_VIA: Via = MappingProxyType({})
 
 
 class Tasks:
-    def __init__(self, db: Database, runlog: RunLog, placing: Placing, dispatch: Dispatch) -> None:
+    def __init__(self, db: Database, runlog: RunLog, placing: Placing, dispatch: Dispatch, grants: Granted) -> None:
         self._db = db
         self._runlog = runlog
         self._placing = placing
         self._dispatch = dispatch
+        self._grants = grants
 
     async def get(self, tenant: str, task_id: str) -> Task:
         """Raises NotFound, the same for a foreign task as for none."""
@@ -82,7 +83,9 @@ class Tasks:
     async def retrying(self, principal: Principal, task_id: str, via: Via = NO_VIA) -> Callable[[Tx], Task]:
         """The same as a part of somebody's own transaction, routed now."""
         task = await self.get(principal.tenant, task_id)
-        placement = self._placing.place(principal, task)
+        grant_id = task.metadata.grant_id
+        granted = (await self._grants.authority(principal, grant_id))[0] if grant_id else None
+        placement = self._placing.place(principal, task, granted)
         if placement.denial is not None and task.status in model.RETRYABLE:
             raise placement.denial
 

@@ -50,7 +50,7 @@ _QUEUE = Sql(
 )
 _SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
 _WAITING = Sql(
-    """select tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id from tasks
+    """select tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, metadata from tasks
     where status = 'queued' order by priority, queued_at limit :limit"""
 )
 _OVERDUE = Sql(
@@ -210,7 +210,7 @@ def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pen
 
 def waiting(tx: Tx, limit: int) -> list[Queued]:
     """Queued tasks, the most urgent first."""
-    return [Queued(*row) for row in tx.rows(_WAITING, limit=limit)]
+    return [_queued(*row) for row in tx.rows(_WAITING, limit=limit)]
 
 
 def overdue(tx: Tx, limit: int) -> list[Task]:
@@ -226,6 +226,11 @@ def executing_in_process(tx: Tx, limit: int) -> list[Task]:
 def unlearned(tx: Tx, before: int, limit: int) -> list[Task]:
     """Ended tasks whose lesson could not be applied with their outcome."""
     return [_task(row) for row in tx.rows(_UNLEARNED, before=before, limit=limit)]
+
+
+def _queued(*row: Any) -> Queued:
+    queued = Queued(*row[:-1])
+    return msgspec.structs.replace(queued, granted=True) if '"grant_id"' in row[-1] else queued
 
 
 _capabilities = msgspec.json.Decoder(tuple[str, ...])

@@ -15,15 +15,16 @@ from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.core.runlog import Draft, RunLog, read_task
 from stentor.domains.tasks import events, listing, model, store
 from stentor.domains.tasks.model import Submitted, Task, TaskDraft
-from stentor.domains.tasks.placement import Dispatch, Placement, Placing, offer_after_commit
+from stentor.domains.tasks.placement import Dispatch, Granted, Placement, Placing, offer_after_commit
 
 
 class Submission:
-    def __init__(self, db: Database, runlog: RunLog, placing: Placing, dispatch: Dispatch) -> None:
+    def __init__(self, db: Database, runlog: RunLog, placing: Placing, dispatch: Dispatch, grants: Granted) -> None:
         self._db = db
         self._runlog = runlog
         self._placing = placing
         self._dispatch = dispatch
+        self._grants = grants
         self._running: set[tuple[str, str, str, str]] = set()
 
     async def submit(self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None = None) -> Submitted:
@@ -34,9 +35,16 @@ class Submission:
         """
         trace = tracing.current()  # here, because the writer's thread has another context
         with self._alone(key):
-            placement = self._placing.place(principal, draft)
+            draft, placement = await self._placed(principal, draft)
             answer = await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key, trace=trace))
         return _submitted(answer)
+
+    async def _placed(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement]:
+        """Work with delegated authority belongs to the task that the authority is for."""
+        if draft.metadata.grant_id is None:
+            return draft, self._placing.place(principal, draft)
+        granted, task_id = await self._grants.authority(principal, draft.metadata.grant_id)
+        return model.below(draft, task_id), self._placing.place(principal, draft, granted)
 
     def submitting(self, principal: Principal, draft: TaskDraft, cause: str) -> Callable[[Tx], Answer]:
         """The same as a part of somebody's own transaction, under the event that led to it. The answer is 202 with

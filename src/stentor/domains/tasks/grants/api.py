@@ -1,0 +1,119 @@
+"""Routes of delegated authority, and who the caller is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import Field, StringConstraints
+
+from stentor.core.clock import iso, iso_or_none
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.tasks.grants.model import MAX_CAPABILITIES, MAX_SECONDS, Grant, Wish
+from stentor.domains.tasks.grants.service import Grants
+from stentor.web.routes import GatewayRoute, Wire, example
+from stentor.web.wire import Answer, Caller, Json, Name, TaskId, Timestamp, UuidText, errors
+
+GrantId = Annotated[str, StringConstraints(max_length=255)]
+
+
+class GrantIn(Wire):
+    model_config = example(epoch=1, to_agent="0190f5f0-0000-7000-8000-000000000000", capabilities=["summarize"])
+
+    epoch: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    to_agent: UuidText
+    capabilities: Annotated[list[Name], Field(min_length=1, max_length=MAX_CAPABILITIES)]
+    expires_in_seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)] | None = None
+
+    def wish(self) -> Wish:
+        return Wish(self.to_agent, tuple(dict.fromkeys(self.capabilities)), self.expires_in_seconds)
+
+
+class GrantOut(Answer):
+    grant_id: str
+    task_id: str
+    from_agent: str
+    to_agent: str
+    capabilities: list[str]
+    parent_grant_id: str | None
+    depth: int
+    created_at: Timestamp
+    expires_at: Timestamp
+    revoked_at: Timestamp | None
+
+
+class GrantList(Answer):
+    grants: list[GrantOut]
+
+
+class OwnAgent(Answer):
+    agent_id: str
+    name: str
+    status: str
+    capabilities: list[str]
+
+
+class Who(Answer):
+    name: str
+    role: Literal["admin", "agent"]
+    permissions: list[str]
+    tenant: str
+    agents: list[OwnAgent]
+    grants: list[GrantOut]
+
+
+def router(grants: Grants, snapshot: Snapshot) -> APIRouter:
+    api = APIRouter(tags=["authority"], route_class=GatewayRoute)
+
+    @api.post("/tasks/{task_id}/grants", status_code=201, response_model=GrantOut, responses=errors(404, 409))
+    async def grant(caller: Caller, task_id: TaskId, body: GrantIn) -> Json:
+        """Hand a part of the authority for a task to another agent; `epoch` is that of the claim."""
+        return Json(_shown(await grants.grant(caller, task_id, body.epoch, body.wish())), 201)
+
+    @api.get("/tasks/{task_id}/grants", response_model=GrantList, responses=errors(404))
+    async def of_task(caller: Caller, task_id: TaskId) -> Json:
+        """All that was handed on for a task, the first one first."""
+        return Json({"grants": [_shown(one) for one in await grants.of_task(caller.tenant, task_id)]})
+
+    @api.get("/grants/{grant_id}", response_model=GrantOut, responses=errors(404))
+    async def read(caller: Caller, grant_id: GrantId) -> Json:
+        """One grant, whether it holds or not."""
+        return Json(_shown(await grants.get(caller.tenant, grant_id)))
+
+    @api.post("/grants/{grant_id}/revoke", response_model=GrantOut, responses=errors(404))
+    async def revoke(caller: Caller, grant_id: GrantId) -> Json:
+        """Take authority back, with all that came from it. Again is no error."""
+        return Json(_shown(await grants.revoke(caller, grant_id)))
+
+    @api.get("/whoami", response_model=Who)
+    async def whoami(caller: Caller) -> Json:
+        """The caller's key, its agents, and the authority that was handed to them."""
+        own = snapshot.of_key(caller.tenant, caller.name)
+        held = await grants.to_agents(caller.tenant, [agent.agent_id for agent in own])
+        return Json(
+            {
+                "name": caller.name,
+                "role": caller.role,
+                "permissions": sorted(caller.permissions),
+                "tenant": caller.tenant,
+                "agents": [{name: getattr(agent, name) for name in OwnAgent.model_fields} for agent in own],
+                "grants": [_shown(one) for one in held],
+            }
+        )
+
+    return api
+
+
+def _shown(grant: Grant) -> dict[str, Any]:
+    return {
+        "grant_id": grant.grant_id,
+        "task_id": grant.task_id,
+        "from_agent": grant.from_agent,
+        "to_agent": grant.to_agent,
+        "capabilities": grant.capabilities,
+        "parent_grant_id": grant.parent_id,
+        "depth": grant.depth,
+        "created_at": iso(grant.created_at),
+        "expires_at": iso(grant.expires_at),
+        "revoked_at": iso_or_none(grant.revoked_at),
+    }
