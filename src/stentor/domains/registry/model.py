@@ -9,7 +9,7 @@ import msgspec
 
 TrustTier = Literal["auto", "monitored", "human"]
 Status = Literal["active", "suspended", "quarantined"]
-RuntimeKind = Literal["worker", "builtin", "http"]
+RuntimeKind = Literal["worker", "builtin", "http", "command"]
 ViolationType = Literal["unauthorized_tool", "unauthorized_path", "rate_limit", "missing_capability", "unsafe_network"]
 
 DEFAULT_SCORE = 0.5
@@ -39,12 +39,14 @@ class Whitelist(msgspec.Struct, frozen=True):
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """How an agent does its work. `name` and `options` are for builtin, `endpoint` for http."""
+    """How an agent does its work. `name` and `options` are for builtin, `endpoint` for http, `command` for command,
+    which takes `options` too."""
 
     kind: RuntimeKind = "worker"
     name: str | None = None
     endpoint: str | None = None
     options: dict[str, Any] = {}
+    command: tuple[str, ...] = ()
 
 
 class Agent(msgspec.Struct, frozen=True, dict=True):

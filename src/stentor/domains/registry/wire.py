@@ -23,7 +23,7 @@ from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name, Score, Text, Timestamp
 
 MAX_CAPABILITIES = 256
-LATER = ("llm", "command")
+LATER = ("llm",)
 Capability = Annotated[Name, StringConstraints(max_length=128)]
 Paths = Annotated[list[Annotated[Name, StringConstraints(max_length=1024)]], Field(max_length=256)]
 
@@ -46,12 +46,14 @@ class WhitelistIn(Wire):
 
 
 class RuntimeIn(Wire):
-    """How the agent works: `worker` pulls, `http` is called at `endpoint`, `builtin` runs in the service."""
+    """How the agent works: `worker` pulls, `http` is called at `endpoint`, `builtin` runs in the service, `command`
+    is a program in a cage."""
 
     kind: Literal["worker", "builtin", "http", "llm", "command"] = "worker"
     name: Name | None = None
     endpoint: Annotated[str, StringConstraints(max_length=2048)] | None = None
     options: dict[str, Any] = {}
+    command: Annotated[list[Annotated[str, StringConstraints(max_length=65_536)]], Field(max_length=256)] = []
 
     @model_validator(mode="after")
     def _complete(self) -> RuntimeIn:
@@ -59,6 +61,8 @@ class RuntimeIn(Wire):
             raise ValueError("an http runtime needs an endpoint")
         if self.kind == "builtin" and not self.name:
             raise ValueError("a builtin runtime needs a name")
+        if bool(self.command) != (self.kind == "command"):
+            raise ValueError("a command runtime, and no other, needs a command: a list of texts")
         return self
 
 
@@ -96,7 +100,13 @@ class Register(Wire):
             accuracy_score=self.accuracy_score,
             efficiency_score=self.efficiency_score,
             trust_tier=self.trust_tier,
-            runtime=Runtime(runtime.kind, runtime.name, runtime.endpoint, runtime.options),  # type: ignore[arg-type]
+            runtime=Runtime(
+                runtime.kind,  # type: ignore[arg-type]
+                runtime.name,
+                runtime.endpoint,
+                runtime.options,
+                tuple(runtime.command),
+            ),
             sandbox_whitelist=Whitelist(
                 tuple(Tool(t.name, tuple(t.paths), tuple(t.operations), t.rate_limit) for t in whitelist.tools),
                 Network(tuple(whitelist.network.allowlist), tuple(whitelist.network.ports)),
@@ -161,6 +171,7 @@ class RuntimeOut(Answer):
     name: str | None
     endpoint: str | None
     options: dict[str, Any]
+    command: list[str]
 
 
 class AgentOut(Answer):
