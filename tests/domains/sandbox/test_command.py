@@ -35,7 +35,8 @@ async def test_lines_with_a_token_reach_the_tasks_stream_and_not_its_result(cage
         "for word in ('one ', 'two '):\n    print(json.dumps({'token': word}), flush=True)\n"
         "print(json.dumps({'result': {'token': 'no'}}, indent=2))\ntime.sleep(0.3)"
     )
-    hub, task_id, seen = caged.world.kernel.hub, "00000000-0000-4000-8000-000000000001", []
+    hub, task_id = caged.world.kernel.hub, "00000000-0000-4000-8000-000000000001"
+    seen: list[str] = []
     with hub.watch("default", task_id) as watcher:
         await caged.world.submit(id=task_id)
         while len(seen) < 2:

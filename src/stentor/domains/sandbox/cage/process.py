@@ -29,12 +29,12 @@ class Caged:
         self._left = most
         self._alone = alone
         self._errors = b""
-        self._side: list[asyncio.Task[None]] = []
+        self._side: list[asyncio.Task[None]] = [asyncio.create_task(self._collect())]
         self._grace = GRACE_SECONDS
 
     def feed(self, data: bytes) -> None:
         """Send this on standard input and close it. A program that does not read it is its own affair."""
-        self._side = [asyncio.create_task(self._write(data)), asyncio.create_task(self._collect())]
+        self._side.append(asyncio.create_task(self._write(data)))
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Standard output as it comes. Raises OutputTooLarge."""
@@ -60,6 +60,8 @@ class Caged:
 
     async def end(self) -> None:
         """SIGTERM to the program, SIGKILL to the whole cage; returns when nothing of it is left to wait for."""
+        # What is still written is read and dropped: a full pipe would hold the program, and its end.
+        self._side.append(asyncio.create_task(self._drain()))
         try:
             if self._process.returncode is None and self._grace:
                 self._terminate()
@@ -69,18 +71,15 @@ class Caged:
         finally:
             self._kill()
             await self._process.wait()
+            await asyncio.wait(self._side, timeout=GRACE_SECONDS)
             for task in self._side:
                 task.cancel()
             await asyncio.gather(*self._side, return_exceptions=True)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(GRACE_SECONDS):
-                    await self._drain()
 
     async def _drain(self) -> None:
-        """Read the pipes to their ends, which closes them."""
-        for pipe in (self._process.stdout, self._process.stderr):
-            while pipe is not None and await pipe.read(CHUNK):
-                pass
+        assert self._process.stdout is not None
+        while await self._process.stdout.read(CHUNK):
+            pass
 
     def _terminate(self) -> None:
         """The agent's own process is the grandchild: the outermost program would not pass the signal on."""
@@ -116,8 +115,8 @@ class Caged:
             self._errors = (self._errors + chunk)[-KEPT_ERRORS:]
             self._left -= len(chunk)
             if self._left < 0:
+                self._grace = 0.0
                 self._kill()
-                return
 
 
 def inner(pid: int) -> list[int]:
