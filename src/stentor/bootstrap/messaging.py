@@ -21,6 +21,7 @@ from stentor.domains.messaging.actions import later
 from stentor.domains.messaging.actions.kernel import Kernel as KernelZone
 from stentor.domains.messaging.actions.memory import MemoryZone
 from stentor.domains.messaging.actions.registry import Registration, RegistryZone
+from stentor.domains.messaging.actions.sandbox import SandboxZone
 from stentor.domains.messaging.carrier import Carrier
 from stentor.domains.messaging.endings import Endings
 from stentor.domains.messaging.service import Messaging
@@ -64,7 +65,8 @@ def open_messages(
     def trust_of(tenant: str, agent_id: str) -> float | None:
         return trust.view.score(tenant, agent_id, clock.now())
 
-    zones = KernelZone(submission, tasks, routing).table()
+    kernel = KernelZone(submission, tasks, routing)
+    zones = kernel.table() | SandboxZone(kernel, routing, registry.snapshot).table()
     zones |= RegistryZone(registry, _registration(check_runtime), trust_of).table()
     if memory is not None:
         zones |= MemoryZone(db, memory.bus, memory.search, memory.health, settings.vault_tenant).table()

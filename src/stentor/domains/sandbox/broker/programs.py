@@ -52,7 +52,7 @@ class ProgramTool(Tool):
     def __init__(self, name: str, program: Program, cage: Cage) -> None:
         self.name = name
         self.description = program.description or f"The operator's command {name}."
-        self.seconds = program.timeout_seconds + 5.0
+        self.seconds = float(program.timeout_seconds)
         self._program = program
         self._cage = cage
 
