@@ -61,7 +61,7 @@ async def gone(marker: str) -> None:
 
 def number(name: str) -> int:
     column = seccomp.MACHINES[platform.machine()].column
-    return next(int(row[column] or -1) for row in seccomp._REFUSED if row[0] == name)  # type: ignore[call-overload]
+    return next(int(row[column] or -1) for row in seccomp._REFUSED if row[0] == name)
 
 
 @requirement("sandbox.system-calls")

@@ -35,7 +35,7 @@ class Command:
 
     def __init__(self, cage: Cage, broker: Broker, db: Database, runlog: RunLog, clean: Callable[[str], str]) -> None:
         self._cage = cage
-        self._broker = broker
+        self.broker = broker
         self._db = db
         self._runlog = runlog
         self._clean = clean
@@ -66,7 +66,7 @@ class Command:
         program = program_folder(self._cage.roots, options.program)
         planned = Plan(agent.runtime.command, room.work, options, claim.timeout_seconds, room.socket, program)
         run = Run(claim.tenant, agent.agent_id, agent.name, claim.task_id, claim.head_id, room.work, _guard(claim))
-        async with self._broker.serving(run, room.socket), self._cage.running(planned, MAX_OUTPUT) as caged:
+        async with self.broker.serving(run, room.socket), self._cage.running(planned, MAX_OUTPUT) as caged:
             caged.feed(jsontext.encode(handover.body(claim)))
             try:
                 code = await _unless_refused(run, _read(caged, answer))

@@ -62,6 +62,8 @@ class Tools:
         if call.tool == LIST:
             return self._listed(run)
         tool = self._tools.get(call.tool)
+        if tool is None and self._allowed(run, call.tool):
+            raise NotFound(f"This service has no tool {call.tool!r}.")
         access = tool.access(call) if tool else _unknown(call)
         verdict = await self._sandbox.authorize(
             run.tenant, run.agent_id, access, task_id=run.task_id, parent=run.parent, guard=run.guard
@@ -70,13 +72,17 @@ class Tools:
             run.refused.set()
         if verdict.refusal is not None:
             raise Denied(f"{verdict.refusal.details} ({verdict.refusal.type})")
-        if tool is None:
+        if tool is None:  # it came onto the allowlist this moment
             raise NotFound(f"This service has no tool {call.tool!r}.")
         try:
             async with asyncio.timeout(tool.seconds):
                 return await tool.act(run, call)
         except TimeoutError:
             raise Timeout(f"The tool {tool.name!r} took longer than {tool.seconds:g} s.") from None
+
+    def _allowed(self, run: Run, name: str) -> bool:
+        agent = self._agent_of(run.tenant, run.agent_id)
+        return agent is not None and any(tool.name == name for tool in agent.sandbox_whitelist.tools)
 
     def _listed(self, run: Run) -> dict[str, Any]:
         """The tools that the agent may use, with the schemas of their arguments. Touches nothing."""
@@ -88,7 +94,7 @@ class Tools:
 
 
 def _unknown(call: Call) -> Access:
-    """A tool that there is not is denied and recorded like one that is not allowed."""
+    """A tool that is on no allowlist is denied and recorded, whether there is one of the name or not."""
     if not 0 < len(call.tool) <= 255 or len(call.operation or "") > 255:
         raise InvalidRequest("'tool' and 'operation' are texts of 1 to 255 characters.")
     return Access(call.tool, call.operation or "run")

@@ -118,13 +118,7 @@ class Cage:
         tool = self.folder / "stentor-tool"
         shutil.copyfile(TOOL, tool)
         tool.chmod(0o755)
-        longest = self.folder / "runs" / ("0" * 32) / SOCKET
-        if len(os.fsencode(longest)) > MAX_SOCKET_PATH:
-            raise CageUnavailable(
-                f"The path {self.folder} is too long for a socket beneath it: set SERVICE_CAGE_DIR to a shorter one."
-            )
-        if plan.is_root() and self.on:
-            _check_reachable(self.folder)
+        check_folder(self.folder, caged=self.on)
 
     def _try(self) -> str | None:
         """Run a program in a cage as a task would be."""
@@ -169,9 +163,16 @@ def _host(tool: Path) -> Host:
     )
 
 
-def _check_reachable(folder: Path) -> None:
-    """As root, cages are started as another user, who must get to their folders."""
-    for above in (folder, *folder.parents):
+def check_folder(folder: Path, *, caged: bool = True) -> None:
+    """Raises CageUnavailable for a folder that cannot hold cages; it need not exist yet."""
+    longest = folder / "runs" / ("0" * 32) / SOCKET
+    if len(os.fsencode(longest)) > MAX_SOCKET_PATH:
+        raise CageUnavailable(
+            f"The path {folder} is too long for a socket beneath it: set SERVICE_CAGE_DIR to a shorter one."
+        )
+    if not (caged and plan.is_root()):
+        return
+    for above in (one for one in (folder, *folder.parents) if one.exists()):
         if not above.stat().st_mode & stat.S_IXOTH:
             raise CageUnavailable(
                 f"Cages are started as user {plan.NOBODY}, who cannot pass {above}: set SERVICE_CAGE_DIR to a folder "
