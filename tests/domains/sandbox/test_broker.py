@@ -79,7 +79,7 @@ def tools_file(tmp_path: Path) -> Path:
     return path
 
 
-@requirement("sandbox.violation-types")
+@requirement("sandbox.violation-types", "governance.broker-checks-every-tool")
 @pytest.mark.parametrize("kind", VIOLATIONS)
 async def test_each_kind_of_violation_happens_and_is_recorded(
     make_caged: MakeCaged, tools_file: Path, kind: str
@@ -93,7 +93,7 @@ async def test_each_kind_of_violation_happens_and_is_recorded(
     assert await caged.status() == "active"
 
 
-@requirement("sandbox.third-violation-ends-run", "registry.third-violation-quarantines")
+@requirement("sandbox.third-violation-ends-run", "registry.third-violation-quarantines", "governance.broker-denial")
 async def test_the_third_violation_quarantines_and_ends_the_run(caged: Caged) -> None:
     await caged.python(
         "import threading\n"

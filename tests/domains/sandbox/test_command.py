@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from stentor.core import settings
 from stentor.core.db import Sql
+from stentor.core.errors import StartRefused
 from tests.conftest import MakeWorld
 from tests.domains.sandbox.conftest import FILES, Caged, MakeCaged
 from tests.requirements import requirement
@@ -230,3 +232,40 @@ async def test_events_of_a_run_stand_in_the_run_log_as_json(caged: Caged) -> Non
         )
     )
     assert [json.loads(row[0])["tool"] for row in rows] == ["list_files"]
+
+
+@requirement("sandbox.cage-off")
+def test_a_service_without_a_cage_listens_on_loopback_alone() -> None:
+    environ = {"SERVICE_COMMAND_AGENTS": "1", "SERVICE_CAGE": "off", "SERVICE_HOST": "0.0.0.0"}
+    with pytest.raises(StartRefused, match="SERVICE_CAGE=off is for loopback only"):
+        settings.load(environ)
+    assert settings.load({**environ, "SERVICE_HOST": "127.0.0.1"}).cage is False
+
+
+@requirement("sandbox.settings")
+@pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SERVICE_CAGE_ROOTS", "shared", "name=/folder"),
+        ("SERVICE_CAGE_ROOTS", "shared=relative", "name=/folder"),
+        ("SERVICE_CAGE_ROOTS", "Sha/red=/x", "name=/folder"),
+        ("SERVICE_CAGE_TOOLS", "/no/such/file", "cannot be read"),
+        ("SERVICE_CAGE_TOOLS", "[x", "is wrong"),
+        ("SERVICE_CAGE_TOOLS", "[x]\ncommand = []", "is wrong"),
+        ("SERVICE_CAGE_TOOLS", '[x]\ncommand = ["a"]\nshell = true', "is wrong"),
+        ("SERVICE_CAGE_TOOLS", '["a b"]\ncommand = ["a"]', "no name for a tool"),
+        ("SERVICE_CAGE_TOOLS", '[read_file]\ncommand = ["a"]', "already"),
+        ("SERVICE_CAGE_TOOLS", '[tools]\ncommand = ["a"]', "already"),
+    ],
+)
+async def test_a_setting_that_cannot_be_read_stops_the_start(
+    make_caged: MakeCaged, tmp_path: Path, name: str, value: str, said: str
+) -> None:
+    if value.startswith("["):
+        path = tmp_path / "tools.toml"
+        path.write_text(value)
+        value = str(path)
+    with pytest.raises(StartRefused, match=said) as refused:
+        await make_caged(**{name: value})
+    assert name in refused.value.message

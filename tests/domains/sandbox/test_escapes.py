@@ -113,7 +113,7 @@ async def unused_tcp_port_of_service() -> Any:
     server.close()
 
 
-@requirement("sandbox.no-host-files")
+@requirement("sandbox.no-host-files", "governance.cage")
 async def test_files_and_secrets_of_the_service_are_out_of_reach(
     caged: Caged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

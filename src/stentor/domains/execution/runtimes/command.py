@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Database, Tx
-from stentor.core.errors import CageUnavailable, InvalidRequest, LeaseLost
+from stentor.core.errors import CageUnavailable, InvalidRequest, LeaseLost, StentorError
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
 from stentor.domains.execution.runtimes import Emit, handover
@@ -27,6 +28,7 @@ from stentor.domains.tasks.service import require
 
 MAX_OUTPUT = 10 * 1024 * 1024
 """Bytes of a run's output, errors included; more of it ends the run."""
+log = logging.getLogger(__name__)
 TOKEN_SIGN = b'"token"'
 
 
@@ -87,7 +89,11 @@ class Command:
             def work(tx: Tx) -> None:
                 self._runlog.append(tx, claim.tenant, [draft], task_id=claim.task_id, parent=claim.head_id)
 
-            await self._db.write(work)
+            try:
+                await self._db.write(work)
+            except StentorError as error:
+                # Fails open: the outcome of the run does not hang on its notes.
+                log.warning("the error output of task %s is not kept: %s", claim.task_id, error.message)
 
 
 class Answer:
