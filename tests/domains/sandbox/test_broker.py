@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stentor.core.db import Sql
 from tests.domains.endpoint import answering, serving
 from tests.domains.sandbox.conftest import FILES, Caged, MakeCaged
 from tests.requirements import requirement
@@ -150,7 +151,8 @@ async def test_a_call_that_cannot_be_recorded_is_not_carried_out(caged: Caged) -
     await caged.python(
         "open('begun', 'w').close()\n"
         "while not os.path.exists('go'): time.sleep(0.02)\n"
-        "open('found', 'w').write(json.dumps(call('write_file', path='made', content='x')))\nanswer(1)",
+        "found = call('write_file', path='made', content='x')\n"
+        "open('partial', 'w').write(json.dumps(found)); os.rename('partial', 'found')\nanswer(1)",
         tools=FILES,
         options={"folder": "kept"},
     )
@@ -347,3 +349,25 @@ async def test_the_socket_ends_with_its_run(caged: Caged) -> None:
     await caged.python("answer(1)")
     await caged.do()
     assert list((caged.folder / "runs").iterdir()) == []
+
+
+@requirement("sandbox.broker-per-run")
+async def test_an_attempt_that_lost_its_task_may_do_nothing_more(caged: Caged) -> None:
+    await caged.python(
+        "open('begun', 'w').close()\n"
+        "while not os.path.exists('go'): time.sleep(0.02)\n"
+        "found = call('write_file', path='made', content='x')\n"
+        "open('partial', 'w').write(json.dumps(found)); os.rename('partial', 'found')\nanswer(1)",
+        tools=FILES,
+        options={"folder": "kept"},
+    )
+    task_id = await caged.world.submit()
+    kept = caged.folder / "kept" / caged.agents["ann"]
+    await exists(kept / "begun")
+    later = Sql("update tasks set epoch = epoch + 1 where task_id = :id")
+    await caged.world.kernel.db.write(lambda tx: tx.run(later, id=task_id))
+    (kept / "go").touch()
+    await exists(kept / "found")
+    assert code_of(json.loads((kept / "found").read_text())) == "LEASE_LOST"
+    assert not (kept / "made").exists()
+    await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")

@@ -12,9 +12,12 @@ import pytest
 from stentor.core import settings
 from stentor.core.db import Sql
 from stentor.core.errors import StartRefused
+from stentor.domains.execution.runtimes.command import Answer
 from tests.conftest import MakeWorld
 from tests.domains.sandbox.conftest import FILES, Caged, MakeCaged
 from tests.requirements import requirement
+
+pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
 
 
 @requirement("execution.command-runtime")
@@ -235,7 +238,7 @@ async def test_events_of_a_run_stand_in_the_run_log_as_json(caged: Caged) -> Non
 
 
 @requirement("sandbox.cage-off")
-def test_a_service_without_a_cage_listens_on_loopback_alone() -> None:
+def test_a_service_without_a_cage_listens_on_loopback_alone(driver: Any) -> None:
     environ = {"SERVICE_COMMAND_AGENTS": "1", "SERVICE_CAGE": "off", "SERVICE_HOST": "0.0.0.0"}
     with pytest.raises(StartRefused, match="SERVICE_CAGE=off is for loopback only"):
         settings.load(environ)
@@ -243,7 +246,6 @@ def test_a_service_without_a_cage_listens_on_loopback_alone() -> None:
 
 
 @requirement("sandbox.settings")
-@pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -269,3 +271,16 @@ async def test_a_setting_that_cannot_be_read_stops_the_start(
     with pytest.raises(StartRefused, match=said) as refused:
         await make_caged(**{name: value})
     assert name in refused.value.message
+
+
+@requirement("execution.command-tokens")
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 10_000])
+def test_output_is_taken_apart_the_same_however_it_comes(driver: Any, size: int) -> None:
+    output = b'{"token": "a"}\n{"result":\n{"token": "x", "more": 1}\n,"performance": 0.5}\n{"token": "\xc3\xa9"}\n'
+    tokens: list[str] = []
+    answer = Answer(tokens.append)
+    for start in range(0, len(output), size):
+        answer.feed(output[start : start + size])
+    found = answer.outcome()
+    assert tokens == ["a", "é"]
+    assert (found.result, found.performance) == ({"token": "x", "more": 1}, 0.5)

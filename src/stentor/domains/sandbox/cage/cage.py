@@ -70,10 +70,10 @@ class Cage:
         """Folders for a run, removed at its end; with a `keeper`, the id of an agent, its kept work folder."""
         self.require()
         top = self.folder / "runs" / ids.new_id().replace("-", "")
-        await asyncio.to_thread(self._own, top)
+        self._own(top)
         work = self.folder / "kept" / keeper if keeper else top / "work"
         try:
-            await asyncio.to_thread(self._own, work)
+            self._own(work)
             yield Room(top, work)
         finally:
             await asyncio.shield(asyncio.to_thread(remove, top))
