@@ -124,16 +124,16 @@ def test_the_cage_is_tried_out_where_programs_may_be_run(program: Program, tmp_p
     need("bwrap", "bubblewrap")
     assert "switched off" in _worst(program("doctor", "--json"), "cage")[1]
     folder = Path(tempfile.gettempdir()) / f"stentor-none-{tmp_path.name}"
-    program.env.update(SERVICE_COMMAND_AGENTS="1", SERVICE_CAGE_DIR=str(folder))
+    program.environ.update(SERVICE_COMMAND_AGENTS="1", SERVICE_CAGE_DIR=str(folder))
     assert _worst(program("doctor", "--json"), "cage") == ("ok", "A program was run in a cage.")
     assert not folder.exists()
-    program.env["SERVICE_CAGE_TOOLS"] = "/no/such"
+    program.environ["SERVICE_CAGE_TOOLS"] = "/no/such"
     wrong = _worst(program("doctor", "--json"), "cage")
     assert (wrong[0], "cannot be read" in wrong[1]) == ("problem", True)
-    del program.env["SERVICE_CAGE_TOOLS"]
-    program.env["SERVICE_CAGE_DIR"] = "/tmp/" + "x" * 99
+    del program.environ["SERVICE_CAGE_TOOLS"]
+    program.environ["SERVICE_CAGE_DIR"] = "/tmp/" + "x" * 99
     assert "too long" in _said(program)
-    program.env["SERVICE_CAGE"] = "off"
+    program.environ["SERVICE_CAGE"] = "off"
     assert _worst(program("doctor", "--json"), "cage")[0] == "warning"
 
 

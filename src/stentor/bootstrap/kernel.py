@@ -251,6 +251,7 @@ def build(
     drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(librarian), "http": Http(outbound)}
     sandbox, llm = Sandbox(db, registry, runlog), open_llm(settings, db, clock, runlog, outbound, redactor)
     commands = open_cage(settings, db, runlog, sandbox, registry.snapshot, outbound, memory, llm, redactor)
+    check_runtime = commands.check_runtime
     if commands.command is not None:
         drivers["command"] = commands.command
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
@@ -289,18 +290,7 @@ def build(
         runlog=runlog,
         task_notes=open_task_notes(settings, db, hub, memory, submission, registry.snapshot) if memory else None,
         messages=open_messages(
-            settings,
-            db,
-            clock,
-            hub,
-            runlog,
-            registry,
-            trust,
-            routing,
-            submission,
-            tasks,
-            commands.check_runtime,
-            memory,
+            settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, check_runtime, memory
         ),
         llm=llm,
         commands=commands,
