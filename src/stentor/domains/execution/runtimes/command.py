@@ -153,7 +153,7 @@ async def _unless_refused(run: Run, reading: Coroutine[Any, Any, int]) -> int:
     try:
         await asyncio.wait({work, refused}, return_when=asyncio.FIRST_COMPLETED)
         if refused.done():
-            raise AgentFailed("AGENT_QUARANTINED", "The agent did what it may not too often, so its run was ended.")
+            raise AgentFailed("AGENT_QUARANTINED", "The agent was quarantined or suspended while it ran.")
         return await work
     finally:
         for task in (work, refused):

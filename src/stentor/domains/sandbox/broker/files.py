@@ -161,7 +161,7 @@ def _bytes(asked: WriteAsked) -> bytes:
 
 @contextmanager
 def _folder(root: Path, parts: list[str], *, make: Own | None = None) -> Iterator[int]:
-    """The folder beneath the root, which alone may be a link; `make` makes what is missing."""
+    """The folder beneath the root, which alone may lie behind a link; `make` makes what is missing."""
     opened = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:

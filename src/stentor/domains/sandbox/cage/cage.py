@@ -70,7 +70,8 @@ class Cage:
         """Folders for a run, removed at its end; with a `keeper`, the id of an agent, its kept work folder."""
         self.require()
         top = self.folder / "runs" / ids.new_id().replace("-", "")
-        self._own(top)
+        top.mkdir()
+        top.chmod(_passable())  # the service's own: nobody may put another folder in the place of `work`
         work = self.folder / "kept" / keeper if keeper else top / "work"
         try:
             self._own(work)
@@ -109,10 +110,9 @@ class Cage:
             self.own(folder, 0o700)
 
     def _make_folders(self) -> None:
-        shared = 0o711 if plan.is_root() else 0o700
         for folder in (self.folder, self.folder / "runs", self.folder / "kept"):
             folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(shared)
+            folder.chmod(_passable())
         for left in (self.folder / "runs").iterdir():
             remove(left)
         tool = self.folder / "stentor-tool"
@@ -140,6 +140,11 @@ class Cage:
             return None
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[:300]
         return f"A cage cannot be made here; are user namespaces permitted? bubblewrap said: {said or done.returncode}"
+
+
+def _passable() -> int:
+    """The mode of folders that the caged user passes and neither lists nor changes."""
+    return 0o711 if plan.is_root() else 0o700
 
 
 def _host(tool: Path) -> Host:
