@@ -19,6 +19,15 @@ def need(program: str, package: str = "") -> str:
     return found
 
 
+def need_file(path: str, package: str) -> str:
+    """The same for a program at this very path."""
+    if not Path(path).exists():
+        _install(Path(path).name, package)
+    if not Path(path).exists():
+        pytest.skip(f"{path} does not exist (Debian package {package})")
+    return path
+
+
 @cache
 def _install(program: str, package: str) -> str | None:
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():

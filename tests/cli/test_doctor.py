@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.program import Done, Program
+from tests.requirements import requirement
+from tests.system import need
 
 Served = tuple[Program, Any]
 
@@ -113,3 +117,25 @@ def test_postgresql_that_answers_is_well(program: Program, postgres_url: str) ->
     assert done.code == 0, done.out
     assert [level for level, _ in _found(done, "PostgreSQL")] == ["ok", "warning"]
     assert "has no schema yet" in _worst(done, "PostgreSQL")[1]
+
+
+@requirement("sandbox.settings")
+def test_the_cage_is_tried_out_where_programs_may_be_run(program: Program, tmp_path: Path) -> None:
+    need("bwrap", "bubblewrap")
+    assert "switched off" in _worst(program("doctor", "--json"), "cage")[1]
+    folder = Path(tempfile.gettempdir()) / f"stentor-none-{tmp_path.name}"
+    program.environ.update(SERVICE_COMMAND_AGENTS="1", SERVICE_CAGE_DIR=str(folder))
+    assert _worst(program("doctor", "--json"), "cage") == ("ok", "A program was run in a cage.")
+    assert not folder.exists()
+    program.environ["SERVICE_CAGE_TOOLS"] = "/no/such"
+    wrong = _worst(program("doctor", "--json"), "cage")
+    assert (wrong[0], "cannot be read" in wrong[1]) == ("problem", True)
+    del program.environ["SERVICE_CAGE_TOOLS"]
+    program.environ["SERVICE_CAGE_DIR"] = "/tmp/" + "x" * 99
+    assert "too long" in _said(program)
+    program.environ["SERVICE_CAGE"] = "off"
+    assert _worst(program("doctor", "--json"), "cage")[0] == "warning"
+
+
+def _said(program: Program) -> str:
+    return " ".join(message for _, message in _found(program("doctor", "--json"), "cage"))

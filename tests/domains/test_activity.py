@@ -13,7 +13,8 @@ from tests.requirements import requirement
 
 OF_TASKS = set(get_args(EventType)) - {
     *("agent_registered", "agent_updated", "agent_status_changed", "violation_recorded"),
-    *("trust_changed", "connection_changed", "provider_changed"),
+    *("trust_changed", "connection_changed", "provider_changed", "authority_granted", "authority_revoked"),
+    "agent_logged",
     *("message_received", "message_started", "message_requeued", "message_completed", "message_failed"),
 }
 

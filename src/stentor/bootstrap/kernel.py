@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
+from stentor.bootstrap.cage import Commands, open_cage
 from stentor.bootstrap.llm import Llm, llm_routers, open_llm
 from stentor.bootstrap.memory import Memory, open_memory
 from stentor.bootstrap.messaging import Messages, open_messages
@@ -101,6 +102,7 @@ class Kernel:
     task_notes: TaskNotes | None
     messages: Messages
     llm: Llm
+    commands: Commands
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -251,12 +253,16 @@ def build(
     ending = Ending(runlog, learning, trust, hub)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
-    llm = open_llm(settings, db, clock, runlog, outbound, redactor)
+    sandbox, llm = Sandbox(db, registry, runlog), open_llm(settings, db, clock, runlog, outbound, redactor)
     drivers: dict[str, RuntimeDriver] = {
         "builtin": Builtin(librarian),
         "http": Http(outbound),
         "llm": LlmRuntime(llm.gateway),
     }
+    commands = open_cage(settings, db, runlog, sandbox, registry.snapshot, outbound, memory, llm, redactor)
+    check_runtime = commands.check_runtime
+    if commands.command is not None:
+        drivers["command"] = commands.command
     grants = Grants(db, runlog, registry.snapshot, routing)
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants)
     dispatcher = Dispatcher(attempts, settings.concurrency)
@@ -273,7 +279,7 @@ def build(
         trust=trust,
         learning=learning,
         routing=routing,
-        sandbox=Sandbox(db, registry, runlog),
+        sandbox=sandbox,
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
         submission=submission,
@@ -286,6 +292,7 @@ def build(
                 "api": fixed("available", "answers"),
                 "database": database_check(db),
                 "agents": agents_check(registry.snapshot),
+                **commands.health(),
                 "mcp_server": fixed("disabled", "not started in this process"),
                 "vault": vault_check(memory.vault) if memory else fixed("disabled", "switched off"),
             }
@@ -294,9 +301,10 @@ def build(
         runlog=runlog,
         task_notes=open_task_notes(settings, db, hub, memory, submission, registry.snapshot) if memory else None,
         messages=open_messages(
-            settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, outbound, memory
+            settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, check_runtime, memory
         ),
         llm=llm,
+        commands=commands,
     )
 
 
@@ -316,7 +324,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         grants_api.router(kernel.grants, snapshot),
         activity_api.router(kernel.activity, streams),
         execution_api.router(kernel.workers),
-        registry_api.router(kernel.registry, trust_of, kernel.outbound.check),
+        registry_api.router(kernel.registry, trust_of, kernel.commands.check_runtime),
         sandbox_api.router(kernel.sandbox, snapshot),
         learning_api.router(kernel.learning, agent_known),
         learning_api.trust_router(kernel.learning),

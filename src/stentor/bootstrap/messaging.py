@@ -13,7 +13,6 @@ from stentor.core.clock import Clock
 from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest
 from stentor.core.live import Hub
-from stentor.core.outbound import Outbound
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
@@ -22,10 +21,12 @@ from stentor.domains.messaging.actions import later
 from stentor.domains.messaging.actions.kernel import Kernel as KernelZone
 from stentor.domains.messaging.actions.memory import MemoryZone
 from stentor.domains.messaging.actions.registry import Registration, RegistryZone
+from stentor.domains.messaging.actions.sandbox import SandboxZone
 from stentor.domains.messaging.carrier import Carrier
 from stentor.domains.messaging.endings import Endings
 from stentor.domains.messaging.service import Messaging
 from stentor.domains.messaging.streams import Streams
+from stentor.domains.registry.api import CheckRuntime
 from stentor.domains.registry.service import AgentDraft, Registry
 from stentor.domains.registry.wire import Register
 from stentor.domains.routing.service import Routing
@@ -58,14 +59,15 @@ def open_messages(
     routing: Routing,
     submission: Submission,
     tasks: Tasks,
-    outbound: Outbound,
+    check_runtime: CheckRuntime,
     memory: Memory | None,
 ) -> Messages:
     def trust_of(tenant: str, agent_id: str) -> float | None:
         return trust.view.score(tenant, agent_id, clock.now())
 
-    zones = KernelZone(submission, tasks, routing).table()
-    zones |= RegistryZone(registry, _registration(outbound), trust_of).table()
+    kernel = KernelZone(submission, tasks, routing)
+    zones = kernel.table() | SandboxZone(kernel, routing, registry.snapshot).table()
+    zones |= RegistryZone(registry, _registration(check_runtime), trust_of).table()
     if memory is not None:
         zones |= MemoryZone(db, memory.bus, memory.search, memory.health, settings.vault_tenant).table()
     actions = later.table() | zones
@@ -74,7 +76,7 @@ def open_messages(
     return Messages(Messaging(db, runlog, registry.snapshot, actions, carrier.arrived), carrier)
 
 
-def _registration(outbound: Outbound) -> Registration:
+def _registration(check_runtime: CheckRuntime) -> Registration:
     """What the registry's route does with a body."""
 
     def draft(body: dict[str, Any]) -> AgentDraft:
@@ -84,8 +86,7 @@ def _registration(outbound: Outbound) -> Registration:
             details = field_errors(error.errors())
             first, reason = next(iter(details["fields"].items()))
             raise InvalidRequest(f"{first}: {reason}", details) from None
-        if wanted.runtime.endpoint is not None:
-            outbound.check(wanted.runtime.endpoint)
+        check_runtime(wanted.runtime)
         return wanted
 
     return draft

@@ -72,6 +72,12 @@ class LeaseLost(Conflict):
     code = "LEASE_LOST"
 
 
+class CageUnavailable(Conflict):
+    """This host or the operator's settings give command agents no cage, and without one they are not run."""
+
+    code = "CAGE_UNAVAILABLE"
+
+
 class PreconditionFailed(StentorError):
     """The state that the caller's If-Match names is not the present one."""
 

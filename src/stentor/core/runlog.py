@@ -27,6 +27,7 @@ EventType = Literal[
     "task_started",
     "tool_called",
     "tool_denied",
+    "agent_logged",
     "memory_read",
     "memory_written",
     "llm_called",

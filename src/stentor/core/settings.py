@@ -327,6 +327,28 @@ class Settings:
     llm_local: bool = setting(
         "SERVICE_LLM_LOCAL_BASELINE", False, "Have the provider `local`: extractive answers, marked degraded.", _flag
     )
+    command_agents: bool = setting(
+        "SERVICE_COMMAND_AGENTS",
+        False,
+        "Whether agents with a `command` runtime are taken: programs that the service starts on this host.",
+        _flag,
+    )
+    cage: bool = setting(
+        "SERVICE_CAGE", True, "Whether such programs run in a cage; `off` is for loopback only.", _flag
+    )
+    cage_dir: Path | None = setting(
+        "SERVICE_CAGE_DIR", None, "Folder of the cages; empty means `cage` in the data folder.", _path_or_none
+    )
+    cage_roots: tuple[str, ...] = setting(
+        "SERVICE_CAGE_ROOTS",
+        (),
+        "Folders that tools may reach and programs may lie in: `name=/folder`, with `:rw` to be written, comma "
+        "separated.",
+        _list,
+    )
+    cage_tools: Path | None = setting(
+        "SERVICE_CAGE_TOOLS", None, "TOML file of commands that caged agents may call as tools.", _path_or_none
+    )
     sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -378,6 +400,11 @@ def _check_together(settings: Settings) -> None:
         raise StartRefused("SERVICE_VAULT_PLUGIN_URL is set, and SERVICE_VAULT_PLUGIN_KEY is not: the plugin needs it.")
     if settings.plugin_url and settings.vault_dir is not None:
         raise StartRefused("SERVICE_VAULT_DIR and SERVICE_VAULT_PLUGIN_URL name two vaults: unset one of them.")
+    if settings.command_agents and not settings.cage and not settings.loopback:
+        raise StartRefused(
+            f"SERVICE_CAGE=off is for loopback only, and the service is to listen on {settings.host}: unset "
+            "SERVICE_CAGE, or listen on 127.0.0.1."
+        )
     if settings.development and settings.skip_auth and not settings.loopback:
         raise StartRefused(
             f"SKIP_AUTH=true is for loopback only, and the service is to listen on {settings.host}: "

@@ -168,7 +168,7 @@ def test_a_search_needs_its_text_and_an_exact_read_its_path() -> None:
 
 def test_every_shape_belongs_to_a_pair_of_the_contract() -> None:
     assert all(zone in ZONES and action in ACTION_TYPES for zone, action in SHAPES)
-    assert checks.body_of(read(message("sandbox", "execute", "anything"))) is None
+    assert checks.body_of(read(message("sandbox", "list", "anything"))) is None
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,8 @@ async def test_in_mode_batch_a_single_piece_of_work_is_reported_as_one_operation
 
 
 @requirement("atp.missing-zones")
-async def test_governance_and_the_sandbox_are_told_to_be_missing(post: Post) -> None:
-    for zone, action in (("sandbox", "execute"), ("governance", "approve"), ("governance", "rollback")):
+async def test_governance_is_told_to_be_missing(post: Post) -> None:
+    for zone, action in (("governance", "approve"), ("governance", "rollback")):
         assert (await post.fail("{}", zone, action))["code"] == "NOT_IMPLEMENTED"
 
 

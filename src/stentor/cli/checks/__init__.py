@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from stentor.cli.checks import configuration, database, folder, memory, receipts, service, system
+from stentor.cli.checks import cage, configuration, database, folder, memory, receipts, service, system
 from stentor.cli.checks.finding import Finding, Situation
 from stentor.cli.inspection import inspect
 from stentor.core.redaction import Redactor
@@ -23,6 +23,7 @@ CHECKS: dict[str, Check] = {
     "receipts": receipts.issuers,
     "memory": memory.vault,
     "embeddings": memory.embeddings,
+    "cage": cage.cage,
     "database": database.sqlite,
     "PostgreSQL": database.postgresql,
     "service": service.owner,

@@ -204,4 +204,5 @@ SHAPES: dict[tuple[str, str], type[Body]] = {
     ("registry", "get_status"): OfAgent,
     ("registry", "list"): ListAgents,
     ("governance", "propose_update"): ProposeUpdate,
+    ("sandbox", "execute"): Execute,
 }

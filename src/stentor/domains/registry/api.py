@@ -11,27 +11,27 @@ from starlette.requests import Request
 from stentor.core.clock import iso, iso_or_none
 from stentor.core.errors import InvalidRequest
 from stentor.domains.registry import model, wire
-from stentor.domains.registry.model import Agent, Status, TrustTier
+from stentor.domains.registry.model import Agent, Runtime, Status, TrustTier
 from stentor.domains.registry.service import Registry
 from stentor.web.routes import GatewayRoute, needs
 from stentor.web.wire import AgentId, Caller, Json, Offset, decode_cursor, encode_cursor, errors, next_link
 
 TrustOf = Callable[[str, str], float | None]
 """(tenant, agent id) -> score now, None while nothing has set one."""
-CheckEndpoint = Callable[[str], None]
+CheckRuntime = Callable[[Runtime], None]
+"""Raises when this service would not run it."""
 
 ADMIN: dict[str, Any] = {"openapi_extra": needs("admin")}
 
 
-def router(registry: Registry, trust_of: TrustOf, check_endpoint: CheckEndpoint) -> APIRouter:
+def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -> APIRouter:
     api = APIRouter(prefix="/registry/agents", tags=["registry"], route_class=GatewayRoute)
 
-    @api.post("", status_code=201, response_model=wire.Registered, responses=errors(501), **ADMIN)
+    @api.post("", status_code=201, response_model=wire.Registered, responses=errors(409, 501), **ADMIN)
     async def register(caller: Caller, body: wire.Register) -> Json:
         """Register an agent; it is active at once."""
         draft = body.draft()
-        if draft.runtime.endpoint is not None:
-            check_endpoint(draft.runtime.endpoint)
+        check_runtime(draft.runtime)
         agent = await registry.register(caller.tenant, draft, caller.name)
         shown = {"agent_id": agent.agent_id, "name": agent.name, "status": agent.status}
         return Json(shown | {"created_at": iso(agent.created_at)}, 201)

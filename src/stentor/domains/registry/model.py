@@ -9,7 +9,7 @@ import msgspec
 
 TrustTier = Literal["auto", "monitored", "human"]
 Status = Literal["active", "suspended", "quarantined"]
-RuntimeKind = Literal["worker", "builtin", "http", "llm"]
+RuntimeKind = Literal["worker", "builtin", "http", "llm", "command"]
 ViolationType = Literal["unauthorized_tool", "unauthorized_path", "rate_limit", "missing_capability", "unsafe_network"]
 
 DEFAULT_SCORE = 0.5
@@ -51,12 +51,15 @@ class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """How an agent does its work. `name` and `options` are for builtin, `endpoint` for http, `options` for llm."""
+    """How an agent does its work. `name` and `options` are for builtin, `endpoint` for http, `options` for llm,
+    `command` and `options` for command.
+    """
 
     kind: RuntimeKind = "worker"
     name: str | None = None
     endpoint: str | None = None
     options: dict[str, Any] = {}
+    command: tuple[str, ...] = ()
 
 
 class Agent(msgspec.Struct, frozen=True, dict=True):

@@ -8,7 +8,6 @@ import msgspec
 from pydantic import Field, StringConstraints, model_validator
 
 from stentor.core.clock import iso, iso_or_none
-from stentor.core.errors import NotBuilt
 from stentor.domains.registry.model import (
     Agent,
     LlmOptions,
@@ -25,7 +24,6 @@ from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name, Score, Text, Timestamp
 
 MAX_CAPABILITIES = 256
-LATER = ("command",)
 Capability = Annotated[Name, StringConstraints(max_length=128)]
 Paths = Annotated[list[Annotated[Name, StringConstraints(max_length=1024)]], Field(max_length=256)]
 
@@ -49,13 +47,14 @@ class WhitelistIn(Wire):
 
 class RuntimeIn(Wire):
     """How the agent works: `worker` pulls, `http` is called at `endpoint`, `builtin` runs in the service, `llm` is a
-    model with a system prompt in `options`.
+    model with a system prompt in `options`, `command` a program in a cage.
     """
 
     kind: Literal["worker", "builtin", "http", "llm", "command"] = "worker"
     name: Name | None = None
     endpoint: Annotated[str, StringConstraints(max_length=2048)] | None = None
     options: dict[str, Any] = {}
+    command: Annotated[list[Annotated[str, StringConstraints(max_length=65_536)]], Field(max_length=256)] = []
 
     @model_validator(mode="after")
     def _complete(self) -> RuntimeIn:
@@ -65,6 +64,8 @@ class RuntimeIn(Wire):
             raise ValueError("a builtin runtime needs a name")
         if self.kind == "llm":
             _check_llm(self.options)
+        if bool(self.command) != (self.kind == "command"):
+            raise ValueError("a command runtime, and no other, needs a command: a list of texts")
         return self
 
 
@@ -99,9 +100,6 @@ class Register(Wire):
     key_name: Name | None = None
 
     def draft(self) -> AgentDraft:
-        """Raises NotBuilt for a runtime of a later version."""
-        if self.runtime.kind in LATER:
-            raise NotBuilt(f"The runtime {self.runtime.kind!r} comes with a later version.")
         runtime = self.runtime
         whitelist = self.sandbox_whitelist
         return AgentDraft(
@@ -111,7 +109,13 @@ class Register(Wire):
             accuracy_score=self.accuracy_score,
             efficiency_score=self.efficiency_score,
             trust_tier=self.trust_tier,
-            runtime=Runtime(runtime.kind, runtime.name, runtime.endpoint, runtime.options),  # type: ignore[arg-type]
+            runtime=Runtime(
+                runtime.kind,
+                runtime.name,
+                runtime.endpoint,
+                runtime.options,
+                tuple(runtime.command),
+            ),
             sandbox_whitelist=Whitelist(
                 tuple(Tool(t.name, tuple(t.paths), tuple(t.operations), t.rate_limit) for t in whitelist.tools),
                 Network(tuple(whitelist.network.allowlist), tuple(whitelist.network.ports)),
@@ -176,6 +180,7 @@ class RuntimeOut(Answer):
     name: str | None
     endpoint: str | None
     options: dict[str, Any]
+    command: list[str]
 
 
 class AgentOut(Answer):

@@ -1,1 +1,1 @@
-"""The sandbox: what an agent may touch. The check for agents that run elsewhere stands; the cage comes later."""
+"""The sandbox: what an agent may touch, the cage that its program runs in, and the broker of its tools."""

@@ -15,13 +15,14 @@ MINUTE = 60 * SECOND
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What an agent asks to do."""
+    """What an agent asks to do. `capability` is one that the agent needs for it, besides the allowlist."""
 
     tool: str
     operation: str
     path: str | None = None
     host: str | None = None
     port: int | None = None
+    capability: str | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from stentor.core.db import Database, Tx
@@ -12,6 +14,8 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.registry.service import Registry
 from stentor.domains.sandbox import model, store
 from stentor.domains.sandbox.model import Access, Refusal
+
+Guard = Callable[[Tx], None]
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -26,10 +30,24 @@ class Sandbox:
         self._registry = registry
         self._runlog = runlog
 
-    async def authorize(self, tenant: str, agent_id: str, access: Access) -> Verdict:
-        """Judge one access and record it; what is refused is a violation in the same transaction."""
+    async def authorize(
+        self,
+        tenant: str,
+        agent_id: str,
+        access: Access,
+        *,
+        task_id: str | None = None,
+        parent: str | None = None,
+        guard: Guard | None = None,
+    ) -> Verdict:
+        """Judge one access and record it; what is refused is a violation in the same transaction.
+
+        The events hang under `parent`, of the task; `guard` may raise to have nothing happen.
+        """
 
         def work(tx: Tx) -> Verdict:
+            if guard is not None:
+                guard(tx)
             agent = agents.find(tx, tenant, agent_id)
             if agent is None:
                 raise NotFound(f"No agent has the id {agent_id!r}.")
@@ -37,9 +55,9 @@ class Sandbox:
             event: EventType = "tool_denied" if refusal else "tool_called"
             message = refusal.details if refusal else f"{access.operation} with {access.tool} allowed."
             draft = Draft(event, "sandbox", message, msgspec.to_builtins(access), agent_id=agent_id)
-            head = self._runlog.append(tx, tenant, [draft])
+            head = self._runlog.append(tx, tenant, [draft], task_id=task_id, parent=parent)
             if refusal and agent.status == "active":
-                agent = self._registry.violate(tx, agent, refusal.type, refusal.details, parent=head)
+                agent = self._registry.violate(tx, agent, refusal.type, refusal.details, task_id=task_id, parent=head)
             return Verdict(refusal is None, refusal, agent)
 
         return await self._db.write(work)
@@ -50,6 +68,10 @@ class Sandbox:
         judged = model.judge(agent.sandbox_whitelist, access)
         if isinstance(judged, Refusal):
             return judged
+        if access.capability is not None and access.capability not in agent.abilities:
+            return Refusal(
+                "missing_capability", f"The tool {judged.name!r} needs the capability {access.capability!r}."
+            )
         if judged.rate_limit:
             left = model.spend(judged.rate_limit, *store.bucket(tx, agent.agent_id, judged.name))
             if left is None:

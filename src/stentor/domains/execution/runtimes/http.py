@@ -14,7 +14,7 @@ from stentor.core import tracing
 from stentor.core.errors import InvalidRequest
 from stentor.core.outbound import Outbound, TargetRefused
 from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
-from stentor.domains.execution.runtimes import Emit
+from stentor.domains.execution.runtimes import Emit, handover
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import Claim
 
@@ -55,7 +55,7 @@ class Http:
         headers |= tracing.headers()
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
         async with self._outbound.session.post(
-            endpoint, json=_body(claim), headers=headers, timeout=timeout, allow_redirects=False
+            endpoint, json=handover.body(claim), headers=headers, timeout=timeout, allow_redirects=False
         ) as answer:
             if answer.status in (429, 503):
                 raise ProviderFailed("AGENT_BUSY", f"The agent's endpoint answered {answer.status}.")
@@ -63,29 +63,7 @@ class Http:
                 raise AgentFailed("ENDPOINT_STATUS", f"The agent's endpoint answered {answer.status}.")
             if answer.content_type == "text/event-stream":
                 return await _streamed(answer, emit)
-            return _outcome(_decoder.decode(await _capped(answer)))
-
-
-def _body(claim: Claim) -> dict[str, Any]:
-    return {
-        "task_id": claim.task_id,
-        "epoch": claim.epoch,
-        "type": claim.type,
-        "input": claim.input,
-        "required_capabilities": list(claim.required_capabilities),
-        "timeout_seconds": claim.timeout_seconds,
-        "metadata": msgspec.to_builtins(claim.metadata.for_agent),
-    }
-
-
-def _outcome(answer: Any) -> Outcome:
-    if not isinstance(answer, dict) or "result" not in answer:
-        raise AgentFailed("ANSWER_INVALID", "The agent's answer has no 'result'.")
-    performance = answer.get("performance")
-    if performance is not None and not (isinstance(performance, int | float) and 0 < performance <= 1):
-        raise AgentFailed("ANSWER_INVALID", "The answer's 'performance' is not in (0,1].")
-    kind = "degraded_success" if answer.get("degraded") is True else "success"
-    return Outcome(kind, answer["result"], performance=performance)  # type: ignore[arg-type]
+            return handover.outcome(_decoder.decode(await _capped(answer)))
 
 
 async def _capped(answer: aiohttp.ClientResponse) -> bytes:
@@ -107,7 +85,7 @@ async def _streamed(answer: aiohttp.ClientResponse, emit: Emit) -> Outcome:
             emit(data["text"])
             await asyncio.sleep(0)
         elif event == "complete":
-            return _outcome(data)
+            return handover.outcome(data)
         elif event == "error":
             raise AgentFailed("AGENT_ERROR", "The agent reported an error.")
     raise AgentFailed("ANSWER_INVALID", "The agent's stream ended without an answer.")

@@ -101,9 +101,9 @@ class Kernel:
         """Who would get the work now. Raises the RoutingDenied."""
         if not isinstance(body, Execute):
             return ITSELF
-        wanted, preferred = _capabilities(header, body), _preferred(header, body)
+        wanted, named = capabilities(header, body), preferred(header, body)
         authority = self._routing.authority_of(principal)
-        decision = self._routing.decide(Request(principal.tenant, body.task.type, wanted, authority, preferred))
+        decision = self._routing.decide(Request(principal.tenant, body.task.type, wanted, authority, named))
         best = decision.candidates[0]
         among = f"Routed to {decision.agent_name} among {decision.candidates_total}"
         return Route((decision.agent_id,), f"{among}, with the blended score {best.blended:.3f}{_having(wanted)}.")
@@ -117,9 +117,9 @@ def draft_of(stored: Stored, body: Execute) -> TaskDraft:
         task.type,
         given,
         task.id or stored.message_id,
-        _capabilities(stored.header, body),
+        capabilities(stored.header, body),
         task.timeout_seconds,
-        _preferred(stored.header, body),
+        preferred(stored.header, body),
         Metadata(priority=stored.header.priority, sender_agent=stored.sender_agent),
     )
 
@@ -140,12 +140,12 @@ def outcome(task: Task) -> dict[str, Any]:
     }
 
 
-def _capabilities(header: Header, body: Execute) -> tuple[str, ...]:
+def capabilities(header: Header, body: Execute) -> tuple[str, ...]:
     """The envelope says which agents are reached. What the body requires besides can only leave fewer of them."""
     return tuple(dict.fromkeys((*notes.capabilities(header), *body.task.required_capabilities)))
 
 
-def _preferred(header: Header, body: Execute) -> str | None:
+def preferred(header: Header, body: Execute) -> str | None:
     return notes.agent(header) or body.task.agent_preference
 
 

@@ -8,7 +8,7 @@ from stentor.domains.atp.bodies import SHAPES, Body
 from stentor.domains.atp.model import ACTION_TYPES, ZONES, Header
 from stentor.domains.messaging.model import Action, Closing, Route, Work
 
-LATER: dict[str, Permission] = {"governance": "admin", "sandbox": "write", "memory": "admin"}
+LATER: dict[str, Permission] = {"governance": "admin", "memory": "admin"}
 """Zone to the permission that it will need. The memory stands here for a service that has it switched off."""
 
 

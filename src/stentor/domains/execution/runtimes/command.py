@@ -1,0 +1,173 @@
+"""Agents that are programs: one caged run per attempt, the task on standard input, the answer on standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.db import Database, Tx
+from stentor.core.errors import CageUnavailable, InvalidRequest, LeaseLost, StentorError
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
+from stentor.domains.execution.runtimes import Emit, handover
+from stentor.domains.registry.model import Agent, Runtime
+from stentor.domains.sandbox.broker.model import Run
+from stentor.domains.sandbox.broker.server import Broker
+from stentor.domains.sandbox.cage import plan
+from stentor.domains.sandbox.cage.cage import Cage, Room
+from stentor.domains.sandbox.cage.plan import Plan
+from stentor.domains.sandbox.cage.process import Caged, OutputTooLarge
+from stentor.domains.sandbox.cage.roots import program_folder
+from stentor.domains.tasks.model import Claim
+from stentor.domains.tasks.service import require
+
+MAX_OUTPUT = 10 * 1024 * 1024
+"""Bytes of a run's output, errors included; more of it ends the run."""
+log = logging.getLogger(__name__)
+TOKEN_SIGN = b'"token"'
+
+
+class Command:
+    """`clean` takes secrets out of what a program wrote on its error output."""
+
+    def __init__(self, cage: Cage, broker: Broker, db: Database, runlog: RunLog, clean: Callable[[str], str]) -> None:
+        self._cage = cage
+        self.broker = broker
+        self._db = db
+        self._runlog = runlog
+        self._clean = clean
+
+    def check(self, runtime: Runtime) -> None:
+        """Raises InvalidRequest, or CageUnavailable where this service would not run it."""
+        plan.check_command(runtime.command)
+        options = plan.options_of(runtime.options)
+        self._cage.require()
+        program_folder(self._cage.roots, options.program)
+
+    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+        """Fails closed: without a cage nothing is run, and that is not held against the agent."""
+        try:
+            self.check(agent.runtime)
+            options = plan.options_of(agent.runtime.options)
+            async with self._cage.room(agent.agent_id if options.folder == "kept" else None) as room:
+                return await self._run(claim, agent, room, Answer(emit))
+        except CageUnavailable as error:
+            raise ProviderFailed(error.code, error.message) from None
+        except InvalidRequest as error:
+            raise AgentFailed("AGENT_MISCONFIGURED", error.message) from None
+        except OSError as error:
+            raise ProviderFailed("CAGE_UNAVAILABLE", f"The run could not be started: {error.strerror}.") from None
+
+    async def _run(self, claim: Claim, agent: Agent, room: Room, answer: Answer) -> Outcome:
+        options = plan.options_of(agent.runtime.options)
+        program = program_folder(self._cage.roots, options.program)
+        planned = Plan(agent.runtime.command, room.work, options, claim.timeout_seconds, room.socket, program)
+        asked_by, guard = claim.submitted_by, _guard(claim)
+        run = Run(claim.tenant, agent.agent_id, agent.name, claim.task_id, asked_by, claim.head_id, room.work, guard)
+        async with self.broker.serving(run, room.socket), self._cage.running(planned, MAX_OUTPUT) as caged:
+            caged.feed(jsontext.encode(handover.body(claim)))
+            try:
+                code = await _unless_refused(run, _read(caged, answer))
+            except OutputTooLarge:
+                raise AgentFailed("OUTPUT_TOO_LARGE", f"The program wrote more than {MAX_OUTPUT} bytes.") from None
+            finally:
+                await self._keep(claim, caged.errors)
+        if code != 0:
+            raise AgentFailed("COMMAND_FAILED", f"The program ended with the exit code {code}.")
+        return answer.outcome()
+
+    async def _keep(self, claim: Claim, errors: str) -> None:
+        """The end of the error output goes into the run log."""
+        if lines := self._clean(errors).replace("\0", "\N{REPLACEMENT CHARACTER}").splitlines():
+            meta = {"epoch": claim.epoch, "stderr": lines}
+            draft = Draft("agent_logged", "execution", f"The agent wrote {len(lines)} lines.", meta, claim.agent_id)
+
+            def work(tx: Tx) -> None:
+                self._runlog.append(tx, claim.tenant, [draft], task_id=claim.task_id, parent=claim.head_id)
+
+            try:
+                await self._db.write(work)
+            except StentorError as error:
+                # Fails open: the outcome of the run does not hang on its notes.
+                log.warning("the error output of task %s is not kept: %s", claim.task_id, error.message)
+
+
+class Answer:
+    """Takes standard output apart: lines `{"token": "..."}` are tokens, all others together are the answer."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._line = bytearray()
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        *lines, last = chunk.split(b"\n")
+        for line in lines:
+            self._take(bytes(self._line) + line + b"\n")
+            self._line.clear()
+        self._line += last
+
+    def outcome(self) -> Outcome:
+        """Raises AgentFailed."""
+        self._take(bytes(self._line))
+        if not self._rest.strip():
+            raise AgentFailed("ANSWER_INVALID", "The program wrote no answer on standard output.")
+        try:
+            found = jsontext.decode(bytes(self._rest))
+        except InvalidRequest as error:
+            raise AgentFailed("ANSWER_INVALID", f"What the program wrote is no answer. {error.message}") from None
+        return handover.outcome(found)
+
+    def _take(self, line: bytes) -> None:
+        token = _token(line)
+        if token is None:
+            self._rest += line
+        else:
+            self._emit(token)
+
+
+def _token(line: bytes) -> str | None:
+    if TOKEN_SIGN not in line[:64]:
+        return None
+    try:
+        found = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    token = found.get("token")
+    return token if len(found) == 1 and isinstance(token, str) else None
+
+
+async def _read(caged: Caged, answer: Answer) -> int:
+    async for chunk in caged.chunks():
+        answer.feed(chunk)
+    return await caged.code()
+
+
+async def _unless_refused(run: Run, reading: Coroutine[Any, Any, int]) -> int:
+    """The exit code. Raises AgentFailed as soon as the agent is quarantined or suspended by one of its own calls."""
+    work, refused = asyncio.create_task(reading), asyncio.create_task(run.refused.wait())
+    try:
+        await asyncio.wait({work, refused}, return_when=asyncio.FIRST_COMPLETED)
+        if refused.done():
+            raise AgentFailed("AGENT_QUARANTINED", "The agent was quarantined or suspended while it ran.")
+        return await work
+    finally:
+        for task in (work, refused):
+            task.cancel()
+        await asyncio.gather(work, refused, return_exceptions=True)
+
+
+def _guard(claim: Claim) -> Callable[[Tx], None]:
+    """An attempt that somebody else has, or that has ended, may do nothing more."""
+
+    def guard(tx: Tx) -> None:
+        task = require(tx, claim.tenant, claim.task_id)
+        if task.status != "executing" or task.epoch != claim.epoch:
+            raise LeaseLost("The task is not in your hands any more.", {"epoch": claim.epoch})
+
+    return guard

@@ -1,0 +1,1 @@
+"""The cage: a program without network, without the host's files and without privileges, ended as a whole."""

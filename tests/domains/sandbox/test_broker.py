@@ -1,0 +1,373 @@
+"""The tool broker, called from inside real cages: what is granted is done, what is not is a violation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.core.db import Sql
+from tests.domains.endpoint import answering, serving
+from tests.domains.sandbox.conftest import FILES, Caged, MakeCaged
+from tests.requirements import requirement
+
+LOOPBACK = {"allowlist": ["127.0.0.1"], "ports": list(range(1024, 1280))}
+HTTP = [{"name": "http_request", "operations": ["get", "post"]}]
+
+
+def code_of(answer: dict[str, Any]) -> str:
+    return str(answer["error"]["code"])
+
+
+@requirement("sandbox.broker-files")
+async def test_files_are_written_read_and_listed(caged: Caged) -> None:
+    found = await caged.result(
+        "answer([call('write_file', path='a/b/c.txt', content='héllo'), call('read_file', path='a/b/c.txt'),"
+        " open('a/b/c.txt').read(), call('read_file', path='a/b/c.txt', offset=1, limit=2),"
+        " call('list_files', path='a'), os.access('a/b/c.txt', os.W_OK), call('tools')])",
+        tools=FILES,
+    )
+    written, read, direct, part, listed, writable, tools = found
+    assert written["result"] == {"path": "a/b/c.txt", "size": 6}
+    assert (read["result"]["content"], read["result"]["size"], read["result"]["more"]) == ("héllo", 6, False)
+    assert (direct, writable) == ("héllo", True)
+    assert (part["result"]["content"], part["result"]["more"]) == ("é", True)
+    assert listed["result"]["entries"] == [{"name": "b", "kind": "folder", "size": None}]
+    assert [tool["name"] for tool in tools["result"]["tools"]] == ["list_files", "read_file", "write_file"]
+    assert tools["result"]["tools"][1]["parameters"]["required"] == ["path"]
+
+
+@requirement("sandbox.broker-events")
+async def test_every_call_stands_in_the_run_log_under_its_task(caged: Caged) -> None:
+    await caged.python("call('list_files')\ncall('read_file', path='secret')\nanswer(1)", tools=FILES[2:])
+    task = await caged.do()
+    events = await caged.world.events(task["task_id"])
+    started = next(e for e in events if e["event_type"] == "task_started")
+    calls = [e for e in events if e["event_type"] in ("tool_called", "tool_denied")]
+    assert [e["event_type"] for e in calls] == ["tool_called", "tool_denied"]
+    assert [e["parent_provenance_id"] for e in calls] == [started["provenance_id"]] * 2
+    assert [e["metadata"]["tool"] for e in calls] == ["list_files", "read_file"]
+
+
+VIOLATIONS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "unauthorized_tool": ("call('read_file', path='a')", []),
+    "unauthorized_path": (
+        "call('read_file', path='notes/../../../stentor.db')",
+        [{"name": "read_file", "paths": ["notes/**"], "operations": ["read"]}],
+    ),
+    "rate_limit": (
+        "[call('list_files') for _ in range(3)][-1]",
+        [{"name": "list_files", "paths": ["**"], "operations": ["list"], "rate_limit": 2}],
+    ),
+    "missing_capability": ("call('render', format='html')", [{"name": "render", "operations": ["run"]}]),
+    "unsafe_network": ("call('http_request', url='http://169.254.169.254/latest/meta-data')", HTTP),
+}
+
+
+@pytest.fixture
+def tools_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tools.toml"
+    path.write_text(
+        '[render]\ncommand = ["sh", "-c", "cat; echo format: $1; id -u", "sh", "{format}"]\n'
+        'capability = "render"\nstdin = true\n'
+        '[slow]\ncommand = ["sleep", "60"]\ntimeout_seconds = 1\n'
+        '[loud]\ncommand = ["head", "-c", "9000000", "/dev/zero"]\n'
+    )
+    return path
+
+
+@requirement("sandbox.violation-types", "governance.broker-checks-every-tool")
+@pytest.mark.parametrize("kind", VIOLATIONS)
+async def test_each_kind_of_violation_happens_and_is_recorded(
+    make_caged: MakeCaged, tools_file: Path, kind: str
+) -> None:
+    code, tools = VIOLATIONS[kind]
+    caged = await make_caged(SERVICE_CAGE_TOOLS=str(tools_file))
+    denied = await caged.result(f"answer({code})", tools=tools, network={"allowlist": ["example.com"], "ports": [80]})
+    assert (denied["ok"], code_of(denied)) == (False, "TOOL_DENIED")
+    assert kind in denied["error"]["message"]
+    assert await caged.violations() == [kind]
+    assert await caged.status() == "active"
+
+
+@requirement("sandbox.third-violation-ends-run", "registry.third-violation-quarantines", "governance.broker-denial")
+async def test_the_third_violation_quarantines_and_ends_the_run(caged: Caged) -> None:
+    await caged.python(
+        "import threading\n"
+        "def work():\n"
+        "    s = socket.socket(socket.AF_UNIX); s.connect(os.environ['STENTOR_TOOLS'])\n"
+        "    w = s.makefile('rwb')\n"
+        "    for _ in range(10):\n"
+        '        w.write(b\'{"tool": "shell", "id": 1}\\n\'); w.flush(); w.readline()\n'
+        "for t in [threading.Thread(target=work) for _ in range(4)]: t.start()\n"
+        "time.sleep(600)"
+    )
+    task = await caged.do()
+    assert (task["status"], task["error"]["code"]) == ("failed", "AGENT_QUARANTINED")
+    assert await caged.violations() == ["unauthorized_tool"] * 3
+    assert await caged.status() == "quarantined"
+    answer = await caged.world.admin.post(
+        "/api/v1/tasks", json={"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    )
+    assert answer.json()["error"]["code"] == "ROUTING_AGENT_UNAVAILABLE"
+    denied = [e for e in await caged.world.events(task["task_id"]) if e["event_type"] == "violation_recorded"]
+    assert len(denied) == 3
+
+
+@requirement("sandbox.quarantined-refused")
+async def test_an_agent_quarantined_meanwhile_is_refused_at_its_next_call(caged: Caged) -> None:
+    await caged.python(
+        "open('begun', 'w').close()\n"
+        "while not os.path.exists('go'): time.sleep(0.02)\n"
+        "found = call('list_files')\nopen('found', 'w').write(json.dumps(found))\ntime.sleep(600)",
+        tools=FILES,
+        options={"folder": "kept"},
+    )
+    agent = caged.agents["ann"]
+    task_id = await caged.world.submit()
+    kept = caged.folder / "kept" / agent
+    await exists(kept / "begun")
+    authorize = f"/api/v1/registry/agents/{agent}/authorize"
+    for _ in range(3):
+        await caged.world.admin.post(authorize, json={"tool": "shell", "operation": "run"})
+    (kept / "go").touch()
+    task = await caged.ended(task_id)
+    assert (task["status"], task["error"]["code"]) == ("failed", "AGENT_QUARANTINED")
+    assert len(await caged.violations()) == 3
+
+
+async def exists(path: Path) -> None:
+    async with asyncio.timeout(20):
+        while not path.exists():
+            await asyncio.sleep(0.02)
+
+
+@requirement("sandbox.no-event-no-call")
+async def test_a_call_that_cannot_be_recorded_is_not_carried_out(caged: Caged) -> None:
+    await caged.python(
+        "open('begun', 'w').close()\n"
+        "while not os.path.exists('go'): time.sleep(0.02)\n"
+        "found = call('write_file', path='made', content='x')\n"
+        "open('partial', 'w').write(json.dumps(found)); os.rename('partial', 'found')\nanswer(1)",
+        tools=FILES,
+        options={"folder": "kept"},
+    )
+    task_id = await caged.world.submit()
+    kept = caged.folder / "kept" / caged.agents["ann"]
+    await exists(kept / "begun")
+    caged.world.runlog.broken = True
+    (kept / "go").touch()
+    await exists(kept / "found")
+    caged.world.runlog.broken = False
+    await asyncio.sleep(0.1)
+    assert json.loads((kept / "found").read_text())["ok"] is False
+    assert not (kept / "made").exists()
+    await caged.ended(task_id)
+
+
+@requirement("sandbox.broker-files")
+async def test_links_pipes_and_folders_of_others_lead_nowhere(make_caged: MakeCaged, cage_dir: Path) -> None:
+    shared, secret = cage_dir / "shared", cage_dir / "secret.txt"
+    shared.mkdir()
+    secret.write_text("secret")
+    (shared / "open.txt").write_text("open")
+    os.link(secret, shared / "hard.txt")
+    (shared / "soft.txt").symlink_to(secret)
+    caged = await make_caged(SERVICE_CAGE_ROOTS=f"shared={shared},mine={shared}:rw")
+    both = [{**tool, "paths": ["**", "/shared/**", "/mine/**", "/other/**"]} for tool in FILES]
+    found = await caged.result(
+        f"secret = {str(secret)!r}\n"
+        "os.symlink(secret, 'soft'); os.symlink('/etc', 'folder'); os.mkfifo('pipe'); os.mkdir('dir')\n"
+        "os.symlink('/work/dir', 'inner')\nopen('a','w').write('1'); os.link('a', 'b')\n"
+        "paths = ['/shared/open.txt', '/shared/hard.txt', '/shared/soft.txt', 'soft', 'folder/passwd', 'pipe', 'dir',"
+        " 'inner/x', 'b', '/other/x', 'none', 'none/none', '.', 'x' * 300]\n"
+        "reads = [call('read_file', path=p) for p in paths]\n"
+        "writes = [call('write_file', path=p, content='new') for p in"
+        " ('/shared/open.txt', '/mine/new.txt', 'soft', 'pipe', 'dir', 'folder/x', 'inner/y', 'a')]\n"
+        "answer([reads, writes, os.path.islink('soft'), open('b').read()])",
+        tools=both,
+    )
+    reads, writes, still_link, other_name = found
+    assert [one["result"]["content"] if one["ok"] else code_of(one) for one in reads] == [
+        "open", "FORBIDDEN", "FORBIDDEN", "FORBIDDEN", "FORBIDDEN", "FORBIDDEN", "FORBIDDEN",
+        "FORBIDDEN", "FORBIDDEN", "NOT_FOUND", "NOT_FOUND", "NOT_FOUND", "FORBIDDEN", "TOOL_FAILED",
+    ]  # fmt: skip
+    assert [one["ok"] or code_of(one) for one in writes] == [
+        "FORBIDDEN", True, True, True, "CONFLICT", "FORBIDDEN", "FORBIDDEN", True,
+    ]  # fmt: skip
+    assert (still_link, other_name) == (False, "1")
+    assert secret.read_text() == "secret"
+    assert ((shared / "open.txt").read_text(), (shared / "new.txt").read_text()) == ("open", "new")
+    assert await caged.violations() == []
+
+
+@requirement("sandbox.broker-network")
+async def test_an_allowed_host_is_called_and_redirects_are_not_followed(make_caged: MakeCaged) -> None:
+    async with serving(answering({"n": 1}, status=302, Location="http://169.254.169.254/")) as endpoint:
+        caged = await make_caged(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{endpoint.port}")
+        found = await caged.result(
+            f"answer(call('http_request', 'post', method='POST', url={endpoint.url!r}, body='[1]',"
+            " headers={'X-A': 'b'}))",
+            tools=HTTP,
+            network={"allowlist": ["127.0.0.1"], "ports": [endpoint.port]},
+        )
+        assert found["result"]["status"] == 302
+        assert json.loads(found["result"]["body"]) == {"n": 1}
+        assert found["result"]["headers"]["location"] == "http://169.254.169.254/"
+        assert len(endpoint.calls) == 1
+
+
+@requirement("sandbox.broker-network")
+async def test_an_allowlist_does_not_open_private_addresses(caged: Caged) -> None:
+    async with serving(answering({"inside": 1})) as endpoint:
+        found = await caged.result(
+            f"port = {endpoint.port}\n"
+            "answer([call('http_request', url=f'http://{host}:{port}/') for host in ('127.0.0.1', 'localhost')]"
+            " + [call('http_request', url=u) for u in ('file:///etc/passwd', 'http://u:p@localhost/', 'http://', 'x')]"
+            " + [call('http_request', url=f'http://localhost:{port}', headers={'Host': 'x'})])",
+            tools=HTTP,
+            network={"allowlist": ["127.0.0.1", "localhost"], "ports": [endpoint.port]},
+        )
+        assert [code_of(one) for one in found[:2]] == ["INVALID_REQUEST", "INVALID_REQUEST"]
+        assert [code_of(one) for one in found[2:]] == ["INVALID_REQUEST"] * 5
+        assert endpoint.calls == []
+
+
+@requirement("sandbox.operator-commands")
+async def test_a_command_of_the_operator_runs_in_a_cage_of_its_own(make_caged: MakeCaged, tools_file: Path) -> None:
+    caged = await make_caged(SERVICE_CAGE_TOOLS=str(tools_file))
+    found = await caged.result(
+        "values = ({'format': 'a; id $(id)', 'stdin': 'in '}, {'format': '-x'}, {}, {'format': 'a', 'more': 'b'},"
+        " {'format': 1}, {'format': 'a\\0b'})\n"
+        "answer([call('render', **v) for v in values] + [call('slow'), call('loud')])",
+        tools=[{"name": name, "operations": ["run"]} for name in ("render", "slow", "loud")],
+        capabilities=["echo", "render"],
+    )
+    assert found[0]["result"] == {"exit_code": 0, "stdout": "in format: a; id $(id)\n65534\n", "stderr": ""}
+    assert [code_of(one) for one in found[1:6]] == ["INVALID_REQUEST"] * 5
+    assert code_of(found[6]) == "TIMEOUT"
+    assert code_of(found[7]) == "TOOL_FAILED"
+
+
+@requirement("sandbox.broker-bounds")
+async def test_garbage_is_answered_and_changes_nothing(caged: Caged) -> None:
+    lines = [
+        b"", b"{", b"[]", b"null", b"1", b'"x"', b"\xff\xfe", b"[" * 5000, b'{"tool": 1}', b'{"tool": "a", "x": 1}',
+        b'{"tool": "read_file", "arguments": []}', b'{"tool": "read_file", "arguments": {"path": 1}}',
+        b'{"tool": "read_file", "arguments": {"path": "a", "more": 1}}', b'{"tool": ""}', b'{"id": [], "tool": "a"}',
+        b'{"tool": "read_file", "operation": "write", "arguments": {"path": "a"}}', b'{"tool":"a","id":1e999}',
+    ]  # fmt: skip
+    found = await caged.result(
+        f"lines = {lines!r}\ncall('tools')\nout = []\n"
+        "for line in lines:\n    wire.write(line + b'\\n'); wire.flush(); out.append(json.loads(wire.readline()))\n"
+        "answer([out, call('list_files')])",
+        tools=FILES,
+    )
+    assert [code_of(one) for one in found[0]] == ["INVALID_REQUEST"] * len(lines)
+    assert found[1]["ok"] is True
+    assert await caged.violations() == []
+
+
+@requirement("sandbox.broker-bounds")
+async def test_a_giant_line_and_too_many_connections_are_cut(caged: Caged) -> None:
+    found = await caged.result(
+        "def link():\n    s = socket.socket(socket.AF_UNIX); s.settimeout(20); s.connect(os.environ['STENTOR_TOOLS'])\n"
+        "    return s, s.makefile('rwb')\n"
+        "s, w = link(); out = []\n"
+        "try:\n    w.write(b'x' * 3_000_000); w.flush()\nexcept OSError: pass\n"
+        "out.append(json.loads(w.readline()))\n"
+        "many = [link() for _ in range(40)]; time.sleep(0.5)\n"
+        "refused = 0\n"
+        "for s, w in many:\n"
+        '    try:\n        w.write(b\'{"tool": "tools"}\\n\'); w.flush()\n'
+        "        refused += not json.loads(w.readline())['ok']\n"
+        "    except (OSError, ValueError): refused += 1\n"
+        "answer([out[0], refused])",
+    )
+    assert code_of(found[0]) == "PAYLOAD_TOO_LARGE"
+    assert found[1] == 40 - 16
+
+
+@requirement("sandbox.broker-bounds")
+async def test_two_processes_call_at_once_each_on_its_own_and_both_on_one_connection(caged: Caged) -> None:
+    found = await caged.result(
+        "def link():\n    s = socket.socket(socket.AF_UNIX); s.connect(os.environ['STENTOR_TOOLS']); return s\n"
+        "def many(s, name):\n"
+        "    w = s.makefile('rwb')\n"
+        "    good = 0\n"
+        "    for n in range(50):\n"
+        "        r = {'id': f'{name}{n}', 'tool': 'write_file', 'arguments': {'path': f'{name}{n}', 'content': 'x'}}\n"
+        "        w.write(json.dumps(r).encode() + b'\\n'); w.flush(); good += json.loads(w.readline())['ok']\n"
+        "    return good\n"
+        "def forked(do):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n        os._exit(do())\n"
+        "    return pid\n"
+        "mine = link()\n"
+        "pids = [forked(lambda: many(link(), 'a')), forked(lambda: many(link(), 'b'))]\n"
+        "codes = [os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in pids]\n"
+        'line = b\'{"tool": "tools"}\\n\'\n'
+        "pids = [forked(lambda: sum(mine.send(line) for _ in range(20)) and 0) for _ in range(2)]\n"
+        "[os.waitpid(p, 0) for p in pids]\n"
+        "w = mine.makefile('rwb')\n"
+        "answer([codes, [json.loads(w.readline())['ok'] for _ in range(40)], len(os.listdir('.'))])",
+        tools=FILES,
+    )
+    assert found == [[50, 50], [True] * 40, 100]
+
+
+@requirement("sandbox.broker-bounds")
+async def test_a_client_that_never_reads_holds_nobody_up(caged: Caged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stentor.domains.sandbox.broker.server.SLOW_SECONDS", 0.5)
+    found = await caged.result(
+        "open('big', 'w').write('x' * 1_000_000)\n"
+        "slow = socket.socket(socket.AF_UNIX); slow.connect(os.environ['STENTOR_TOOLS'])\n"
+        "line = json.dumps({'tool': 'read_file', 'arguments': {'path': 'big'}}).encode() + b'\\n'\n"
+        "for _ in range(5): slow.send(line)\n"
+        "ok = call('list_files')['ok']\ntime.sleep(1.5)\n"
+        "total = 0\n"
+        "try:\n    while chunk := slow.recv(1_000_000): total += len(chunk)\nexcept OSError: pass\n"
+        "answer([ok, total < 4_000_000])",
+        tools=FILES,
+    )
+    assert found == [True, True]
+
+
+@requirement("sandbox.broker-bounds")
+async def test_a_run_makes_a_limited_number_of_calls(caged: Caged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stentor.domains.sandbox.broker.service.MAX_CALLS", 5)
+    found = await caged.result("answer([call('list_files')['ok'] for _ in range(8)])", tools=FILES)
+    assert found == [True] * 5 + [False] * 3
+
+
+@requirement("sandbox.broker-per-run")
+async def test_the_socket_ends_with_its_run(caged: Caged) -> None:
+    await caged.python("answer(1)")
+    await caged.do()
+    assert list((caged.folder / "runs").iterdir()) == []
+
+
+@requirement("sandbox.broker-per-run")
+async def test_an_attempt_that_lost_its_task_may_do_nothing_more(caged: Caged) -> None:
+    await caged.python(
+        "open('begun', 'w').close()\n"
+        "while not os.path.exists('go'): time.sleep(0.02)\n"
+        "found = call('write_file', path='made', content='x')\n"
+        "open('partial', 'w').write(json.dumps(found)); os.rename('partial', 'found')\nanswer(1)",
+        tools=FILES,
+        options={"folder": "kept"},
+    )
+    task_id = await caged.world.submit()
+    kept = caged.folder / "kept" / caged.agents["ann"]
+    await exists(kept / "begun")
+    later = Sql("update tasks set epoch = epoch + 1 where task_id = :id")
+    await caged.world.kernel.db.write(lambda tx: tx.run(later, id=task_id))
+    (kept / "go").touch()
+    await exists(kept / "found")
+    assert code_of(json.loads((kept / "found").read_text())) == "LEASE_LOST"
+    assert not (kept / "made").exists()
+    await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")

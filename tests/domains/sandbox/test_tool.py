@@ -1,0 +1,104 @@
+"""`stentor-tool`, the client for any language: in a cage as a command, and as an MCP server for the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters, stdio_client
+
+from stentor.domains.sandbox.cage.cage import TOOL
+from tests.domains.sandbox.conftest import FILES, Caged
+from tests.requirements import requirement
+
+pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
+
+
+@requirement("sandbox.tool-command")
+async def test_a_shell_script_calls_tools(caged: Caged) -> None:
+    script = (
+        "stentor-tool write_file path=a.txt content='two words' > /dev/null\n"
+        "text=$(stentor-tool read_file path=a.txt limit:=3)\n"
+        "stentor-tool read_file path=../x 2> denied; code=$?\n"
+        "stentor-tool 2>/dev/null >&2; usage=$?\n"
+        "stentor-tool read_file path 2>/dev/null; wrong=$?\n"
+        "stentor-tool list_files --operation list > listed\n"
+        'echo "{\\"result\\": [$text, $code, $(cat denied), $usage, $wrong, $(cat listed)]}"'
+    )
+    await caged.register("sh", "-c", script, tools=FILES)
+    task = await caged.do()
+    text, code, denied, usage, wrong, listed = task["result"]
+    assert (text["content"], code, denied["code"]) == ("two", 1, "TOOL_DENIED")
+    assert (usage, wrong) == (2, 2)
+    assert {entry["name"] for entry in listed["entries"]} == {"a.txt", "denied", "listed"}
+
+
+@asynccontextmanager
+async def running(caged: Caged) -> AsyncIterator[Path]:
+    """The socket of a run that waits."""
+    task_id = await caged.world.submit()
+    async with asyncio.timeout(20):
+        while not (found := list((caged.folder / "runs").glob("*/tools.sock"))):
+            await asyncio.sleep(0.02)
+    yield found[0]
+    await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
+
+
+@requirement("sandbox.tool-mcp")
+async def test_the_official_mcp_client_lists_and_calls_the_tools(caged: Caged) -> None:
+    await caged.register("sleep", "600", tools=FILES)
+    async with running(caged) as socket:
+        command = StdioServerParameters(
+            command=sys.executable, args=[str(TOOL), "mcp"], env={"STENTOR_TOOLS": str(socket)}
+        )
+        async with Client(stdio_client(command)) as client:
+            listed = await client.list_tools()
+            assert [tool.name for tool in listed.tools] == ["list_files", "read_file", "write_file"]
+            written = await client.call_tool("write_file", {"path": "a", "content": "hi"})
+            assert not written.is_error
+            assert written.structured_content == {"path": "a", "size": 2}
+            denied = await client.call_tool("shell", {})
+            assert denied.is_error
+            assert "TOOL_DENIED" in str(denied.content)
+    assert await caged.violations() == ["unauthorized_tool"]
+
+
+@requirement("sandbox.tool-mcp")
+async def test_the_mcp_server_answers_inside_the_cage(caged: Caged) -> None:
+    lines = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "list_files", "arguments": {}}},
+        {"jsonrpc": "2.0", "id": 3, "method": "no/such"},
+        {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": [1]},
+        [1],
+    ]
+    text = "\n".join(json.dumps(line) for line in lines) + "\n{\n"
+    found = await caged.result(
+        f"done = subprocess.run(['stentor-tool', 'mcp'], input={text!r}, capture_output=True, text=True)\n"
+        "answer([done.returncode, [json.loads(line) for line in done.stdout.splitlines()]])",
+        tools=FILES,
+    )
+    code, answers = found
+    assert code == 0
+    assert [one.get("id") for one in answers] == [1, 2, 3, 4, None, None]
+    assert answers[0]["result"]["protocolVersion"] == "2025-06-18"
+    assert answers[1]["result"]["structuredContent"]["path"] == "."
+    assert [one["error"]["code"] for one in answers[2:]] == [-32601, -32602, -32600, -32700]
+
+
+@requirement("sandbox.tool-command")
+async def test_without_a_broker_the_answer_is_no(driver: Any, tmp_path: Path) -> None:
+    environ = {**os.environ, "STENTOR_TOOLS": str(tmp_path / "none.sock")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(TOOL), "read_file", "path=a", env=environ, stderr=asyncio.subprocess.PIPE
+    )
+    _, errors = await process.communicate()
+    assert (process.returncode, json.loads(errors)["code"]) == (1, "NO_ANSWER")
