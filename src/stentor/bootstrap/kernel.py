@@ -17,6 +17,7 @@ from stentor.bootstrap.llm import Llm, llm_routers, open_llm
 from stentor.bootstrap.memory import Memory, open_memory
 from stentor.bootstrap.messaging import Messages, open_messages
 from stentor.bootstrap.tasknotes import TaskNotes, open_task_notes
+from stentor.bootstrap.webhooks import Hooks, open_webhooks
 from stentor.core import migrations
 from stentor.core.clock import SECOND, Clock, SystemClock, iso
 from stentor.core.db import Database
@@ -96,6 +97,7 @@ class Kernel:
     task_notes: TaskNotes | None
     messages: Messages
     llm: Llm
+    hooks: Hooks
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -113,6 +115,7 @@ class Kernel:
         if self.task_notes is not None:
             await self.task_notes.start()
         await self.messages.carrier.start()
+        await self.hooks.start()
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
             self._background.append(asyncio.create_task(self._keep_fresh()))
@@ -125,6 +128,7 @@ class Kernel:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.messages.carrier.stop()
         await self.dispatcher.close()
+        await self.hooks.stop()
         await self.llm.stop()
         if self.task_notes is not None:
             await self.task_notes.stop()
@@ -137,6 +141,7 @@ class Kernel:
         await self.registry.refresh(since)
         await self.learning.refresh(since)
         await self.trust.refresh(since)
+        await self.hooks.deliverer.refresh()
 
     async def _keep_fresh(self) -> None:
         since = self.clock.now()
@@ -285,6 +290,7 @@ def build(
             settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, outbound, memory
         ),
         llm=open_llm(settings, db, clock, runlog, outbound, redactor),
+        hooks=open_webhooks(settings, db, clock, runlog),
     )
 
 
@@ -309,6 +315,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         learning_api.trust_router(kernel.learning),
         trust_api.router(kernel.trust),
         kernel.messages.router(kernel.activity, streams),
+        kernel.hooks.router(),
     ]
     if (memory := kernel.memory) is not None:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer

@@ -67,10 +67,13 @@ class GuardedResolver(AbstractResolver):
 
 
 class Outbound:
-    """Owns the session; opened on the event loop by `open`."""
+    """Owns the session, which is opened at its first use. `connections` at a time, 0 for any number; with `raw`
+    a compressed answer is left as it is, so that a small one cannot become a large one."""
 
-    def __init__(self, allow: tuple[str, ...]) -> None:
+    def __init__(self, allow: tuple[str, ...], *, connections: int = 256, raw: bool = False) -> None:
         self._resolver_allow = allow
+        self._connections = connections
+        self._raw = raw
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -78,12 +81,15 @@ class Outbound:
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 resolver=GuardedResolver(self._resolver_allow),
-                limit=256,
+                limit=self._connections,
                 ttl_dns_cache=0,
                 use_dns_cache=False,
             )
             self._session = aiohttp.ClientSession(
-                connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+                connector=connector,
+                trust_env=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=not self._raw,
             )
         return self._session
 

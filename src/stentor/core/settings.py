@@ -226,7 +226,7 @@ class Settings:
     outbound_allow: tuple[str, ...] = setting(
         "SERVICE_OUTBOUND_ALLOW",
         (),
-        "Private hosts (host or host:port, comma separated) that agents' endpoints may be on.",
+        "Private hosts (host or host:port, comma separated) that agents' endpoints and webhooks may be on.",
         _hosts,
     )
     snapshot_refresh: float = setting(
@@ -320,6 +320,15 @@ class Settings:
     )
     llm_local: bool = setting(
         "SERVICE_LLM_LOCAL_BASELINE", False, "Have the provider `local`: extractive answers, marked degraded.", _flag
+    )
+    webhook_timeout: float = setting(
+        "SERVICE_WEBHOOK_TIMEOUT_SECONDS",
+        15.0,
+        "How long the receiver of a webhook may take to answer.",
+        _number(0.05, 30, float),
+    )
+    webhook_retention: int = setting(
+        "SERVICE_WEBHOOK_RETENTION_DAYS", 30, "How long the delivery log of webhooks is kept.", _number(7, 3650, int)
     )
     sources: Mapping[str, str] = field(default_factory=dict)
 
