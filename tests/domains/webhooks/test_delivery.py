@@ -38,7 +38,7 @@ async def test_a_completed_task_is_told_with_its_result_and_a_signature_that_the
 
 @requirement("webhooks.only-subscribed-events")
 async def test_a_subscription_gets_the_events_it_names_and_no_other(hooks: Hooks) -> None:
-    await hooks.subscribe("task.started", "task.fai" + "led", url=hooks.receiver.url + "/some")
+    await hooks.subscribe("task.started", "task.failed", url=hooks.receiver.url + "/some")
     await hooks.subscribe("task.*", url=hooks.receiver.url + "/kind")
     await hooks.subscribe("agent.registered", url=hooks.receiver.url + "/agents")
     agent = await hooks.world.register()

@@ -121,4 +121,4 @@ def figures(tx: Tx) -> dict[str, int]:
 
 def _event(row: tuple[Any, ...]) -> Event:
     *fields, metadata = row
-    return Event(*fields, jsontext.load(metadata))
+    return Event(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
