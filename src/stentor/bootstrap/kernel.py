@@ -101,6 +101,7 @@ class Kernel:
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
+        self.health.check("webhooks", self.hooks.check)
 
     async def start(self, tenants: list[str]) -> int:
         """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
@@ -324,5 +325,6 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
     llm_api, openai_api = llm_routers(kernel.llm, streams)
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
-    root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot)), openai_api]
+    figures = scrape(kernel.db, kernel.dispatcher, snapshot, kernel.hooks.metrics)
+    root = [monitoring_api.router(kernel.health, figures), openai_api]
     return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

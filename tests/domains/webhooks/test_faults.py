@@ -103,7 +103,7 @@ async def bomb(request: web.Request) -> web.StreamResponse:
 
 async def noise(request: web.Request) -> web.StreamResponse:
     assert request.transport is not None
-    request.transport.write(b"\0\1\2 not http at all\r\n\r\n")  # type: ignore[attr-defined]
+    request.transport.write(b"\0\1\2 not http at all\r\n\r\n")
     request.transport.close()
     return web.Response()
 
