@@ -34,6 +34,8 @@ _HOLD = Sql(
     where subscription_id = :subscription_id and hold_until < :until"""
 )
 
+ROUNDS, LOOKED_AT = 10, 32
+"""How many rows a claim looks at beyond those it wants, and how often when they stand behind others."""
 DELIVERY_FIELDS = Delivery.__struct_fields__
 DELIVERY_COLUMNS = ", ".join(DELIVERY_FIELDS)
 _OPEN = "status in ('waiting', 'sending')"
@@ -44,7 +46,7 @@ ATTEMPTS = Journal(
     ("delivery_id", "attempt", "started_at", "duration_ms", "status_code", "error", "response"),
 )
 _DUE = Sql(
-    f"""select d.delivery_id, d.epoch, d.subject, case when d.subject = '' then d.delivery_id else (
+    f"""select d.delivery_id, d.epoch, case when d.subject = '' then d.delivery_id else (
             select min(e.delivery_id) from webhook_deliveries e where e.subscription_id = d.subscription_id
                 and e.subject = d.subject and e.{_OPEN}) end
     from webhook_deliveries d
@@ -136,16 +138,15 @@ def claim(tx: Tx, subscription_id: str, lease: int, most: int) -> list[Delivery]
     """Take deliveries that are due, the oldest first. One that stands behind another of its subject is put off
     until that one's next step, so that it is looked at once and not at every claim."""
     taken: list[Delivery] = []
-    while len(taken) < most:
-        limit = most - len(taken)
-        due = tx.rows(_DUE, subscription_id=subscription_id, now=tx.now, limit=limit)
-        for delivery_id, epoch, _, head in due:
-            if head == delivery_id:
+    for _ in range(ROUNDS):
+        due = tx.rows(_DUE, subscription_id=subscription_id, now=tx.now, limit=most + LOOKED_AT)
+        for delivery_id, epoch, head in due:
+            if head != delivery_id:
+                tx.run(_BEHIND, delivery_id=delivery_id, head=head)
+            elif len(taken) < most:
                 key = {"delivery_id": delivery_id, "epoch": epoch}
                 taken += [delivery_of(row) for row in tx.rows(_CLAIM, **key, lease_until=tx.now + lease)]
-            elif head is not None:
-                tx.run(_BEHIND, delivery_id=delivery_id, head=head)
-        if len(due) < limit or all(row[0] == row[3] for row in due):
+        if len(taken) == most or len(due) < most + LOOKED_AT:
             break
     return taken
 
