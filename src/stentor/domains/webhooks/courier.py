@@ -34,7 +34,8 @@ class Outcome(msgspec.Struct, frozen=True):
     released: bool
 
 
-Send = Callable[[Subscription, Delivery], Awaitable[Outcome | None]]
+Bodies = Callable[[list[Delivery]], Awaitable[list[bytes]]]
+Send = Callable[[Subscription, Delivery, bytes], Awaitable[Outcome | None]]
 
 
 class Pool:
@@ -60,11 +61,14 @@ class Pool:
 
 
 class Courier:
-    """`send` makes one attempt and writes what came of it; None when that is not known."""
+    """`bodies` reads what is posted; `send` makes one attempt and writes what came of it, None when not known."""
 
-    def __init__(self, subscription_id: str, db: Database, send: Send, well: Pool, ailing: Pool) -> None:
+    def __init__(
+        self, subscription_id: str, db: Database, bodies: Bodies, send: Send, well: Pool, ailing: Pool
+    ) -> None:
         self._id = subscription_id
         self._db = db
+        self._bodies = bodies
         self._send = send
         self._well, self._ailing = well, ailing
         self._wake = asyncio.Event()
@@ -98,20 +102,22 @@ class Courier:
     async def _take(self, room: int, pool: Pool) -> None:
         self._more = False
         taken: tuple[Subscription, list[Delivery]] | None = None
+        bodies: list[bytes] = []
         try:
             taken = await self._db.write(lambda tx: self._claim(tx, room))
+            bodies = await self._bodies(taken[1]) if taken and taken[1] else []
         except StoreUnavailable:
-            pass  # the next look wakes this courier again
+            pass  # the next look wakes this courier again; what was taken comes back when its lease ends
         except Exception:
             log.exception("deliveries of webhook %s could not be taken", self._id)
-        subscription, deliveries = taken or (None, [])
-        pool.give(room - len(deliveries))
-        self._more = self._more or len(deliveries) == room
-        for delivery in deliveries:
-            assert subscription is not None
-            task = asyncio.create_task(self._carry(subscription, delivery, pool))
-            self.sending[task] = delivery
-            task.add_done_callback(self._after)
+        pool.give(room - len(bodies))
+        self._more = self._more or len(bodies) == room
+        if taken is not None:
+            subscription, deliveries = taken
+            for delivery, body in zip(deliveries, bodies, strict=False):
+                task = asyncio.create_task(self._carry(subscription, delivery, body, pool))
+                self.sending[task] = delivery
+                task.add_done_callback(self._after)
         if self._more:
             self._wake.set()
 
@@ -121,9 +127,9 @@ class Courier:
             return None
         return subscription, store.claim(tx, self._id, LEASE, most)
 
-    async def _carry(self, subscription: Subscription, delivery: Delivery, pool: Pool) -> None:
+    async def _carry(self, subscription: Subscription, delivery: Delivery, body: bytes, pool: Pool) -> None:
         try:
-            outcome = await self._send(subscription, delivery)
+            outcome = await self._send(subscription, delivery, body)
         finally:
             pool.give(1)
         if outcome is not None:

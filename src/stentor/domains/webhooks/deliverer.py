@@ -104,7 +104,7 @@ class Deliverer:
         for subscription_id in subscription_ids:
             courier = self._couriers.get(subscription_id)
             if courier is None:
-                courier = Courier(subscription_id, self._db, self.carry, self._well, self._ailing)
+                courier = Courier(subscription_id, self._db, self.bodies, self.carry, self._well, self._ailing)
                 self._couriers[subscription_id] = courier
             courier.wake()
 
@@ -127,11 +127,11 @@ class Deliverer:
             if not self._couriers[gone].sending:
                 self._couriers.pop(gone).close()
 
-    async def carry(self, subscription: Subscription, delivery: Delivery) -> Outcome | None:
+    async def carry(self, subscription: Subscription, delivery: Delivery, body: bytes | None = None) -> Outcome | None:
         """One attempt at a delivery that is in hand; None when its outcome cannot be known, or is not ours to tell."""
         try:
-            body = await self._db.read(lambda tx: self._body(tx, delivery))
             secrets = self._secrets(subscription)
+            body = body or (await self.bodies([delivery]))[0]
         except ServiceUnavailable as error:
             log.warning("a delivery to webhook %s waits: %s", subscription.subscription_id, error.message)
             return None  # its lease ends
@@ -171,6 +171,10 @@ class Deliverer:
         self._runlog.append(tx, delivery.tenant, [draft])
         subscriptions = store.every(tx)
         tx.after_commit(lambda: self._view.put(subscriptions))
+
+    async def bodies(self, deliveries: list[Delivery]) -> list[bytes]:
+        """What is posted for each. Raises ServiceUnavailable."""
+        return await self._db.read(lambda tx: [self._body(tx, one) for one in deliveries])
 
     def _body(self, tx: Tx, delivery: Delivery) -> bytes:
         event = listing.event(tx, delivery.event_id)
