@@ -72,5 +72,5 @@ def open_webhooks(settings: Settings, db: Database, clock: Clock, runlog: RunLog
         retention=settings.webhook_retention * DAY,
     )
     runlog.outbox = Outbox(view, deliverer.arrived).record
-    webhooks = Webhooks(db, runlog, sealer, outbound.check, view, deliverer.carry)
+    webhooks = Webhooks(db, runlog, sealer, outbound.check, view, deliverer.carry, deliverer.forget)
     return Hooks(webhooks, History(db, runlog, deliverer.arrived), deliverer, outbound, db)

@@ -164,6 +164,19 @@ async def test_what_ended_long_ago_is_forgotten_and_what_waits_is_not(hooks: Hoo
     assert await carrier.purge() == 1, "nobody waits for it"
 
 
+@requirement("webhooks.manage")
+async def test_the_log_of_a_deleted_webhook_is_deleted_too(hooks: Hooks) -> None:
+    made, other = await hooks.subscribe("agent.registered"), await hooks.subscribe("agent.registered")
+    await hooks.world.register()
+    for one in (made, other):
+        await hooks.until(one["id"], status="delivered")
+    await hooks.do("DELETE", f"/{made['id']}")
+    async with asyncio.timeout(10):
+        while await hooks.world.kernel.db.read(lambda tx: tx.rows(COUNT)) != [(1,)]:
+            await asyncio.sleep(0.005)
+    assert await hooks.world.kernel.db.read(lambda tx: tx.rows(RETENTION)) == [(1,)]
+
+
 @requirement("webhooks.observable")
 async def test_metrics_and_health_tell_the_backlog_and_what_was_delivered(hooks: Hooks) -> None:
     made = await hooks.subscribe("agent.registered")

@@ -66,6 +66,13 @@ def router(webhooks: Webhooks, history: History) -> APIRouter:
         await webhooks.delete(caller, webhook_id)
         return Json({"id": webhook_id, "deleted": True})
 
+    _secrets(api, webhooks)
+    _log(api, history)
+    _replays(api, history)
+    return api
+
+
+def _secrets(api: APIRouter, webhooks: Webhooks) -> None:
     @api.post("/{webhook_id}/rotate", response_model=wire.Rotated, responses=errors(404), **ADMIN)
     async def rotate(caller: Caller, webhook_id: WebhookId, body: wire.Rotate | None = None) -> Json:
         """A new secret, shown here alone; for a while deliveries are signed with the old one too."""
@@ -74,28 +81,13 @@ def router(webhooks: Webhooks, history: History) -> APIRouter:
         until = iso_or_none(changed.old_until)
         return Json({"id": webhook_id, "secret": secret, "old_secret_until": until})
 
-    _deliveries(api, webhooks, history)
-    return api
-
-
-def _deliveries(api: APIRouter, webhooks: Webhooks, history: History) -> None:
     @api.post("/{webhook_id}/test", response_model=wire.DeliveryDetail, responses=errors(404), **ADMIN)
     async def test(caller: Caller, webhook_id: WebhookId) -> Json:
         """Deliver webhook.ping now, and answer how it went; also to a disabled webhook."""
         return Json(detail_out(*await webhooks.ping(caller, webhook_id)))
 
-    @api.post(
-        "/{webhook_id}/replay", status_code=202, response_model=wire.ReplayedOut, responses=errors(404, 409), **ADMIN
-    )
-    async def replay_since(caller: Caller, webhook_id: WebhookId, body: wire.ReplaySince) -> Json:
-        """Queue again what happened since a time: what was never delivered, or everything."""
-        since = from_datetime(body.since)
-        until = 2**53 if body.until is None else from_datetime(body.until)
-        if until <= since:
-            raise InvalidRequest("until: must be later than since")
-        found = await history.replay_since(caller, webhook_id, since, until, body.scope)
-        return Json({"queued": found.queued, "next_since": iso_or_none(found.next_since)}, 202)
 
+def _log(api: APIRouter, history: History) -> None:
     @api.get("/{webhook_id}/deliveries", response_model=wire.Deliveries, responses=errors(404), **ADMIN)
     async def deliveries(
         request: Request,
@@ -124,6 +116,20 @@ def _deliveries(api: APIRouter, webhooks: Webhooks, history: History) -> None:
     async def delivery(caller: Caller, webhook_id: WebhookId, delivery_id: DeliveryId) -> Json:
         """One delivery with every attempt."""
         return Json(detail_out(*await history.get(caller.tenant, webhook_id, delivery_id)))
+
+
+def _replays(api: APIRouter, history: History) -> None:
+    @api.post(
+        "/{webhook_id}/replay", status_code=202, response_model=wire.ReplayedOut, responses=errors(404, 409), **ADMIN
+    )
+    async def replay_since(caller: Caller, webhook_id: WebhookId, body: wire.ReplaySince) -> Json:
+        """Queue again what happened since a time: what was never delivered, or everything."""
+        since = from_datetime(body.since)
+        until = 2**53 if body.until is None else from_datetime(body.until)
+        if until <= since:
+            raise InvalidRequest("until: must be later than since")
+        found = await history.replay_since(caller, webhook_id, since, until, body.scope)
+        return Json({"queued": found.queued, "next_since": iso_or_none(found.next_since)}, 202)
 
     @api.post(
         "/{webhook_id}/deliveries/{delivery_id}/replay",

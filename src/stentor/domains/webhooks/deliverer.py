@@ -11,6 +11,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from stentor.core import ids
 from stentor.core.clock import DAY
@@ -65,6 +66,7 @@ class Deliverer:
         self._well, self._ailing = Pool(WELL), Pool(AILING)
         self._couriers: dict[str, Courier] = {}
         self._watch: asyncio.Task[None] | None = None
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self.counts: Counter[str] = Counter()
 
@@ -80,9 +82,10 @@ class Deliverer:
     async def stop(self) -> None:
         """Take no more, let what is under way come to its end if that is soon, and give the rest back."""
         self._closing.set()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        background = [*self._forgetting, *([self._watch] if self._watch else [])]
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
         couriers = list(self._couriers.values())
         await asyncio.gather(*(courier.close() for courier in couriers), return_exceptions=True)
         sending = {task: delivery for courier in couriers for task, delivery in courier.sending.items()}
@@ -107,6 +110,18 @@ class Deliverer:
                 courier = Courier(subscription_id, self._db, self.bodies, self.carry, self._well, self._ailing)
                 self._couriers[subscription_id] = courier
             courier.wake()
+
+    def forget(self, subscription_id: str) -> None:
+        """Delete its deliveries, in the background: there may be many. What a kill leaves is purged by its age."""
+        task = asyncio.create_task(self._forget(subscription_id))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    async def _forget(self, subscription_id: str) -> None:
+        deleted = BATCH
+        with suppress(StoreUnavailable):
+            while deleted:
+                deleted = await self._db.write(lambda tx: listing.purge_of(tx, subscription_id, BATCH))
 
     async def refresh(self) -> None:
         """Read the subscriptions of all tenants: before anything happens, and when others may have changed them."""

@@ -32,10 +32,17 @@ class Carries(Protocol):
 
 
 class Webhooks:
-    """`check` refuses an address that can be judged without resolving it."""
+    """`check` refuses an address that can be judged without resolving it; `forget` deletes a webhook's deliveries."""
 
     def __init__(
-        self, db: Database, runlog: RunLog, sealer: Sealer, check: Callable[[str], None], view: View, carry: Carries
+        self,
+        db: Database,
+        runlog: RunLog,
+        sealer: Sealer,
+        check: Callable[[str], None],
+        view: View,
+        carry: Carries,
+        forget: Callable[[str], None],
     ) -> None:
         self._db = db
         self._runlog = runlog
@@ -43,6 +50,7 @@ class Webhooks:
         self._check = check
         self._view = view
         self._carry = carry
+        self._forget = forget
 
     async def subscribe(
         self, principal: Principal, url: str, events: list[str], description: str, key: IdempotencyKey | None = None
@@ -147,6 +155,7 @@ class Webhooks:
             known = require(tx, principal.tenant, subscription_id)
             store.delete(tx, principal.tenant, subscription_id)
             self._changed(tx, known, "deleted", principal.name)
+            tx.after_commit(lambda: self._forget(subscription_id))
 
         await self._db.write(work)
 

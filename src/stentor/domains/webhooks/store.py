@@ -92,7 +92,7 @@ def update(tx: Tx, subscription: Subscription) -> None:
 
 
 def delete(tx: Tx, tenant: str, subscription_id: str) -> bool:
-    """Its deliveries are left to the purge: there may be many."""
+    """Without its deliveries: there may be many."""
     return tx.run(_DELETE, tenant=tenant, subscription_id=subscription_id) == 1
 
 
