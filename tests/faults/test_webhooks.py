@@ -18,7 +18,6 @@ from standardwebhooks import Webhook
 from tests.conftest import KEYS, Service
 from tests.faults.load import PATIENCE_SECONDS, Load, summaries, until
 from tests.faults.test_kill import free_port
-from tests.faults.test_outages import kill_all
 from tests.requirements import requirement
 
 TASKS, KILLS = 600, 6
@@ -162,25 +161,3 @@ def test_two_gateways_on_one_database_deliver_each_event_once(
     assert len(sink.got) == len({(task, event) for task, event, _ in sink.got}) == len(accepted) * len(EVENTS)
     with httpx.Client(base_url=one.address, headers={"X-API-Key": KEY}) as client:
         assert client.get("/api/v1/webhooks").json()["total"] == 1
-
-
-@requirement("webhooks.at-least-once", "webhooks.one-commit")
-def test_a_database_that_dies_meanwhile_loses_no_event(
-    serve: Callable[..., Service], sink: Sink, own_postgres: Any
-) -> None:
-    environ = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0"}
-    service = serve(SERVICE_DATABASE_URL=own_postgres.get_uri(), **environ)
-    subscribe(service, sink.url)
-    load = Load(service.address, KEY, summaries(100))
-    load.start()
-    with service.client() as client:
-        until(lambda: len(load.accepted) >= 40)
-        kill_all(own_postgres)
-        until(lambda: client.get("/api/v1/health/ready").status_code == 503)
-        own_postgres.ensure_postgres_running()
-        until(lambda: client.get("/api/v1/health/ready").status_code == 200)
-        load.join()
-    until(lambda: complete(sink, load.accepted), 150)
-    assert set(sink.tasks) == set(load.accepted)
-    assert in_order(sink)
-    assert service.process.poll() is None
