@@ -17,7 +17,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from bench import atp, cage, commit, decide, latency, lists, memory, receipts, start, throughput, vault
+from bench import atp, cage, commit, decide, latency, lists, memory, receipts, start, throughput, vault, webhooks
 from bench.figures import HEADINGS, Area, Figure, markdown, number, plain
 from bench.scale import Scale, say
 
@@ -34,6 +34,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "atp": (atp.TITLE, atp.run),
     "vault": (vault.TITLE, vault.run),
     "cage": (cage.TITLE, cage.run),
+    "webhooks": (webhooks.TITLE, webhooks.run),
 }
 
 

@@ -14,7 +14,7 @@ from tests.requirements import requirement
 OF_TASKS = set(get_args(EventType)) - {
     *("agent_registered", "agent_updated", "agent_status_changed", "violation_recorded"),
     *("trust_changed", "connection_changed", "provider_changed", "authority_granted", "authority_revoked"),
-    "agent_logged",
+    *("agent_logged", "webhook_changed", "webhook_disabled", "webhook_pinged", "webhook_replayed"),
     *("message_received", "message_started", "message_requeued", "message_completed", "message_failed"),
 }
 

@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import KEYS, Service
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries, until, wait_for
+from tests.faults.test_webhooks import Sink, complete, in_order, running, subscribe
 from tests.requirements import requirement
 from tests.system import need
 
@@ -73,6 +74,29 @@ def test_a_postgresql_server_that_dies_is_an_outage_and_no_loss(
     assert service.process.poll() is None
     service.kill()
     assert check(url, load.accepted) == []
+
+
+@requirement("webhooks.at-least-once", "webhooks.one-commit")
+def test_a_postgresql_server_that_dies_loses_no_event_of_a_webhook(
+    serve: Callable[..., Service], own_postgres: Any
+) -> None:
+    environ = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0"}
+    service = serve(SERVICE_DATABASE_URL=own_postgres.get_uri(), **environ)
+    sink = Sink()
+    load = Load(service.address, KEY, summaries(100))
+    with running(sink), service.client() as client:
+        subscribe(service, sink.url)
+        load.start()
+        until(lambda: len(load.accepted) >= 40)
+        kill_all(own_postgres)
+        until(lambda: client.get("/api/v1/health/ready").status_code == 503)
+        own_postgres.ensure_postgres_running()
+        until(lambda: client.get("/api/v1/health/ready").status_code == 200)
+        load.join()
+        until(lambda: complete(sink, load.accepted), 150)
+    assert set(sink.tasks) == set(load.accepted)
+    assert in_order(sink)
+    assert service.process.poll() is None
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from stentor.bootstrap.llm import Llm, llm_routers, open_llm
 from stentor.bootstrap.memory import Memory, open_memory
 from stentor.bootstrap.messaging import Messages, open_messages
 from stentor.bootstrap.tasknotes import TaskNotes, open_task_notes
+from stentor.bootstrap.webhooks import Hooks, open_webhooks
 from stentor.core import migrations
 from stentor.core.clock import SECOND, Clock, SystemClock, iso
 from stentor.core.db import Database
@@ -103,9 +104,11 @@ class Kernel:
     messages: Messages
     llm: Llm
     commands: Commands
+    hooks: Hooks
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
+        self.health.check("webhooks", self.hooks.check)
 
     async def start(self, tenants: list[str]) -> int:
         """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
@@ -120,6 +123,7 @@ class Kernel:
         if self.task_notes is not None:
             await self.task_notes.start()
         await self.messages.carrier.start()
+        await self.hooks.start()
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
             self._background.append(asyncio.create_task(self._keep_fresh()))
@@ -132,6 +136,7 @@ class Kernel:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.messages.carrier.stop()
         await self.dispatcher.close()
+        await self.hooks.stop()
         await self.llm.stop()
         if self.task_notes is not None:
             await self.task_notes.stop()
@@ -144,6 +149,7 @@ class Kernel:
         await self.registry.refresh(since)
         await self.learning.refresh(since)
         await self.trust.refresh(since)
+        await self.hooks.deliverer.refresh()
 
     async def _keep_fresh(self) -> None:
         since = self.clock.now()
@@ -305,6 +311,7 @@ def build(
         ),
         llm=llm,
         commands=commands,
+        hooks=open_webhooks(settings, db, clock, runlog),
     )
 
 
@@ -330,6 +337,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         learning_api.trust_router(kernel.learning),
         trust_api.router(kernel.trust),
         kernel.messages.router(kernel.activity, streams),
+        kernel.hooks.router(),
     ]
     if (memory := kernel.memory) is not None:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
@@ -339,5 +347,6 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
     llm_api, openai_api = llm_routers(kernel.llm, agents, kernel.messages.messaging.speaker, streams)
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
-    root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot)), openai_api]
+    figures = scrape(kernel.db, kernel.dispatcher, snapshot, kernel.hooks.metrics)
+    root = [monitoring_api.router(kernel.health, figures), openai_api]
     return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

@@ -15,6 +15,7 @@ from stentor.core.db import Database
 from stentor.core.outbound import Outbound
 from stentor.core.redaction import Redactor
 from stentor.core.runlog import RunLog
+from stentor.core.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.summarizer import summarize
 from stentor.domains.llm import api, budgets
@@ -27,7 +28,6 @@ from stentor.domains.llm.openai import api as openai_api
 from stentor.domains.llm.prices import Prices
 from stentor.domains.llm.providers import from_settings, private_hosts
 from stentor.domains.llm.routes import Routes
-from stentor.domains.llm.sealing import Sealer
 from stentor.domains.llm.service import Gateway
 from stentor.domains.llm.talk import Agents, Talk
 from stentor.domains.llm.transport import Limits, Transport

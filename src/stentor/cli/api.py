@@ -46,6 +46,12 @@ class Api:
     async def post(self, path: str, body: Any = None) -> Any:
         return await self._call("POST", path, body, {})
 
+    async def patch(self, path: str, body: Any) -> Any:
+        return await self._call("PATCH", path, body, {})
+
+    async def delete(self, path: str) -> Any:
+        return await self._call("DELETE", path, None, {})
+
     @asynccontextmanager
     async def stream(self, path: str, last_event_id: str | None) -> AsyncIterator[httpx.Response]:
         """An open event stream. Raises Refused, and httpx.TransportError when the connection breaks."""

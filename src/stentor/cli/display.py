@@ -17,6 +17,7 @@ from stentor.core import jsontext
 COLOURS = {
     "completed": "green",
     "active": "green",
+    "delivered": "green",
     "ok": "green",
     "failed": "red",
     "aborted": "red",

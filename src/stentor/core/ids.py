@@ -35,3 +35,9 @@ def _random_tails() -> list[str]:
     drawn = os.urandom(_POOL * 8).hex()
     words = (drawn[at : at + 16] for at in range(0, _POOL * 16, 16))
     return [f"-{word[0].translate(_VARIANT)}{word[1:4]}-{word[4:]}" for word in words]
+
+
+def floor(us: int) -> str:
+    """A text below every id made at or after a time (microseconds), and above every one made a millisecond before."""
+    ms = max(0, us // 1000)
+    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"

@@ -7,8 +7,11 @@ Fails closed: what cannot be judged is refused. Source: docs/security.md.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -42,12 +45,36 @@ def _number_like(host: str) -> bool:
     return last.isdigit() or last.startswith("0x")
 
 
+class OwnThreads(AbstractResolver):
+    """Asks the system in threads of its own: a name that hangs holds up nobody who uses the common ones."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stentor-names")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        def ask() -> list[Any]:
+            return socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        return [
+            ResolveResult(
+                hostname=host, host=address[0], port=address[1], family=kind, proto=proto, flags=socket.AI_NUMERICHOST
+            )
+            for kind, _, proto, _, address in found
+        ]
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
 class GuardedResolver(AbstractResolver):
     """Resolves names and literal addresses alike; refuses all that the operator has not allowed."""
 
-    def __init__(self, allow: tuple[str, ...]) -> None:
+    def __init__(self, allow: tuple[str, ...], threads: int = 0) -> None:
         self._allow = set(allow)
-        self._inner = ThreadedResolver()
+        self._inner: AbstractResolver = OwnThreads(threads) if threads else ThreadedResolver()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -67,23 +94,31 @@ class GuardedResolver(AbstractResolver):
 
 
 class Outbound:
-    """Owns the session; opened on the event loop by `open`."""
+    """Owns the session, which is opened at its first use. `connections` at a time, 0 for any number; names
+    are asked for in the common threads, or in `threads` of its own; with `raw` a compressed answer is left as it is,
+    so that a small one cannot become a large one."""
 
-    def __init__(self, allow: tuple[str, ...]) -> None:
+    def __init__(self, allow: tuple[str, ...], *, connections: int = 256, threads: int = 0, raw: bool = False) -> None:
         self._resolver_allow = allow
+        self._connections = connections
+        self._threads = threads
+        self._raw = raw
         self._session: aiohttp.ClientSession | None = None
 
     @property
     def session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(
-                resolver=GuardedResolver(self._resolver_allow),
-                limit=256,
+                resolver=GuardedResolver(self._resolver_allow, self._threads),
+                limit=self._connections,
                 ttl_dns_cache=0,
                 use_dns_cache=False,
             )
             self._session = aiohttp.ClientSession(
-                connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+                connector=connector,
+                trust_env=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=not self._raw,
             )
         return self._session
 

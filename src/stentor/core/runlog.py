@@ -7,6 +7,7 @@ it, and the root of a task is its `prompt_received`. Source: core contract, "Rou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -54,6 +55,10 @@ EventType = Literal[
     "provider_changed",
     "authority_granted",
     "authority_revoked",
+    "webhook_changed",
+    "webhook_disabled",
+    "webhook_pinged",
+    "webhook_replayed",
 ]
 
 _COLUMNS = (
@@ -151,6 +156,9 @@ def _event(row: Row) -> Event:
 class RunLog:
     """Appends events. A collaborator, so that tests can make it fail."""
 
+    outbox: Callable[[Tx, str, list[Event]], None] | None = None
+    """Called with a tenant and what is appended, to write in the same transaction what is to be told outside."""
+
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
@@ -170,6 +178,8 @@ class RunLog:
             parent = draft.event_id
         for event in written:
             tx.append(_EVENTS, _row(event))
+        if self.outbox is not None:
+            self.outbox(tx, tenant, written)
         if task_id is not None:
             tx.after_commit(lambda: self._hub.announce(tenant, task_id, written))
         assert parent is not None

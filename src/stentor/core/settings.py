@@ -232,7 +232,7 @@ class Settings:
     outbound_allow: tuple[str, ...] = setting(
         "SERVICE_OUTBOUND_ALLOW",
         (),
-        "Private hosts (host or host:port, comma separated) that agents' endpoints may be on.",
+        "Private hosts (host or host:port, comma separated) that agents' endpoints and webhooks may be on.",
         _hosts,
     )
     snapshot_refresh: float = setting(
@@ -348,6 +348,15 @@ class Settings:
     )
     cage_tools: Path | None = setting(
         "SERVICE_CAGE_TOOLS", None, "TOML file of commands that caged agents may call as tools.", _path_or_none
+    )
+    webhook_timeout: float = setting(
+        "SERVICE_WEBHOOK_TIMEOUT_SECONDS",
+        15.0,
+        "How long the receiver of a webhook may take to answer.",
+        _number(0.05, 30, float),
+    )
+    webhook_retention: int = setting(
+        "SERVICE_WEBHOOK_RETENTION_DAYS", 30, "How long the delivery log of webhooks is kept.", _number(7, 3650, int)
     )
     sources: Mapping[str, str] = field(default_factory=dict)
 

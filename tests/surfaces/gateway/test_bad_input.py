@@ -19,7 +19,7 @@ TABLES = (
     "agents violations tasks task_counts events idempotency_keys hebbian_weights hebbian_history "
     "hebbian_connections sentinel_alerts trust_scores trust_changes rate_buckets memory_versions memory_intents "
     "task_note_cursors inbox_notes atp_messages authority_uses memory_records "
-    "llm_providers llm_calls llm_spent grants"
+    "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",
@@ -301,9 +301,12 @@ async def test_no_entity_has_the_name_of_a_route(world: World) -> None:
 async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes_nothing(world: World) -> None:
     agent = await world.register()
     task_id = await world.submit()
+    hook = await world.admin.post("/api/v1/webhooks", json={"url": "https://hooks.example.com", "events": ["*"]})
+    webhook = hook.json()["id"]
+    await world.admin.patch(f"/api/v1/webhooks/{webhook}", json={"enabled": False})
     before = await rows(world)
     world.runlog.broken = True
-    ids = {"agent_id": agent, "task_id": task_id, "entityId": agent}
+    ids = {"agent_id": agent, "task_id": task_id, "entityId": agent, "webhook_id": webhook}
     asked = 0
     for operation in PROTECTED:
         if operation.method == "GET" or "501" in operation.spec["responses"]:

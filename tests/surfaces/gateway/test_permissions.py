@@ -32,9 +32,8 @@ def rule(operation: Operation) -> str:
     """What the decisions say, without a look at the code."""
     if own := OF_THEIR_OWN.get(str(operation)):
         return own
-    return (
-        "admin" if operation.path.startswith(("/api/v1/registry/", "/api/v1/memory/")) else BY_METHOD[operation.method]
-    )
+    admins = ("/api/v1/registry/", "/api/v1/memory/", "/api/v1/webhooks")
+    return "admin" if operation.path.startswith(admins) else BY_METHOD[operation.method]
 
 
 @requirement("http.scope-by-method", "http.scope-admin-registry", "http.scope-admin-actions")

@@ -20,7 +20,7 @@ VARIES = re.compile(r'"(request_id|[a-z_]+_at|timestamp|lastUpdated)":"[^"]*"')
 
 
 async def theirs(world: World) -> dict[str, str]:
-    """An agent, a running task, a message and a trusted entity of the other tenant, by their path parameter."""
+    """An agent, a running task, a message, a trusted entity and a webhook of the other tenant, by path parameter."""
     other = world.clients["OTHER"]
     agent = (await other.post("/api/v1/registry/agents", json={"name": "eve", "capabilities": ["echo"]})).json()
     body = {"type": "echo", "input": "hers", "required_capabilities": ["echo"]}
@@ -30,7 +30,9 @@ async def theirs(world: World) -> dict[str, str]:
     put = await other.put(f"/api/v1/trust/{agent['agent_id']}", json={"score": 0.9})
     assert put.status_code == 200
     ids = {"agent_id": agent["agent_id"], "task_id": task["task_id"], "entityId": agent["agent_id"]}
-    return ids | {"message_id": await their_message(other)}
+    body = {"url": "https://hooks.example.com/", "events": ["update.approved"]}
+    hook = await other.post("/api/v1/webhooks", json=body)
+    return ids | {"message_id": await their_message(other), "webhook_id": hook.json()["id"]}
 
 
 async def their_message(other: httpx.AsyncClient) -> str:
@@ -62,7 +64,7 @@ async def test_a_foreign_id_answers_exactly_like_an_unknown_one(world: World) ->
     before = await state(world, ids)
     seen = set()
     for operation in WITH_ID:
-        (name,) = operation.path_parameters or operation.query
+        name = (operation.path_parameters or list(operation.query))[0]
         foreign = await ask(world.admin, operation, ids[name])
         assert foreign == await ask(world.admin, operation, UNKNOWN), operation
         # An entity needs no record: trust in it can be set and moved, each tenant its own.
@@ -77,7 +79,7 @@ async def test_a_foreign_id_answers_exactly_like_an_unknown_one(world: World) ->
 async def test_every_route_with_the_id_of_a_task_or_agent_is_404_for_a_foreign_one(world: World) -> None:
     ids = await theirs(world)
     for operation in WITH_ID:
-        (name,) = operation.path_parameters or operation.query
+        name = (operation.path_parameters or list(operation.query))[0]
         if name != "entityId":
             status, body = await ask(world.admin, operation, ids[name])
             assert (status, json.loads(body)["error"]["code"]) == (404, "NOT_FOUND"), operation

@@ -13,10 +13,10 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, InvalidRequest, ProviderFault
 from stentor.core.redaction import Redactor
 from stentor.core.runlog import Draft, RunLog
+from stentor.core.sealing import Sealer
 from stentor.domains.llm import store
 from stentor.domains.llm.formats import FormatName
 from stentor.domains.llm.providers import FOUND_OLLAMA, KNOWN, Known, Provider, normal_url
-from stentor.domains.llm.sealing import Sealer
 from stentor.domains.llm.store import ProviderRow
 from stentor.domains.llm.transport import Transport
 

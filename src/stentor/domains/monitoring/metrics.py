@@ -20,11 +20,14 @@ _OUTCOMES = Sql("select coalesce(sum(samples), 0) from hebbian_weights")
 class Figures(Collector):
     """What one scrape shows."""
 
-    def __init__(self, states: dict[str, int], learned: int, dispatcher: Dispatcher, agents: int) -> None:
+    def __init__(
+        self, states: dict[str, int], learned: int, dispatcher: Dispatcher, agents: int, more: list[Metric]
+    ) -> None:
         self._states = states
         self._learned = learned
         self._dispatcher = dispatcher
         self._agents = agents
+        self._more = more
 
     def collect(self) -> Iterable[Metric]:
         states = GaugeMetricFamily("stentor_tasks", "Tasks by state.", labels=["status"])
@@ -35,19 +38,23 @@ class Figures(Collector):
         yield GaugeMetricFamily("stentor_queue_depth", "Tasks waiting here.", value=self._dispatcher.depth())
         yield GaugeMetricFamily("stentor_running", "Tasks running here.", value=self._dispatcher.running())
         yield GaugeMetricFamily("stentor_agents", "Agents registered.", value=self._agents)
+        yield from self._more
 
 
-def scrape(db: Database, dispatcher: Dispatcher, snapshot: Snapshot) -> Callable[[], Awaitable[bytes]]:
-    """A function that answers one scrape."""
+def scrape(
+    db: Database, dispatcher: Dispatcher, snapshot: Snapshot, *more: Callable[[Tx], list[Metric]]
+) -> Callable[[], Awaitable[bytes]]:
+    """A function that answers one scrape; `more` are figures of other domains, read in the same view of the data."""
 
-    def read(tx: Tx) -> tuple[dict[str, int], int]:
+    def read(tx: Tx) -> tuple[dict[str, int], int, list[Metric]]:
         row = tx.row(_OUTCOMES)
-        return {str(s): int(n) for s, n in tx.rows(_STATES)}, int(row[0]) if row else 0
+        others = [metric for figures in more for metric in figures(tx)]
+        return {str(s): int(n) for s, n in tx.rows(_STATES)}, int(row[0]) if row else 0, others
 
     async def answer() -> bytes:
-        states, learned = await db.read(read)
+        states, learned, others = await db.read(read)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Figures(states, learned, dispatcher, len(snapshot)))
+        registry.register(Figures(states, learned, dispatcher, len(snapshot), others))
         return generate_latest(registry)
 
     return answer

@@ -17,6 +17,7 @@ _COLUMNS = ", ".join(_FIELDS)
 _KEY = "tenant = :tenant and task_id = :task_id"
 _ONE = Sql(f"select {_COLUMNS} from tasks where {_KEY}")
 _INPUT = Sql(f"select input from tasks where {_KEY}")
+_RESULT = Sql(f"select result from tasks where {_KEY}")
 _INSERT_COLUMNS = tuple(f for f in _FIELDS if f not in ("lease_until", "deadline_at", "performance", "result"))
 _INSERT = Sql(
     f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, input) "
@@ -71,6 +72,12 @@ def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
     params["learning_eligible"] = None if task.learning_eligible is None else int(task.learning_eligible)
     params["learning_pending"] = int(task.learning_pending)
     tx.run(_INSERT, **params, input=jsontext.dump(draft.input))
+
+
+def result_of(tx: Tx, tenant: str, task_id: str) -> str | None:
+    """A task's result as JSON text; None without one."""
+    row = tx.row(_RESULT, tenant=tenant, task_id=task_id)
+    return row[0] if row else None
 
 
 def find(tx: Tx, tenant: str, task_id: str) -> Task | None:

@@ -65,7 +65,8 @@ class Trust:
             known = store.find(tx, tenant, entity_id)
             before = known.at(tx.now) if known else None
             entity = Entity(entity_id, entity_type, score, tx.now)
-            return self._keep(tx, tenant, entity, "set", before, None, by)
+            level = model.level_of(known.score).name if known else None
+            return self._keep(tx, tenant, entity, "set", before, None, by, level)
 
         return await self._db.write(work)
 
@@ -86,12 +87,13 @@ class Trust:
         cause: str | None = None,
         by: str | None = None,
     ) -> tuple[Entity, float]:
-        """The same inside a transaction; a `cause` is applied once. `by` writes an event of its own."""
+        """The same inside a transaction; a `cause` is applied once. An event tells what `by` did, or a new level."""
         known = store.find(tx, tenant, entity_id)
         before = known.at(tx.now) if known else model.START
         after = model.moved(before, amount if kind == "success" else -amount)
         entity = Entity(entity_id, known.entity_type if known else "agent", after, tx.now)
-        return self._keep(tx, tenant, entity, kind, before, cause, by)
+        level = model.level_of(known.score if known else model.START).name
+        return self._keep(tx, tenant, entity, kind, before, cause, by, level)
 
     async def report(self, tenant: str) -> dict[str, Any]:
         """Snapshot of every tracked entity, by level and type, with the latest changes."""
@@ -120,16 +122,21 @@ class Trust:
         before: float | None,
         cause: str | None,
         by: str | None,
+        previous_level: str | None,
     ) -> tuple[Entity, float]:
+        """An event tells a change by somebody, and one of the level whoever caused it."""
+        level = model.level_of(entity.score).name
         delta = model.rounded(entity.score - (before or 0.0))
         store.put(tx, tenant, entity)
         store.record(tx, tenant, entity, kind, delta, cause)
-        if by is not None:
+        if by is not None or level != previous_level:
             meta = {
                 "entity_id": entity.entity_id,
                 "kind": kind,
                 "delta": delta,
                 "score": entity.score,
+                "level": level,
+                "previous_level": previous_level,
                 "by": by,
             }
             message = f"Trust of {entity.entity_id} is {entity.score:g}."

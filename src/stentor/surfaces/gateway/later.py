@@ -18,7 +18,6 @@ MEMORY = {"memory": "admin"}
 PREFIXES = {
     "governance": "admin",
     "llm": "read",
-    "webhooks": "admin",
 }
 _LOOKING = "stentor.looking"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]

@@ -1,4 +1,4 @@
-"""Keys of providers at rest: AES-GCM under a master key, bound to their provider and its base address.
+"""Secrets at rest: AES-GCM under a master key, bound to what they belong to.
 
 The master key is SERVICE_MASTER_KEY or `keys/providers.key` in the data folder, mode 0600, made at its first use.
 """
@@ -25,7 +25,7 @@ class MasterKeyUnusable(ServiceUnavailable):
 
 
 class Sealer:
-    """`bound` names what a key belongs to: with any other it does not open."""
+    """`bound` names what a secret belongs to: with any other it does not open."""
 
     def __init__(self, data_dir: Path, given: str = "") -> None:
         self._path = data_dir / "keys" / "providers.key"
@@ -59,7 +59,7 @@ class Sealer:
         if make and not self._path.exists():
             _make(self._path)
         if self._path.stat().st_mode & _OTHERS:
-            raise MasterKeyUnusable(f"{self._path} opens the keys of providers, and others can read it: chmod 600 it.")
+            raise MasterKeyUnusable(f"{self._path} opens sealed secrets, and others can read it: chmod 600 it.")
         try:
             key = bytes.fromhex(self._path.read_text().strip())
         except (OSError, ValueError):

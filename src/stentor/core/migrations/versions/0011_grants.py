@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0012"
-down_revision = "0007"
+revision = "0011"
+down_revision = "0009"
 
 STATEMENTS = """
 create table grants (

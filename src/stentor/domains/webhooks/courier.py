@@ -1,0 +1,144 @@
+"""Takes the deliveries of one endpoint from the queue and has them sent, a few at a time.
+
+An endpoint whose last answer was a failure, or slow, gets one delivery at a time out of a pool that only such
+endpoints share. So it delays nobody else, however many of its kind there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from stentor.core.clock import SECOND
+from stentor.core.db import Database, Tx
+from stentor.core.errors import StoreUnavailable
+from stentor.domains.webhooks import store
+from stentor.domains.webhooks.model import Delivery, Reply, Subscription, Verdict
+
+LANES = 16
+"""Deliveries that are on their way to one endpoint at a time."""
+SLOW = 2_000
+"""Milliseconds above which an endpoint counts as slow."""
+LEASE = 60 * SECOND
+log = logging.getLogger(__name__)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """An attempt's: what came back, what becomes of the delivery, and whether that let another one go."""
+
+    reply: Reply
+    verdict: Verdict
+    released: bool
+
+
+Bodies = Callable[[list[Delivery]], Awaitable[list[bytes]]]
+Send = Callable[[Subscription, Delivery, bytes], Awaitable[Outcome | None]]
+
+
+class Pool:
+    """Sends that may be under way at a time; whoever found none free is woken when one is."""
+
+    def __init__(self, size: int) -> None:
+        self.free = size
+        self._waiting: set[asyncio.Event] = set()
+
+    def take(self, most: int, wake: asyncio.Event) -> int:
+        taken = min(most, self.free)
+        self.free -= taken
+        if not taken and most:
+            self._waiting.add(wake)
+        return taken
+
+    def give(self, number: int) -> None:
+        self.free += number
+        if number:
+            waiting, self._waiting = self._waiting, set()
+            for wake in waiting:
+                wake.set()
+
+
+class Courier:
+    """`bodies` reads what is posted; `send` makes one attempt and writes what came of it, None when not known."""
+
+    def __init__(
+        self, subscription_id: str, db: Database, bodies: Bodies, send: Send, well: Pool, ailing: Pool
+    ) -> None:
+        self._id = subscription_id
+        self._db = db
+        self._bodies = bodies
+        self._send = send
+        self._well, self._ailing = well, ailing
+        self._wake = asyncio.Event()
+        self._more = False
+        self._ails = False
+        self._closing = False
+        self.sending: dict[asyncio.Task[None], Delivery] = {}
+        self._task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """There is something to take, or there may be."""
+        self._more = True
+        self._wake.set()
+
+    def close(self) -> asyncio.Task[None]:
+        """Take no more; answers the task that ends when nothing is being taken."""
+        self._closing = True
+        self._wake.set()
+        return self._task
+
+    async def _run(self) -> None:
+        while not self._closing:
+            await self._wake.wait()
+            self._wake.clear()
+            pool = self._ailing if self._ails else self._well
+            lanes = 1 if self._ails else LANES
+            room = pool.take(max(0, lanes - len(self.sending)), self._wake) if self._more and not self._closing else 0
+            if room:
+                await self._take(room, pool)
+
+    async def _take(self, room: int, pool: Pool) -> None:
+        self._more = False
+        taken: tuple[Subscription, list[Delivery]] | None = None
+        bodies: list[bytes] = []
+        try:
+            taken = await self._db.write(lambda tx: self._claim(tx, room))
+            bodies = await self._bodies(taken[1]) if taken and taken[1] else []
+        except StoreUnavailable:
+            pass  # the next look wakes this courier again; what was taken comes back when its lease ends
+        except Exception:
+            log.exception("deliveries of webhook %s could not be taken", self._id)
+        pool.give(room - len(bodies))
+        self._more = self._more or len(bodies) == room
+        if taken is not None:
+            subscription, deliveries = taken
+            for delivery, body in zip(deliveries, bodies, strict=False):
+                task = asyncio.create_task(self._carry(subscription, delivery, body, pool))
+                self.sending[task] = delivery
+                task.add_done_callback(self._after)
+        if self._more:
+            self._wake.set()
+
+    def _claim(self, tx: Tx, most: int) -> tuple[Subscription, list[Delivery]] | None:
+        subscription = store.by_id(tx, self._id)
+        if subscription is None or not subscription.enabled or subscription.hold_until > tx.now:
+            return None
+        return subscription, store.claim(tx, self._id, LEASE, most)
+
+    async def _carry(self, subscription: Subscription, delivery: Delivery, body: bytes, pool: Pool) -> None:
+        try:
+            outcome = await self._send(subscription, delivery, body)
+        finally:
+            pool.give(1)
+        if outcome is not None:
+            self._ails = not outcome.reply.success or outcome.reply.duration_ms > SLOW
+            self._more = self._more or outcome.released
+
+    def _after(self, task: asyncio.Task[None]) -> None:
+        del self.sending[task]
+        if self._more:
+            self._wake.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a delivery to webhook %s broke", self._id, exc_info=error)

@@ -1,0 +1,85 @@
+"""Writes a delivery for each subscription to an event, in the event's own transaction.
+
+Without a subscription to any event of a tenant it costs one look into a dictionary and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from stentor.core import ids
+from stentor.core.db import Tx
+from stentor.core.runlog import Event
+from stentor.domains.webhooks import model, naming, store
+from stentor.domains.webhooks.model import Delivery, Subscription
+
+Wanted = dict[str, tuple[str, ...]]
+
+
+class View:
+    """Who subscribes to what, in memory: event names to ids of enabled subscriptions, by tenant."""
+
+    def __init__(self) -> None:
+        self._by_tenant: dict[str, Wanted] = {}
+        self.generation = 0
+        self.enabled: frozenset[str] = frozenset()
+
+    def of(self, tenant: str) -> Wanted | None:
+        return self._by_tenant.get(tenant)
+
+    def put(self, subscriptions: Iterable[Subscription]) -> None:
+        """Take all subscriptions of all tenants as they are now."""
+        enabled = [one for one in subscriptions if one.enabled]
+        found: dict[str, Wanted] = {}
+        for one in enabled:
+            wanted = found.setdefault(one.tenant, {})
+            for name in model.meant(one.events):
+                wanted[name] = (*wanted.get(name, ()), one.subscription_id)
+        self._by_tenant = found
+        self.enabled = frozenset(one.subscription_id for one in enabled)
+        self.generation += 1
+
+
+class Outbox:
+    """`arrived` hears after the commit which subscriptions have something to get."""
+
+    def __init__(self, view: View, arrived: Callable[[Iterable[str]], None]) -> None:
+        self._view = view
+        self._arrived = arrived
+
+    def record(self, tx: Tx, tenant: str, events: list[Event]) -> None:
+        """Called by the run log for all that it appends."""
+        wanted = self._view.of(tenant)
+        if wanted is None:
+            return
+        found: set[str] = set()
+        for event in events:
+            name = naming.name_of(event)
+            if name is None:
+                continue
+            for subscription_id in wanted.get(name, ()):
+                store.put(tx, fresh(subscription_id, name, event, tx.now))
+                found.add(subscription_id)
+        if found:
+            tx.after_commit(lambda: self._arrived(found))
+
+
+def fresh(subscription_id: str, name: str, event: Event, now: int, replay_of: str | None = None) -> Delivery:
+    """A delivery that is due at once."""
+    return Delivery(
+        delivery_id=ids.new_id(),
+        tenant=event.tenant,
+        subscription_id=subscription_id,
+        event_id=event.event_id,
+        event=name,
+        subject="" if name == model.PING else naming.subject_of(event),
+        status="waiting",
+        attempts=0,
+        epoch=0,
+        created_at=now,
+        due_at=now,
+        ended_at=None,
+        last_status=None,
+        last_error=None,
+        replay_of=replay_of,
+    )

@@ -1,0 +1,114 @@
+"""One attempt: a signed POST through the guard of outbound HTTP, and what came back, cut short."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+
+from stentor import __version__
+from stentor.core.clock import SECOND, Clock, from_datetime
+from stentor.core.errors import InvalidRequest
+from stentor.core.outbound import Outbound, TargetRefused
+from stentor.domains.webhooks import signing
+from stentor.domains.webhooks.model import Reply
+
+TIMEOUT = 15.0
+"""Seconds until the head of the answer: name, connection, request and its status."""
+BODY_SECONDS = 2.0
+"""How long its body may take; the status counts whatever becomes of the body."""
+MOST_READ = 4096
+"""Bytes of an answer's body that are read; the connection is closed when there are more."""
+KEPT = 1000
+"""Characters of it that the log keeps."""
+HEADERS = {
+    "Content-Type": "application/json",
+    "User-Agent": f"stentor-webhooks/{__version__}",
+    "Accept-Encoding": "identity",
+}
+
+
+class Sender:
+    """`outbound` is its own, so that receivers and agents do not wait for each other's connections."""
+
+    def __init__(self, outbound: Outbound, clock: Clock, timeout: float = TIMEOUT) -> None:
+        self._outbound = outbound
+        self._clock = clock
+        self._timeout = timeout
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    async def send(self, url: str, message_id: str, body: bytes, secrets: list[str]) -> Reply:
+        """Never raises for what a receiver does."""
+        now, started = self._clock.now(), time.perf_counter()
+        headers = HEADERS | signing.headers(message_id, now // SECOND, body, secrets)
+        status = retry_after = text = error = None
+        try:
+            self._outbound.check(url)
+            status, text, after = await self._post(url, body, headers)
+            retry_after = _retry_after(after, now)
+        except (InvalidRequest, TimeoutError, aiohttp.ClientError, OSError, ValueError) as failure:
+            error = _reason(failure, self._timeout)
+        duration = int((time.perf_counter() - started) * 1000)
+        if status is not None and 300 <= status < 400:
+            error = "The receiver redirects, and redirects are not followed."
+        return Reply(now, duration, status, error, text, retry_after)
+
+    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str, str | None]:
+        session, unlimited = self._outbound.session, aiohttp.ClientTimeout(total=None)
+        async with asyncio.timeout(self._timeout):
+            answer = await session.post(url, data=body, headers=headers, timeout=unlimited, allow_redirects=False)
+        async with answer:
+            read = await _start_of(answer)
+            return answer.status, read, answer.headers.get("Retry-After")
+
+
+async def _start_of(answer: aiohttp.ClientResponse) -> str:
+    """The first characters of the body."""
+    read = bytearray()
+    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with asyncio.timeout(BODY_SECONDS):
+            while len(read) < MOST_READ and (chunk := await answer.content.read(MOST_READ - len(read))):
+                read += chunk
+    if not answer.content.at_eof():
+        answer.close()
+    return read.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")[:KEPT]
+
+
+def _reason(failure: Exception, timeout: float) -> str:
+    """What is told of a failure: nothing of what stands behind a private address."""
+    refused = isinstance(failure, TargetRefused | InvalidRequest)
+    if refused or isinstance(getattr(failure, "os_error", None), TargetRefused):
+        return "The receiver's address is not public."
+    if isinstance(failure, TimeoutError):
+        return f"The receiver did not answer within {timeout:g} s."
+    if isinstance(failure, aiohttp.ClientConnectorDNSError):
+        return "The receiver's name cannot be resolved."
+    if isinstance(failure, aiohttp.ClientSSLError):
+        return "The receiver's certificate is not valid for its name."
+    if isinstance(failure, aiohttp.ClientConnectorError):
+        return "The receiver cannot be connected to."
+    return f"The receiver broke off, or its answer is not HTTP ({type(failure).__name__})."
+
+
+def _retry_after(value: str | None, now: int) -> int | None:
+    """Microseconds from now, of seconds or of a date; None for anything else."""
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return min(int(text[:10]), 10**9) * SECOND
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError):
+        return None
+    return max(0, from_datetime(_aware(moment)) - now)
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

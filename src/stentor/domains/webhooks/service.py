@@ -1,0 +1,210 @@
+"""Use cases of subscriptions: made, changed, rotated, tested, deleted. Secrets are sealed at rest and shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core import idempotency, ids
+from stentor.core.clock import SECOND
+from stentor.core.db import Database, Tx
+from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable
+from stentor.core.idempotency import Answer, IdempotencyKey
+from stentor.core.runlog import Draft, Event, RunLog
+from stentor.core.sealing import Sealer
+from stentor.domains.webhooks import listing, model, outbox, signing, store
+from stentor.domains.webhooks.model import Attempt, Delivery, Subscription
+from stentor.domains.webhooks.outbox import View
+
+MOST = 100
+"""Subscriptions of one tenant."""
+LEASE = 60 * SECOND
+
+
+class Carries(Protocol):
+    """Makes an attempt at a delivery that is in hand; None when its outcome is not known."""
+
+    async def __call__(self, subscription: Subscription, delivery: Delivery, /) -> Any: ...
+
+
+class Webhooks:
+    """`check` refuses an address that can be judged without resolving it; `forget` deletes a webhook's deliveries."""
+
+    def __init__(
+        self,
+        db: Database,
+        runlog: RunLog,
+        sealer: Sealer,
+        check: Callable[[str], None],
+        view: View,
+        carry: Carries,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._db = db
+        self._runlog = runlog
+        self._sealer = sealer
+        self._check = check
+        self._view = view
+        self._carry = carry
+        self._forget = forget
+
+    async def subscribe(
+        self, principal: Principal, url: str, events: list[str], description: str, key: IdempotencyKey | None = None
+    ) -> tuple[Subscription, str]:
+        """The subscription and its secret. Raises InvalidRequest, Conflict past the most of a tenant, and
+        IdempotencyMismatch; the same key and body answer the same, secret included.
+        """
+        self._check(url)
+        asked, secret = model.checked(events), signing.new_secret()
+
+        def work(tx: Tx) -> Any:
+            if key is not None and (known := idempotency.find(tx, key)):
+                return known.body
+            if len(store.of_tenant(tx, principal.tenant)) >= MOST:
+                raise Conflict(f"This tenant has {MOST} webhooks, which is the most allowed: delete one.")
+            made = self._made(principal, url, asked, description, secret, tx.now)
+            store.insert(tx, made)
+            self._changed(tx, made, "subscribed", principal.name)
+            answer = msgspec.to_builtins(made)
+            if key is not None:
+                idempotency.keep(tx, key, Answer(201, answer))
+            return answer
+
+        kept = msgspec.convert(await self._db.write(work), Subscription)
+        return kept, self._opened(kept)
+
+    def _made(
+        self, principal: Principal, url: str, events: list[str], description: str, secret: str, now: int
+    ) -> Subscription:
+        made = Subscription(
+            subscription_id=ids.new_id(),
+            tenant=principal.tenant,
+            url=url,
+            events=events,
+            description=description,
+            enabled=True,
+            disabled_reason=None,
+            sealed_secret="",
+            old_secret=None,
+            old_until=None,
+            hold_until=0,
+            created_by=principal.name,
+            created_at=now,
+            updated_at=now,
+        )
+        return msgspec.structs.replace(made, sealed_secret=self._sealer.seal(secret, *made.bound))
+
+    def _opened(self, subscription: Subscription) -> str:
+        secret = self._sealer.open(subscription.sealed_secret, *subscription.bound)
+        if secret is None:
+            raise ServiceUnavailable("The secret was sealed under another master key. Subscribe with another key.")
+        return secret
+
+    async def every(self, tenant: str) -> list[Subscription]:
+        """Oldest first."""
+        return await self._db.read(lambda tx: store.of_tenant(tx, tenant))
+
+    async def get(self, tenant: str, subscription_id: str) -> Subscription:
+        """Raises NotFound, the same for a foreign one as for none."""
+        return await self._db.read(lambda tx: require(tx, tenant, subscription_id))
+
+    async def change(self, principal: Principal, subscription_id: str, changes: dict[str, Any]) -> Subscription:
+        """Any of url, events, description, enabled. Enabling forgets why it was disabled and any wait it asked for."""
+        if not changes:
+            raise InvalidRequest("Nothing is to be changed: name url, events, description or enabled.")
+        if "url" in changes:
+            self._check(changes["url"])
+        if "events" in changes:
+            changes = {**changes, "events": model.checked(changes["events"])}
+        if changes.get("enabled"):
+            changes = {**changes, "disabled_reason": None, "hold_until": 0}
+        elif "enabled" in changes:
+            changes = {**changes, "disabled_reason": f"Disabled by {principal.name}."}
+        return await self._db.write(lambda tx: self._put(tx, principal, subscription_id, changes, "changed"))
+
+    async def rotate(self, principal: Principal, subscription_id: str, overlap: int) -> tuple[Subscription, str]:
+        """A new secret; the old one signs too for `overlap` microseconds."""
+        secret = signing.new_secret()
+
+        def work(tx: Tx) -> Subscription:
+            known = require(tx, principal.tenant, subscription_id)
+            changes: dict[str, Any] = {"sealed_secret": self._sealer.seal(secret, *known.bound)}
+            changes |= {"old_secret": known.sealed_secret if overlap else None}
+            changes |= {"old_until": tx.now + overlap if overlap else None}
+            return self._put(tx, principal, subscription_id, changes, "rotated")
+
+        return await self._db.write(work), secret
+
+    def _put(
+        self, tx: Tx, principal: Principal, subscription_id: str, changes: dict[str, Any], what: str
+    ) -> Subscription:
+        known = require(tx, principal.tenant, subscription_id)
+        changed = msgspec.structs.replace(known, **changes, updated_at=max(tx.now, known.updated_at + 1))
+        store.update(tx, changed)
+        self._changed(tx, changed, what, principal.name)
+        return changed
+
+    async def delete(self, principal: Principal, subscription_id: str) -> None:
+        """What waits for it is not sent; its log is gone."""
+
+        def work(tx: Tx) -> None:
+            known = require(tx, principal.tenant, subscription_id)
+            store.delete(tx, principal.tenant, subscription_id)
+            self._changed(tx, known, "deleted", principal.name)
+            tx.after_commit(lambda: self._forget(subscription_id))
+
+        await self._db.write(work)
+
+    async def ping(self, principal: Principal, subscription_id: str) -> tuple[Delivery, list[Attempt]]:
+        """Deliver webhook.ping now, also to a disabled one; the delivery after its only attempt."""
+        drawn = ids.new_id()
+
+        def work(tx: Tx) -> tuple[Subscription, Delivery]:
+            known = require(tx, principal.tenant, subscription_id)
+            meta = {"webhook_id": subscription_id, "by": principal.name}
+            draft = Draft("webhook_pinged", "webhooks", "Webhook tested.", meta, event_id=drawn)
+            self._runlog.append(tx, known.tenant, [draft])
+            event = Event.of(draft, known.tenant, None, None, tx.now)
+            waiting = outbox.fresh(subscription_id, model.PING, event, tx.now)
+            held = msgspec.structs.replace(waiting, status="sending", epoch=1)
+            store.put(tx, held, tx.now + LEASE)
+            return known, held
+
+        subscription, held = await self._db.write(work)
+        await self._carry(subscription, held)
+        return await self._db.read(lambda tx: delivery(tx, principal.tenant, subscription_id, held.delivery_id))
+
+    def _changed(self, tx: Tx, subscription: Subscription, what: str, by: str) -> None:
+        """Its event, and the view of all subscriptions after the commit. Addresses may hold tokens: the event names
+        the host alone."""
+        meta = {
+            "webhook_id": subscription.subscription_id,
+            "change": what,
+            "host": urlsplit(subscription.url).hostname,
+            "events": subscription.events,
+            "enabled": subscription.enabled,
+            "by": by,
+        }
+        self._runlog.append(tx, subscription.tenant, [Draft("webhook_changed", "webhooks", f"Webhook {what}.", meta)])
+        subscriptions = store.every(tx)
+        tx.after_commit(lambda: self._view.put(subscriptions))
+
+
+def require(tx: Tx, tenant: str, subscription_id: str) -> Subscription:
+    """Raises NotFound."""
+    found = store.find(tx, tenant, subscription_id)
+    if found is None:
+        raise NotFound("No webhook has this id.")
+    return found
+
+
+def delivery(tx: Tx, tenant: str, subscription_id: str, delivery_id: str) -> tuple[Delivery, list[Attempt]]:
+    """A delivery with its attempts. Raises NotFound."""
+    found = listing.find(tx, tenant, subscription_id, delivery_id)
+    if found is None:
+        raise NotFound("No delivery of this webhook has this id.")
+    return found, listing.attempts(tx, delivery_id)

@@ -1,0 +1,207 @@
+"""SQL of subscriptions, and of the queue of deliveries: claimed in order, moved under their epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.db import Journal, Sql, Tx
+from stentor.core.errors import CorruptRecord
+from stentor.domains.webhooks.model import Delivery, Reply, Subscription, Verdict
+
+_FIELDS = Subscription.__struct_fields__
+_COLUMNS = ", ".join(_FIELDS)
+_ONE = Sql(
+    f"select {_COLUMNS} from webhook_subscriptions where tenant = :tenant and subscription_id = :subscription_id"
+)
+_BY_ID = Sql(f"select {_COLUMNS} from webhook_subscriptions where subscription_id = :subscription_id")
+_OF_TENANT = Sql(f"select {_COLUMNS} from webhook_subscriptions where tenant = :tenant order by subscription_id")
+_ALL = Sql(f"select {_COLUMNS} from webhook_subscriptions order by subscription_id")
+_INSERT = Sql(f"insert into webhook_subscriptions ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_UPDATE = Sql(
+    f"""update webhook_subscriptions set {", ".join(f"{name} = :{name}" for name in _FIELDS[2:])}
+    where subscription_id = :subscription_id and tenant = :tenant"""
+)
+_DELETE = Sql("delete from webhook_subscriptions where tenant = :tenant and subscription_id = :subscription_id")
+_DISABLE = Sql(
+    """update webhook_subscriptions set enabled = 0, disabled_reason = :reason, updated_at = :now
+    where subscription_id = :subscription_id and enabled = 1"""
+)
+_HOLD = Sql(
+    """update webhook_subscriptions set hold_until = :until
+    where subscription_id = :subscription_id and hold_until < :until"""
+)
+
+ROUNDS, LOOKED_AT = 10, 32
+"""How many rows a claim looks at beyond those it wants, and how often when they stand behind others."""
+DELIVERY_FIELDS = Delivery.__struct_fields__
+DELIVERY_COLUMNS = ", ".join(DELIVERY_FIELDS)
+_OPEN = "status in ('waiting', 'sending')"
+_HELD = "delivery_id = :delivery_id and status = 'sending' and epoch = :epoch"
+DELIVERIES = Journal("webhook_deliveries", (*DELIVERY_FIELDS, "lease_until"))
+ATTEMPTS = Journal(
+    "webhook_attempts",
+    ("delivery_id", "attempt", "started_at", "duration_ms", "status_code", "error", "response"),
+)
+_DUE = Sql(
+    f"""select d.delivery_id, d.epoch, case when d.subject = '' then d.delivery_id else (
+            select min(e.delivery_id) from webhook_deliveries e where e.subscription_id = d.subscription_id
+                and e.subject = d.subject and e.{_OPEN}) end
+    from webhook_deliveries d
+    where d.subscription_id = :subscription_id and d.status = 'waiting' and d.due_at <= :now
+    order by d.due_at, d.delivery_id limit :limit"""
+)
+_SOME_DUE = Sql(
+    """select 1 from webhook_deliveries
+    where subscription_id = :subscription_id and status = 'waiting' and due_at <= :now limit 1"""
+)
+_CLAIM = Sql(
+    f"""update webhook_deliveries set status = 'sending', epoch = epoch + 1, lease_until = :lease_until
+    where delivery_id = :delivery_id and status = 'waiting' and epoch = :epoch returning {DELIVERY_COLUMNS}"""
+)
+_BEHIND = Sql(
+    """update webhook_deliveries set due_at = (
+        select coalesce(h.lease_until, h.due_at) from webhook_deliveries h where h.delivery_id = :head)
+    where delivery_id = :delivery_id and status = 'waiting'"""
+)
+_RELEASE = Sql(
+    f"""update webhook_deliveries set due_at = :now where status = 'waiting' and due_at > :now and delivery_id = (
+        select min(n.delivery_id) from webhook_deliveries n
+        where n.subscription_id = :subscription_id and n.subject = :subject and n.{_OPEN})"""
+)
+_MOVE = Sql(
+    f"""update webhook_deliveries set status = :status, attempts = attempts + 1, due_at = :due_at,
+        lease_until = null, ended_at = :ended_at, last_status = :last_status, last_error = :last_error
+    where {_HELD}"""
+)
+_GIVE_BACK = Sql(f"update webhook_deliveries set status = 'waiting', lease_until = null where {_HELD}")
+_LOST = Sql(
+    f"""select {DELIVERY_COLUMNS} from webhook_deliveries
+    where status = 'sending' and lease_until < :before limit :limit"""
+)
+
+
+def insert(tx: Tx, subscription: Subscription) -> None:
+    tx.run(_INSERT, **_row(subscription))
+
+
+def update(tx: Tx, subscription: Subscription) -> None:
+    tx.run(_UPDATE, **_row(subscription))
+
+
+def delete(tx: Tx, tenant: str, subscription_id: str) -> bool:
+    """Without its deliveries: there may be many."""
+    return tx.run(_DELETE, tenant=tenant, subscription_id=subscription_id) == 1
+
+
+def disable(tx: Tx, subscription_id: str, reason: str) -> bool:
+    """Whether it was enabled until now."""
+    return tx.run(_DISABLE, subscription_id=subscription_id, reason=reason, now=tx.now) == 1
+
+
+def hold(tx: Tx, subscription_id: str, until: int) -> None:
+    tx.run(_HOLD, subscription_id=subscription_id, until=until)
+
+
+def find(tx: Tx, tenant: str, subscription_id: str) -> Subscription | None:
+    row = tx.row(_ONE, tenant=tenant, subscription_id=subscription_id)
+    return _subscription(row) if row else None
+
+
+def by_id(tx: Tx, subscription_id: str) -> Subscription | None:
+    """Whatever its tenant: for the service itself, never for a caller."""
+    row = tx.row(_BY_ID, subscription_id=subscription_id)
+    return _subscription(row) if row else None
+
+
+def of_tenant(tx: Tx, tenant: str) -> list[Subscription]:
+    """Oldest first."""
+    return [_subscription(row) for row in tx.rows(_OF_TENANT, tenant=tenant)]
+
+
+def every(tx: Tx) -> list[Subscription]:
+    return [_subscription(row) for row in tx.rows(_ALL)]
+
+
+def put(tx: Tx, delivery: Delivery, lease_until: int | None = None) -> None:
+    """Written at the commit, many at once."""
+    tx.append(DELIVERIES, (*msgspec.structs.astuple(delivery), lease_until))
+
+
+def some_due(tx: Tx, subscription_id: str) -> bool:
+    return tx.row(_SOME_DUE, subscription_id=subscription_id, now=tx.now) is not None
+
+
+def claim(tx: Tx, subscription_id: str, lease: int, most: int) -> list[Delivery]:
+    """Take deliveries that are due, the oldest first. One that stands behind another of its subject is put off
+    until that one's next step, so that it is looked at once and not at every claim."""
+    taken: list[Delivery] = []
+    for _ in range(ROUNDS):
+        due = tx.rows(_DUE, subscription_id=subscription_id, now=tx.now, limit=most + LOOKED_AT)
+        for delivery_id, epoch, head in due:
+            if head != delivery_id:
+                tx.run(_BEHIND, delivery_id=delivery_id, head=head)
+            elif len(taken) < most:
+                key = {"delivery_id": delivery_id, "epoch": epoch}
+                taken += [delivery_of(row) for row in tx.rows(_CLAIM, **key, lease_until=tx.now + lease)]
+        if len(taken) == most or len(due) < most + LOOKED_AT:
+            break
+    return taken
+
+
+def move(tx: Tx, held: Delivery, reply: Reply, verdict: Verdict) -> bool:
+    """Write an attempt and what becomes of the delivery; False when it is in other hands."""
+    ended = None if verdict.status == "waiting" else tx.now
+    moved = tx.run(
+        _MOVE,
+        delivery_id=held.delivery_id,
+        epoch=held.epoch,
+        status=verdict.status,
+        due_at=verdict.due_at or held.due_at,
+        ended_at=ended,
+        last_status=reply.status_code,
+        last_error=reply.error,
+    )
+    if not moved:
+        return False
+    rest = (reply.started_at, reply.duration_ms, reply.status_code, reply.error, reply.response)
+    tx.append(ATTEMPTS, (held.delivery_id, held.attempts + 1, *rest))
+    return True
+
+
+def release(tx: Tx, held: Delivery) -> bool:
+    """Let the next one of the subject go; whether there was one that waited for this."""
+    if not held.subject:
+        return False
+    return tx.run(_RELEASE, subscription_id=held.subscription_id, subject=held.subject, now=tx.now) == 1
+
+
+def give_back(tx: Tx, deliveries: list[Delivery]) -> int:
+    """They were not sent, or nobody knows: they are due as before, and no attempt is counted."""
+    return sum(tx.run(_GIVE_BACK, delivery_id=one.delivery_id, epoch=one.epoch) for one in deliveries)
+
+
+def lost(tx: Tx, before: int, limit: int) -> list[Delivery]:
+    """Deliveries whose lease ended before a time."""
+    return [delivery_of(row) for row in tx.rows(_LOST, before=before, limit=limit)]
+
+
+def delivery_of(row: tuple[Any, ...]) -> Delivery:
+    return Delivery(*row)
+
+
+def _row(subscription: Subscription) -> dict[str, Any]:
+    values = msgspec.structs.asdict(subscription)
+    return values | {"events": jsontext.dump(subscription.events), "enabled": int(subscription.enabled)}
+
+
+def _subscription(row: tuple[Any, ...]) -> Subscription:
+    values = dict(zip(_FIELDS, row, strict=True))
+    try:
+        values["events"] = jsontext.load(values["events"])
+        values["enabled"] = bool(values["enabled"])
+        return msgspec.convert(values, Subscription)
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"The stored webhook {values['subscription_id']!r} is malformed: {error}.") from error

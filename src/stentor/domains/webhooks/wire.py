@@ -1,0 +1,202 @@
+"""Bodies and answers of the webhooks' routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from stentor.core.clock import iso, iso_or_none
+from stentor.domains.webhooks.model import Attempt, Delivery, Subscription
+from stentor.web.routes import Wire, example
+from stentor.web.wire import Answer, Time, Timestamp
+
+WEEK = 7 * 86_400
+
+
+def _visible(text: str) -> str:
+    if not text.isprintable() or " " in text:
+        raise ValueError("must be a URL without spaces and control characters")
+    return text
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must consist of printable characters")
+    return text
+
+
+Address = Annotated[str, StringConstraints(min_length=1, max_length=2000), AfterValidator(_visible)]
+EventName = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_one_line)]
+EventNames = Annotated[list[EventName], Field(min_length=1, max_length=100)]
+Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(_one_line)]
+State = Literal["waiting", "sending", "delivered", "failed"]
+
+
+class Subscribe(Wire):
+    """`events` are names, `*`, or all of a kind such as `task.*`."""
+
+    model_config = example(url="https://hooks.example.com/stentor", events=["task.completed", "agent.quarantined"])
+
+    url: Address
+    events: EventNames
+    description: Description = ""
+
+
+class Change(Wire):
+    """What is left out stays as it is."""
+
+    model_config = example(enabled=True)
+
+    url: Address | None = None
+    events: EventNames | None = None
+    description: Description | None = None
+    enabled: bool | None = None
+
+
+class Rotate(Wire):
+    model_config = example(overlap_seconds=3600)
+
+    overlap_seconds: Annotated[int, Field(ge=0, le=WEEK)] = 86_400
+
+
+class ReplaySince(Wire):
+    """From `since` up to `until`, which is now when left out."""
+
+    model_config = example(since="2026-11-20T21:45:00Z", scope="undelivered")
+
+    since: Time
+    until: Time | None = None
+    scope: Literal["undelivered", "all"] = "undelivered"
+
+
+class WebhookOut(Answer):
+    id: str
+    url: str
+    events: list[str]
+    description: str
+    enabled: bool
+    disabled_reason: str | None
+    old_secret_until: Timestamp | None
+    created_by: str
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class Subscribed(Answer):
+    """The only answer but for that of a rotation that holds the secret."""
+
+    id: str
+    url: str
+    events: list[str]
+    secret: str
+    enabled: bool
+    created_at: Timestamp
+
+
+class Rotated(Answer):
+    id: str
+    secret: str
+    old_secret_until: Timestamp | None
+
+
+class Webhooks(Answer):
+    webhooks: list[WebhookOut]
+    total: int
+
+
+class Deleted(Answer):
+    id: str
+    deleted: bool
+
+
+class DeliveryOut(Answer):
+    """`message_id` is the webhook-id that the receiver sees. `next_attempt_at` is set while it waits."""
+
+    id: str
+    webhook_id: str
+    message_id: str
+    event: str
+    status: State
+    attempts: int
+    created_at: Timestamp
+    next_attempt_at: Timestamp | None
+    ended_at: Timestamp | None
+    status_code: int | None
+    error: str | None
+    replay_of: str | None
+
+
+class AttemptOut(Answer):
+    attempt: int
+    started_at: Timestamp
+    duration_ms: int
+    status_code: int | None
+    error: str | None
+    response: str | None
+
+
+class DeliveryDetail(DeliveryOut):
+    """With every attempt."""
+
+    log: list[AttemptOut]
+
+
+class Deliveries(Answer):
+    deliveries: list[DeliveryOut]
+    limit: int
+    next_cursor: str | None
+
+
+class ReplayedOut(Answer):
+    """`next_since` is set when there is more: ask again from there."""
+
+    queued: int
+    next_since: Timestamp | None
+
+
+def webhook_out(one: Subscription) -> dict[str, Any]:
+    return {
+        "id": one.subscription_id,
+        "url": one.url,
+        "events": one.events,
+        "description": one.description,
+        "enabled": one.enabled,
+        "disabled_reason": one.disabled_reason,
+        "old_secret_until": iso_or_none(one.old_until),
+        "created_by": one.created_by,
+        "created_at": iso(one.created_at),
+        "updated_at": iso(one.updated_at),
+    }
+
+
+def delivery_out(one: Delivery) -> dict[str, Any]:
+    return {
+        "id": one.delivery_id,
+        "webhook_id": one.subscription_id,
+        "message_id": one.event_id,
+        "event": one.event,
+        "status": one.status,
+        "attempts": one.attempts,
+        "created_at": iso(one.created_at),
+        "next_attempt_at": iso(one.due_at) if one.status == "waiting" else None,
+        "ended_at": iso_or_none(one.ended_at),
+        "status_code": one.last_status,
+        "error": one.last_error,
+        "replay_of": one.replay_of,
+    }
+
+
+def detail_out(one: Delivery, attempts: list[Attempt]) -> dict[str, Any]:
+    log = [
+        {
+            "attempt": a.attempt,
+            "started_at": iso(a.started_at),
+            "duration_ms": a.duration_ms,
+            "status_code": a.status_code,
+            "error": a.error,
+            "response": a.response,
+        }
+        for a in attempts
+    ]
+    return delivery_out(one) | {"log": log}

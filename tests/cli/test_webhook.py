@@ -1,0 +1,47 @@
+"""`stentor webhook ...` beside a running service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.cli.program import Program
+from tests.faults.test_webhooks import Sink, running
+from tests.requirements import requirement
+
+
+@requirement("webhooks.manage")
+def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[..., Any]) -> None:
+    service = serve(SERVICE_OUTBOUND_ALLOW="127.0.0.1")
+    program = Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key})
+    sink = Sink()
+    made = program("webhook", "add", sink.url, "--event", "agent.*", "--description", "for tests", "--json").json
+    hook, secret = made["id"], made["secret"]
+    assert program("webhook", "test", hook).code == 1, "nobody answers yet"
+    with running(sink):
+        program("agent", "register", "ann")
+        log: list[dict[str, Any]] = []
+        until = time.monotonic() + 30
+        while not [d for d in log if d["status"] == "delivered"]:
+            assert time.monotonic() < until
+            log = program("webhook", "deliveries", hook, "--event", "agent.registered", "--json").json["deliveries"]
+        replayed = program("webhook", "replay", hook, "--delivery", log[0]["id"])
+        assert (replayed.code, replayed.out) == (0, "1 queued.\n")
+        since = program("webhook", "replay", hook, "--since", "2020-01-01T00:00:00Z", "--scope", "all", "--json")
+        assert since.json["queued"] >= 1
+    assert program("webhook", "replay", hook).code == 2
+    listed = program("webhook", "list").out
+    assert "for tests" in listed
+    assert secret not in listed
+    turned = program("webhook", "rotate", hook, "--overlap", "0")
+    assert "whsec_" in turned.out
+    assert secret not in turned.out
+    assert program("webhook", "disable", hook).out == f"Webhook {hook} is disabled.\n"
+    assert program("webhook", "enable", hook).out == f"Webhook {hook} is enabled.\n"
+    assert program("webhook", "remove", hook).out == f"Webhook {hook} is deleted.\n"
+    gone = program("webhook", "test", hook)
+    assert (gone.code, "No webhook has this id" in gone.err) == (3, True)
+    wrong = program("webhook", "add", sink.url, "--event", "task.done")
+    assert wrong.code == 3
+    assert "task.completed" in wrong.err

@@ -1,0 +1,86 @@
+"""A receiver of webhooks whose answers, and how badly it behaves, are the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from standardwebhooks import Webhook
+
+Mood = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Call:
+    """One delivery as it came."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        return dict(json.loads(self.body))
+
+    @property
+    def event(self) -> str:
+        return str(self.payload["event"])
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    def verified(self, secret: str) -> dict[str, Any]:
+        """The payload, once the official verifier has accepted it. Raises WebhookVerificationError."""
+        return dict(Webhook(secret).verify(self.body, self.headers))
+
+
+@dataclass
+class Receiver:
+    """`statuses` are answered in turn, then 200; a `mood` answers instead."""
+
+    port: int = 0
+    calls: list[Call] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    mood: Mood | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.calls.append(Call(request.path, headers, await request.read()))
+        if self.mood is not None:
+            return await self.mood(request)
+        return web.Response(status=self.statuses.pop(0) if self.statuses else 200, text="thanks")
+
+    async def got(self, count: int, seconds: float = 20) -> list[Call]:
+        """Waits until that many deliveries came."""
+        async with asyncio.timeout(seconds):
+            while len(self.calls) < count:
+                await asyncio.sleep(0.005)
+        return self.calls
+
+    @property
+    def events(self) -> list[str]:
+        return [call.event for call in self.calls]
+
+
+@asynccontextmanager
+async def receiving(port: int = 0) -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    app = web.Application(client_max_size=50_000_000)
+    app.router.add_route("*", "/{tail:.*}", receiver.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    receiver.port = runner.addresses[0][1]
+    yield receiver
+    await runner.cleanup()

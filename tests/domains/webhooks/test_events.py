@@ -1,0 +1,123 @@
+"""Which events of the run log become events of webhooks, each made to happen over the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stentor.core.runlog import Event
+from stentor.domains.webhooks import model, naming
+from tests.conftest import MakeWorld
+from tests.domains.webhooks.conftest import Hooks
+from tests.domains.webhooks.receiver import Receiver
+from tests.requirements import requirement
+
+
+def event(kind: str, **metadata: Any) -> Event:
+    return Event("e", "default", "t", "a", None, 0, kind, "c", "m", None, metadata)
+
+
+async def data(hooks: Hooks, name: str, count: int = 1) -> list[dict[str, Any]]:
+    await hooks.receiver.got(count)
+    return [call.payload["data"] for call in hooks.receiver.calls if call.event == name]
+
+
+@requirement("webhooks.event-names", "webhooks.only-subscribed-events")
+async def test_the_states_of_tasks(hooks: Hooks) -> None:
+    await hooks.subscribe("task.*")
+    world, agent = hooks.world, await hooks.world.register()
+    failed = await world.do(agent, ok=False)
+    cancelled = await world.submit()
+    await world.admin.post(f"/api/v1/tasks/{cancelled}/cancel")
+    await world.register("boss", capabilities=["judge"], trust_tier="human")
+    rejected = await world.submit(required_capabilities=["judge"])
+    await world.admin.post(f"/api/v1/tasks/{rejected}/reject", json={"reason": "no"})
+    denied = await world.admin.post("/api/v1/tasks", json={"type": "x", "input": 1, "required_capabilities": ["none"]})
+    assert denied.status_code == 422
+    await hooks.receiver.got(10)
+    by_task: dict[str, list[str]] = {}
+    for call in hooks.receiver.calls:
+        by_task.setdefault(call.payload["data"]["task_id"], []).append(call.event)
+    assert by_task.pop(failed) == ["task.submitted", "task.started", "task.failed"]
+    assert by_task.pop(cancelled) == ["task.submitted", "task.cancelled"]
+    assert by_task.pop(rejected) == ["task.submitted", "task.pending_approval", "task.aborted"]
+    assert list(by_task.values()) == [["task.submitted", "task.failed"]]
+    first, second = await data(hooks, "task.failed")
+    assert (first["status"], first["error"]["message"]) == ("failed", "no")
+    assert (second["outcome_class"], second["error"]["code"]) == ("routing_failed", "ROUTING_CAPABILITY_UNAVAILABLE")
+
+
+@requirement("webhooks.event-names")
+async def test_agents_are_registered_suspended_quarantined_and_cleared(hooks: Hooks) -> None:
+    await hooks.subscribe("agent.*")
+    world, agent = hooks.world, await hooks.world.register()
+    base = f"/api/v1/registry/agents/{agent}"
+    await world.admin.post(f"{base}/suspend", json={"reason": "slow"})
+    await world.admin.post(f"{base}/activate")
+    for _ in range(3):
+        asked = await world.admin.post(f"{base}/authorize", json={"tool": "rm", "operation": "delete"})
+        assert asked.status_code in (200, 403), asked.text
+    cleared = await world.admin.post(
+        f"{base}/clear-violations", json={"override_tier": "monitored", "rationale": "a false alarm"}
+    )
+    assert cleared.status_code == 200, cleared.text
+    calls = await hooks.receiver.got(4)
+    names = ["agent.registered", "agent.suspended", "agent.quarantined", "agent.cleared"]
+    assert [call.event for call in calls] == names
+    assert {call.payload["data"]["agent_id"] for call in calls} == {agent}
+    assert calls[1].payload["data"]["reason"] == "slow"
+
+
+@requirement("webhooks.event-names")
+async def test_a_level_of_trust_that_changed_is_told_and_a_score_within_it_is_not(hooks: Hooks) -> None:
+    await hooks.subscribe("trust.level_changed")
+    agent = await hooks.world.register()
+    for score in (0.75, 0.8, 0.2):
+        await hooks.world.admin.put(f"/api/v1/trust/{agent}", json={"score": score})
+    found = await data(hooks, "trust.level_changed", 2)
+    assert [(d["previous_level"], d["level"]) for d in found] == [(None, "HIGH"), ("HIGH", "UNTRUSTED")]
+    await hooks.world.do(agent, ok=False)
+    await hooks.world.admin.put(f"/api/v1/trust/{agent}", json={"score": 0.49})
+    await hooks.world.do(agent)
+    found = await data(hooks, "trust.level_changed", 4)
+    assert [(d["previous_level"], d["level"]) for d in found[2:]] == [("UNTRUSTED", "LOW"), ("LOW", "MEDIUM")]
+
+
+@requirement("webhooks.event-names")
+async def test_writes_to_the_memory_and_their_conflicts(make_world: MakeWorld, receiver: Receiver) -> None:
+    hooks = Hooks(await make_world(SERVICE_OUTBOUND_ALLOW="127.0.0.1", SERVICE_MEMORY="1"), receiver)
+    await hooks.subscribe("memory.*")
+    body = {"operation": "write", "document": {"path": "a.md", "content": "one\n"}}
+    wrote = await hooks.world.admin.post("/api/v1/memory/write", json=body)
+    assert wrote.status_code == 200, wrote.text
+    (found,) = await data(hooks, "memory.written")
+    assert (found["path"], found["status"], found["operation"]) == ("a.md", "success", "write")
+
+
+@requirement("webhooks.event-names")
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (event("memory_written", status="conflict"), "memory.conflict"),
+        (event("sentinel_alert"), "sentinel.alert"),
+        (event("task_aborted"), "task.aborted"),
+        (event("update_approved"), "update.approved"),
+        (event("rollback_completed"), "rollback.completed"),
+        (event("agent_status_changed", to="active"), None),
+        (event("task_failed", outcome_class="routing_failed"), None),
+        (event("trust_changed", level="LOW", previous_level="LOW"), None),
+        (event("learning_updated"), None),
+    ],
+)
+def test_events_of_the_run_log_have_these_names(found: Event, name: str | None) -> None:
+    assert naming.name_of(found) == name
+
+
+def test_every_event_but_the_ping_has_a_source_in_the_run_log() -> None:
+    told = {name for name in naming.NAMES.values() if isinstance(name, str)}
+    moves: list[dict[str, Any]] = [{"to": "suspended"}, {"to": "quarantined"}, {"override_tier": "human"}]
+    told |= {naming.name_of(event("agent_status_changed", **metadata)) or "" for metadata in moves}
+    told |= {naming.name_of(event("memory_written", status=s)) or "" for s in ("success", "conflict")}
+    told |= {naming.name_of(event("trust_changed", level="LOW")) or "", naming.name_of(event("task_failed")) or ""}
+    assert told == set(model.EVENTS) - {model.PING}

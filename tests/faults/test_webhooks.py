@@ -1,0 +1,163 @@
+"""kill -9 while events are delivered, and a database that goes away: every event arrives, under one id, in order."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+from standardwebhooks import Webhook
+
+from tests.conftest import KEYS, Service
+from tests.faults.load import PATIENCE_SECONDS, Load, summaries, until
+from tests.faults.test_kill import free_port
+from tests.requirements import requirement
+
+TASKS, KILLS = 600, 6
+EVENTS = ["task.submitted", "task.started", "task.completed"]
+KEY = KEYS["ADMIN"].split(":")[0]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+
+
+class Sink:
+    """A receiver in this process; `got` has what came: task, event, message id."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str, str]] = []
+        self.bodies: list[tuple[dict[str, str], bytes]] = []
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                payload = json.loads(body)
+                sink.got.append((payload["data"].get("task_id", ""), payload["event"], self.headers["webhook-id"]))
+                sink.bodies.append(({k.lower(): v for k, v in self.headers.items()}, body))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Quiet."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/"
+
+    @property
+    def tasks(self) -> dict[str, dict[str, set[str]]]:
+        """Of each task the events and their message ids."""
+        found: dict[str, dict[str, set[str]]] = {}
+        for task, event, message in list(self.got):
+            found.setdefault(task, {}).setdefault(event, set()).add(message)
+        return found
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    made = Sink()
+    with running(made):
+        yield made
+
+
+@contextmanager
+def running(sink: Sink) -> Iterator[None]:
+    thread = threading.Thread(target=sink.server.serve_forever, daemon=True)
+    thread.start()
+    yield
+    sink.server.shutdown()
+    sink.server.server_close()
+    thread.join()
+
+
+def subscribe(service: Service, url: str) -> str:
+    with service.client() as client:
+        answer = client.post("/api/v1/webhooks", json={"url": url, "events": EVENTS})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["secret"])
+
+
+def complete(sink: Sink, ids: list[str]) -> bool:
+    """Whether every event of every task has arrived."""
+    found = sink.tasks
+    return all(set(found.get(task, ())) == set(EVENTS) for task in ids)
+
+
+def in_order(sink: Sink) -> bool:
+    """Whether of each task the first arrivals stand in the order of what happened."""
+    first: dict[str, list[str]] = {}
+    for task, event, _ in sink.got:
+        if event not in first.setdefault(task, []):
+            first[task].append(event)
+    return all(events == EVENTS for events in first.values())
+
+
+def killed(serve: Callable[..., Service], sink: Sink, tasks: int, kills: int, **environ: str) -> list[str]:
+    chance = random.Random()
+    environ = {"SERVICE_GATEWAY_PORT": free_port(), "SERVICE_OUTBOUND_ALLOW": "127.0.0.1", **environ}
+    environ |= {"SERVICE_TASK_MAX_ATTEMPTS": "100", "SERVICE_MEMORY": "0"}
+    service = serve(**environ)
+    secret = subscribe(service, sink.url)
+    load = Load(service.address, KEY, summaries(tasks))
+    load.start()
+    for moment in sorted(chance.sample(range(5, tasks - 5), kills)):
+        end = time.monotonic() + PATIENCE_SECONDS
+        while len(load.accepted) < moment:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        time.sleep(chance.random() * 0.05)
+        service.kill()
+        service = serve(data_dir=service.data_dir, **environ)
+    load.join()
+    until(lambda: complete(sink, load.accepted), 200)
+    Webhook(secret).verify(sink.bodies[-1][1], sink.bodies[-1][0])
+    return load.accepted
+
+
+@requirement("webhooks.at-least-once", "webhooks.order")
+def test_every_event_is_delivered_through_kills_of_the_service(serve: Callable[..., Service], sink: Sink) -> None:
+    accepted = killed(serve, sink, TASKS, KILLS)
+    assert len(accepted) == TASKS
+    assert set(sink.tasks) == set(accepted)
+    for events in sink.tasks.values():
+        assert len(events["task.submitted"]) == len(events["task.completed"]) == 1, "one id, however often it came"
+    assert in_order(sink)
+
+
+@requirement("webhooks.at-least-once", "webhooks.several-processes")
+def test_every_event_is_delivered_through_a_kill_on_postgresql_too(
+    serve: Callable[..., Service], sink: Sink, postgres_url: str
+) -> None:
+    """What was under way at a kill comes back when its lease of a minute ends: other processes may live."""
+    accepted = killed(serve, sink, 60, 1, SERVICE_DATABASE_URL=postgres_url)
+    assert set(sink.tasks) == set(accepted)
+    assert in_order(sink)
+
+
+@requirement("webhooks.several-processes")
+def test_two_gateways_on_one_database_deliver_each_event_once(
+    serve: Callable[..., Service], sink: Sink, postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    environ = {"SERVICE_DATABASE_URL": postgres_url, "SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0"}
+    environ |= {"SERVICE_MASTER_KEY": "one for both of them"}
+    one = serve(**environ)
+    two = serve(data_dir=tmp_path_factory.mktemp("second"), **environ)
+    subscribe(one, sink.url)
+    time.sleep(2.5)  # the other one reads who subscribes every second
+    loads = [Load(service.address, KEY, summaries(60, prefix)) for service, prefix in ((one, "a"), (two, "b"))]
+    for load in loads:
+        load.start()
+    for load in loads:
+        load.join()
+    accepted = [task for load in loads for task in load.accepted]
+    until(lambda: complete(sink, accepted), 100)
+    assert len(sink.got) == len({(task, event) for task, event, _ in sink.got}) == len(accepted) * len(EVENTS)
+    with httpx.Client(base_url=one.address, headers={"X-API-Key": KEY}) as client:
+        assert client.get("/api/v1/webhooks").json()["total"] == 1
