@@ -16,6 +16,7 @@ from stentor.auth.keys import KeyRing, LoadedKeys
 from stentor.bootstrap.llm import Llm, llm_routers, open_llm
 from stentor.bootstrap.memory import Memory, open_memory
 from stentor.bootstrap.messaging import Messages, open_messages
+from stentor.bootstrap.provenance import ProvenanceParts
 from stentor.bootstrap.tasknotes import TaskNotes, open_task_notes
 from stentor.core import migrations
 from stentor.core.clock import SECOND, Clock, SystemClock, iso
@@ -96,12 +97,14 @@ class Kernel:
     task_notes: TaskNotes | None
     messages: Messages
     llm: Llm
+    provenance: ProvenanceParts
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self, tenants: list[str]) -> int:
         """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
+        self.provenance.start()
         await self._refresh(0)
         if self.settings.builtin_agents:
             for tenant in tenants:
@@ -131,6 +134,7 @@ class Kernel:
         if self.memory is not None:
             await self.memory.stop()
         await self.outbound.close()
+        await self.provenance.stop()
         await asyncio.to_thread(self.db.close)
 
     async def _refresh(self, since: int) -> None:
@@ -252,6 +256,7 @@ def build(
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
     submission = Submission(db, runlog, placing, dispatcher)
     tasks = Tasks(db, runlog, placing, dispatcher)
+    provenance = ProvenanceParts(settings, db, clock)
     return Kernel(
         settings=settings,
         db=db,
@@ -275,8 +280,10 @@ def build(
                 "database": database_check(db),
                 "agents": agents_check(registry.snapshot),
                 "mcp_server": fixed("disabled", "not started in this process"),
+                "provenance": provenance.check,
                 "vault": vault_check(memory.vault) if memory else fixed("disabled", "switched off"),
-            }
+            },
+            apart=["provenance"],
         ),
         memory=memory,
         runlog=runlog,
@@ -285,6 +292,7 @@ def build(
             settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, outbound, memory
         ),
         llm=open_llm(settings, db, clock, runlog, outbound, redactor),
+        provenance=provenance,
     )
 
 
@@ -309,6 +317,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         learning_api.trust_router(kernel.learning),
         trust_api.router(kernel.trust),
         kernel.messages.router(kernel.activity, streams),
+        kernel.provenance.router(),
     ]
     if (memory := kernel.memory) is not None:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
@@ -317,5 +326,6 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
     llm_api, openai_api = llm_routers(kernel.llm, streams)
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
-    root = [monitoring_api.router(kernel.health, scrape(kernel.db, kernel.dispatcher, snapshot)), openai_api]
+    figures = scrape(kernel.db, kernel.dispatcher, snapshot, [kernel.provenance.figures])
+    root = [monitoring_api.router(kernel.health, figures), openai_api]
     return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

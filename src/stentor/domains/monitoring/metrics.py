@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -37,17 +37,31 @@ class Figures(Collector):
         yield GaugeMetricFamily("stentor_agents", "Agents registered.", value=self._agents)
 
 
-def scrape(db: Database, dispatcher: Dispatcher, snapshot: Snapshot) -> Callable[[], Awaitable[bytes]]:
-    """A function that answers one scrape."""
+class Read(Collector):
+    """Figures that a part of the service has read."""
 
-    def read(tx: Tx) -> tuple[dict[str, int], int]:
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def scrape(
+    db: Database, dispatcher: Dispatcher, snapshot: Snapshot, parts: Sequence[Callable[[Tx], Iterable[Metric]]] = ()
+) -> Callable[[], Awaitable[bytes]]:
+    """A function that answers one scrape; `parts` read what other domains show."""
+
+    def read(tx: Tx) -> tuple[dict[str, int], int, list[Metric]]:
         row = tx.row(_OUTCOMES)
-        return {str(s): int(n) for s, n in tx.rows(_STATES)}, int(row[0]) if row else 0
+        more = [metric for part in parts for metric in part(tx)]
+        return {str(s): int(n) for s, n in tx.rows(_STATES)}, int(row[0]) if row else 0, more
 
     async def answer() -> bytes:
-        states, learned = await db.read(read)
+        states, learned, more = await db.read(read)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Figures(states, learned, dispatcher, len(snapshot)))
+        registry.register(Read(more))
         return generate_latest(registry)
 
     return answer
