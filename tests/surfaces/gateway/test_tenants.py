@@ -14,8 +14,8 @@ from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, UNKNOWN, Operation
 
-WITH_ID = [o for o in PROTECTED if (o.path_parameters or o.query) and "memory" not in o.path]
-"""The memory is one tenant's alone: tests/domains/memory."""
+WITH_ID = [o for o in PROTECTED if (o.path_parameters or o.query) and not re.search("memory|consistency", o.path)]
+"""The memory is one tenant's alone (tests/domains/memory), the tree of the run log everybody's."""
 VARIES = re.compile(r'"(request_id|[a-z_]+_at|timestamp|lastUpdated)":"[^"]*"')
 
 
@@ -30,7 +30,8 @@ async def theirs(world: World) -> dict[str, str]:
     put = await other.put(f"/api/v1/trust/{agent['agent_id']}", json={"score": 0.9})
     assert put.status_code == 200
     ids = {"agent_id": agent["agent_id"], "task_id": task["task_id"], "entityId": agent["agent_id"]}
-    return ids | {"message_id": await their_message(other)}
+    trail = await other.get(f"/api/v1/tasks/{task['task_id']}/activity")
+    return ids | {"message_id": await their_message(other), "provenance_id": trail.json()["provenance_id"]}
 
 
 async def their_message(other: httpx.AsyncClient) -> str:

@@ -1,0 +1,129 @@
+"""SQL of the verification. It reads everything once, in the order of the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stentor.core.db import Sql, Tx
+from stentor.core.db.driver import Row
+from stentor.core.errors import StoreUnavailable
+from stentor.core.leaves import COLUMNS
+
+_EVENT = ", ".join(f"e.{name}" for name in COLUMNS)
+_PAGE = Sql(
+    f"""select l.number, l.event_id, l.hash, {_EVENT} from provenance_leaves l
+    left join events e on e.event_id = l.event_id
+    where l.number >= :first and l.number < :end order by l.number"""
+)
+_LEAVES = Sql("select number, event_id, hash from provenance_leaves where number >= :first and number < :end")
+_TILE = Sql("select hashes from provenance_tiles where level = :level and position = :position")
+_TILES = Sql("select level, position, hashes from provenance_tiles where level > 0 order by level, position")
+_LAST_TILE = Sql("select max(position) from provenance_tiles where level = 0")
+_LAST_LEAF = Sql("select max(number) from provenance_leaves")
+_COUNT = Sql("select count(*) from events")
+_ROGUE_LEAF = Sql("select number, event_id from provenance_leaves where number < 0")
+_NOTES = Sql("select size, root, note from provenance_checkpoints where size > :after order by size limit :limit")
+_STRANGERS = Sql(
+    """select e.event_id, e.task_id from events e
+    where not exists (select 1 from provenance_leaves l where l.event_id = e.event_id)
+    and not exists (select 1 from events_waiting w where w.event_id = e.event_id)
+    order by e.event_id limit :limit"""
+)
+_WAITING = Sql(
+    f"""select w.event_id, w.leaf, {_EVENT} from events_waiting w
+    left join events e on e.event_id = w.event_id where w.event_id > :after order by w.event_id limit :limit"""
+)
+_TWICE = Sql(
+    """select w.event_id, l.number from events_waiting w
+    join provenance_leaves l on l.event_id = w.event_id order by l.number limit :limit"""
+)
+_ORPHANS = Sql(
+    """select e.event_id, e.task_id, e.parent_id from events e where e.parent_id is not null
+    and not exists (select 1 from events p where p.event_id = e.parent_id and p.tenant = e.tenant)
+    order by e.event_id limit :limit"""
+)
+_ENDS = Sql(
+    """select t.task_id, t.provenance_id, t.head_id from tasks t
+    where not exists (select 1 from events e where e.event_id = t.provenance_id and e.task_id = t.task_id)
+    or not exists (select 1 from events e where e.event_id = t.head_id and e.task_id = t.task_id)
+    order by t.task_id limit :limit"""
+)
+_NUMBER = Sql("select number from provenance_leaves where event_id = :event_id")
+
+
+def page(tx: Tx, first: int, end: int) -> list[Row]:
+    """Leaves with their events: number, event id, hash, and the event's columns, all None where it is missing."""
+    try:
+        return tx.rows(_PAGE, first=first, end=end)
+    except StoreUnavailable:
+        return list(_one_by_one(tx, first, end))
+
+
+def _one_by_one(tx: Tx, first: int, end: int) -> Iterator[Row]:
+    """A row may hold what is no text any more; it alone is unreadable then. Raises StoreUnavailable."""
+    for leaf in tx.rows(_LEAVES, first=first, end=end):
+        try:
+            yield from tx.rows(_PAGE, first=leaf[0], end=leaf[0] + 1)
+        except StoreUnavailable:
+            yield (*leaf, *[b""] * len(COLUMNS))
+
+
+def tile(tx: Tx, position: int) -> bytes:
+    """The recorded hashes of 256 leaves; empty when the tile is missing."""
+    row = tx.row(_TILE, level=0, position=position)
+    return row[0] if row and isinstance(row[0], bytes) else b""
+
+
+def upper_tiles(tx: Tx) -> list[tuple[int, int, bytes]]:
+    return [(level, position, hashes) for level, position, hashes in tx.rows(_TILES) if isinstance(hashes, bytes)]
+
+
+def extent(tx: Tx) -> int:
+    """The end of the numbers that a leaf or a tile of leaves stands for."""
+    leaf, last = tx.rows(_LAST_LEAF)[0][0], tx.rows(_LAST_TILE)[0][0]
+    recorded = 0 if last is None else last * 256 + len(tile(tx, last)) // 32
+    return max(0 if leaf is None else leaf + 1, recorded)
+
+
+def count(tx: Tx) -> int:
+    return int(tx.rows(_COUNT)[0][0])
+
+
+def rogue_leaves(tx: Tx) -> list[Row]:
+    """Leaves with a number that cannot be: number, event id."""
+    return tx.rows(_ROGUE_LEAF)
+
+
+def notes(tx: Tx, after: int, limit: int) -> list[Row]:
+    """Checkpoints by size: size, root, note."""
+    return tx.rows(_NOTES, after=after, limit=limit)
+
+
+def strangers(tx: Tx, limit: int) -> list[Row]:
+    """Events that have no number and wait for none: event id, task id."""
+    return tx.rows(_STRANGERS, limit=limit)
+
+
+def waiting(tx: Tx, after: str, limit: int) -> list[Row]:
+    """Marks with their events: event id, hash in hex or None, and the event's columns."""
+    return tx.rows(_WAITING, after=after, limit=limit)
+
+
+def twice(tx: Tx, limit: int) -> list[Row]:
+    """Events that have a number and wait for one: event id, number."""
+    return tx.rows(_TWICE, limit=limit)
+
+
+def orphans(tx: Tx, limit: int) -> list[Row]:
+    """Events whose parent is not in the log of their tenant: event id, task id, parent."""
+    return tx.rows(_ORPHANS, limit=limit)
+
+
+def loose_ends(tx: Tx, limit: int) -> list[Row]:
+    """Tasks whose first or last event is not in the log: task id, first, last."""
+    return tx.rows(_ENDS, limit=limit)
+
+
+def number_of(tx: Tx, event_id: str) -> int | None:
+    row = tx.row(_NUMBER, event_id=event_id)
+    return int(row[0]) if row else None
