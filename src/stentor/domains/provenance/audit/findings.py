@@ -62,64 +62,68 @@ class Misfit(msgspec.Struct, frozen=True):
     recorded: bytes | None
 
 
-def judge(misfits: Iterable[Misfit]) -> list[Finding]:
-    """Each misfit by its kind; events that moved together become one finding."""
-    todo = list(misfits)
+def judge(misfits: Iterable[Misfit], vouched: int) -> list[Finding]:
+    """Each misfit by its kind; events that moved together become one finding.
+
+    The first `vouched` events are as a checkpoint says: there it is not they that were changed.
+    """
+    every = list(misfits)
+    found = [_recorded_wrong(one) for one in every if _right(one, vouched)]
+    todo = [one for one in every if not _right(one, vouched)]
     places = {one.recorded: one.number for one in todo if one.recorded is not None}
-    moved: list[tuple[Misfit, int]] = []
-    found: list[Finding] = []
-    taken: set[int] = set()
+    moved = {one.number: there for one in todo if (there := _home(one, places)) is not None}
+    taken = set(moved.values())
     for one in todo:
-        there = places.get(one.event or one.leaf) if one.event != one.recorded else None
-        if there is not None and there != one.number:
-            moved.append((one, there))
-            taken.add(there)
-    movers = {one.number for one, _ in moved}
-    for one in todo:
-        if one.number not in movers:
-            found.append(_stands(one))
-        if one.recorded is not None and one.number not in taken and one.number in movers:
-            found.append(_gone(one))
-    return sorted([*found, *_moves(moved)], key=lambda f: (f.number or 0, f.kind))
+        if one.number not in moved:
+            found += _stands(one, taken=one.number in taken)
+        elif one.recorded is not None and one.number not in taken:
+            text = "what was recorded under this number is gone, and another event stands in its place"
+            found.append(Finding("removed", text, one.number))
+    found += _moves([(one, moved[one.number] - one.number) for one in todo if one.number in moved])
+    return sorted(found, key=lambda finding: (finding.number or 0, finding.kind))
 
 
-def _stands(one: Misfit) -> Finding:
-    """What is wrong with a number whose event belongs nowhere else."""
+def _right(one: Misfit, vouched: int) -> bool:
+    return one.event is not None and one.number < vouched
+
+
+def _recorded_wrong(one: Misfit) -> Finding:
+    text = "the tables of hashes say something else about it than a checkpoint; the event is as it was signed"
+    return Finding("hashes", text, one.number, one.event_id, one.task_id)
+
+
+def _home(one: Misfit, places: dict[bytes, int]) -> int | None:
+    """The other number under which this event was recorded."""
+    if one.event is None or one.event == one.recorded:
+        return None
+    return places.get(one.event)
+
+
+def _stands(one: Misfit, *, taken: bool) -> list[Finding]:
+    """What is wrong with a number whose event was recorded nowhere else; `taken` says that its own one moved."""
     at = one.number, one.event_id, one.task_id
     if one.event_id is None:
-        return Finding("removed", "the event with this number and its leaf are gone", *at)
+        return [] if taken else [Finding("removed", "the event with this number and its leaf are gone", *at)]
     if one.event is None:
-        return Finding("removed", "the event is gone from the log", *at)
-    if one.recorded is None:
-        return Finding("inserted", "the tree has no hash of it", *at)
+        return [Finding("removed", "the event is gone from the log", *at)]
+    if one.recorded is None or taken:
+        return [Finding("inserted", "the tree has no hash of it", *at)]
     if one.event == one.recorded:
-        return Finding("hashes", "its leaf was changed; the event itself is as it was recorded", *at)
+        return [Finding("hashes", "its leaf was changed; the event itself is as it was recorded", *at)]
     if one.event == one.leaf:
-        return Finding("changed", "the event and its leaf are not what the tree recorded", *at)
+        return [Finding("changed", "the event and its leaf are not what the tree recorded", *at)]
     if one.leaf == one.recorded:
-        return Finding("changed", "the event is not what was recorded", *at)
-    return Finding("changed", "the event, its leaf and the tree each say something else", *at)
-
-
-def _gone(one: Misfit) -> Finding:
-    text = "what was recorded under this number is gone, and another event stands in its place"
-    return Finding("removed", text, one.number)
+        return [Finding("changed", "the event is not what was recorded", *at)]
+    return [Finding("changed", "the event, its leaf and the tree each say something else", *at)]
 
 
 def _moves(moved: list[tuple[Misfit, int]]) -> list[Finding]:
     """Runs of events that moved by the same distance are one finding."""
     found: list[Finding] = []
-    for one, there in moved:
-        previous = found[-1] if found else None
-        shift = there - one.number
-        if previous and previous.last == one.number - 1 and previous.text == _shifted(shift):
-            found[-1] = msgspec.structs.replace(previous, last=one.number)
+    for one, shift in moved:
+        text = f"it was recorded {abs(shift)} {'later' if shift > 0 else 'earlier'} in the log"
+        if found and (found[-1].last, found[-1].text) == (one.number - 1, text):
+            found[-1] = msgspec.structs.replace(found[-1], last=one.number)
         else:
-            found.append(
-                Finding("reordered", _shifted(shift), one.number, one.event_id, one.task_id, last=one.number)
-            )
+            found.append(Finding("reordered", text, one.number, one.event_id, one.task_id, last=one.number))
     return found
-
-
-def _shifted(shift: int) -> str:
-    return f"it was recorded {abs(shift)} {'later' if shift > 0 else 'earlier'} in the log"

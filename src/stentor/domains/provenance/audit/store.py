@@ -8,6 +8,7 @@ from stentor.core.db import Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import StoreUnavailable
 from stentor.core.leaves import COLUMNS
+from stentor.domains.provenance.tree import HASH, WIDTH
 
 _EVENT = ", ".join(f"e.{name}" for name in COLUMNS)
 _PAGE = Sql(
@@ -18,13 +19,18 @@ _PAGE = Sql(
 _LEAVES = Sql("select number, event_id, hash from provenance_leaves where number >= :first and number < :end")
 _TILE = Sql("select hashes from provenance_tiles where level = :level and position = :position")
 _TILES = Sql("select level, position, hashes from provenance_tiles where level > 0 order by level, position")
-_LAST_TILE = Sql("select max(position) from provenance_tiles where level = 0")
-_LAST_LEAF = Sql("select max(number) from provenance_leaves")
+_TILE_COUNT = Sql("select count(*) from provenance_tiles where level = 0")
+_LEAF_COUNT = Sql("select count(*) from provenance_leaves")
 _COUNT = Sql("select count(*) from events")
-_ROGUE_LEAF = Sql("select number, event_id from provenance_leaves where number < 0")
+_STRAY_LEAVES = Sql(
+    "select number, event_id from provenance_leaves where number is null or number < 0 or number >= :end"
+)
+_STRAY_TILES = Sql(
+    "select position from provenance_tiles where level = 0 and (position is null or position < 0 or position >= :end)"
+)
 _NOTES = Sql("select size, root, note from provenance_checkpoints where size > :after order by size limit :limit")
 _STRANGERS = Sql(
-    """select e.event_id, e.task_id from events e
+    f"""select {_EVENT} from events e
     where not exists (select 1 from provenance_leaves l where l.event_id = e.event_id)
     and not exists (select 1 from events_waiting w where w.event_id = e.event_id)
     order by e.event_id limit :limit"""
@@ -79,19 +85,24 @@ def upper_tiles(tx: Tx) -> list[tuple[int, int, bytes]]:
 
 
 def extent(tx: Tx) -> int:
-    """The end of the numbers that a leaf or a tile of leaves stands for."""
-    leaf, last = tx.rows(_LAST_LEAF)[0][0], tx.rows(_LAST_TILE)[0][0]
-    recorded = 0 if last is None else last * 256 + len(tile(tx, last)) // 32
-    return max(0 if leaf is None else leaf + 1, recorded)
+    """The end of the numbers, by how many leaves and tiles there are: a number by itself may be any."""
+    leaves, tiles = int(tx.rows(_LEAF_COUNT)[0][0]), int(tx.rows(_TILE_COUNT)[0][0])
+    recorded = tiles and (tiles - 1) * WIDTH + len(tile(tx, tiles - 1)) // HASH
+    return max(leaves, recorded)
 
 
 def count(tx: Tx) -> int:
     return int(tx.rows(_COUNT)[0][0])
 
 
-def rogue_leaves(tx: Tx) -> list[Row]:
+def stray_leaves(tx: Tx, end: int) -> list[Row]:
     """Leaves with a number that cannot be: number, event id."""
-    return tx.rows(_ROGUE_LEAF)
+    return tx.rows(_STRAY_LEAVES, end=end)
+
+
+def stray_tiles(tx: Tx, end: int) -> list[Row]:
+    """Tiles of leaves at a position that cannot be."""
+    return tx.rows(_STRAY_TILES, end=-(-end // WIDTH))
 
 
 def notes(tx: Tx, after: int, limit: int) -> list[Row]:
@@ -100,7 +111,7 @@ def notes(tx: Tx, after: int, limit: int) -> list[Row]:
 
 
 def strangers(tx: Tx, limit: int) -> list[Row]:
-    """Events that have no number and wait for none: event id, task id."""
+    """Events that have no number and wait for none, in the order of COLUMNS."""
     return tx.rows(_STRANGERS, limit=limit)
 
 
