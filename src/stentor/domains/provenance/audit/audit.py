@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from stentor.core.db import Tx
-from stentor.core.db.driver import Row
-from stentor.core.leaves import leaf_hash
+from stentor.core.db.driver import Driver, Row
+from stentor.core.db.sqlite import SqliteConnection
+from stentor.core.errors import StoreUnavailable
 from stentor.domains.provenance import tree
 from stentor.domains.provenance.audit import rest, store
 from stentor.domains.provenance.audit.findings import Finding, Misfit, Report, judge
@@ -19,16 +20,34 @@ from stentor.domains.provenance.tree import WIDTH
 
 PAGE = 16 * WIDTH
 MOST_MISFITS = 100_000
-NOTHING = bytes(32)
-"""Stands in the tree for a leaf of which nothing is left."""
-
 Progress = Callable[[int, int], None]
 
 
-def audit(tx: Tx, verifiers: list[Verifier], outside: Iterable[Claim] = (), progress: Progress | None = None) -> Report:
-    """Recompute everything in one view of the database. `outside` are checkpoints that were kept elsewhere."""
+def verify(
+    driver: Driver, verifiers: list[Verifier], outside: Sequence[Claim] = (), progress: Progress | None = None
+) -> Report:
+    """Recompute everything in one view of the database. `outside` are checkpoints that were kept elsewhere.
+
+    Raises StoreUnavailable.
+    """
+    connection = driver.reader()
+    try:
+        return audit(Tx(connection, connection.begin()), verifiers, outside, progress)
+    except StoreUnavailable:
+        if not isinstance(connection, SqliteConnection):
+            raise
+        # A row may hold what is no text any more; to read it all takes longer, so it comes second.
+        connection.rollback()
+        connection.read_anything()
+        return audit(Tx(connection, connection.begin()), verifiers, outside, progress)
+    finally:
+        connection.close()
+
+
+def audit(tx: Tx, verifiers: list[Verifier], outside: Sequence[Claim], progress: Progress | None) -> Report:
     claims = heapq.merge(stored(tx, verifiers), sorted(outside, key=_size), key=_size)
-    walk = Walk(tx, Checking(claims))
+    strays = rest.strangers(tx)
+    walk = Walk(tx, Checking(claims), strays)
     end = store.extent(tx)
     for first in range(0, end, PAGE):
         walk.page(first, min(end, first + PAGE))
@@ -36,7 +55,8 @@ def audit(tx: Tx, verifiers: list[Verifier], outside: Iterable[Claim] = (), prog
             progress(min(end, first + PAGE), end)
     checking = walk.checking
     checking.beyond(end)
-    found = rest.explained(tx, walk.misfits, judge(walk.misfits, checking.vouched), end)
+    found = rest.with_tasks(tx, judge(walk.misfits, checking.vouched))
+    found += rest.unnumbered(tx, strays, walk.misfits, end)
     found += walk.findings + rest.upper_tiles(tx, walk.actual, walk.recorded)
     waiting, late = rest.waiting(tx)
     return Report(
@@ -62,8 +82,9 @@ class Walk:
     They are one object until something differs.
     """
 
-    def __init__(self, tx: Tx, checking: Checking) -> None:
+    def __init__(self, tx: Tx, checking: Checking, strays: dict[bytes, Row]) -> None:
         self._tx = tx
+        self._strays = strays
         self.checking = checking
         self.actual = self.recorded = Fold()
         self.tail: list[bytes] = []
@@ -92,17 +113,20 @@ class Walk:
             self.findings.append(Finding("hashes", text, position * WIDTH, last=position * WIDTH + count - 1))
 
     def _compare(self, first: int, count: int, rows: dict[int, Row], recorded: list[bytes]) -> None:
-        """Number by number. What is missing stands in the one tree as the other has it."""
+        """Number by number. An event whose leaf is gone is known by its hash."""
         ours, theirs = list[bytes](), list[bytes]()
         for number in range(first, first + count):
             row = rows.get(number)
             event, leaf = (_hash(row), _unhex(row[2])) if row else (None, None)
             written = recorded[number - first] if number - first < len(recorded) else None
+            if row is None and written in self._strays:
+                stray = self._strays[written]
+                row, event = (number, stray[0], None, *stray), written
             if (event is None or not event == leaf == written) and len(self.misfits) < MOST_MISFITS:
                 event_id, task_id = (row[1], row[5]) if row else (None, None)
                 self.misfits.append(Misfit(number, event_id, task_id, event, leaf, written))
-            ours.append(event or leaf or written or NOTHING)
-            theirs.append(written or leaf or event or NOTHING)
+            ours.append(event or rest.NOTHING)
+            theirs.append(written or leaf or event or rest.NOTHING)
         self._take(ours, theirs)
 
     def _take(self, actual: list[bytes], recorded: list[bytes]) -> None:
@@ -129,13 +153,11 @@ def _hash(row: Row) -> bytes | None:
     event = row[3:]
     if event[0] is None:
         return None
-    if bytes in map(type, event):
-        return NOTHING
-    return leaf_hash(event)
+    return rest.hash_of(event)
 
 
 def _unhex(text: object) -> bytes | None:
     try:
-        return bytes.fromhex(text) if isinstance(text, str) else NOTHING
+        return bytes.fromhex(text) if isinstance(text, str) else rest.NOTHING
     except ValueError:
-        return NOTHING
+        return rest.NOTHING

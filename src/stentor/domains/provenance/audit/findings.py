@@ -109,7 +109,8 @@ def _stands(one: Misfit, *, taken: bool) -> list[Finding]:
     if one.recorded is None or taken:
         return [Finding("inserted", "the tree has no hash of it", *at)]
     if one.event == one.recorded:
-        return [Finding("hashes", "its leaf was changed; the event itself is as it was recorded", *at)]
+        what = "gone" if one.leaf is None else "changed"
+        return [Finding("hashes", f"its leaf is {what}; the event itself is as it was recorded", *at)]
     if one.event == one.leaf:
         return [Finding("changed", "the event and its leaf are not what the tree recorded", *at)]
     if one.leaf == one.recorded:

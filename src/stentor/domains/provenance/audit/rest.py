@@ -7,39 +7,55 @@ from collections.abc import Iterable
 import msgspec
 
 from stentor.core.db import Tx
+from stentor.core.db.driver import Row
 from stentor.core.leaves import leaf_hash
 from stentor.domains.provenance import tree
 from stentor.domains.provenance.audit import store
 from stentor.domains.provenance.audit.findings import Finding, Misfit
 from stentor.domains.provenance.audit.folding import Fold
 
+NOTHING = bytes(32)
+"""Stands for an event of which nothing is left, or which no event can be."""
 MOST = 1_000
 """Findings of one kind at most: whoever changed more changed everything."""
 
 
-def explained(tx: Tx, misfits: Iterable[Misfit], judged: list[Finding], end: int) -> list[Finding]:
-    """The findings of the pass, with the events that have no number and the tasks of those that are gone."""
-    lost = {one.recorded: one.number for one in misfits if one.event_id is None and one.recorded is not None}
-    found, back = list[Finding](), set[int]()
-    for row in store.strangers(tx, MOST):
-        number = lost.get(leaf_hash(row)) if bytes not in map(type, row) else None
-        if number is None:
-            text = "it has no number in the tree and waits for none"
-            found.append(Finding("inserted", text, None, row[0], row[2]))
-        else:
-            back.add(number)
-            found.append(Finding("hashes", "its leaf is gone from the table of leaves", number, row[0], row[2]))
+def hash_of(event: Row) -> bytes:
+    """The hash of an event as a leaf; a value that no event can have makes it the hash of nothing."""
+    if bytes in map(type, event):
+        return NOTHING
+    try:
+        return leaf_hash(event)
+    except UnicodeEncodeError:
+        return NOTHING
+
+
+def strangers(tx: Tx) -> dict[bytes, Row]:
+    """Events that have no number and wait for none, by their hashes."""
+    return {hash_of(row): row for row in store.strangers(tx, MOST)}
+
+
+def unnumbered(tx: Tx, strays: dict[bytes, Row], misfits: Iterable[Misfit], end: int) -> list[Finding]:
+    """Events and rows of the tree that are outside of all numbers."""
+    known = {one.event for one in misfits if one.leaf is None}
+    text = "it has no number in the tree and waits for none"
+    found = [Finding("inserted", text, None, row[0], row[2]) for key, row in strays.items() if key not in known]
     for number, event_id in store.stray_leaves(tx, end):
         found.append(Finding("hashes", f"its leaf has the number {number}, which cannot be", None, event_id))
     for (position,) in store.stray_tiles(tx, end):
         found.append(Finding("hashes", f"the tree has a tile of leaves at {position}, where none can be"))
-    kept = [one for one in judged if not (one.kind == "removed" and one.event_id is None and one.number in back)]
+    return found
+
+
+def with_tasks(tx: Tx, judged: list[Finding]) -> list[Finding]:
+    """An event that is gone is known to be of the task of what it led to."""
+    if not any(finding.kind == "removed" for finding in judged):
+        return judged
     tasks = {parent: task_id for _, task_id, parent in store.orphans(tx, MOST)}
-    return [_with_task(one, tasks) for one in kept] + found
+    return [_with_task(finding, tasks) for finding in judged]
 
 
 def _with_task(finding: Finding, tasks: dict[str, str | None]) -> Finding:
-    """An event that is gone is known to be of the task of what it led to."""
     if finding.kind != "removed" or finding.task_id is not None or finding.event_id not in tasks:
         return finding
     return msgspec.structs.replace(finding, task_id=tasks[finding.event_id])
@@ -79,7 +95,7 @@ def waiting(tx: Tx) -> tuple[int, list[Finding]]:
         for event_id, leaf, *event in rows:
             if event[0] is None:
                 found.append(Finding("removed", "the event is gone before it got a number", None, event_id))
-            elif leaf is not None and (bytes in map(type, event) or leaf_hash(event).hex() != leaf):
+            elif leaf is not None and hash_of(tuple(event)).hex() != leaf:
                 text = "the event is not what was recorded, before it got a number"
                 found.append(Finding("changed", text, None, event_id, event[2]))
     for event_id, number in store.twice(tx, MOST):

@@ -83,7 +83,7 @@ class Checking:
         text = "the events are not those that were signed"
         text += ", the recorded hashes still are" if recorded_holds else ", and neither are the recorded hashes"
         self._state(claim, False, text)
-        if not self._broken:
+        if not recorded_holds and not self._broken:  # else the events are named one by one
             self._broken = True
             where = f"something from number {self.vouched} to {claim.size - 1} is not what was signed"
             self.findings.append(Finding("checkpoint", where, self.vouched, last=claim.size - 1))

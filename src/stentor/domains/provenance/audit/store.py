@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from stentor.core.db import Sql, Tx
 from stentor.core.db.driver import Row
-from stentor.core.errors import StoreUnavailable
 from stentor.core.leaves import COLUMNS
 from stentor.domains.provenance.tree import HASH, WIDTH
 
@@ -16,7 +13,6 @@ _PAGE = Sql(
     left join events e on e.event_id = l.event_id
     where l.number >= :first and l.number < :end order by l.number"""
 )
-_LEAVES = Sql("select number, event_id, hash from provenance_leaves where number >= :first and number < :end")
 _TILE = Sql("select hashes from provenance_tiles where level = :level and position = :position")
 _TILES = Sql("select level, position, hashes from provenance_tiles where level > 0 order by level, position")
 _TILE_COUNT = Sql("select count(*) from provenance_tiles where level = 0")
@@ -59,19 +55,7 @@ _NUMBER = Sql("select number from provenance_leaves where event_id = :event_id")
 
 def page(tx: Tx, first: int, end: int) -> list[Row]:
     """Leaves with their events: number, event id, hash, and the event's columns, all None where it is missing."""
-    try:
-        return tx.rows(_PAGE, first=first, end=end)
-    except StoreUnavailable:
-        return list(_one_by_one(tx, first, end))
-
-
-def _one_by_one(tx: Tx, first: int, end: int) -> Iterator[Row]:
-    """A row may hold what is no text any more; it alone is unreadable then. Raises StoreUnavailable."""
-    for leaf in tx.rows(_LEAVES, first=first, end=end):
-        try:
-            yield from tx.rows(_PAGE, first=leaf[0], end=leaf[0] + 1)
-        except StoreUnavailable:
-            yield (*leaf, *[b""] * len(COLUMNS))
+    return tx.rows(_PAGE, first=first, end=end)
 
 
 def tile(tx: Tx, position: int) -> bytes:
