@@ -21,7 +21,7 @@ from tests.requirements import requirement
 def done(served: tuple[Program, Any]) -> tuple[Program, Any, str]:
     """A running service that has done one task and signed what it recorded."""
     program, service = served
-    made = program("task", "submit", TEXT, *SUMMARIZE, "--wait", "--json")
+    made = program("task", "submit", "--input", TEXT, *SUMMARIZE, "--wait", "--json")
     assert made.code == 0, made.err
     with service.client() as http:
         assert http.post("/api/v1/provenance/checkpoint").status_code == 200

@@ -269,9 +269,12 @@ def test_contents_that_were_exchanged_between_two_events_are_found(sound: Path, 
 
 
 @requirement("provenance.verify-finds-tampering")
-@pytest.mark.parametrize("column", ["number", "event_id", "hash"])
 @pytest.mark.parametrize("number", [0, 256, 580, 599])
-@pytest.mark.parametrize("value", ["'zz'", "x'00'", "null", "77777", "-3", "1.5"])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("number", "77777"), ("number", "-3")]
+    + [(column, value) for column in ("event_id", "hash") for value in ("'zz'", "x'00'", "null", "77777", "-3", "1.5")],
+)
 def test_a_change_of_the_leaf_table_is_found_and_its_number_or_event_named(
     sound: Path, tmp_path: Path, column: str, number: int, value: str
 ) -> None:
