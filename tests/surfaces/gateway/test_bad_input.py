@@ -309,6 +309,8 @@ async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes
     for operation in PROTECTED:
         if operation.method == "GET" or "501" in operation.spec["responses"]:
             continue
+        if operation.path.endswith("/provenance/checkpoint"):
+            continue  # it signs what is recorded already, and records nothing
         path = operation.path.format(**{name: ids.get(name, agent) for name in operation.path_parameters})
         body = operation.example if operation.has_body else None
         answer = await world.admin.request(operation.method, path, json=body)
