@@ -17,7 +17,21 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from bench import atp, cage, commit, decide, latency, lists, memory, receipts, start, throughput, vault, webhooks
+from bench import (
+    atp,
+    cage,
+    commit,
+    decide,
+    latency,
+    lists,
+    memory,
+    provenance,
+    receipts,
+    start,
+    throughput,
+    vault,
+    webhooks,
+)
 from bench.figures import HEADINGS, Area, Figure, markdown, number, plain
 from bench.scale import Scale, say
 
@@ -31,6 +45,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "commit": (commit.TITLE, commit.run),
     "memory": (memory.TITLE, memory.run),
     "receipts": (receipts.TITLE, receipts.run),
+    "provenance": (provenance.TITLE, provenance.run),
     "atp": (atp.TITLE, atp.run),
     "vault": (vault.TITLE, vault.run),
     "cage": (cage.TITLE, cage.run),

@@ -157,6 +157,7 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
         base = {"SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_DATA_DIR": str(tmp_path), "SERVICE_BUILTIN_AGENTS": "0"}
         base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
         base |= {"SERVICE_MEMORY": "0", "SERVICE_EMBEDDING_MODEL": "none"}  # their own tests switch them on
+        base |= {"SERVICE_PROVENANCE_INTERVAL_SECONDS": "86400"}  # its tests number by hand
         chosen = settings.load({**base, **environ})
         logs: list[BrokenRunLog] = []
 

@@ -1,12 +1,16 @@
 """What must be true of every database of Stentor, whatever was killed, and how to see that it is.
 
-Black-box: reads a SQLite file or a PostgreSQL database, never through Stentor's own code.
+Black-box: reads a SQLite file or a PostgreSQL database, never through Stentor's own code; but the run log is
+verified by the program itself, because that it can is what has to be true.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -43,7 +47,8 @@ def check(database: Path | str, accepted: Iterable[str] = (), unknown: Iterable[
         found = [*_accepted(tasks, set(accepted)), *_strangers(tasks, events, {*accepted, *unknown})]
         for key, task in tasks.items():
             found += _trail(task, events.get(key, []), {*roots, None})
-        return [*found, *_learning(rows, tasks), *_counts(rows, tasks), *_messages(rows)]
+        found += [*_learning(rows, tasks), *_counts(rows, tasks), *_messages(rows)]
+    return [*found, *_provenance(database)]
 
 
 def _open(database: Path | str) -> Any:
@@ -52,6 +57,20 @@ def _open(database: Path | str) -> Any:
     import psycopg
 
     return psycopg.connect(database)
+
+
+def _provenance(database: Path | str) -> Iterator[str]:
+    """The run log verifies: what no number reached before the end has its mark."""
+    words = ["--file", str(database)] if isinstance(database, Path) else []
+    address = {} if words else {"SERVICE_DATABASE_URL": str(database)}
+    command = [sys.executable, "-m", "stentor", "provenance", "verify", "--json", *words]
+    environ = {"PATH": os.environ["PATH"], **address}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+    report = json.loads(done.stdout) if done.stdout else {"error": done.stderr}
+    for finding in report.get("findings", [report]):
+        yield f"the run log does not verify: {finding}"
+    if (done.returncode == 0) != (report.get("findings") == []):
+        yield f"the verification ended with {done.returncode} and found {report}"
 
 
 def _accepted(tasks: dict[Key, dict[str, Any]], accepted: set[str]) -> Iterator[str]:

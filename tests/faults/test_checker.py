@@ -43,6 +43,8 @@ DAMAGE = {
         "component, message, null, '{\"message_id\": \"gone\"}' from events where event_type = 'prompt_received'",
         "message gone has events and no row",
     ),
+    "rewritten": ("update events set message = 'x' where event_type = 'task_completed'", "does not verify"),
+    "unnumbered": ("delete from provenance_leaves where number = 3", "does not verify"),
     "counts": ("update task_counts set n = n + 1 where status = 'completed'", "counts"),
 }
 

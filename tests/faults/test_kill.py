@@ -42,7 +42,7 @@ def worker(address: str, capability: str, seconds: float = 0, lease: int = 30) -
             process.kill()
 
 
-@requirement("execution.survives-restart", "learning.in-outcome-transaction")
+@requirement("execution.survives-restart", "learning.in-outcome-transaction", "provenance.verify-clean")
 def test_two_thousand_tasks_survive_ten_kills(serve: Callable[..., Service]) -> None:
     seed = random.randrange(10**6)  # other moments each time; a failure tells its seed
     chance, port = random.Random(seed), free_port()

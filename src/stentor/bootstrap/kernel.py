@@ -17,6 +17,7 @@ from stentor.bootstrap.cage import Commands, open_cage
 from stentor.bootstrap.llm import Llm, llm_routers, open_llm
 from stentor.bootstrap.memory import Memory, open_memory
 from stentor.bootstrap.messaging import Messages, open_messages
+from stentor.bootstrap.provenance import ProvenanceParts
 from stentor.bootstrap.tasknotes import TaskNotes, open_task_notes
 from stentor.bootstrap.webhooks import Hooks, open_webhooks
 from stentor.core import migrations
@@ -105,6 +106,7 @@ class Kernel:
     llm: Llm
     commands: Commands
     hooks: Hooks
+    provenance: ProvenanceParts
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -112,6 +114,7 @@ class Kernel:
 
     async def start(self, tenants: list[str]) -> int:
         """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
+        self.provenance.start()
         await self._refresh(0)
         if self.settings.builtin_agents:
             for tenant in tenants:
@@ -143,6 +146,7 @@ class Kernel:
         if self.memory is not None:
             await self.memory.stop()
         await self.outbound.close()
+        await self.provenance.stop()
         await asyncio.to_thread(self.db.close)
 
     async def _refresh(self, since: int) -> None:
@@ -275,6 +279,7 @@ def build(
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
     submission = Submission(db, runlog, placing, dispatcher, grants)
     tasks = Tasks(db, runlog, placing, dispatcher, grants)
+    provenance = ProvenanceParts(settings, db, clock)
     return Kernel(
         settings=settings,
         db=db,
@@ -300,8 +305,10 @@ def build(
                 "agents": agents_check(registry.snapshot),
                 **commands.health(),
                 "mcp_server": fixed("disabled", "not started in this process"),
+                "provenance": provenance.check,
                 "vault": vault_check(memory.vault) if memory else fixed("disabled", "switched off"),
-            }
+            },
+            apart=["provenance"],
         ),
         memory=memory,
         runlog=runlog,
@@ -312,6 +319,7 @@ def build(
         llm=llm,
         commands=commands,
         hooks=open_webhooks(settings, db, clock, runlog),
+        provenance=provenance,
     )
 
 
@@ -338,6 +346,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         trust_api.router(kernel.trust),
         kernel.messages.router(kernel.activity, streams),
         kernel.hooks.router(),
+        kernel.provenance.router(),
     ]
     if (memory := kernel.memory) is not None:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
@@ -347,6 +356,6 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
     llm_api, openai_api = llm_routers(kernel.llm, agents, kernel.messages.messaging.speaker, streams)
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
-    figures = scrape(kernel.db, kernel.dispatcher, snapshot, kernel.hooks.metrics)
+    figures = scrape(kernel.db, kernel.dispatcher, snapshot, [kernel.hooks.metrics, kernel.provenance.figures])
     root = [monitoring_api.router(kernel.health, figures), openai_api]
     return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)

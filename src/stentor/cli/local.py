@@ -67,7 +67,7 @@ async def opened(settings: Settings, environ: Mapping[str, str], *, access: Acce
     is its operator already.
     """
     if access != "create":
-        _require_database(settings)
+        require_database(settings)
     redactor = Redactor()
     redaction.configure("warning", redactor)
     settings = replace(settings, rate_limit=0, memory=access == "memory")
@@ -107,7 +107,7 @@ async def owning(
 async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[ASGIApp]:
     redactor.add(settings.database_url)
     driver = ReadOnly(bootstrap.open_driver(settings))
-    _require_head(driver)
+    require_head(driver)
     loaded = key_files.load(settings, environ, redactor)
     kernel = bootstrap.build(settings, Database(driver), SystemClock())
     try:
@@ -118,7 +118,7 @@ async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Red
         await kernel.stop()
 
 
-def _require_database(settings: Settings) -> None:
+def require_database(settings: Settings) -> None:
     if not settings.database_url and not (settings.data_dir / "stentor.db").exists():
         raise CommandFailed(
             f"No service runs, and there is no database in {settings.data_dir}: start `stentor serve`, "
@@ -127,7 +127,7 @@ def _require_database(settings: Settings) -> None:
         )
 
 
-def _require_head(driver: Driver) -> None:
+def require_head(driver: Driver) -> None:
     current = migrations.current_version(driver)
     if current != migrations.HEAD:
         raise CommandFailed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stentor import __version__
-from stentor.cli import agent, mcp, receipt, task, webhook
+from stentor.cli import agent, mcp, provenance, receipt, task, webhook
 from stentor.cli.config import config
 from stentor.cli.demo import demo
 from stentor.cli.doctor import doctor
@@ -26,6 +26,7 @@ app.add_typer(agent.app, name="agent")
 app.add_typer(receipt.app, name="receipt")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(webhook.app, name="webhook")
+app.add_typer(provenance.app, name="provenance")
 app.command()(vault)
 app.command()(notes)
 app.command()(reindex)

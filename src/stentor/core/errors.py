@@ -124,6 +124,12 @@ class RegistryRecordError(CorruptRecord):
     code = "REGISTRY_RECORD_INVALID"
 
 
+class RunLogDamaged(CorruptRecord):
+    """The run log does not fit its own hashes; nothing is numbered or signed until somebody has looked."""
+
+    code = "RUN_LOG_DAMAGED"
+
+
 class StartRefused(StentorError):
     """The service must not start like this; the message says what to change."""
 

@@ -16,6 +16,7 @@ from stentor.core import ids, jsontext
 from stentor.core.db import Journal, Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRecord
+from stentor.core.leaves import COLUMNS, leaf_hash
 from stentor.core.live import Hub
 
 EventType = Literal[
@@ -61,28 +62,15 @@ EventType = Literal[
     "webhook_replayed",
 ]
 
-_COLUMNS = (
-    "event_id",
-    "tenant",
-    "task_id",
-    "agent_id",
-    "parent_id",
-    "happened_at",
-    "event_type",
-    "component",
-    "message",
-    "duration_ms",
-    "metadata",
-)
-
-
-_EVENTS = Journal("events", _COLUMNS)
+_EVENTS = Journal("events", COLUMNS)
+_WAITING = Journal("events_waiting", ("event_id", "leaf"))
+"""Events without a number in the Merkle tree yet, with the hash of each as a leaf in hex."""
 _OF_TASK = Sql(
-    f"select {', '.join(_COLUMNS)} from events "
+    f"select {', '.join(COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id and event_id > :after order by event_id limit :limit"
 )
 _NEWEST_OF_TASK = Sql(
-    f"select {', '.join(_COLUMNS)} from events "
+    f"select {', '.join(COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id order by event_id desc limit :limit"
 )
 
@@ -177,7 +165,9 @@ class RunLog:
             written.append(Event.of(draft, tenant, task_id, parent, tx.now))
             parent = draft.event_id
         for event in written:
-            tx.append(_EVENTS, _row(event))
+            row = _row(event)
+            tx.append(_EVENTS, row)
+            tx.append(_WAITING, (event.event_id, leaf_hash(row).hex()))
         if self.outbox is not None:
             self.outbox(tx, tenant, written)
         if task_id is not None:

@@ -241,6 +241,37 @@ class Settings:
         "How often changes of other processes are read.",
         _number(0.05, 3600, float),
     )
+    provenance_interval: float = setting(
+        "SERVICE_PROVENANCE_INTERVAL_SECONDS",
+        0.2,
+        "How often new events of the run log get their numbers in the Merkle tree.",
+        _number(0.01, 86_400, float),
+    )
+    checkpoint_interval: float = setting(
+        "SERVICE_PROVENANCE_CHECKPOINT_SECONDS",
+        60.0,
+        "How often the head of the tree is signed, when there is something new.",
+        _number(1, 31_536_000, float),
+    )
+    checkpoint_file: Path | None = setting(
+        "SERVICE_PROVENANCE_CHECKPOINT_FILE",
+        None,
+        "File that every signed checkpoint is appended to: best on another machine's disk.",
+        _path_or_none,
+    )
+    provenance_key: Path | None = setting(
+        "SERVICE_PROVENANCE_KEY",
+        None,
+        "File of the key that signs checkpoints; empty means `keys/provenance.key` in the data folder. Processes that "
+        "share a database need the same one.",
+        _path_or_none,
+    )
+    provenance_origin: str = setting(
+        "SERVICE_PROVENANCE_ORIGIN",
+        "",
+        "The name of the log in its checkpoints, such as example.com/runs; empty makes one with the key.",
+        _text,
+    )
     log_level: str = setting("SERVICE_LOG_LEVEL", "info", "debug, info, warning or error.", _text)
     client_url: str = setting(
         "SERVICE_URL", "", "Service that commands talk to; empty means the one that holds the data folder.", _text

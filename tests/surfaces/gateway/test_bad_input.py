@@ -19,7 +19,8 @@ TABLES = (
     "agents violations tasks task_counts events idempotency_keys hebbian_weights hebbian_history "
     "hebbian_connections sentinel_alerts trust_scores trust_changes rate_buckets memory_versions memory_intents "
     "task_note_cursors inbox_notes atp_messages authority_uses memory_records "
-    "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts"
+    "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts "
+    "events_waiting provenance_leaves provenance_tiles provenance_checkpoints"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",
@@ -311,6 +312,8 @@ async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes
     for operation in PROTECTED:
         if operation.method == "GET" or "501" in operation.spec["responses"]:
             continue
+        if operation.path.endswith("/provenance/checkpoint"):
+            continue  # it signs what is recorded already, and records nothing
         path = operation.path.format(**{name: ids.get(name, agent) for name in operation.path_parameters})
         body = operation.example if operation.has_body else None
         answer = await world.admin.request(operation.method, path, json=body)

@@ -39,7 +39,8 @@ async def test_the_details_name_every_component(world: World) -> None:
         answer = await anybody.get(f"{BASE}/detailed")
     body = answer.json()
     assert (answer.status_code, body["status"]) == (200, "healthy")
-    assert set(body["components"]) == {"api", "mcp_server", "vault", "agents", "database", "webhooks"}
+    known = {"api", "mcp_server", "vault", "agents", "database", "provenance", "webhooks"}
+    assert set(body["components"]) == known
     assert body["components"]["agents"]["detail"] == "1 registered"
     assert body["components"]["database"]["latency_ms"] > 0
 

@@ -22,6 +22,7 @@ OF_THEIR_OWN = {
     "POST /api/v1/atp/route": "read",
     "POST /api/v1/atp/validate": "read",
     "POST /api/v1/atp/format": "read",
+    "POST /api/v1/provenance/checkpoint": "admin",
     "GET /api/v1/llm/providers": "admin",
     "POST /api/v1/llm/provider": "admin",
     "POST /api/v1/registry/agents/{agent_id}/authorize": "write",  # agents ask for themselves

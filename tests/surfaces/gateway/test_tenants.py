@@ -14,8 +14,8 @@ from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, UNKNOWN, Operation
 
-WITH_ID = [o for o in PROTECTED if (o.path_parameters or o.query) and "memory" not in o.path]
-"""The memory is one tenant's alone: tests/domains/memory."""
+WITH_ID = [o for o in PROTECTED if (o.path_parameters or o.query) and not re.search("memory|consistency", o.path)]
+"""The memory is one tenant's alone (tests/domains/memory), the tree of the run log everybody's."""
 VARIES = re.compile(r'"(request_id|[a-z_]+_at|timestamp|lastUpdated)":"[^"]*"')
 
 
@@ -32,7 +32,9 @@ async def theirs(world: World) -> dict[str, str]:
     ids = {"agent_id": agent["agent_id"], "task_id": task["task_id"], "entityId": agent["agent_id"]}
     body = {"url": "https://hooks.example.com/", "events": ["update.approved"]}
     hook = await other.post("/api/v1/webhooks", json=body)
-    return ids | {"message_id": await their_message(other), "webhook_id": hook.json()["id"]}
+    trail = await other.get(f"/api/v1/tasks/{task['task_id']}/activity")
+    found = {"webhook_id": hook.json()["id"], "provenance_id": trail.json()["provenance_id"]}
+    return ids | found | {"message_id": await their_message(other)}
 
 
 async def their_message(other: httpx.AsyncClient) -> str:

@@ -85,6 +85,10 @@ class SqliteConnection:
             with _store_errors():
                 raise
 
+    def read_anything(self) -> None:
+        """From now on a text that is not UTF-8 is read with lone surrogates in it, instead of refused."""
+        self._raw.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+
     def close(self) -> None:
         self._raw.close()
 

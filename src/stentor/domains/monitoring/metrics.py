@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,14 +20,11 @@ _OUTCOMES = Sql("select coalesce(sum(samples), 0) from hebbian_weights")
 class Figures(Collector):
     """What one scrape shows."""
 
-    def __init__(
-        self, states: dict[str, int], learned: int, dispatcher: Dispatcher, agents: int, more: list[Metric]
-    ) -> None:
+    def __init__(self, states: dict[str, int], learned: int, dispatcher: Dispatcher, agents: int) -> None:
         self._states = states
         self._learned = learned
         self._dispatcher = dispatcher
         self._agents = agents
-        self._more = more
 
     def collect(self) -> Iterable[Metric]:
         states = GaugeMetricFamily("stentor_tasks", "Tasks by state.", labels=["status"])
@@ -38,23 +35,33 @@ class Figures(Collector):
         yield GaugeMetricFamily("stentor_queue_depth", "Tasks waiting here.", value=self._dispatcher.depth())
         yield GaugeMetricFamily("stentor_running", "Tasks running here.", value=self._dispatcher.running())
         yield GaugeMetricFamily("stentor_agents", "Agents registered.", value=self._agents)
-        yield from self._more
+
+
+class Read(Collector):
+    """Figures that a part of the service has read."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
 
 
 def scrape(
-    db: Database, dispatcher: Dispatcher, snapshot: Snapshot, *more: Callable[[Tx], list[Metric]]
+    db: Database, dispatcher: Dispatcher, snapshot: Snapshot, parts: Sequence[Callable[[Tx], Iterable[Metric]]] = ()
 ) -> Callable[[], Awaitable[bytes]]:
-    """A function that answers one scrape; `more` are figures of other domains, read in the same view of the data."""
+    """A function that answers one scrape; `parts` read what other domains show."""
 
     def read(tx: Tx) -> tuple[dict[str, int], int, list[Metric]]:
         row = tx.row(_OUTCOMES)
-        others = [metric for figures in more for metric in figures(tx)]
-        return {str(s): int(n) for s, n in tx.rows(_STATES)}, int(row[0]) if row else 0, others
+        more = [metric for part in parts for metric in part(tx)]
+        return {str(s): int(n) for s, n in tx.rows(_STATES)}, int(row[0]) if row else 0, more
 
     async def answer() -> bytes:
-        states, learned, others = await db.read(read)
+        states, learned, more = await db.read(read)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Figures(states, learned, dispatcher, len(snapshot), others))
+        registry.register(Figures(states, learned, dispatcher, len(snapshot)))
+        registry.register(Read(more))
         return generate_latest(registry)
 
     return answer

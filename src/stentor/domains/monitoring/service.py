@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -31,8 +31,11 @@ Check = Callable[[], Awaitable[Component]]
 
 
 class Health:
-    def __init__(self, checks: Mapping[str, Check]) -> None:
+    """`apart` are components without which the service still takes requests: ready does not ask for them."""
+
+    def __init__(self, checks: Mapping[str, Check], apart: Iterable[str] = ()) -> None:
         self._checks = dict(checks)
+        self._apart = frozenset(apart)
         self._last: dict[str, Component] = {}
         self._at = float("-inf")
         self._lock = asyncio.Lock()
@@ -51,7 +54,8 @@ class Health:
             return self._last
 
     async def ready(self) -> bool:
-        return all(c.status != "unavailable" for c in (await self.components()).values())
+        found = await self.components()
+        return all(c.status != "unavailable" for name, c in found.items() if name not in self._apart)
 
 
 async def _run(check: Check) -> Component:

@@ -6,7 +6,7 @@ A delivery in the state `sending` is in somebody's hands until its lease ends.
 from alembic import op
 
 revision = "0009"
-down_revision = "0007"
+down_revision = "0008"
 
 STATEMENTS = """
 create table webhook_subscriptions (

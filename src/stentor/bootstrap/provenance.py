@@ -1,0 +1,99 @@
+"""Wires provenance: the sequencer, the key that signs, where checkpoints go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import cached_property
+
+from fastapi import APIRouter
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from stentor.core.clock import SECOND, Clock
+from stentor.core.db import Database, Tx
+from stentor.core.settings import Settings
+from stentor.domains.monitoring.service import Component
+from stentor.domains.provenance import api, keyfile, store
+from stentor.domains.provenance.checkpoints import Checkpoints, to_file
+from stentor.domains.provenance.notes import Signer, Verifier
+from stentor.domains.provenance.sequencer import Sequencer
+from stentor.domains.provenance.service import Provenance
+
+FLUSH_SECONDS = 5.0
+"""How long a stop waits for the last numbers; what is left gets them at the next start."""
+LAGGING = 30 * SECOND
+"""Older events without a number make the component unavailable."""
+
+
+class ProvenanceParts:
+    """The wired parts. `sequencer` runs on the event loop that serves."""
+
+    def __init__(self, settings: Settings, db: Database, clock: Clock) -> None:
+        self._settings = settings
+        self._db = db
+        self._clock = clock
+        outlets = [to_file(settings.checkpoint_file)] if settings.checkpoint_file else []
+        self.checkpoints = Checkpoints(db, clock, lambda: self.signer, outlets)
+        intervals = settings.provenance_interval, settings.checkpoint_interval
+        self.sequencer = Sequencer(db, clock, self.checkpoints, *intervals)
+        self.service = Provenance(db, self.sequencer, self.checkpoints)
+        self._task: asyncio.Task[None] | None = None
+
+    @cached_property
+    def signer(self) -> Signer:
+        return keyfile.find_or_make(keyfile.key_path(self._settings), self._settings.provenance_origin)
+
+    def start(self) -> None:
+        """Raises StartRefused when the key cannot be used."""
+        self.signer  # noqa: B018 - made or read now, so that a wrong one stops the start
+        self._task = asyncio.create_task(self.sequencer.run())
+
+    async def stop(self) -> None:
+        """Number and sign what is left, if that goes quickly."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self.service.publish()
+        except Exception:  # noqa: BLE001 - the sequencer told already; nothing is lost
+            return
+
+    def router(self) -> APIRouter:
+        return api.router(self.service, self._verifier)
+
+    def _verifier(self) -> Verifier | None:
+        return keyfile.find_verifier(keyfile.key_path(self._settings))
+
+    async def check(self) -> Component:
+        """For /health/detailed: whether events get their numbers."""
+        lag, age = await self._lag()
+        if problem := self.sequencer.problem or self.checkpoints.undelivered:
+            return Component("unavailable", problem)
+        if age > LAGGING and self._task is not None:
+            return Component("unavailable", f"{lag} events wait for their numbers, the oldest {age // SECOND} s")
+        return Component("available", f"{lag} events wait for their numbers")
+
+    async def _lag(self) -> tuple[int, int]:
+        lag = await self._db.read(store.lag)
+        return lag.events, self._age(lag)
+
+    def _age(self, lag: store.Lag) -> int:
+        return 0 if lag.since is None else max(0, self._clock.now() - lag.since)
+
+    def figures(self, tx: Tx) -> Iterable[Metric]:
+        """For /metrics."""
+        lag, newest = store.lag(tx), store.newest_checkpoint(tx)
+        broken = int(self.sequencer.problem is not None)
+        figures = {
+            "stentor_provenance_events": ("Events with a number in the Merkle tree.", store.size_of(tx)),
+            "stentor_provenance_lag_events": ("Events without a number yet.", lag.events),
+            "stentor_provenance_lag_seconds": ("Age of the oldest of them.", self._age(lag) / SECOND),
+            "stentor_provenance_broken": ("Whether the sequencer cannot go on.", broken),
+            "stentor_provenance_checkpoint_events": (
+                "Events under the newest checkpoint.",
+                newest.size if newest else 0,
+            ),
+        }
+        return [GaugeMetricFamily(name, text, value=value) for name, (text, value) in figures.items()]

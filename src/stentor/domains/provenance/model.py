@@ -1,0 +1,51 @@
+"""What is answered about a run: its events as a tree, and proofs. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.db.driver import Row
+from stentor.core.errors import CorruptRecord
+from stentor.core.runlog import Event
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A run: what its root led to, oldest first, the root among them; `numbers` are of those that have one."""
+
+    root: str
+    events: list[Event]
+    numbers: dict[str, int]
+    truncated: bool
+
+
+class Inclusion(msgspec.Struct, frozen=True):
+    """That an event has its number (from 0) in the tree of this size and root, of which `checkpoint` is the note."""
+
+    event_id: str
+    number: int
+    size: int
+    canonical: bytes
+    leaf: bytes
+    path: list[bytes]
+    root: bytes
+    checkpoint: str | None
+
+
+class Consistency(msgspec.Struct, frozen=True):
+    """That the tree of size `new` begins with that of size `old`."""
+
+    old: int
+    new: int
+    old_root: bytes
+    new_root: bytes
+    path: list[bytes]
+
+
+def event_of(row: Row) -> Event:
+    """Raises CorruptRecord."""
+    *fields, metadata = row
+    try:
+        return Event(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
+    except msgspec.DecodeError as error:
+        raise CorruptRecord(f"The event {row[0]} of the run log is malformed.") from error

@@ -1,0 +1,120 @@
+"""The single sequencer: gives events their numbers in the Merkle tree, after the fact and in batches.
+
+Who writes an event leaves a mark and the event's hash in the same transaction; so nothing is ever searched for, and
+events that are committed late, with older ids, are found like all others. Numbers, leaves and tiles are written and
+the marks taken away in one transaction. On PostgreSQL an advisory lock chooses one of several processes; the primary
+key of the numbers holds even without it. Fails open: when it cannot go on, it says so, and the service writes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from stentor.core.clock import SECOND, Clock
+from stentor.core.db import Database, Tx
+from stentor.core.errors import StentorError, StoreUnavailable
+from stentor.domains.provenance import store
+from stentor.domains.provenance.checkpoints import Checkpoints
+from stentor.domains.provenance.store import Moved
+from stentor.domains.provenance.tree import Edge
+
+BATCH = 1024
+"""Events of one transaction at most: about 5 ms of the writer's time."""
+log = logging.getLogger(__name__)
+
+Batch = tuple[Edge, Edge, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
+"""The edge before and after, the events with their hashes, the tiles that change."""
+
+
+class Sequencer:
+    def __init__(
+        self, db: Database, clock: Clock, checkpoints: Checkpoints, interval: float, checkpoint_interval: float
+    ) -> None:
+        self.problem: str | None = None
+        """Why it does not go on; None while it does."""
+        self._db = db
+        self._clock = clock
+        self._checkpoints = checkpoints
+        self._interval = interval
+        self._checkpoint_interval = int(checkpoint_interval * SECOND)
+        self._edge: Edge | None = None
+        self._signed: tuple[int, int] | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """For ever, until it is cancelled."""
+        while True:
+            done = await self.turn()
+            await asyncio.sleep(0 if done == BATCH else self._interval)
+
+    async def turn(self) -> int:
+        """One batch, and a checkpoint when one is due; answers how many events. Never raises."""
+        try:
+            done = await self.step()
+            if done < BATCH and self._edge is not None:
+                await self._publish_when_due(self._edge.size)
+            self._say(None)
+        except StoreUnavailable as error:
+            self.problem = error.message  # the log says it already
+            return 0
+        except StentorError as error:
+            self._say(error.message)
+            return 0
+        except Exception as error:
+            self._edge = None
+            if self.problem is None:
+                log.exception("the sequencer of the run log failed")
+            self.problem = f"it failed ({type(error).__name__})"
+            return 0
+        return done
+
+    async def drain(self) -> None:
+        """Until nothing waits, or another process does the work. Raises StentorError."""
+        while await self.step():
+            pass
+
+    async def step(self) -> int:
+        """Number one batch; 0 when nothing waits or another process numbers. Raises StentorError."""
+        async with self._lock:
+            if self._db.driver.shared and not await self._db.write(store.hold):
+                self._edge = None
+                return 0
+            return await self._number()
+
+    async def _number(self) -> int:
+        known, dialect = self._edge, self._db.driver.name
+
+        def plan(tx: Tx) -> Batch:
+            before = known or store.edge(tx)
+            batch = store.waiting(tx, dialect, BATCH)
+            after, tiles = before.grow([leaf for _, leaf in batch])
+            return before, after, batch, tiles
+
+        before, after, batch, tiles = await self._db.read(plan)
+        self._edge = None  # until the commit is known
+        if batch:
+            try:
+                await self._db.write(lambda tx: store.add(tx, before.size, batch, tiles))
+            except Moved:
+                return 1  # look again
+        self._edge = after
+        return len(batch)
+
+    async def _publish_when_due(self, size: int) -> None:
+        now = self._clock.now()
+        if self._signed is None:
+            last = await self._db.read(store.newest_checkpoint)
+            self._signed = (last.size, last.made_at) if last else (0, 0)
+        signed, at = self._signed
+        if size > signed and now - at >= self._checkpoint_interval:
+            self._signed = (size, now)
+            await self._checkpoints.publish()
+
+    def _say(self, problem: str | None) -> None:
+        """In the log when it changes."""
+        if problem != self.problem and problem is not None:
+            log.error("events of the run log get no numbers: %s", problem)
+        elif problem is None and self.problem is not None:
+            log.warning("events of the run log get numbers again")
+        self.problem = problem

@@ -1,0 +1,211 @@
+"""SQL of the tree: marks of what waits, leaves, tiles, checkpoints; and what is read of the run log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from stentor.core.db import Journal, Sql, Tx
+from stentor.core.db.driver import Row
+from stentor.core.errors import RunLogDamaged
+from stentor.core.leaves import COLUMNS, leaf_hash
+from stentor.domains.provenance import tree
+from stentor.domains.provenance.tree import BITS, FULL, HASH, Edge
+
+LOOK = "Run `stentor provenance verify` to see what was changed."
+_EVENT = ", ".join(COLUMNS)
+_LEAVES = Journal("provenance_leaves", ("number", "event_id", "hash"))
+_MARKS = "(select event_id, leaf from events_waiting where leaf is not null order by event_id limit :limit) as marks"
+_WAITING = {
+    # One row with all of them: rows cost more each than the marks in them.
+    "sqlite": Sql(f"select group_concat(event_id || ' ' || leaf, ' ') from {_MARKS}"),
+    "postgresql": Sql(f"select string_agg(event_id || ' ' || leaf, ' ') from {_MARKS}"),
+}
+_OLD = Sql("select event_id from events_waiting where leaf is null order by event_id limit 1")
+_BACKLOG = Sql(
+    f"""select {", ".join(f"e.{name}" for name in COLUMNS)} from events_waiting w
+    join events e on e.event_id = w.event_id where w.leaf is null order by w.event_id limit :limit"""
+)
+_UNMARK = Sql(
+    """delete from events_waiting
+    where event_id in (select event_id from provenance_leaves where number >= :first)"""
+)
+_LAG = Sql("select count(*), min(event_id) from events_waiting")
+_TIME = Sql("select happened_at from events where event_id = :event_id")
+_LAST = Sql("select max(number) from provenance_leaves")
+_NUMBER = Sql("select number from provenance_leaves where event_id = :event_id")
+_TILE = Sql("select hashes from provenance_tiles where level = :level and position = :position")
+_LAST_TILE = Sql("select position, hashes from provenance_tiles where level = :level order by position desc limit 1")
+_PUT_TILE = Sql(
+    """insert into provenance_tiles (level, position, hashes) values (:level, :position, :hashes)
+    on conflict (level, position) do update set hashes = excluded.hashes"""
+)
+_CHECKPOINT = "select size, root, note, made_at from provenance_checkpoints"
+_NEWEST = Sql(f"{_CHECKPOINT} order by size desc limit 1")
+_COVERING = Sql(f"{_CHECKPOINT} where size >= :size order by size limit 1")
+_PUT_CHECKPOINT = Sql(
+    """insert into provenance_checkpoints (size, root, note, made_at) values (:size, :root, :note, :made_at)
+    on conflict (size) do nothing"""
+)
+_FIND = Sql(f"select {_EVENT} from events where event_id = :event_id and tenant = :tenant")
+_OF_TASK = Sql(
+    f"select {_EVENT} from events where tenant = :tenant and task_id = :task_id order by event_id limit :limit"
+)
+_LED_TO = Sql(
+    f"""select {_EVENT} from events where tenant = :tenant and parent_id = :parent_id
+    and (task_id is null or event_type = 'prompt_received') order by event_id limit :limit"""
+)
+_HOLD = Sql("select pg_try_advisory_lock(7305001)")
+
+
+class Moved(Exception):
+    """Another process numbered events meanwhile, or a mark went away: look again."""
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A stored checkpoint; `root` is in hex, `note` the signed text, the time in microseconds."""
+
+    size: int
+    root: str
+    note: str
+    made_at: int
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """Events without a number, and the time of the oldest of them in microseconds."""
+
+    events: int
+    since: int | None
+
+
+class Tiles:
+    """Hashes of complete subtrees out of the stored tiles, as a `tree.Node`. Raises RunLogDamaged."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._known: dict[tuple[int, int], bytes] = {}
+
+    def __call__(self, level: int, index: int) -> bytes:
+        base, rest = divmod(level, BITS)
+        first = index << rest
+        hashes = self._tile(base, first // tree.WIDTH)
+        row = tree.split(hashes)[first % tree.WIDTH :][: 1 << rest]
+        if len(row) < 1 << rest:
+            raise RunLogDamaged(f"Tile {first // tree.WIDTH} of level {base} of the run log's tree is cut. {LOOK}")
+        return tree.root_of(row)
+
+    def _tile(self, level: int, position: int) -> bytes:
+        key = level, position
+        if key not in self._known:
+            found = self._tx.row(_TILE, level=level, position=position)
+            if found is None:
+                raise RunLogDamaged(f"Tile {position} of level {level} of the run log's tree is missing. {LOOK}")
+            self._known[key] = bytes(found[0])
+        return self._known[key]
+
+
+def hold(tx: Tx) -> bool:
+    """Whether this process is the one that numbers; PostgreSQL only, for as long as its connection lasts."""
+    row = tx.row(_HOLD)
+    return bool(row and row[0])
+
+
+def waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:
+    """Events without a number, with their hashes, in the order of their ids. Those from before the tree come first."""
+    if tx.row(_OLD) and (rows := tx.rows(_BACKLOG, limit=limit)):
+        return [(row[0], leaf_hash(row)) for row in rows]
+    row = tx.row(_WAITING[dialect], limit=limit)
+    words = row[0].split(" ") if row and row[0] else []
+    try:
+        found = [(event_id, bytes.fromhex(leaf)) for event_id, leaf in zip(words[::2], words[1::2], strict=True)]
+    except ValueError:
+        found = [("", b"")]
+    if any(len(leaf) != HASH for _, leaf in found):
+        raise RunLogDamaged(f"A mark in the table events_waiting is malformed. {LOOK}")
+    return sorted(found)
+
+
+def add(tx: Tx, size: int, batch: list[tuple[str, bytes]], tiles: Iterable[tuple[int, int, bytes]]) -> None:
+    """Give the batch the numbers from `size`. Raises Moved before anything is written, unless a mark is gone."""
+    if size_of(tx) != size:
+        raise Moved
+    for number, (event_id, leaf) in enumerate(batch, size):
+        tx.append(_LEAVES, (number, event_id, leaf.hex()))
+    tx.many(_PUT_TILE, ({"level": level, "position": at, "hashes": hashes} for level, at, hashes in tiles))
+    if tx.run(_UNMARK, first=size) != len(batch):
+        raise Moved
+
+
+def size_of(tx: Tx) -> int:
+    """How many events have a number."""
+    row = tx.row(_LAST)
+    return 0 if row is None or row[0] is None else int(row[0]) + 1
+
+
+def edge(tx: Tx) -> Edge:
+    """The right edge of the stored tree. Raises RunLogDamaged when its tables do not fit together."""
+    size = size_of(tx)
+    found: list[bytes] = []
+    level, count = 0, size
+    while count:
+        row = tx.row(_LAST_TILE, level=level)
+        position, hashes = (int(row[0]), bytes(row[1])) if row else (0, b"")
+        if position * tree.WIDTH + len(hashes) // HASH != count or len(hashes) % HASH:
+            raise RunLogDamaged(f"The leaves of the run log's tree do not fit its tiles of level {level}. {LOOK}")
+        found.append(hashes if len(hashes) < FULL else b"")
+        level, count = level + 1, count >> BITS
+    return Edge(size, tuple(found))
+
+
+def root_at(tx: Tx, size: int) -> bytes:
+    """The root of the first `size` events by the stored tiles. Raises RunLogDamaged."""
+    return tree.subtree(Tiles(tx), 0, size)
+
+
+def lag(tx: Tx) -> Lag:
+    row = tx.row(_LAG)
+    count, oldest = (int(row[0]), row[1]) if row else (0, None)
+    time = tx.row(_TIME, event_id=oldest) if oldest else None
+    return Lag(count, int(time[0]) if time else None)
+
+
+def newest_checkpoint(tx: Tx) -> Stored | None:
+    row = tx.row(_NEWEST)
+    return Stored(*row) if row else None
+
+
+def covering_checkpoint(tx: Tx, size: int) -> Stored | None:
+    """The first one of at least that size."""
+    row = tx.row(_COVERING, size=size)
+    return Stored(*row) if row else None
+
+
+def put_checkpoint(tx: Tx, checkpoint: Stored) -> bool:
+    """Whether it is new: of each size there is one."""
+    return tx.run(_PUT_CHECKPOINT, **msgspec.structs.asdict(checkpoint)) == 1
+
+
+def number_of(tx: Tx, event_id: str) -> int | None:
+    row = tx.row(_NUMBER, event_id=event_id)
+    return int(row[0]) if row else None
+
+
+def find(tx: Tx, tenant: str, event_id: str) -> Row | None:
+    """An event's row, its values in the order of COLUMNS."""
+    return tx.row(_FIND, tenant=tenant, event_id=event_id)
+
+
+def first_of_task(tx: Tx, tenant: str, task_id: str) -> Row | None:
+    found = of_task(tx, tenant, task_id, 1)
+    return found[0] if found else None
+
+
+def of_task(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Row]:
+    """A task's events, oldest first."""
+    return tx.rows(_OF_TASK, tenant=tenant, task_id=task_id, limit=limit)
+
+
+def led_to(tx: Tx, tenant: str, parent_id: str, limit: int) -> list[Row]:
+    """What an event led to, but for the later events of its own task."""
+    return tx.rows(_LED_TO, tenant=tenant, parent_id=parent_id, limit=limit)

@@ -1,0 +1,149 @@
+"""`stentor provenance`: with the service running, without it, and on a file that somebody edited."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.program import SUMMARIZE, TEXT, Program
+from tests.conftest import Service
+from tests.requirements import requirement
+
+
+@pytest.fixture
+def done(served: tuple[Program, Any]) -> tuple[Program, Any, str]:
+    """A running service that has done one task and signed what it recorded."""
+    program, service = served
+    made = program("task", "submit", "--input", TEXT, *SUMMARIZE, "--wait", "--json")
+    assert made.code == 0, made.err
+    with service.client() as http:
+        assert http.post("/api/v1/provenance/checkpoint").status_code == 200
+    return program, service, str(made.json["task_id"])
+
+
+@requirement("provenance.verify-clean")
+def test_a_log_verifies_while_the_service_runs_and_after_it(done: tuple[Program, Any, str]) -> None:
+    program, service, _ = done
+    running = program("provenance", "verify", "--json")
+    assert (running.code, running.json["intact"], running.json["key_known"]) == (0, True, True)
+    service.process.terminate()
+    service.process.wait(10)
+    after = program("provenance", "verify")
+    assert after.code == 0
+    assert "The run log is intact." in after.out
+    found = program("provenance", "verify", "--json").json
+    assert (found["waiting"], found["covered"]) == (0, found["events"])
+
+
+@requirement("provenance.verify-clean")
+def test_a_log_verifies_after_a_crash(done: tuple[Program, Any, str]) -> None:
+    program, service, _ = done
+    service.kill()
+    assert program("provenance", "verify", "--json").json["intact"] is True
+
+
+@requirement("provenance.verify-finds-tampering")
+def test_tampering_ends_with_1_and_names_the_event_and_the_task(done: tuple[Program, Any, str], tmp_path: Path) -> None:
+    program, service, task_id = done
+    service.process.terminate()
+    service.process.wait(10)
+    copy = tmp_path / "copy.db"
+    shutil.copy(service.data_dir / "stentor.db", copy)
+    with closing(sqlite3.connect(copy)) as raw, raw:
+        changed = raw.execute(
+            "update events set message = '[bold]I did not' where event_type = 'task_completed' returning event_id"
+        ).fetchone()
+    key = str(service.data_dir / "keys" / "provenance.pub")
+    found = program("provenance", "verify", "--file", str(copy), "--verifier", key)
+    assert found.code == 1
+    assert f"(event {changed[0]}, task {task_id}): the event is not what was recorded" in found.out
+    as_json = program("provenance", "verify", "--file", str(copy), "--verifier", key, "--json")
+    assert (as_json.code, as_json.json["intact"]) == (1, False)
+    assert [(f["kind"], f["event_id"], f["task_id"]) for f in as_json.json["findings"]] == [
+        ("changed", changed[0], task_id)
+    ]
+
+
+@requirement("provenance.signed-checkpoints")
+def test_checkpoints_that_were_kept_elsewhere_are_held_against_the_log(
+    serve: Callable[..., Service], tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept.txt"
+    service = serve(SERVICE_PROVENANCE_CHECKPOINT_FILE=str(kept), SERVICE_PROVENANCE_ORIGIN="example.com/runs")
+    with service.client() as http:
+        assert http.post("/api/v1/provenance/checkpoint").json()["origin"] == "example.com/runs"
+    service.process.terminate()
+    service.process.wait(10)
+    assert kept.read_text().startswith("example.com/runs\n")
+    program = Program(service.data_dir)
+    sound = program("provenance", "verify", "--checkpoints", str(kept), "--json")
+    assert (sound.code, sound.json["checkpoints_checked"] >= 2) == (0, True)
+    with closing(sqlite3.connect(service.data_dir / "stentor.db")) as raw, raw:
+        for table in ("events", "events_waiting", "provenance_leaves", "provenance_tiles", "provenance_checkpoints"):
+            raw.execute(f"delete from {table}")
+    assert program("provenance", "verify").code == 0  # nothing is left that could tell
+    gone = program("provenance", "verify", "--checkpoints", str(kept))
+    assert gone.code == 1
+    assert "and 0 are there" in gone.out
+
+
+def test_a_run_is_shown_as_a_tree(done: tuple[Program, Any, str]) -> None:
+    program, _, task_id = done
+    shown = program("provenance", "show", task_id)
+    assert shown.code == 0
+    kinds = ["prompt_received", "routing_decision", "task_queued", "task_started", "task_completed", "learning_updated"]
+    assert [kind for line in shown.out.splitlines() for kind in kinds if f"{kind} " in line] == kinds
+    as_json = program("provenance", "show", task_id, "--json").json
+    assert as_json["root"] == as_json["events"][0]["provenance_id"]
+    assert program("provenance", "show", "nobody").code == 3
+
+
+@requirement("provenance.inclusion-and-consistency")
+def test_a_proof_is_verified_here_and_fails_with_another_key(done: tuple[Program, Any, str], tmp_path: Path) -> None:
+    from stentor.domains.provenance.notes import make_signer
+
+    program, _, task_id = done
+    proof = program("provenance", "proof", task_id)
+    assert proof.code == 0
+    assert "The proof holds" in proof.out
+    assert "A signed checkpoint has its root." in proof.out
+    other = tmp_path / "other.pub"
+    other.write_text(make_signer("stentor/other").verifier.text)
+    refused = program("provenance", "proof", task_id, "--verifier", str(other), "--json")
+    assert (refused.code, refused.json["holds"], refused.json["reason"]) == (1, False, "no known key signed it")
+
+
+@requirement("provenance.export")
+def test_exports_are_written_as_they_are_read(done: tuple[Program, Any, str], tmp_path: Path) -> None:
+    program, _, task_id = done
+    lines = program("provenance", "export", "--format", "otlp", "--task", task_id).out.splitlines()
+    assert [list(json.loads(line)) for line in lines] == [["resourceSpans"]] * 6
+    path = tmp_path / "run.json"
+    assert program("provenance", "export", "--format", "prov", "--output", str(path)).code == 0
+    assert len(json.loads(path.read_text())["activity"]) >= 6
+    none = program("provenance", "export", "--format", "otlp", "--since", "2100-01-01")
+    assert (none.code, none.out) == (0, "")
+
+
+WRONG = [
+    (["verify", "--file", "nowhere.db"], 2, "is no file"),
+    (["verify", "--verifier", "nonsense"], 2, "is no verifier key"),
+    (["verify", "--checkpoints", "nowhere.txt"], 2, "cannot be read"),
+    (["verify", "--data-dir", "nowhere"], 4, "there is no database"),
+    (["export", "--format", "otlp", "--task", "nobody"], 1, "has no event of a task nobody"),
+    (["export", "--format", "otlp", "--task", "x", "--since", "2026-01-01"], 2, "not both"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "sentence"), WRONG, ids=[" ".join(words) for words, _, _ in WRONG])
+def test_what_cannot_be_done_is_said(served: tuple[Program, Any], words: list[str], code: int, sentence: str) -> None:
+    program, _ = served
+    failed = program("provenance", *words)
+    assert (failed.code, sentence in failed.err.replace("\n", " ")) == (code, True), failed.err

@@ -1,0 +1,43 @@
+"""A log of a few events, numbered by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from stentor.core.db import Database
+from stentor.core.live import Hub
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.provenance.checkpoints import Checkpoints
+from stentor.domains.provenance.notes import Signer, make_signer
+from stentor.domains.provenance.sequencer import Sequencer
+from stentor.testing import FixedClock
+
+
+@dataclass
+class Log:
+    """A run log with its sequencer; `signer` signs."""
+
+    db: Database
+    clock: FixedClock
+    signer: Signer = field(default_factory=lambda: make_signer("example.com/log"))
+
+    def __post_init__(self) -> None:
+        self.checkpoints = Checkpoints(self.db, self.clock, lambda: self.signer)
+        self.sequencer = self.another()
+        self._runlog = RunLog(Hub())
+
+    def another(self) -> Sequencer:
+        return Sequencer(self.db, self.clock, self.checkpoints, 0.01, 60.0)
+
+    async def write(self, count: int, task_id: str | None = None, parent: str | None = None) -> list[str]:
+        """Append a chain of events; answers their ids."""
+        drafts = [Draft("tool_called", "test", f"number {n} — “é”\n", {"n": n}) for n in range(count)]
+        await self.db.write(lambda tx: self._runlog.append(tx, "default", drafts, task_id=task_id, parent=parent))
+        return [draft.event_id for draft in drafts]
+
+
+@pytest.fixture
+def log(db: Database, clock: FixedClock) -> Log:
+    return Log(db, clock)

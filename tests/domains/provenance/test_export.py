@@ -1,0 +1,159 @@
+"""Exports: PROV-JSON whose references all lead somewhere, and spans that OpenTelemetry's rules allow."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from stentor.core.db import Tx
+from stentor.domains.provenance.export import otlp, prov
+from stentor.domains.provenance.export.store import Roots, Selection, events
+from tests.conftest import World
+from tests.requirements import requirement
+
+NAME = {"type": "string", "pattern": r"^(st|_):[^\s]+$"}
+VALUE = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["$", "type"]}]}
+
+
+def relation(**roles: str) -> dict[str, Any]:
+    """A section of PROV-JSON: what each entry must have, by the data model."""
+    fields = {f"prov:{name}": NAME if kind == "id" else {"type": "string"} for name, kind in roles.items()}
+    wanted = [name for name, schema in fields.items() if schema is NAME]
+    entry = {"type": "object", "properties": fields, "required": wanted, "additionalProperties": False}
+    return {"type": "object", "additionalProperties": entry, "propertyNames": NAME}
+
+
+ELEMENT = {"type": "object", "propertyNames": NAME, "additionalProperties": {"additionalProperties": VALUE}}
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["prefix", "entity", "activity", "agent"],
+    "properties": {
+        "prefix": {"type": "object", "additionalProperties": {"type": "string", "format": "uri"}},
+        "entity": ELEMENT,
+        "activity": ELEMENT,
+        "agent": ELEMENT,
+        "wasGeneratedBy": relation(entity="id", activity="id", time="time"),
+        "used": relation(activity="id", entity="id"),
+        "wasDerivedFrom": relation(generatedEntity="id", usedEntity="id"),
+        "wasInformedBy": relation(informed="id", informant="id"),
+        "wasAssociatedWith": relation(activity="id", agent="id"),
+        "wasAttributedTo": relation(entity="id", agent="id"),
+    },
+}
+REFERS = {
+    "prov:entity": "entity",
+    "prov:generatedEntity": "entity",
+    "prov:usedEntity": "entity",
+    "prov:activity": "activity",
+    "prov:informed": "activity",
+    "prov:informant": "activity",
+    "prov:agent": "agent",
+}
+ALL = Selection("default")
+
+
+async def prov_of(world: World, chosen: Selection) -> dict[str, Any]:
+    def read(tx: Tx) -> bytes:
+        return b"".join(prov.document(lambda: events(tx, chosen)))
+
+    found: dict[str, Any] = json.loads(await world.kernel.db.read(read))
+    return found
+
+
+async def spans_of(world: World, chosen: Selection) -> list[dict[str, Any]]:
+    def read(tx: Tx) -> list[bytes]:
+        return list(otlp.lines(events(tx, chosen), Roots(tx, chosen.tenant).of))
+
+    lines = await world.kernel.db.read(read)
+    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
+    requests = [json.loads(line) for line in lines]
+    return [span for r in requests for rs in r["resourceSpans"] for ss in rs["scopeSpans"] for span in ss["spans"]]
+
+
+@requirement("provenance.export")
+async def test_prov_json_has_its_shape_and_every_reference_leads_somewhere(world: World) -> None:
+    agent_id = await world.register()
+    task_id = await world.do(agent_id)
+    await world.do(agent_id, ok=False)
+    for chosen in (Selection("default", task_id), ALL):
+        found = await prov_of(world, chosen)
+        jsonschema_rs.validate(SCHEMA, found)
+        for section, entries in found.items():
+            if section in ("prefix", "entity", "activity", "agent"):
+                continue
+            for key, entry in entries.items():
+                for role, kind in REFERS.items():
+                    assert entry.get(role) is None or entry[role] in found[kind], (section, key, role)
+    trail = await world.events(task_id)
+    one = await prov_of(world, Selection("default", task_id))
+    assert len(one["activity"]) == len(trail)
+    assert f"st:agent/{agent_id}" in one["agent"]
+    assert one["entity"][f"st:task/{task_id}"] == {"prov:type": {"$": "st:task", "type": "prov:QUALIFIED_NAME"}}
+    (result,) = (key for key in one["entity"] if key.startswith("st:result/"))
+    derived = [
+        entry["prov:usedEntity"] for entry in one["wasDerivedFrom"].values() if entry["prov:generatedEntity"] == result
+    ]
+    assert derived == [f"st:task/{task_id}"]
+    for activity in one["activity"].values():
+        times = [datetime.fromisoformat(activity[f"prov:{name}Time"]) for name in ("start", "end")]
+        assert times == sorted(times)
+
+
+@requirement("provenance.export")
+async def test_otlp_lines_are_spans_of_one_trace_per_run(world: World) -> None:
+    agent_id = await world.register()
+    first, second = [await world.do(agent_id) for _ in range(2)]
+    spans = await spans_of(world, ALL)
+    assert len({span["spanId"] for span in spans}) == len(spans)
+    for span in spans:
+        assert re.fullmatch("[0-9a-f]{32}", span["traceId"])
+        assert re.fullmatch("[0-9a-f]{16}", span["spanId"])
+        assert set(span["traceId"]) != {"0"} != set(span["spanId"])
+        assert 0 < int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"]) < 2**64
+        assert (span["kind"], span["status"]["code"] in (1, 2)) == (1, True)
+        for attribute in span["attributes"]:
+            assert list(attribute) == ["key", "value"]
+            assert [*attribute["value"]] == ["stringValue"]
+    for task_id in (first, second):
+        of_task = await spans_of(world, Selection("default", task_id))
+        (trace,) = {span["traceId"] for span in of_task}
+        ids = [span["spanId"] for span in of_task]
+        assert [span.get("parentSpanId") for span in of_task] == [None, *ids[:-1]]
+        assert trace == (await world.events(task_id))[0]["event_id"].replace("-", "")
+
+
+@requirement("provenance.export")
+async def test_a_failed_task_is_an_error_in_its_span(world: World) -> None:
+    task_id = await world.do(await world.register(), ok=False)
+    spans = {span["name"]: span for span in await spans_of(world, Selection("default", task_id))}
+    assert spans["task_failed"]["status"]["code"] == otlp.ERROR
+    assert spans["task_queued"]["status"] == {"code": otlp.OK}
+
+
+@requirement("provenance.export", "provenance.tenants")
+@pytest.mark.parametrize("form", ["prov", "otlp"])
+async def test_a_time_range_and_a_tenant_choose_the_events(world: World, form: str) -> None:
+    agent_id = await world.register()
+    await world.do(agent_id)
+    world.clock.advance(seconds=100)
+    start = world.clock.now()
+    later = await world.do(agent_id)
+    world.clock.advance(seconds=100)
+    end = world.clock.now()
+    await world.do(agent_id)
+
+    async def count(chosen: Selection) -> int:
+        return len((await prov_of(world, chosen))["activity"] if form == "prov" else await spans_of(world, chosen))
+
+    wanted = len(await world.events(later))
+    assert await count(Selection("default", since=start, before=end)) == wanted
+    assert await count(Selection("default", later)) == wanted
+    assert await count(Selection("other")) == 0
+    assert await count(Selection("other", later)) == 0
+    assert await count(ALL) > 3 * wanted - 1

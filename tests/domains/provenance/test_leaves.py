@@ -1,0 +1,35 @@
+"""The canonical bytes of an event are those of RFC 8785, by its reference package."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.leaves import COLUMNS, canonical, leaf_hash
+from tests.requirements import requirement
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+NUMBER = st.integers(-(2**53) + 1, 2**53 - 1)
+ROWS = st.tuples(
+    TEXT, TEXT, st.none() | TEXT, st.none() | TEXT, st.none() | TEXT, NUMBER, TEXT, TEXT, TEXT, st.none() | NUMBER, TEXT
+)
+
+
+@requirement("provenance.merkle-tree")
+@given(ROWS)
+def test_the_fast_way_writes_what_rfc_8785_says(row: tuple[Any, ...]) -> None:
+    expected = rfc8785.dumps(dict(zip(COLUMNS, row, strict=True)))
+    assert canonical(row) == expected
+    assert leaf_hash(row) == hashlib.sha256(b"\0" + expected).digest()
+
+
+@requirement("provenance.merkle-tree")
+def test_every_character_is_written_as_rfc_8785_says() -> None:
+    every = "".join(chr(code) for code in range(0x11_0000) if not 0xD800 <= code < 0xE000)
+    row = ("id", every, None, None, None, 0, "", "", "", None, json.dumps({"a": every[:300]}))
+    assert canonical(row) == rfc8785.dumps(dict(zip(COLUMNS, row, strict=True)))

@@ -1,0 +1,192 @@
+"""The routes of provenance: the tree of a run, proofs that hold without the service, checkpoints."""
+
+from __future__ import annotations
+
+import base64
+import json
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from stentor.core.db import Sql
+from stentor.domains.provenance import proofs
+from stentor.domains.provenance.notes import open_note, read_verifier
+from tests.conftest import ADMIN, MakeWorld, World
+from tests.requirements import requirement
+
+AT = "/api/v1/provenance"
+
+
+async def ran(world: World) -> tuple[str, dict[str, Any]]:
+    """A task that was done, and its run."""
+    task_id = await world.do(await world.register())
+    answer = await world.admin.get(f"{AT}/{task_id}")
+    assert answer.status_code == 200, answer.text
+    return task_id, answer.json()
+
+
+def raw(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+@requirement("provenance.run-tree")
+async def test_a_run_is_found_by_its_task_and_by_each_of_its_events(world: World) -> None:
+    task_id, run = await ran(world)
+    trail = await world.events(task_id)
+    assert [event["provenance_id"] for event in run["events"]] == [event["event_id"] for event in trail]
+    assert run["root"] == trail[0]["event_id"]
+    assert all(later["parent_provenance_id"] == earlier["provenance_id"] for earlier, later in pairwise(run["events"]))
+    assert {event["number"] for event in run["events"]} == {None}
+    for event in run["events"]:
+        assert (await world.admin.get(f"{AT}/{event['provenance_id']}")).json() == run
+    assert (run["truncated"], run["events"][0]["event_type"]) == (False, "prompt_received")
+
+
+@requirement("provenance.run-tree")
+async def test_the_run_of_a_message_holds_the_task_that_it_made(world: World) -> None:
+    await world.register()
+    body = json.dumps({"task": {"type": "echo", "input": "hello", "required_capabilities": ["echo"]}})
+    header = {"mode": "direct", "context": "c", "priority": "low", "actionType": "execute", "targetZone": "kernel"}
+    sent = await world.admin.post("/api/v1/atp/send", json={"header": header, "payload": {"content": body}})
+    assert sent.status_code == 202, sent.text
+    while True:
+        events = (await world.admin.get("/api/v1/tasks")).json()["tasks"]
+        if events:
+            break
+    run = (await world.admin.get(f"{AT}/{events[0]['task_id']}")).json()
+    kinds = [event["event_type"] for event in run["events"]]
+    assert kinds[:3] == ["message_received", "message_started", "prompt_received"]
+    assert run["root"] == run["events"][0]["provenance_id"]
+    ids = {event["provenance_id"] for event in run["events"]}
+    assert all(event["parent_provenance_id"] in ids for event in run["events"][1:])
+
+
+@requirement("provenance.tenants")
+async def test_a_foreign_or_unknown_id_is_404(world: World) -> None:
+    task_id, run = await ran(world)
+    for path in (task_id, run["root"], f"{task_id}/proof", f"{run['root']}/proof", "nothing", "nothing/proof", "%00"):
+        answer = await world.clients["OTHER"].get(f"{AT}/{path}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND")
+
+
+@requirement("provenance.inclusion-and-consistency", "provenance.signed-checkpoints")
+async def test_a_proof_holds_for_whoever_has_the_event_and_the_key(world: World) -> None:
+    task_id, run = await ran(world)
+    waiting = await world.admin.get(f"{AT}/{task_id}/proof")
+    assert (waiting.status_code, waiting.json()["error"]["code"]) == (409, "CONFLICT")
+    published = await world.admin.post(f"{AT}/checkpoint")
+    assert published.status_code == 200, published.text
+    verifier = read_verifier(published.json()["key"])
+    for event in run["events"]:
+        proof = (await world.admin.get(f"{AT}/{event['provenance_id']}/proof")).json()
+        leaf = sha256(b"\0" + proof["event"].encode()).digest()
+        path = [raw(text) for text in proof["hashes"]]
+        checkpoint = open_note(proof["checkpoint"], [verifier])
+        assert proofs.includes(leaf, proof["number"], checkpoint.size, path, checkpoint.root)
+        assert (raw(proof["leaf_hash"]), raw(proof["root"])) == (leaf, checkpoint.root)
+        told = json.loads(proof["event"])
+        assert (told["event_id"], told["event_type"]) == (event["provenance_id"], event["event_type"])
+    assert (await world.admin.get(f"{AT}/{task_id}/proof")).json()["provenance_id"] == run["root"]
+    numbers = [event["number"] for event in (await world.admin.get(f"{AT}/{task_id}")).json()["events"]]
+    assert numbers == sorted(numbers)
+
+
+@requirement("provenance.inclusion-and-consistency")
+async def test_one_checkpoint_is_proven_to_extend_another(world: World) -> None:
+    found, agent_id = [], await world.register()
+    for _ in range(3):
+        await world.do(agent_id)
+        found.append((await world.admin.post(f"{AT}/checkpoint")).json())
+    old, _, new = found
+    query = {"from": old["size"], "to": new["size"]}
+    proof = (await world.admin.get(f"{AT}/consistency", params=query)).json()
+    assert (proof["from_root"], proof["to_root"]) == (old["root"], new["root"])
+    path = [raw(text) for text in proof["hashes"]]
+    assert proofs.extends(old["size"], new["size"], raw(old["root"]), raw(new["root"]), path)
+    assert len({entry["size"] for entry in found}) == 3
+
+
+@requirement("provenance.signed-checkpoints")
+async def test_the_newest_checkpoint_is_a_note_as_text_and_an_object_as_json(world: World) -> None:
+    missing = await world.admin.get(f"{AT}/checkpoint")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "NOT_FOUND")
+    await ran(world)
+    made = (await world.admin.post(f"{AT}/checkpoint")).json()
+    as_json = await world.clients["READER"].get(f"{AT}/checkpoint")
+    assert as_json.json() == made
+    text = await world.clients["READER"].get(f"{AT}/checkpoint", headers={"Accept": "text/plain"})
+    assert text.headers["content-type"].startswith("text/plain")
+    assert text.text == made["note"]
+    checkpoint = open_note(text.text, [read_verifier(made["key"])])
+    assert (checkpoint.origin, checkpoint.size) == (made["origin"], made["size"])
+    assert (await world.admin.post(f"{AT}/checkpoint")).json() == made
+
+
+@pytest.mark.parametrize(
+    "query", ["", "from=1", "from=0&to=1", "from=2&to=1", "from=1&to=99999", "from=x&to=1", "from=1&to=1e400"]
+)
+async def test_a_range_that_the_tree_has_not_is_400(world: World, query: str) -> None:
+    await ran(world)
+    await world.admin.post(f"{AT}/checkpoint")
+    answer = await world.admin.get(f"{AT}/consistency?{query}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
+async def test_a_size_that_does_not_cover_the_event_is_400(world: World) -> None:
+    task_id, _ = await ran(world)
+    size = (await world.admin.post(f"{AT}/checkpoint")).json()["size"]
+    for wrong in (1, size + 1, 0, "x"):
+        answer = await world.admin.get(f"{AT}/{task_id}/proof", params={"size": wrong})
+        assert answer.status_code == 400, answer.text
+    await world.submit()
+    await world.kernel.provenance.sequencer.drain()
+    proof = (await world.admin.get(f"{AT}/{task_id}/proof", params={"size": size + 1})).json()
+    assert (proof["size"], proof["checkpoint"]) == (size + 1, None)
+
+
+@requirement("provenance.failure-is-seen")
+async def test_a_sequencer_that_cannot_go_on_is_seen_and_work_goes_on(world: World) -> None:
+    task_id, _ = await ran(world)
+    await world.kernel.provenance.sequencer.drain()
+    await world.kernel.db.write(lambda tx: tx.run(Sql("delete from provenance_tiles")))
+    await world.submit()
+    world.kernel.provenance.sequencer._edge = None
+    assert await world.kernel.provenance.sequencer.turn() == 0
+    health = await world.admin.get("/api/v1/health/detailed")
+    assert (health.status_code, health.json()["components"]["provenance"]["status"]) == (503, "unavailable")
+    assert "stentor provenance verify" in health.json()["components"]["provenance"]["detail"]
+    assert (await world.admin.get("/api/v1/health/ready")).status_code == 200
+    await world.submit()
+    figures = (await world.admin.get("/metrics")).text
+    assert "stentor_provenance_broken 1.0" in figures
+    lag = next(line for line in figures.splitlines() if line.startswith("stentor_provenance_lag_events "))
+    assert float(lag.split()[1]) >= 6
+    for path in (f"{task_id}/proof", "consistency?from=1&to=2"):
+        answer = await world.admin.get(f"{AT}/{path}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "RUN_LOG_DAMAGED")
+    refused = await world.admin.post(f"{AT}/checkpoint")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (500, "RUN_LOG_DAMAGED")
+
+
+@requirement("provenance.failure-is-seen")
+async def test_metrics_tell_the_lag_and_the_size(world: World) -> None:
+    await ran(world)
+    world.clock.advance(seconds=7)
+    before = (await world.admin.get("/metrics")).text
+    assert "stentor_provenance_lag_seconds 7.0" in before
+    await world.admin.post(f"{AT}/checkpoint")
+    after = (await world.admin.get("/metrics")).text
+    for line in ("lag_events 0.0", "lag_seconds 0.0", "broken 0.0"):
+        assert f"stentor_provenance_{line}" in after
+    health = (await world.admin.get("/health")).status_code
+    assert health == 200
+
+
+async def test_the_key_is_not_in_any_answer(make_world: MakeWorld) -> None:
+    world = await make_world()
+    await ran(world)
+    secret = world.kernel.provenance.signer.text.rsplit("+", 1)[1].strip()
+    for path in (f"{AT}/checkpoint", "/api/v1/health/detailed", "/metrics"):
+        assert secret not in (await world.admin.get(path, headers=ADMIN)).text
