@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
+from stentor.bootstrap.governance import Governance, admission, open_governance, open_rules
 from stentor.bootstrap.llm import Llm, llm_routers, open_llm
 from stentor.bootstrap.memory import Memory, open_memory
 from stentor.bootstrap.messaging import Messages, open_messages
@@ -96,6 +97,7 @@ class Kernel:
     task_notes: TaskNotes | None
     messages: Messages
     llm: Llm
+    governance: Governance
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -113,6 +115,7 @@ class Kernel:
         if self.task_notes is not None:
             await self.task_notes.start()
         await self.messages.carrier.start()
+        await self.governance.runner.start(alone=alone)
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
             self._background.append(asyncio.create_task(self._keep_fresh()))
@@ -124,6 +127,7 @@ class Kernel:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.messages.carrier.stop()
+        await self.governance.runner.stop()
         await self.dispatcher.close()
         await self.llm.stop()
         if self.task_notes is not None:
@@ -241,12 +245,15 @@ def build(
     registry = Registry(db, clock, runlog)
     trust = Trust(db, clock, runlog)
     learning = Learning(db, clock, runlog)
-    policy = Policy(settings.alpha, settings.beta, settings.trust_floor)
+    rules = open_rules(settings)
+    policy = Policy(settings.alpha, settings.beta, settings.trust_floor, admission(rules))
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
     ending = Ending(runlog, learning, trust, hub)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
-    drivers: dict[str, RuntimeDriver] = {"builtin": Builtin(librarian), "http": Http(outbound)}
+    builtin = Builtin(librarian)
+    drivers: dict[str, RuntimeDriver] = {"builtin": builtin, "http": Http(outbound)}
+    governance = open_governance(settings, db, clock, runlog, registry, trust, outbound, rules, builtin.names)
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers)
     dispatcher = Dispatcher(attempts, settings.concurrency)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
@@ -262,7 +269,7 @@ def build(
         trust=trust,
         learning=learning,
         routing=routing,
-        sandbox=Sandbox(db, registry, runlog),
+        sandbox=Sandbox(db, registry, runlog, rules),
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
         submission=submission,
@@ -285,6 +292,7 @@ def build(
             settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, outbound, memory
         ),
         llm=open_llm(settings, db, clock, runlog, outbound, redactor),
+        governance=governance,
     )
 
 
@@ -309,6 +317,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         learning_api.trust_router(kernel.learning),
         trust_api.router(kernel.trust),
         kernel.messages.router(kernel.activity, streams),
+        kernel.governance.router(),
     ]
     if (memory := kernel.memory) is not None:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer

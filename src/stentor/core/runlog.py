@@ -51,6 +51,18 @@ EventType = Literal[
     "message_completed",
     "message_failed",
     "provider_changed",
+    "update_submitted",
+    "update_approved",
+    "update_rejected",
+    "update_deploying",
+    "update_deployed",
+    "update_rolled_back",
+    "checkpoint_taken",
+    "checkpoints_expired",
+    "rollback_started",
+    "rollback_in_progress",
+    "rollback_completed",
+    "rollback_failed",
 ]
 
 _COLUMNS = (

@@ -19,7 +19,8 @@ TABLES = (
     "agents violations tasks task_counts events idempotency_keys hebbian_weights hebbian_history "
     "hebbian_connections sentinel_alerts trust_scores trust_changes rate_buckets memory_versions memory_intents "
     "task_note_cursors inbox_notes atp_messages authority_uses memory_records "
-    "llm_providers llm_calls llm_spent"
+    "llm_providers llm_calls llm_spent "
+    "governance_updates checkpoints rollbacks"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",
