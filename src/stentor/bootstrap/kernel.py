@@ -289,7 +289,7 @@ def build(
         runlog=runlog,
         task_notes=open_task_notes(settings, db, hub, memory, submission, registry.snapshot) if memory else None,
         messages=open_messages(
-            settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, outbound, memory
+            settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, outbound, memory, governance
         ),
         llm=open_llm(settings, db, clock, runlog, outbound, redactor),
         governance=governance,
