@@ -86,6 +86,11 @@ def test_a_value_that_was_written_and_read_has_the_same_text_and_hash(value: Any
     assert canonical.digest(json.loads(text)) == canonical.digest(value)
 
 
-@given(JSON)
-def test_the_text_means_the_value(value: Any) -> None:
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_the_text_of_a_number_means_that_number(value: float) -> None:
+    assert float(canonical.text(value)) == value
+
+
+@given(TEXT)
+def test_the_text_of_a_text_means_that_text(value: str) -> None:
     assert json.loads(canonical.text(value)) == value

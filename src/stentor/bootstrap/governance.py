@@ -42,6 +42,7 @@ class Governance:
     updates: Updates
     checkpoints: Checkpoints
     rollbacks: Rollbacks
+    deployer: Deployer
     scoring: Scoring
     runner: Runner
 
@@ -71,7 +72,7 @@ def open_governance(
     deployer = Deployer(db, runlog, registry, checkpoints, judging, probes.by_kind(reach))
     runner.carries(deployer, rollbacks)
     updates = Updates(db, runlog, judging, checkpoints, rollbacks, runner.wake, self_approval=settings.self_approval)
-    return Governance(updates, checkpoints, rollbacks, Scoring(db, trust, checkpoints), runner)
+    return Governance(updates, checkpoints, rollbacks, deployer, Scoring(db, trust, checkpoints), runner)
 
 
 def open_rules(settings: Settings) -> Rules | None:

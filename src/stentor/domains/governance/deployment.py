@@ -32,17 +32,17 @@ class Deployer:
         self._registry = registry
         self._checkpoints = kept
         self._judging = judging
-        self._probe = probe
+        self.probe = probe
 
     async def deploy(self, tenant: str, update_id: str) -> None:
         """Carry a patch to its end, from wherever it is."""
-        started = await self._db.write(lambda tx: self._begin(tx, tenant, update_id))
+        started = await self._db.write(lambda tx: self.begin(tx, tenant, update_id))
         if started is not None:
             update, agent = started
-            found = await self._probe(agent)
+            found = await self.probe(agent)
             await self._db.write(lambda tx: self._end(tx, update, found))
 
-    def _begin(self, tx: Tx, tenant: str, update_id: str) -> tuple[Update, Agent] | None:
+    def begin(self, tx: Tx, tenant: str, update_id: str) -> tuple[Update, Agent] | None:
         """The update, now deploying, and the agent as it is with the patch; None when there is nothing to probe."""
         update = store.find(tx, tenant, update_id)
         if update is None or update.status not in ("approved", "deploying") or not update.patched:

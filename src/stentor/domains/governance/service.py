@@ -142,8 +142,8 @@ class Updates:
         agent = agents.find(tx, update.tenant, update.agent_id)
         if agent is not None and agent.key_name == principal.name:
             return "agent"
-        names = {principal.name, approval.claimed}
-        return "proposer" if update.proposed_by in names else None
+        claimed = (approval.claimed or "").strip().lower()
+        return "proposer" if update.proposed_by in (principal.name, claimed) else None
 
     def _approve(self, tx: Tx, update: Update, by: str, decision: dict[str, Any], via: Any = None) -> Update:
         drift = self._judging.drift(tx, update)
