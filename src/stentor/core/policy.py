@@ -139,10 +139,11 @@ def _examined(cedar: ModuleType, text: str, where: str) -> tuple[list[str], dict
         told = [f"line {_line(statements, flaw.policy_id)}: {flaw.error}" for flaw in flaws]
         raise PolicyInvalid(f"{where}, {'; '.join(told)}.")
     found: dict[str, set[str]] = {"permit": set(), "forbid": set()}
-    policies = [parsed["staticPolicies"][f"policy{n}"] for n in range(len(statements))]
-    for policy in policies:
-        found[policy["effect"]] |= _actions(policy["action"])
-    names = [p["annotations"].get("id") or f"line {s.line}" for p, s in zip(policies, statements, strict=True)]
+    names = []
+    for number in range(len(parsed["staticPolicies"])):
+        one = parsed["staticPolicies"][f"policy{number}"]
+        found[one["effect"]] |= _actions(one["action"])
+        names.append(one.get("annotations", {}).get("id") or f"line {_line(statements, f'policy{number}')}")
     return names, found
 
 

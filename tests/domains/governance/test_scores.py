@@ -78,7 +78,12 @@ def test_nothing_known_is_no_score(metrics: dict[str, Any]) -> None:
 @requirement("governance.trust-missing-metrics")
 async def test_an_agent_of_which_nothing_is_known_is_422(office: Office) -> None:
     agent = await office.world.register()
-    for body in ({}, {"metrics": {}}, {"metrics": {"total_executions": 0, "successful_executions": 0}}):
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"metrics": {}},
+        {"metrics": {"total_executions": 0, "successful_executions": 0}},
+    ]
+    for body in bodies:
         answer = await office.post(f"agents/{agent}/trust", body)
         assert code(answer) == (422, "TRUST_NOT_COMPUTABLE")
         assert set(answer.json()["error"]["details"]["missing"]) == set(WEIGHTS)
