@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,16 @@ def test_examples_that_are_none_are_refused(program: Program, tmp_path: Path, co
     file.write_text("forbid (")
     assert program("policy", "check", "--policy", str(file)).code == 3
     assert program("policy", "check").code == 2
+
+
+@requirement("policy.command-line")
+def test_the_examples_of_the_page_hold(program: Program, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+    blocks = dict(re.findall(r"```(cedar|json)\n(.*?)```", page, re.DOTALL))
+    file, requests = tmp_path / "rules.cedar", tmp_path / "requests.json"
+    file.write_text(blocks["cedar"])
+    requests.write_text(blocks["json"])
+    asked = program("policy", "test", str(requests), "--policy", str(file), "--json")
+    assert (asked.code, asked.json["results"][0]["reasons"]) == (0, ["deployments need trust"])
+    checked = program("policy", "check", "--policy", str(file), "--json").json
+    assert checked["actions"] == ["propose_update", "route", "use_tool"]

@@ -316,7 +316,8 @@ async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes
             assert operation.path.endswith(CHANGE_NOTHING), f"{operation}: {answer.text}"
             continue
         asked += answer.status_code == 503
-        assert answer.status_code in (503, 409, 422, 400) or "can-perform" in path or _no_model(answer), (
+        nobody = "/governance/" in path and answer.status_code == 404  # its examples name no record of this world
+        assert answer.status_code in (503, 409, 422, 400) or "can-perform" in path or nobody or _no_model(answer), (
             f"{operation}: {answer.text}"
         )
         if answer.status_code == 503:

@@ -152,7 +152,7 @@ class MetricsIn(Wire):
 
 class ComputeTrust(Wire):
     model_config = example(
-        metrics={"successful_executions": 95, "total_executions": 100, "recent_violation_count": 0}, persist=False
+        metrics={"successful_executions": 95, "total_executions": 100, "recent_violation_count": 0}, persist=True
     )
 
     metrics: MetricsIn | None = None
