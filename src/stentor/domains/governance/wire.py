@@ -48,9 +48,7 @@ class Propose(Wire):
             "lines_added": 3,
             "lines_deleted": 1,
             "lines_total": 900,
-            "breaking": False,
-            "new_dependencies": False,
-            "touches_policy": False,
+            **{"breaking": False, "new_dependencies": False, "touches_policy": False},
         },
         checkpoint_id=None,
     )
@@ -121,12 +119,7 @@ class TakeCheckpoint(Wire):
 
 
 class StartRollback(Wire):
-    model_config = example(
-        checkpoint_id="018f3a2e-0000-7000-8000-000000000003",
-        initiated_by="dana",
-        reason="It answers without sources.",
-        details="Seen since this morning.",
-    )
+    model_config = example(checkpoint_id="018f3a2e-0000-7000-8000-000000000003", reason="It answers without sources.")
 
     checkpoint_id: UuidText
     initiated_by: Name | None = None
