@@ -44,11 +44,11 @@ class Propose(Wire):
         update_type="prompt",
         description="Shorter answers.",
         changes={
+            **dict.fromkeys(("breaking", "new_dependencies", "touches_policy"), False),
             "files_modified": ["prompts/answer.md"],
             "lines_added": 3,
             "lines_deleted": 1,
             "lines_total": 900,
-            **{"breaking": False, "new_dependencies": False, "touches_policy": False},
         },
         checkpoint_id=None,
     )
