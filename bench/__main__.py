@@ -22,6 +22,7 @@ from bench import (
     cage,
     commit,
     decide,
+    governance,
     latency,
     lists,
     memory,
@@ -50,6 +51,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "vault": (vault.TITLE, vault.run),
     "cage": (cage.TITLE, cage.run),
     "webhooks": (webhooks.TITLE, webhooks.run),
+    "governance": (governance.TITLE, governance.run),
 }
 
 

@@ -77,7 +77,7 @@ async def test_when_all_capable_agents_are_out_of_service_routing_fails_with_409
     check_stored(task, code)
 
 
-@requirement("routing.admission-before-ranking")
+@requirement("routing.admission-before-ranking", "routing.authority-denied-403")
 async def test_the_key_of_an_agent_that_is_out_of_service_has_no_authority(world: World) -> None:
     await world.register("able")
     bobs = await world.register("bob", capabilities=["other"], key_name="BOB")

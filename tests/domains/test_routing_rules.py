@@ -59,6 +59,7 @@ def test_checks_run_in_their_order_and_the_first_refusal_counts() -> None:
     assert refusal(REQUEST, candidate(trust=0.0), FLOOR) is TrustFloorExcludedAll
 
 
+@requirement("routing.authority-denied-403")
 @pytest.mark.parametrize(
     ("authority", "passes"),
     [

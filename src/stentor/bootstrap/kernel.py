@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
 from stentor.bootstrap.cage import Commands, open_cage
+from stentor.bootstrap.governance import Governance, admission, open_governance, open_rules
 from stentor.bootstrap.llm import Llm, llm_routers, open_llm
 from stentor.bootstrap.memory import Memory, open_memory
 from stentor.bootstrap.messaging import Messages, open_messages
@@ -107,6 +108,7 @@ class Kernel:
     commands: Commands
     hooks: Hooks
     provenance: ProvenanceParts
+    governance: Governance
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
@@ -127,6 +129,7 @@ class Kernel:
             await self.task_notes.start()
         await self.messages.carrier.start()
         await self.hooks.start()
+        await self.governance.runner.start(alone=alone)
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
             self._background.append(asyncio.create_task(self._keep_fresh()))
@@ -138,6 +141,7 @@ class Kernel:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.messages.carrier.stop()
+        await self.governance.runner.stop()
         await self.dispatcher.close()
         await self.hooks.stop()
         await self.llm.stop()
@@ -258,21 +262,20 @@ def build(
     registry = Registry(db, clock, runlog)
     trust = Trust(db, clock, runlog)
     learning = Learning(db, clock, runlog)
-    policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority)
+    rules = open_rules(settings)
+    policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, admission(rules))
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
     ending = Ending(runlog, learning, trust, hub)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
-    sandbox, llm = Sandbox(db, registry, runlog), open_llm(settings, db, clock, runlog, outbound, redactor)
-    drivers: dict[str, RuntimeDriver] = {
-        "builtin": Builtin(librarian),
-        "http": Http(outbound),
-        "llm": LlmRuntime(llm.gateway),
-    }
+    sandbox, llm = Sandbox(db, registry, runlog, rules), open_llm(settings, db, clock, runlog, outbound, redactor)
+    builtin = Builtin(librarian)
+    drivers: dict[str, RuntimeDriver] = {"builtin": builtin, "http": Http(outbound), "llm": LlmRuntime(llm.gateway)}
     commands = open_cage(settings, db, runlog, sandbox, registry.snapshot, outbound, memory, llm, redactor)
-    check_runtime = commands.check_runtime
+    check = commands.check_runtime
     if commands.command is not None:
         drivers["command"] = commands.command
+    governance = open_governance(settings, db, clock, runlog, registry, trust, outbound, rules, builtin.names, check)
     grants = Grants(db, runlog, registry.snapshot, routing)
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants)
     dispatcher = Dispatcher(attempts, settings.concurrency)
@@ -314,12 +317,13 @@ def build(
         runlog=runlog,
         task_notes=open_task_notes(settings, db, hub, memory, submission, registry.snapshot) if memory else None,
         messages=open_messages(
-            settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, check_runtime, memory
+            settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, check, memory, governance
         ),
         llm=llm,
         commands=commands,
         hooks=open_webhooks(settings, db, clock, runlog),
         provenance=provenance,
+        governance=governance,
     )
 
 
@@ -347,6 +351,7 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
         kernel.messages.router(kernel.activity, streams),
         kernel.hooks.router(),
         kernel.provenance.router(),
+        kernel.governance.router(),
     ]
     if (memory := kernel.memory) is not None:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer

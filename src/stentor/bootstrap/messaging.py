@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import ValidationError
 
+from stentor.bootstrap.governance import Governance
 from stentor.bootstrap.memory import Memory
 from stentor.core.clock import Clock
 from stentor.core.db import Database
@@ -18,6 +19,7 @@ from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
 from stentor.domains.messaging import api
 from stentor.domains.messaging.actions import later
+from stentor.domains.messaging.actions.governance import GovernanceZone
 from stentor.domains.messaging.actions.kernel import Kernel as KernelZone
 from stentor.domains.messaging.actions.memory import MemoryZone
 from stentor.domains.messaging.actions.registry import Registration, RegistryZone
@@ -61,6 +63,7 @@ def open_messages(
     tasks: Tasks,
     check_runtime: CheckRuntime,
     memory: Memory | None,
+    governance: Governance,
 ) -> Messages:
     def trust_of(tenant: str, agent_id: str) -> float | None:
         return trust.view.score(tenant, agent_id, clock.now())
@@ -68,6 +71,7 @@ def open_messages(
     kernel = KernelZone(submission, tasks, routing)
     zones = kernel.table() | SandboxZone(kernel, routing, registry.snapshot).table()
     zones |= RegistryZone(registry, _registration(check_runtime), trust_of).table()
+    zones |= GovernanceZone(governance.updates, governance.rollbacks).table()
     if memory is not None:
         zones |= MemoryZone(db, memory.bus, memory.search, memory.health, settings.vault_tenant).table()
     actions = later.table() | zones

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stentor import __version__
-from stentor.cli import agent, mcp, provenance, receipt, task, webhook
+from stentor.cli import agent, governance, mcp, policy, provenance, receipt, task, webhook
 from stentor.cli.config import config
 from stentor.cli.demo import demo
 from stentor.cli.doctor import doctor
@@ -23,6 +23,8 @@ app.command()(serve)
 app.command()(demo)
 app.add_typer(task.app, name="task")
 app.add_typer(agent.app, name="agent")
+app.add_typer(governance.app, name="governance")
+app.add_typer(policy.app, name="policy")
 app.add_typer(receipt.app, name="receipt")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(webhook.app, name="webhook")

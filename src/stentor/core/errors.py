@@ -218,6 +218,12 @@ class TrustFloorExcludedAll(RoutingDenied):
     code = "ROUTING_TRUST_FLOOR"
 
 
+class PolicyDenied(RoutingDenied):
+    """The operator's policy file refuses what the built-in checks let through."""
+
+    code, status = "ROUTING_POLICY_DENIED", 403
+
+
 class PreferredAgentIneligible(RoutingDenied):
     code = "ROUTING_AGENT_INELIGIBLE"
 

@@ -60,6 +60,18 @@ EventType = Literal[
     "webhook_disabled",
     "webhook_pinged",
     "webhook_replayed",
+    "update_submitted",
+    "update_approved",
+    "update_rejected",
+    "update_deploying",
+    "update_deployed",
+    "update_rolled_back",
+    "checkpoint_taken",
+    "checkpoints_expired",
+    "rollback_started",
+    "rollback_in_progress",
+    "rollback_completed",
+    "rollback_failed",
 ]
 
 _EVENTS = Journal("events", COLUMNS)

@@ -389,6 +389,21 @@ class Settings:
     webhook_retention: int = setting(
         "SERVICE_WEBHOOK_RETENTION_DAYS", 30, "How long the delivery log of webhooks is kept.", _number(7, 3650, int)
     )
+    policy_file: Path | None = setting(
+        "SERVICE_POLICY_FILE",
+        None,
+        "Cedar policies that narrow routing, the tiers of updates and the use of tools; see docs/policy.md.",
+        _path_or_none,
+    )
+    self_approval: bool = setting(
+        "SERVICE_GOVERNANCE_SELF_APPROVAL",
+        False,
+        "Whether who proposed an update may approve it: for an installation with a single admin.",
+        _flag,
+    )
+    checkpoint_days: int = setting(
+        "SERVICE_CHECKPOINT_RETENTION_DAYS", 60, "Days that a checkpoint is kept.", _number(1, 36_500, int)
+    )
     sources: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -140,9 +140,8 @@ async def test_in_mode_batch_a_single_piece_of_work_is_reported_as_one_operation
 
 
 @requirement("atp.missing-zones")
-async def test_governance_is_told_to_be_missing(post: Post) -> None:
-    for zone, action in (("governance", "approve"), ("governance", "rollback")):
-        assert (await post.fail("{}", zone, action))["code"] == "NOT_IMPLEMENTED"
+async def test_a_zone_that_is_switched_off_is_told_to_be_missing(post: Post) -> None:
+    assert (await post.fail('{"text": "x"}', "memory", "query"))["code"] == "NOT_IMPLEMENTED"
 
 
 async def test_every_pair_of_zone_and_action_is_answered_or_refused(full: Post) -> None:
@@ -165,7 +164,7 @@ async def test_every_pair_of_zone_and_action_is_answered_or_refused(full: Post) 
         ("registry", "list", {}),
         ("registry", "update", {"operations": [{"agent_id": NOBODY, "field": "a", "value": 1}]}),
         ("kernel", "approve", {"task_id": "x"}),
-        ("governance", "override", {}),
+        ("governance", "list", {}),
     ],
 )
 async def test_without_the_permission_of_the_rest_call_nothing_happens(

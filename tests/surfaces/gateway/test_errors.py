@@ -59,7 +59,7 @@ async def test_every_kind_of_error_can_be_a_problem(world: World) -> None:
         ("GET", "/api/v1/tasks/none", {}, "NOT_FOUND"),
         ("GET", "/api/v1/nothing", {}, "NOT_FOUND"),
         ("PUT", "/api/v1/tasks", {}, "METHOD_NOT_ALLOWED"),
-        ("GET", "/api/v1/governance/updates", {}, "NOT_IMPLEMENTED"),
+        ("GET", "/api/v1/llm/demo", {}, "NOT_IMPLEMENTED"),
     ]
     for method, path, options, code in asked:
         plain = await world.admin.request(method, path, **options)

@@ -29,12 +29,14 @@ OF_THEIR_OWN = {
 }
 
 
+ADMIN_AREAS = ("/api/v1/registry/", "/api/v1/memory/", "/api/v1/governance/")
+
+
 def rule(operation: Operation) -> str:
     """What the decisions say, without a look at the code."""
     if own := OF_THEIR_OWN.get(str(operation)):
         return own
-    admins = ("/api/v1/registry/", "/api/v1/memory/", "/api/v1/webhooks")
-    return "admin" if operation.path.startswith(admins) else BY_METHOD[operation.method]
+    return "admin" if operation.path.startswith(ADMIN_AREAS) else BY_METHOD[operation.method]
 
 
 @requirement("http.scope-by-method", "http.scope-admin-registry", "http.scope-admin-actions")

@@ -34,7 +34,22 @@ async def theirs(world: World) -> dict[str, str]:
     hook = await other.post("/api/v1/webhooks", json=body)
     trail = await other.get(f"/api/v1/tasks/{task['task_id']}/activity")
     found = {"webhook_id": hook.json()["id"], "provenance_id": trail.json()["provenance_id"]}
-    return ids | found | {"message_id": await their_message(other)}
+    found |= {"message_id": await their_message(other)}
+    return ids | found | await their_update(other, agent["agent_id"])
+
+
+async def their_update(other: httpx.AsyncClient, agent: str) -> dict[str, str]:
+    """One that waits for approval, a checkpoint, and a rollback to it that has ended."""
+    base = "/api/v1/governance"
+    taken = (await other.post(f"{base}/checkpoints", json={"agent_id": agent})).json()["checkpoint_id"]
+    back = (await other.post(f"{base}/rollbacks", json={"checkpoint_id": taken, "reason": "x"})).json()["rollback_id"]
+    while (await other.get(f"{base}/rollbacks/{back}")).json()["completed_at"] is None:
+        await asyncio.sleep(0.005)
+    changes = {"files_modified": [], "lines_added": 0, "lines_deleted": 0}
+    body = {"agent_id": agent, "update_type": "prompt", "description": "x", "changes": changes}
+    update = (await other.post(f"{base}/updates", json=body)).json()
+    assert update["status"] == "submitted"
+    return {"update_id": update["update_id"], "checkpoint_id": taken, "rollback_id": back}
 
 
 async def their_message(other: httpx.AsyncClient) -> str:

@@ -180,6 +180,36 @@ class ProposeUpdate(Body):
     checkpoint_id: Uuid | None
 
 
+class OfUpdate(Body):
+    update_id: Uuid
+
+
+class ApproveUpdate(OfUpdate):
+    approved_by: Name | None = None
+    rationale: Prose | None = None
+    override_risk: bool = False
+
+
+class RejectUpdate(OfUpdate):
+    rejected_by: Name | None = None
+    reason: Prose | None = None
+    feedback: Prose | None = None
+
+
+class OverrideRisk(OfUpdate):
+    """An approval that accepts the risks of the update in so many words."""
+
+    approved_by: Name | None = None
+    rationale: Annotated[Prose, Length(min_length=1)]
+
+
+class Rollback(Body):
+    checkpoint_id: Uuid
+    initiated_by: Name | None = None
+    reason: Annotated[Prose, Length(min_length=1)]
+    details: Prose | None = None
+
+
 SHAPES: dict[tuple[str, str], type[Body]] = {
     ("kernel", "execute"): Execute,
     ("kernel", "schedule"): Schedule,
@@ -205,4 +235,8 @@ SHAPES: dict[tuple[str, str], type[Body]] = {
     ("registry", "list"): ListAgents,
     ("governance", "propose_update"): ProposeUpdate,
     ("sandbox", "execute"): Execute,
+    ("governance", "approve"): ApproveUpdate,
+    ("governance", "reject"): RejectUpdate,
+    ("governance", "override"): OverrideRisk,
+    ("governance", "rollback"): Rollback,
 }

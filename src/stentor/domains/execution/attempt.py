@@ -136,8 +136,10 @@ class Attempts:
         return None if denial is None else (task, denial)
 
     def _quick(self, agent: Agent) -> bool:
-        """Capabilities and tenant never change; an active agent without a trust floor is admitted."""
-        return agent.status == "active" and self._routing.policy.trust_floor == 0
+        """An active agent as it was registered is admitted, where neither a trust floor nor a policy file is set."""
+        policy = self._routing.policy
+        unchanged = agent.updated_at == agent.created_at
+        return unchanged and agent.status == "active" and policy.trust_floor == 0 and policy.permitted is None
 
     def _deny(self, tx: Tx, task: Task, denial: RoutingDenied) -> None:
         error = {"code": denial.code, "message": denial.message, "details": denial.details or {}}

@@ -36,6 +36,10 @@ _HISTORY = Sql(
     """select happened_at, task_type, delta, result, weight_before, weight_after from hebbian_history
     where agent_id = :agent_id order by entry_id desc limit :limit"""
 )
+_RESULTS = Sql(
+    """select coalesce(sum(case when delta > 0 then 1 else 0 end), 0), count(*) from hebbian_history
+    where agent_id = :agent_id"""
+)
 _TOTAL = Sql("select coalesce(sum(samples), 0) from hebbian_weights where agent_id = :agent_id")
 _CONNECTION = Sql(
     """select agent1, agent2, weight, updated_at from hebbian_connections
@@ -99,6 +103,12 @@ def history(tx: Tx, agent_id: str, limit: int) -> tuple[list[Entry], int]:
     entries = [Entry(*row) for row in tx.rows(_HISTORY, agent_id=agent_id, limit=limit)]
     total = tx.row(_TOTAL, agent_id=agent_id)
     return entries, int(total[0]) if total else 0
+
+
+def results(tx: Tx, agent_id: str) -> tuple[int, int]:
+    """Successes and all outcomes that something was learned from."""
+    row = tx.row(_RESULTS, agent_id=agent_id)
+    return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
 def connection(tx: Tx, tenant: str, one: str, other: str) -> Connection | None:

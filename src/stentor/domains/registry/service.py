@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 Unit = Callable[[Tx], Agent]
 """A change of an agent that is still to happen, in a transaction."""
+Look = Callable[[Tx, str, str, str], None]
+"""Looks at a record before it is overridden, in the same transaction: (tx, tenant, id, by whom)."""
 
 
 class AgentDraft(msgspec.Struct, frozen=True):
@@ -52,6 +54,7 @@ class Registry:
         self._clock = clock
         self._runlog = runlog
         self.snapshot = Snapshot()
+        self.before_clear: list[Look] = []
 
     async def refresh(self, since: int) -> None:
         """Read what changed since. A malformed record is logged and left out: it is never routed to."""
@@ -148,7 +151,7 @@ class Registry:
             return {"violation_count": 0, "status": status, "status_reason": reason, "trust_tier": tier}
 
         meta = {"override_tier": tier, "rationale": rationale, "by": by}
-        work = self._changing(
+        clear = self._changing(
             tenant,
             agent_id,
             change,
@@ -157,7 +160,28 @@ class Registry:
             meta,
             also=lambda tx: store.clear_violations(tx, agent_id),
         )
+
+        def work(tx: Tx) -> Agent:
+            for look in self.before_clear:
+                look(tx, tenant, agent_id, by)
+            return clear(tx)
+
         return await self._db.write(work)
+
+    def reconfiguring(
+        self, tenant: str, agent_id: str, fields: dict[str, Any], message: str, by: str, cause: str | None = None
+    ) -> Unit:
+        """Replace capabilities, runtime, whitelist, scores or tier, as a part of somebody's own transaction."""
+        meta = {"fields": sorted(fields), "by": by}
+        return self._changing(
+            tenant,
+            agent_id,
+            lambda agent: fields,
+            "agent_updated",
+            message,
+            meta,
+            cause=cause,
+        )
 
     async def violations(self, tenant: str, agent_id: str, *, cleared: bool) -> tuple[Agent, list[Violation]]:
         def read(tx: Tx) -> tuple[Agent, list[Violation]]:

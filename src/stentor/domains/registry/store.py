@@ -20,7 +20,8 @@ _ONE = Sql(f"select {_COLUMNS} from agents where tenant = :tenant and agent_id =
 _CHANGED = Sql(f"select {_COLUMNS} from agents where updated_at >= :since")
 _INSERT = Sql(f"insert into agents ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
 _UPDATE = Sql(
-    """update agents set alignment_score = :alignment_score, accuracy_score = :accuracy_score,
+    """update agents set capabilities = :capabilities, runtime = :runtime, sandbox_whitelist = :sandbox_whitelist,
+        alignment_score = :alignment_score, accuracy_score = :accuracy_score,
         efficiency_score = :efficiency_score, trust_tier = :trust_tier, status = :status,
         violation_count = :violation_count, status_reason = :status_reason, updated_at = :updated_at
     where tenant = :tenant and agent_id = :agent_id"""
@@ -62,9 +63,9 @@ def insert(tx: Tx, agent: Agent) -> None:
 
 
 def update(tx: Tx, agent: Agent) -> None:
-    """Writes scores, tier, status, count and reason; the rest of an agent never changes."""
+    """Writes all but its name, its key and its birth, which never change."""
     params = _params(agent)
-    for fixed in ("name", "capabilities", "runtime", "sandbox_whitelist", "key_name", "created_at"):
+    for fixed in ("name", "key_name", "created_at"):
         del params[fixed]
     tx.run(_UPDATE, **params)
 

@@ -6,7 +6,7 @@ with the code of the furthest check that any of them reached. Source: core contr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from stentor.core.errors import (
     AgentUnavailable,
     CapabilityUnavailable,
     DelegationDenied,
+    PolicyDenied,
     PreferredAgentIneligible,
     RoutingDenied,
     TenantDenied,
@@ -34,18 +35,8 @@ CHECKS: tuple[type[RoutingDenied], ...] = (
     AgentUnavailable,
     DelegationDenied,
     TrustFloorExcludedAll,
+    PolicyDenied,
 )
-
-
-class Policy(msgspec.Struct, frozen=True):
-    """`alpha` weighs the Hebbian term, `beta` trust, the rest goes to the composite score. With `own_authority` an
-    agent's key may ask only for what its agents can do themselves, or for what it was granted.
-    """
-
-    alpha: float = 0.3
-    beta: float = 0.0
-    trust_floor: float = 0.0
-    own_authority: bool = False
 
 
 class Authority(msgspec.Struct, frozen=True):
@@ -69,6 +60,27 @@ class Candidate(msgspec.Struct, frozen=True):
     agent: Agent
     weight: float | None
     trust: float | None
+
+
+Permitted = Callable[[Request, Candidate], bool]
+"""Whether the policy file lets a candidate have the work that the checks before it admitted it to."""
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """`alpha` weighs the Hebbian term, `beta` trust, the rest goes to the composite score. With `own_authority` an
+    agent's key may ask only for what its agents can do themselves, or for what it was granted.
+    """
+
+    alpha: float = 0.3
+    beta: float = 0.0
+    trust_floor: float = 0.0
+    own_authority: bool = False
+    permitted: Permitted | None = None
+
+    @property
+    def without_trust(self) -> Policy:
+        """For a run whose source of trust cannot be read."""
+        return msgspec.structs.replace(self, beta=0.0, trust_floor=0.0)
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -119,6 +131,8 @@ def refusal(request: Request, candidate: Candidate, policy: Policy) -> type[Rout
         return DelegationDenied
     if policy.trust_floor > 0 and (NEUTRAL if candidate.trust is None else candidate.trust) < policy.trust_floor:
         return TrustFloorExcludedAll
+    if policy.permitted is not None and not policy.permitted(request, candidate):
+        return PolicyDenied
     return None
 
 
@@ -134,7 +148,7 @@ def decide(
 ) -> Decision:
     """Admit, rank and choose. Raises the RoutingDenied of the furthest check when nobody is left."""
     if not trust_available:
-        policy = Policy(policy.alpha, 0.0, 0.0, policy.own_authority)
+        policy = policy.without_trust
     admitted: list[Candidate] = []
     refused: list[tuple[Agent, type[RoutingDenied]]] = []
     for candidate in candidates:
@@ -205,4 +219,5 @@ SENTENCES: dict[type[RoutingDenied], str] = {
     AgentUnavailable: "Every agent with these capabilities is suspended or quarantined.",
     DelegationDenied: "The caller has no authority to delegate these capabilities.",
     TrustFloorExcludedAll: "Every agent with these capabilities is below the trust floor.",
+    PolicyDenied: "The policy of this service lets no agent with these capabilities have the task.",
 }

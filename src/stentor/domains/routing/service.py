@@ -45,7 +45,7 @@ class Routing:
         agent = self._snapshot.get(request.tenant, agent_id)
         if agent is None:
             return model.denial(request, [])
-        policy = self.policy if self._trust.available else Policy(self.policy.alpha)  # authority comes with the request
+        policy = self.policy if self._trust.available else self.policy.without_trust
         candidate = self._candidates(request, [agent], self._clock.now())[0]
         reason = model.refusal(request, candidate, policy)
         return None if reason is None else model.denial(request, [(agent, reason)])

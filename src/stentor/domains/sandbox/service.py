@@ -8,7 +8,9 @@ import msgspec
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import NotFound
+from stentor.core.policy import Entity, Rules
 from stentor.core.runlog import Draft, EventType, RunLog
+from stentor.domains.registry import policy as agent_policy
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.service import Registry
@@ -25,10 +27,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Sandbox:
-    def __init__(self, db: Database, registry: Registry, runlog: RunLog) -> None:
+    """`rules`: the policy file, which may refuse what the whitelist allows."""
+
+    def __init__(self, db: Database, registry: Registry, runlog: RunLog, rules: Rules | None = None) -> None:
         self._db = db
         self._registry = registry
         self._runlog = runlog
+        self._rules = rules
 
     async def authorize(
         self,
@@ -72,6 +77,8 @@ class Sandbox:
             return Refusal(
                 "missing_capability", f"The tool {judged.name!r} needs the capability {access.capability!r}."
             )
+        if (refused := self._forbidden(agent, access)) is not None:
+            return refused
         if judged.rate_limit:
             left = model.spend(judged.rate_limit, *store.bucket(tx, agent.agent_id, judged.name))
             if left is None:
@@ -79,3 +86,13 @@ class Sandbox:
                 return Refusal("rate_limit", f"The tool {judged.name!r} was called {limit}.")
             store.put_bucket(tx, agent.agent_id, judged.name, left)
         return None
+
+    def _forbidden(self, agent: Agent, access: Access) -> Refusal | None:
+        if self._rules is None:
+            return None
+        context = {"operation": access.operation, "path": access.path, "host": access.host, "port": access.port}
+        ruling = self._rules.ask("use_tool", agent_policy.entity(agent), Entity("Tool", access.tool), context)
+        if ruling.allowed:
+            return None
+        by = ", ".join(ruling.reasons) or "no permit"
+        return Refusal("unauthorized_tool", f"The policy of this service refuses {access.tool!r} ({by}).")

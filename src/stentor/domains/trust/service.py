@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from stentor.core.clock import Clock
@@ -13,6 +14,8 @@ from stentor.domains.trust import model, store
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 
 RECENT_CHANGES = 50
+Look = Callable[[Tx, str, str, str], None]
+"""Looks at a record before it is overridden, in the same transaction: (tx, tenant, id, by whom)."""
 
 
 class TrustView:
@@ -37,6 +40,7 @@ class Trust:
         self._clock = clock
         self._runlog = runlog
         self.view = TrustView()
+        self.before_set: list[Look] = []
 
     async def refresh(self, since: int) -> None:
         """Read what changed since. Fails open: routing goes on without trust and says so."""
@@ -62,13 +66,21 @@ class Trust:
         """Sets the score; answers the entity and the delta."""
 
         def work(tx: Tx) -> tuple[Entity, float]:
-            known = store.find(tx, tenant, entity_id)
-            before = known.at(tx.now) if known else None
-            entity = Entity(entity_id, entity_type, score, tx.now)
-            level = model.level_of(known.score).name if known else None
-            return self._keep(tx, tenant, entity, "set", before, None, by, level)
+            for look in self.before_set:
+                look(tx, tenant, entity_id, by)
+            return self.set_in(tx, tenant, entity_id, score, entity_type, by)
 
         return await self._db.write(work)
+
+    def set_in(
+        self, tx: Tx, tenant: str, entity_id: str, score: float, entity_type: str, by: str
+    ) -> tuple[Entity, float]:
+        """The same as a part of somebody's own transaction, who has looked already."""
+        known = store.find(tx, tenant, entity_id)
+        before = known.at(tx.now) if known else None
+        entity = Entity(entity_id, entity_type, score, tx.now)
+        level = model.level_of(known.score).name if known else None
+        return self._keep(tx, tenant, entity, "set", before, None, by, level)
 
     async def reinforce(
         self, tenant: str, entity_id: str, kind: ChangeKind, amount: float, by: str

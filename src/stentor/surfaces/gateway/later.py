@@ -16,7 +16,6 @@ from stentor.web.routes import GatewayRoute, needs
 MEMORY = {"memory": "admin"}
 """When it is switched off."""
 PREFIXES = {
-    "governance": "admin",
     "llm": "read",
 }
 _LOOKING = "stentor.looking"

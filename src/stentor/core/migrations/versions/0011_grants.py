@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0011"
-down_revision = "0009"
+down_revision = "0010"
 
 STATEMENTS = """
 create table grants (

@@ -27,6 +27,10 @@ class Builtin:
     def __init__(self, more: Mapping[str, BuiltinAgent] | None = None) -> None:
         self._agents: dict[str, BuiltinAgent] = {"summarizer": _summarizer, **(more or {})}
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._agents)
+
     async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
         name = agent.runtime.name or "summarizer"
         if name not in self._agents:

@@ -8,14 +8,16 @@ from stentor.domains.atp.bodies import SHAPES, Body
 from stentor.domains.atp.model import ACTION_TYPES, ZONES, Header
 from stentor.domains.messaging.model import Action, Closing, Route, Work
 
-LATER: dict[str, Permission] = {"governance": "admin", "memory": "admin"}
+LATER: dict[str, Permission] = {"memory": "admin"}
 """Zone to the permission that it will need. The memory stands here for a service that has it switched off."""
+PERMISSIONS: dict[str, Permission] = {**LATER, "governance": "admin", "sandbox": "write"}
+"""What an action that a zone does not have needs: as much as those that it has."""
 
 
 def table() -> dict[tuple[str, str], Action]:
     """An action for every pair; the real ones take their places."""
     pairs = ((zone, name) for zone in ZONES for name in ACTION_TYPES)
-    return {(zone, name): Action(LATER.get(zone, "read"), _refuse, _route) for zone, name in pairs}
+    return {(zone, name): Action(PERMISSIONS.get(zone, "read"), _refuse, _route) for zone, name in pairs}
 
 
 async def _refuse(work: Work) -> Closing:

@@ -1,0 +1,84 @@
+"""What governance adds: one tier, one patch compared, one question to a policy file, admission with and without one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+from bench.figures import Figure, at_most, percentile, spread
+from bench.scale import Scale
+from stentor.bootstrap.governance import admission
+from stentor.core import ids
+from stentor.core.policy import Entity, Rules
+from stentor.domains.governance import patch, tiers
+from stentor.domains.governance.model import Changes
+from stentor.domains.governance.patch import Config
+from stentor.domains.governance.tiers import Facts
+from stentor.domains.registry import policy as agent_policy
+from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitelist
+from stentor.domains.routing import model as routing
+from stentor.domains.routing.model import Candidate, Policy, Request
+
+TITLE = "governance and the policy file"
+FILE = """
+forbid (principal, action == Action::"route", resource == TaskType::"deploy")
+unless { context has trust && context.trust.greaterThanOrEqual(decimal("0.8")) };
+forbid (principal, action == Action::"route", resource) when { principal.trust_tier == "human" };
+forbid (principal, action == Action::"route", resource) when { principal.capabilities.contains("payments") };
+forbid (principal, action == Action::"use_tool", resource == Tool::"shell") unless { principal.runtime == "builtin" };
+forbid (principal, action == Action::"use_tool", resource) when { context has path && context.path like "*/secrets/*" };
+forbid (principal, action == Action::"propose_update", resource) when { context.files_modified.contains("main.py") };
+"""
+FILES = tuple(f"src/module_{n}.py" for n in range(20))
+FACTS = Facts("code", Changes(FILES, 40, 20, 9_000, False, False, False), trust=0.93)
+REQUEST = Request("default", "review", ("review",))
+
+
+def run(scale: Scale) -> list[Figure]:
+    rounds, count = scale.pick(scale.rounds, 3), scale.pick(5_000, 300)
+    rules, agent = Rules(FILE), _agent()
+    candidate = Candidate(agent, 1.2, 0.85)
+    built_in, with_file = Policy(trust_floor=0.5), Policy(trust_floor=0.5, permitted=admission(rules))
+    now = patch.of(agent)
+    then = Config(now.capabilities[:1], now.runtime, now.sandbox_whitelist)
+    tool, context = Entity("Tool", "files"), {"operation": "read", "path": "notes/a.md"}
+
+    def figure(name: str, call: Callable[[], object], limit: float | None, how: str) -> Figure:
+        found = [[_timed(call) for _ in range(count)] for _ in range(rounds)]
+        values = [value for each in found for value in each]
+        note = f"p99 {percentile(values, 0.99):.1f} µs; {spread([median(each) for each in found])}"
+        return Figure(name, median(values), "µs", how, at_most(limit) if limit else None, note)
+
+    times = f"in process, {rounds * count:,} times"
+    return [
+        figure("tier p50", lambda: tiers.classify(FACTS), 50, f"`tiers.classify`, 20 files named, {times}"),
+        figure("patch compared p50", lambda: patch.widens(now, then), 50, "20 tools with 3 paths each"),
+        figure("admission p50", lambda: routing.refusal(REQUEST, candidate, built_in), 50, "one candidate, all checks"),
+        figure(
+            "policy decision p50",
+            lambda: rules.ask("use_tool", agent_policy.entity(agent), tool, context),
+            200,
+            f"`Rules.ask` with the entity of its agent, a file of six policies, {times}",
+        ),
+        figure(
+            "admission with a policy file p50",
+            lambda: routing.refusal(REQUEST, candidate, with_file),
+            200,
+            "the same candidate, and the file asked after the checks",
+        ),
+    ]
+
+
+def _agent() -> Agent:
+    tools = tuple(Tool(f"tool-{n}", ("a/**", "b/*.md", "c/?"), ("read", "write"), 60) for n in range(20))
+    may = Whitelist(tools, Network(("api.example",), (443,)))
+    capabilities = ("review", "summarize", "translate")
+    names = (ids.new_id(), "default", "ann", capabilities)
+    return Agent(*names, 0.8, 0.7, 0.9, "auto", "active", Runtime(), may, None, 0, None, 0, 0)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - started) / 1000

@@ -1,0 +1,114 @@
+"""`stentor policy ...`: check a policy file, and ask it example requests."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stentor.cli import display
+from stentor.cli.options import AsJson
+from stentor.cli.output import FAILED, USAGE, CommandFailed, out, print_json, reporting
+
+if TYPE_CHECKING:
+    from stentor.core.policy import Rules, Ruling
+
+app = typer.Typer(help="Check a policy file, and ask it example requests.", no_args_is_help=True)
+File = Annotated[Path | None, typer.Option("--policy", help="The policy file; else SERVICE_POLICY_FILE.")]
+
+
+@app.command()
+def check(policy: File = None, as_json: AsJson = False) -> None:
+    """Parse the file and hold it against the schema, as the service does when it starts."""
+    with reporting(as_json=as_json):
+        where, rules = _load(policy)
+        covered = sorted(rules.actions["permit"] | rules.actions["forbid"])
+        if as_json:
+            print_json({"policy": str(where), "policies": len(rules), "actions": covered})
+        else:
+            display.say(f"{where}: {len(rules)} policies, on {', '.join(covered) or 'nothing'}.")
+
+
+@app.command("test")
+def ask(
+    requests: Annotated[Path, typer.Argument(metavar="REQUESTS.json", help="A list of requests; see docs/policy.md.")],
+    policy: File = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the file every request; one that is answered otherwise than it expects fails the command."""
+    with reporting(as_json=as_json):
+        _, rules = _load(policy)
+        results = [_result(rules, number, one) for number, one in enumerate(_requests(requests))]
+        if as_json:
+            print_json({"results": results})
+        else:
+            columns = ("request", "action", "decision", "expected", "because")
+            rows = [(r["name"], r["action"], r["decision"], r["expect"], ", ".join(r["reasons"])) for r in results]
+            out.print(display.table(columns, rows))
+        wrong = [result["name"] for result in results if result["expect"] not in (None, result["decision"])]
+    if wrong:
+        if not as_json:
+            display.say(f"{len(wrong)} of {len(results)} are decided otherwise than expected: {', '.join(wrong)}.")
+        raise typer.Exit(FAILED)
+
+
+def _load(given: Path | None) -> tuple[Path, Rules]:
+    """Raises CommandFailed, PolicyInvalid."""
+    # The compiled engine: not for `stentor --help`.
+    from stentor.core import policy as policy_files
+    from stentor.core import settings
+
+    where = given or settings.load(os.environ).policy_file
+    if where is None:
+        raise CommandFailed("Name a policy file with --policy or SERVICE_POLICY_FILE.", USAGE)
+    return where, policy_files.load(where)
+
+
+def _requests(file: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}.", USAGE) from None
+    except ValueError as error:
+        raise CommandFailed(f"{file} is not JSON: {error}.", USAGE) from None
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise CommandFailed(f"{file} must be a list of requests, each an object.", USAGE)
+    return found
+
+
+def _result(rules: Rules, number: int, one: dict[str, Any]) -> dict[str, Any]:
+    name, expect = str(one.get("name", f"request {number + 1}")), one.get("expect")
+    if expect not in (None, "allow", "deny"):
+        raise CommandFailed(f"{name}: expect must be allow or deny.", USAGE)
+    ruling = _asked(rules, name, one)
+    decision = "allow" if ruling.allowed else "deny"
+    return {
+        "name": name,
+        "action": one["action"],
+        "decision": decision,
+        "expect": expect,
+        "reasons": list(ruling.reasons),
+    }
+
+
+def _asked(rules: Rules, name: str, one: dict[str, Any]) -> Ruling:
+    from stentor.core.policy import Entity
+    from stentor.core.policy_schema import AGENT_DEFAULTS, TYPES
+
+    action, context = one.get("action"), one.get("context", {})
+    if action not in TYPES:
+        raise CommandFailed(f"{name}: action must be one of {', '.join(TYPES)}.", USAGE)
+    parts = []
+    for field, kind in zip(("principal", "resource"), TYPES[action], strict=True):
+        given = one.get(field, {})
+        if not isinstance(given, dict):
+            raise CommandFailed(f"{name}: {field} must be an object.", USAGE)
+        attributes = {k: v for k, v in given.items() if k != "id"}
+        known = AGENT_DEFAULTS if kind == "Agent" else {}
+        parts.append(Entity(kind, str(given.get("id", field)), {**known, **attributes}))
+    if not isinstance(context, dict):
+        raise CommandFailed(f"{name}: context must be an object.", USAGE)
+    return rules.ask(action, parts[0], parts[1], context, checked=True)

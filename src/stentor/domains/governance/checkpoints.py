@@ -1,0 +1,214 @@
+"""Checkpoints: the state of an agent with the hash of its canonical text, and how it is restored.
+
+A state holds the configuration (capabilities, runtime, whitelist), the three scores, the trust tier, and the trust
+score where there was one. It does not hold what the agent went through: status, violations and Hebbian weights are
+neither kept nor set back. Fails closed: a state that does not have its hash is never restored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stentor.core import canonical, ids, jsontext
+from stentor.core.clock import DAY
+from stentor.core.db import Database, Tx
+from stentor.core.errors import NotFound, StentorError
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.governance import archive, patch
+from stentor.domains.governance.model import Cause, Checkpoint, CheckpointCorrupt
+from stentor.domains.registry import store as agents
+from stentor.domains.registry.model import Agent, TrustTier
+from stentor.domains.registry.service import Registry
+from stentor.domains.trust import store as trust_store
+from stentor.domains.trust.service import Trust
+
+EXPIRED_AT_ONCE = 500
+MAX_ID = 64
+
+
+class State(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a checkpoint says of an agent, and all that a rollback restores."""
+
+    agent_id: str
+    config: patch.Config
+    alignment_score: float
+    accuracy_score: float
+    efficiency_score: float
+    trust_tier: TrustTier
+    trust_score: float | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return dict(jsontext.load(jsontext.dump(self)))
+
+    @property
+    def text(self) -> str:
+        return canonical.text(self.document)
+
+
+class RestoreFailed(StentorError):
+    """What was read back is not what should have been restored; everything was undone."""
+
+    code = "RESTORE_FAILED"
+
+
+class Checkpoints:
+    def __init__(self, db: Database, runlog: RunLog, registry: Registry, trust: Trust, keep_days: int) -> None:
+        self._db = db
+        self._runlog = runlog
+        self._registry = registry
+        self._trust = trust
+        self._keep = keep_days * DAY
+
+    async def create(self, tenant: str, agent_id: str, by: str) -> Checkpoint:
+        """Raises NotFound."""
+        return await self._db.write(lambda tx: self.take(tx, require_agent(tx, tenant, agent_id), "manual", by))
+
+    async def get(self, tenant: str, checkpoint_id: str) -> Checkpoint:
+        """As it is stored; `intact` says whether it may be restored. Raises NotFound."""
+        return await self._db.read(lambda tx: require(tx, tenant, checkpoint_id))
+
+    async def page(self, tenant: str, agent_id: str | None, before: archive.Before, limit: int) -> list[Checkpoint]:
+        return await self._db.read(lambda tx: archive.checkpoints(tx, tenant, agent_id, before, limit))
+
+    def take(self, tx: Tx, agent: Agent, cause: Cause, by: str, parent: str | None = None) -> Checkpoint:
+        """Record the agent's state inside the transaction that is about to change it."""
+        state = state_of(tx, agent).text
+        taken_id, digest = ids.new_id(), _digest(state)
+        meta = {"checkpoint_id": taken_id, "cause": cause, "state_hash": digest, "by": by}
+        message = f"Checkpoint of agent {agent.name} taken."
+        draft = Draft("checkpoint_taken", "governance", message, meta, agent_id=agent.agent_id)
+        event = self._runlog.append(tx, agent.tenant, [draft], parent=parent)
+        made = Checkpoint(agent.tenant, taken_id, agent.agent_id, cause, state, digest, by, tx.now, event)
+        archive.put(tx, made)
+        return made
+
+    def before_clear(self, tx: Tx, tenant: str, agent_id: str, by: str) -> None:
+        """For the registry: violations are about to be cleared. An agent that is not there has no state."""
+        if (agent := agents.find(tx, tenant, agent_id)) is not None:
+            self.take(tx, agent, "clear_violations", by)
+
+    def before_trust(self, tx: Tx, tenant: str, entity_id: str, by: str) -> None:
+        """For trust: a score is about to be set. Not every entity is an agent."""
+        if (agent := agents.find(tx, tenant, entity_id)) is not None:
+            self.take(tx, agent, "trust_change", by)
+
+    def restore(self, tx: Tx, checkpoint: Checkpoint, by: str, parent: str | None, only: Sequence[str] = ()) -> None:
+        """Set the agent back, read it back, compare the hashes; with `only` just these fields of the configuration.
+
+        Raises CheckpointCorrupt, NotFound, RestoreFailed; then nothing was changed.
+        """
+        state = opened(checkpoint)
+        with tx.savepoint():
+            self._put_back(tx, checkpoint.tenant, state, by, parent, only)
+            agent = require_agent(tx, checkpoint.tenant, checkpoint.agent_id)
+            if only:
+                sound = all(getattr(patch.of(agent), name) == getattr(state.config, name) for name in only)
+            else:
+                sound = _digest(read_back(tx, agent, state).text) == checkpoint.state_hash
+            if not sound:
+                raise RestoreFailed("What was read back does not have the checkpoint's hash; nothing was changed.")
+
+    def _put_back(
+        self, tx: Tx, tenant: str, state: State, by: str, parent: str | None, only: Sequence[str] = ()
+    ) -> None:
+        fields: dict[str, Any] = {name: getattr(state.config, name) for name in only or patch.FIELDS}
+        if not only:
+            scores = ("alignment_score", "accuracy_score", "efficiency_score", "trust_tier")
+            fields |= {name: getattr(state, name) for name in scores}
+        message = "Set back to a checkpoint."
+        self._registry.reconfiguring(tenant, state.agent_id, fields, message, by, parent)(tx)
+        if state.trust_score is not None and not only:
+            known = trust_store.find(tx, tenant, state.agent_id)
+            kind = known.entity_type if known else "agent"
+            self._trust.set_in(tx, tenant, state.agent_id, state.trust_score, kind, by)
+
+    async def expire(self, now: int) -> int:
+        """Remove what is older than it is kept; answers how many."""
+
+        def work(tx: Tx) -> int:
+            old = archive.expired(tx, now - self._keep, EXPIRED_AT_ONCE)
+            by_tenant: dict[str, list[str]] = {}
+            for tenant, checkpoint_id in old:
+                archive.drop(tx, tenant, checkpoint_id)
+                by_tenant.setdefault(tenant, []).append(checkpoint_id)
+            for tenant, gone in by_tenant.items():
+                message = f"{len(gone)} checkpoints were kept long enough."
+                draft = Draft("checkpoints_expired", "governance", message, {"checkpoint_ids": gone})
+                self._runlog.append(tx, tenant, [draft])
+            return len(old)
+
+        return await self._db.write(work)
+
+
+def state_of(tx: Tx, agent: Agent) -> State:
+    """The state now. Trust is the decayed score."""
+    trust = trust_store.find(tx, agent.tenant, agent.agent_id)
+    return State(
+        agent.agent_id,
+        patch.of(agent),
+        agent.alignment_score,
+        agent.accuracy_score,
+        agent.efficiency_score,
+        agent.trust_tier,
+        trust.at(tx.now) if trust else None,
+    )
+
+
+def read_back(tx: Tx, agent: Agent, wanted: State) -> State:
+    """The state now, of as much as a checkpoint speaks of: one without a trust score leaves trust as it is."""
+    state = state_of(tx, agent)
+    return state if wanted.trust_score is not None else msgspec.structs.replace(state, trust_score=None)
+
+
+def intact(checkpoint: Checkpoint) -> bool:
+    try:
+        opened(checkpoint)
+    except CheckpointCorrupt:
+        return False
+    return True
+
+
+def opened(checkpoint: Checkpoint) -> State:
+    """The state, if it is what was taken. Raises CheckpointCorrupt."""
+    if _digest(checkpoint.state) != checkpoint.state_hash:
+        raise _corrupt(checkpoint, "its state does not have its hash")
+    try:
+        state = msgspec.json.decode(checkpoint.state, type=State)
+    except (msgspec.MsgspecError, UnicodeError):
+        raise _corrupt(checkpoint, "its state is malformed") from None
+    if state.agent_id != checkpoint.agent_id or state.text != checkpoint.state:
+        raise _corrupt(checkpoint, "its state is not the one of its agent in canonical form")
+    return state
+
+
+def _corrupt(checkpoint: Checkpoint, reason: str) -> CheckpointCorrupt:
+    message = f"The checkpoint {checkpoint.checkpoint_id} is corrupt ({reason}), so it is never restored."
+    return CheckpointCorrupt(message, {"checkpoint_id": checkpoint.checkpoint_id})
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def possible(record_id: str) -> bool:
+    """Whether something may have this id: PostgreSQL takes no NUL, not even to compare."""
+    return 0 < len(record_id) <= MAX_ID and record_id.isprintable()
+
+
+def require(tx: Tx, tenant: str, checkpoint_id: str) -> Checkpoint:
+    found = archive.find(tx, tenant, checkpoint_id) if possible(checkpoint_id) else None
+    if found is None:
+        raise NotFound("No checkpoint has this id.")
+    return found
+
+
+def require_agent(tx: Tx, tenant: str, agent_id: str) -> Agent:
+    agent = agents.find(tx, tenant, agent_id) if possible(agent_id) else None
+    if agent is None:
+        raise NotFound("No agent has this id.")
+    return agent

@@ -1,0 +1,96 @@
+"""What can be found out about an agent without giving it work, by its kind of runtime. Fails closed.
+
+builtin: the service has an agent of that name. http: something answers at the endpoint, over the guard that every call
+passes; not that it would do a task well. worker: nothing, because workers are not called; their next claim tells.
+llm and command: what a registration looks at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+import aiohttp
+import msgspec
+
+from stentor.core.errors import InvalidRequest, StentorError
+from stentor.core.outbound import Outbound, TargetRefused
+from stentor.domains.registry.model import Agent, Runtime
+
+PROBE_SECONDS = 10.0
+NOT_FOR_HEAD = frozenset((501,))
+"""What servers answer to a method that they do not have; they are there all the same."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    ok: bool
+    what: str
+
+
+Probe = Callable[[Agent], Awaitable[Found]]
+
+
+def by_kind(probes: Mapping[str, Probe], seconds: float = PROBE_SECONDS) -> Probe:
+    """One probe out of one for each kind of runtime; a kind without a probe, and one that hangs, is not found well."""
+
+    async def probe(agent: Agent) -> Found:
+        kind = agent.runtime.kind
+        if kind not in probes:
+            return Found(False, f"There is no probe for the runtime {kind!r}.")
+        try:
+            async with asyncio.timeout(seconds):
+                return await probes[kind](agent)
+        except TimeoutError:
+            return Found(False, f"The probe took longer than {seconds:g} s.")
+
+    return probe
+
+
+def builtin(names: Collection[str]) -> Probe:
+    async def probe(agent: Agent) -> Found:
+        name = agent.runtime.name or ""
+        there = name in names
+        return Found(there, f"The builtin agent {name!r} is {'there' if there else 'not in this service'}.")
+
+    return probe
+
+
+def accepted(check: Callable[[Runtime], None]) -> Probe:
+    """Whether a registration would take the runtime now: its program, its cage, the form of its options. A model is not
+    called, because that costs money.
+    """
+
+    async def probe(agent: Agent) -> Found:
+        try:
+            await asyncio.to_thread(check, agent.runtime)
+        except StentorError as error:
+            return Found(False, error.message)
+        return Found(True, f"A registration with this {agent.runtime.kind} runtime would be taken.")
+
+    return probe
+
+
+async def worker(agent: Agent) -> Found:
+    return Found(True, "A worker cannot be probed: it pulls its work. Its next claim shows whether it works.")
+
+
+def http(outbound: Outbound) -> Probe:
+    async def probe(agent: Agent) -> Found:
+        try:
+            return await _reach(outbound, agent.runtime.endpoint or "")
+        except InvalidRequest as error:
+            return Found(False, error.message)
+        except TargetRefused:
+            return Found(False, "The endpoint's address is not public.")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Found(False, f"The endpoint cannot be reached ({type(error).__name__}).")
+
+    return probe
+
+
+async def _reach(outbound: Outbound, endpoint: str) -> Found:
+    outbound.check(endpoint)
+    timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+    async with outbound.session.head(endpoint, timeout=timeout, allow_redirects=False) as answer:
+        there = answer.status < 500 or answer.status in NOT_FOR_HEAD
+        return Found(there, f"The endpoint answered {answer.status} to HEAD.")

@@ -1,0 +1,75 @@
+"""Trust computed from metrics: weighted, with the breakdown. Pure. Source: core contract, "Governance"."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stentor.core.errors import InvalidRequest
+from stentor.domains.governance.model import NoMetrics
+
+WEIGHTS = {"success_rate": 0.35, "security": 0.25, "code_quality": 0.20, "audit": 0.15, "uptime": 0.05}
+PER_VIOLATION = 0.1
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """What is known of an agent; None is unknown."""
+
+    successful_executions: int | None = None
+    total_executions: int | None = None
+    recent_violation_count: int | None = None
+    coverage_ratio: float | None = None
+    passed_lints: float | None = None
+    no_dead_code: float | None = None
+    approved_updates: int | None = None
+    total_update_attempts: int | None = None
+    downtime_hours: float | None = None
+    total_hours: float | None = None
+
+
+class Breakdown(msgspec.Struct, frozen=True):
+    """`weights` are as they counted: of the components that are known, adding up to 1."""
+
+    score: float
+    components: dict[str, float]
+    weights: dict[str, float]
+    contributions: dict[str, float]
+    missing: tuple[str, ...]
+
+
+def compute(metrics: Metrics) -> Breakdown:
+    """Raises NoMetrics when no component is known, InvalidRequest for a part that is larger than its whole."""
+    known = {name: value for name, value in _components(metrics).items() if value is not None}
+    if not known:
+        raise NoMetrics("No metric is known that a trust score could be computed from.", {"missing": list(WEIGHTS)})
+    total = sum(WEIGHTS[name] for name in known)
+    weights = {name: round(WEIGHTS[name] / total, 12) for name in known}
+    parts = {name: round(known[name] * WEIGHTS[name] / total, 12) for name in known}
+    score = min(1.0, round(sum(parts.values()), 12))
+    return Breakdown(score, known, weights, parts, tuple(name for name in WEIGHTS if name not in known))
+
+
+def _components(metrics: Metrics) -> dict[str, float | None]:
+    violations = metrics.recent_violation_count
+    down = _share(metrics, "downtime_hours", "total_hours")
+    return {
+        "success_rate": _share(metrics, "successful_executions", "total_executions"),
+        "security": None if violations is None else round(max(0.0, 1 - PER_VIOLATION * violations), 12),
+        "code_quality": _mean(metrics.coverage_ratio, metrics.passed_lints, metrics.no_dead_code),
+        "audit": _share(metrics, "approved_updates", "total_update_attempts"),
+        "uptime": None if down is None else 1 - down,
+    }
+
+
+def _share(metrics: Metrics, part: str, whole: str) -> float | None:
+    """None without both, and for a whole of nothing."""
+    given, total = getattr(metrics, part), getattr(metrics, whole)
+    if given is None or total is None:
+        return None
+    if given > total:
+        raise InvalidRequest(f"metrics.{part} must not be larger than metrics.{whole}.")
+    return float(given / total) if total else None
+
+
+def _mean(*values: float | None) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,198 @@
+"""Use cases of updates: propose, decide, report, read. Every move and its event share one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core import idempotency
+from stentor.core.db import Database, Tx
+from stentor.core.errors import Conflict, NotFound
+from stentor.core.idempotency import Answer, IdempotencyKey
+from stentor.core.runlog import RunLog
+from stentor.domains.governance import model, moves, store
+from stentor.domains.governance.checkpoints import Checkpoints, possible
+from stentor.domains.governance.judging import Judging
+from stentor.domains.governance.model import (
+    Approval,
+    Filter,
+    Proposal,
+    Rejection,
+    RiskNotOverridden,
+    SelfApproval,
+    Update,
+)
+from stentor.domains.governance.rollbacks import Rollbacks
+from stentor.domains.registry import store as agents
+
+
+class Updates:
+    """`wake` tells the runner that there may be something to deploy. `self_approval`: one admin is enough."""
+
+    def __init__(
+        self,
+        db: Database,
+        runlog: RunLog,
+        judging: Judging,
+        checkpoints: Checkpoints,
+        rollbacks: Rollbacks,
+        wake: Callable[[], None],
+        *,
+        self_approval: bool,
+    ) -> None:
+        self._db = db
+        self._runlog = runlog
+        self._judging = judging
+        self._checkpoints = checkpoints
+        self._rollbacks = rollbacks
+        self._wake = wake
+        self._self_approval = self_approval
+
+    async def propose(self, principal: Principal, proposal: Proposal, key: IdempotencyKey | None = None) -> Update:
+        """Raises Conflict for an id that has another body, InvalidRequest for a patch that cannot be."""
+
+        def work(tx: Tx) -> Update:
+            if key is not None and (known := idempotency.find(tx, key)):
+                return require(tx, principal.tenant, known.body)
+            update = self.propose_in(tx, principal, proposal)
+            if key is not None:
+                idempotency.keep(tx, key, Answer(202, update.update_id))
+            return update
+
+        return await self._db.write(work)
+
+    def propose_in(self, tx: Tx, principal: Principal, proposal: Proposal, cause: str | None = None) -> Update:
+        """The same as a part of somebody's own transaction. The same id with the same body is the same update."""
+        known = store.find(tx, principal.tenant, proposal.update_id)
+        if known is not None:
+            if known.body_hash != proposal.body_hash:
+                raise Conflict(f"The update {proposal.update_id} was proposed before with another body. Take a new id.")
+            return known
+        agent = agents.find(tx, principal.tenant, proposal.agent_id)
+        judged = self._judging.judge(tx, principal, proposal, agent)
+        update = moves.submit(tx, self._runlog, principal, proposal, judged, cause)
+        if judged.impossible is not None:
+            decision = {"reason": judged.impossible}
+            return self._reject(tx, update, model.SYSTEM, decision)
+        if update.tier == model.AUTO:
+            return self._approve(tx, update, model.SYSTEM, {"rationale": "Its tier is auto."})
+        return update
+
+    async def approve(self, principal: Principal, update_id: str, approval: Approval) -> Update:
+        """Raises NotFound, SelfApproval, RiskNotOverridden, Conflict unless it is submitted."""
+        return await self._db.write(lambda tx: self.approve_in(tx, principal, update_id, approval))
+
+    def approve_in(self, tx: Tx, principal: Principal, update_id: str, approval: Approval, via: Any = None) -> Update:
+        """The same as a part of somebody's own transaction; `via` goes into the event."""
+        update = _submitted(tx, principal.tenant, update_id, "approved")
+        own = self._own_hand(tx, principal, update, approval)
+        if own is not None and not (own == "proposer" and self._self_approval):
+            raise SelfApproval(
+                "Who proposed an update, or the agent that it changes, may not approve it: ask another admin.",
+                {"proposed_by": update.proposed_by},
+            )
+        if update.basis.risks and not approval.override_risk:
+            named = ", ".join(update.basis.risks)
+            raise RiskNotOverridden(
+                f"Approving this accepts a risk ({named}): say so with override_risk.",
+                {"risks": list(update.basis.risks)},
+            )
+        decision = msgspec.to_builtins(approval) | ({"self_approved": True} if own else {})
+        return self._approve(tx, update, principal.name, decision, via)
+
+    async def reject(self, principal: Principal, update_id: str, rejection: Rejection) -> Update:
+        """Raises NotFound, Conflict unless it is submitted. Who proposed it may take it back so."""
+        return await self._db.write(lambda tx: self.reject_in(tx, principal, update_id, rejection))
+
+    def reject_in(self, tx: Tx, principal: Principal, update_id: str, rejection: Rejection, via: Any = None) -> Update:
+        """The same as a part of somebody's own transaction."""
+        update = _submitted(tx, principal.tenant, update_id, "rejected")
+        return self._reject(tx, update, principal.name, msgspec.to_builtins(rejection), via)
+
+    async def report(self, principal: Principal, update_id: str, results: dict[str, Any]) -> Update:
+        """What the tests of an update that lives outside came to: failed ones roll back. Raises NotFound, Conflict."""
+        rollback_id = await self._db.write(lambda tx: self._report(tx, principal, update_id, results))
+        if rollback_id is not None:
+            with suppress(Conflict):  # the runner, or another process, is at it
+                await self._rollbacks.carry(principal.tenant, rollback_id)
+        return await self.get(principal.tenant, update_id)
+
+    async def get(self, tenant: str, update_id: str) -> Update:
+        """Raises NotFound, the same for a foreign update as for none."""
+        return await self._db.read(lambda tx: require(tx, tenant, update_id))
+
+    async def page(self, tenant: str, wanted: Filter, limit: int) -> list[Update]:
+        return await self._db.read(lambda tx: store.page(tx, tenant, wanted, limit))
+
+    async def waiting(self, tenant: str, wanted: Filter, limit: int, offset: int) -> tuple[list[Update], int, int]:
+        """Updates, oldest first; how many there are, and how many of them are past their deadline."""
+
+        def read(tx: Tx) -> tuple[list[Update], int, int]:
+            found = store.waiting(tx, tenant, wanted, limit, offset)
+            return found, *store.count(tx, tenant, wanted)
+
+        return await self._db.read(read)
+
+    def _own_hand(self, tx: Tx, principal: Principal, update: Update, approval: Approval) -> str | None:
+        """Whether the one who approves proposed it, speaks for who did, or is the agent that it changes."""
+        agent = agents.find(tx, update.tenant, update.agent_id)
+        if agent is not None and agent.key_name == principal.name:
+            return "agent"
+        claimed = (approval.claimed or "").strip().lower()
+        return "proposer" if update.proposed_by in (principal.name, claimed) else None
+
+    def _approve(self, tx: Tx, update: Update, by: str, decision: dict[str, Any], via: Any = None) -> Update:
+        drift = self._judging.drift(tx, update)
+        if drift is not None:
+            raise Conflict(drift)
+        fields: dict[str, Any] = {"decided_by": by, "decision": decision, "approved_at": tx.now}
+        agent = None if update.patched else agents.find(tx, update.tenant, update.agent_id)
+        if agent is not None:
+            # What lives outside is deployed at any time from now on: this is the last moment before it.
+            taken = self._checkpoints.take(tx, agent, "deployment", by, update.head_id)
+            fields["checkpoint_id"] = taken.checkpoint_id
+        meta = {"by": by, **(via or {})}
+        moved = moves.move(tx, self._runlog, update, "approved", f"Approved by {by}.", meta, **fields)
+        if moved.patched:
+            tx.after_commit(self._wake)
+        return moved
+
+    def _reject(self, tx: Tx, update: Update, by: str, decision: dict[str, Any], via: Any = None) -> Update:
+        fields = {"decided_by": by, "decision": decision, "rejected_at": tx.now}
+        meta = {"by": by, "reason": decision.get("reason"), **(via or {})}
+        return moves.move(tx, self._runlog, update, "rejected", f"Rejected by {by}.", meta, **fields)
+
+    def _report(self, tx: Tx, principal: Principal, update_id: str, results: Mapping[str, Any]) -> str | None:
+        """Answers the rollback that failed tests need."""
+        update = require(tx, principal.tenant, update_id)
+        if update.patched:
+            raise Conflict("This service deploys the update itself; there is nothing to report.")
+        if update.status != "approved":
+            raise Conflict(f"The update is {update.status}; only of an approved one a deployment can be reported.")
+        failed = sum(part["failed"] for part in results.values() if part)
+        meta = {"by": principal.name, "test_results": results}
+        kept = {"test_results": dict(results)}
+        update = moves.move(tx, self._runlog, update, "deploying", "Deployed outside.", meta, **kept)
+        if not failed:
+            moves.move(tx, self._runlog, update, "deployed", "Its tests passed.", meta, deployed_at=tx.now)
+            return None
+        return self._rollbacks.undo(tx, principal, update, f"{failed} tests failed.")
+
+
+def require(tx: Tx, tenant: str, update_id: str) -> Update:
+    """Raises NotFound."""
+    update = store.find(tx, tenant, update_id) if possible(update_id) else None
+    if update is None:
+        raise NotFound("No update has this id.")
+    return update
+
+
+def _submitted(tx: Tx, tenant: str, update_id: str, verb: str) -> Update:
+    update = require(tx, tenant, update_id)
+    if update.status != "submitted":
+        raise Conflict(f"The update is {update.status} already, so it cannot be {verb}.")
+    return update

@@ -1,0 +1,299 @@
+"""Wire models of governance."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints, model_validator
+
+from stentor.core import ids
+from stentor.domains.governance.model import (
+    Approval,
+    Cause,
+    Changes,
+    Proposal,
+    Rejection,
+    RollbackDraft,
+    RollbackStatus,
+    UpdateStatus,
+)
+from stentor.domains.governance.scores import Metrics
+from stentor.web.routes import Wire, example
+from stentor.web.wire import Answer, Name, Score, Text, Timestamp, UuidText
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Hours = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Share = bool | Score
+
+
+class ChangesIn(Wire):
+    files_modified: Annotated[list[Annotated[Text, StringConstraints(max_length=4096)]], Field(max_length=10_000)]
+    lines_added: Count
+    lines_deleted: Count
+    lines_total: Count | None = None
+    breaking: bool | None = None
+    new_dependencies: bool | None = None
+    touches_policy: bool | None = None
+    agent_patch: dict[str, Any] | None = None
+
+
+class Propose(Wire):
+    model_config = example(
+        update_id="018f3a2e-0000-7000-8000-000000000001",
+        agent_id="018f3a2e-0000-7000-8000-000000000002",
+        update_type="prompt",
+        description="Shorter answers.",
+        changes={
+            **dict.fromkeys(("breaking", "new_dependencies", "touches_policy"), False),
+            "files_modified": ["prompts/answer.md"],
+            "lines_added": 3,
+            "lines_deleted": 1,
+            "lines_total": 900,
+        },
+        checkpoint_id=None,
+    )
+
+    update_id: Annotated[UuidText, Field(default_factory=ids.new_id)]
+    agent_id: UuidText
+    update_type: Name
+    description: Text
+    changes: ChangesIn
+    checkpoint_id: UuidText | None = None
+
+    def proposal(self) -> Proposal:
+        given = self.changes.model_dump()
+        changes = Changes(**{**given, "files_modified": tuple(given["files_modified"])})
+        return Proposal(self.update_id, self.agent_id, self.update_type, self.description, changes, self.checkpoint_id)
+
+
+class Approve(Wire):
+    model_config = example(approved_by="dana", rationale="The tests are green.", override_risk=False)
+
+    approved_by: Name | None = None
+    rationale: Text | None = None
+    override_risk: bool = False
+
+    def approval(self) -> Approval:
+        return Approval(self.approved_by, self.rationale, self.override_risk)
+
+
+class Reject(Wire):
+    model_config = example(rejected_by="dana", reason="It drops the sources.", feedback="Keep the list of sources.")
+
+    rejected_by: Name | None = None
+    reason: Text | None = None
+    feedback: Text | None = None
+
+    def rejection(self) -> Rejection:
+        return Rejection(self.rejected_by, self.reason, self.feedback)
+
+
+class Tests(Wire):
+    passed: Annotated[int, Field(ge=0, le=2**31)]
+    failed: Annotated[int, Field(ge=0, le=2**31)]
+
+
+class TestResults(Wire):
+    unit_tests: Tests | None = None
+    integration_tests: Tests | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> TestResults:
+        if self.unit_tests is None and self.integration_tests is None:
+            raise ValueError("give unit_tests, integration_tests or both")
+        return self
+
+
+class Deployed(Wire):
+    model_config = example(
+        test_results={"unit_tests": {"passed": 120, "failed": 0}, "integration_tests": {"passed": 9, "failed": 0}}
+    )
+
+    test_results: TestResults
+
+
+class TakeCheckpoint(Wire):
+    model_config = example(agent_id="018f3a2e-0000-7000-8000-000000000002")
+
+    agent_id: UuidText
+
+
+class StartRollback(Wire):
+    model_config = example(checkpoint_id="018f3a2e-0000-7000-8000-000000000003", reason="It answers without sources.")
+
+    checkpoint_id: UuidText
+    initiated_by: Name | None = None
+    reason: Annotated[Text, StringConstraints(min_length=1)]
+    details: Text | None = None
+
+    def draft(self) -> RollbackDraft:
+        return RollbackDraft(self.checkpoint_id, self.reason, self.details, self.initiated_by)
+
+
+class MetricsIn(Wire):
+    successful_executions: Count | None = None
+    total_executions: Count | None = None
+    recent_violation_count: Count | None = None
+    coverage_ratio: Score | None = None
+    passed_lints: Share | None = None
+    no_dead_code: Share | None = None
+    approved_updates: Count | None = None
+    total_update_attempts: Count | None = None
+    downtime_hours: Hours | None = None
+    total_hours: Hours | None = None
+
+
+class ComputeTrust(Wire):
+    model_config = example(
+        metrics={"successful_executions": 95, "total_executions": 100, "recent_violation_count": 0}, persist=True
+    )
+
+    metrics: MetricsIn | None = None
+    persist: bool = True
+
+    def given(self) -> Metrics | None:
+        if self.metrics is None:
+            return None
+        values = self.metrics.model_dump()
+        for name in ("passed_lints", "no_dead_code"):
+            values[name] = None if values[name] is None else float(values[name])
+        return Metrics(**values)
+
+
+class ProposedOut(Answer):
+    update_id: str
+    status: UpdateStatus
+    tier: int
+    approval_deadline: Timestamp
+
+
+class DiffOut(Answer):
+    path: str
+    before: Any
+    after: Any
+
+
+class UpdateOut(Answer):
+    update_id: str
+    agent_id: str
+    status: UpdateStatus
+    tier: int
+    submitted_at: Timestamp
+    approved_at: Timestamp | None
+    deployed_at: Timestamp | None
+    test_results: dict[str, Any] | None
+    rejected_at: Timestamp | None
+    rolled_back_at: Timestamp | None
+    approval_deadline: Timestamp
+    update_type: str
+    description: str
+    changes: dict[str, Any]
+    diff: list[DiffOut]
+    proposed_by: str
+    trust: float | None
+    ratio: float | None
+    reasons: list[str]
+    risks: list[str]
+    decided_by: str | None
+    decision: dict[str, Any] | None
+    checkpoint_id: str | None
+    named_checkpoint: str | None
+    notes: str | None
+    provenance_id: str
+
+
+class UpdatePage(Answer):
+    updates: list[UpdateOut]
+    limit: int
+    next_cursor: str | None
+
+
+class PendingOut(Answer):
+    update_id: str
+    agent_id: str
+    tier: int
+    submitted_at: Timestamp
+    deadline: Timestamp
+    status: UpdateStatus
+    update_type: str
+    risks: list[str]
+
+
+class Approvals(Answer):
+    pending: list[PendingOut]
+    count: int
+    overdue: int
+
+
+class ApprovedOut(Answer):
+    update_id: str
+    status: UpdateStatus
+    deployment_scheduled: bool
+    deployment_time: Timestamp | None
+
+
+class RejectedOut(Answer):
+    update_id: str
+    status: UpdateStatus
+    rejected_at: Timestamp
+
+
+class CheckpointOut(Answer):
+    checkpoint_id: str
+    agent_id: str
+    cause: Cause
+    state_hash: str
+    intact: bool
+    taken_by: str
+    taken_at: Timestamp
+    state: dict[str, Any] | None
+
+
+class CheckpointPage(Answer):
+    checkpoints: list[CheckpointOut]
+    limit: int
+    next_cursor: str | None
+
+
+class StartedOut(Answer):
+    rollback_id: str
+    checkpoint_id: str
+    status: RollbackStatus
+    estimated_completion: Timestamp
+
+
+class RollbackOut(Answer):
+    rollback_id: str
+    checkpoint_id: str
+    status: RollbackStatus
+    initiated_at: Timestamp
+    completed_at: Timestamp | None
+    verified: bool
+    notes: str | None
+    agent_id: str
+    update_id: str | None
+    initiated_by: str
+    claimed_by: str | None
+    reason: str
+    details: str | None
+    provenance_id: str
+
+
+class RollbackPage(Answer):
+    rollbacks: list[RollbackOut]
+    limit: int
+    next_cursor: str | None
+
+
+class BreakdownOut(Answer):
+    components: dict[str, float]
+    weights: dict[str, float]
+    contributions: dict[str, float]
+    missing: list[str]
+
+
+class TrustOut(Answer):
+    agent_id: str
+    trust_score: float
+    persisted: bool
+    breakdown: BreakdownOut

@@ -1,0 +1,72 @@
+"""`stentor governance ...` beside a running service."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+from tests.cli.program import Program
+from tests.domains.governance.conftest import proposal
+from tests.requirements import requirement
+
+Served = tuple[Program, Any]
+SECOND = ("--key", "second-key-7c1e")
+
+
+def proposed(program: Program, tmp_path: Path, agent: str, **changes: Any) -> dict[str, Any]:
+    file = tmp_path / f"{uuid.uuid4()}.json"
+    file.write_text(json.dumps(proposal(agent, changes)))
+    return dict(program("governance", "propose", str(file), "--json").json)
+
+
+def registered(program: Program) -> str:
+    words = ["--capability", "echo", "--capability", "sum"]
+    return str(program("agent", "register", "ann", *words, "--json").json["agent_id"])
+
+
+@requirement("governance.command-line")
+def test_an_update_is_proposed_shown_with_its_diff_and_approved(served: Served, tmp_path: Path) -> None:
+    program, _ = served
+    agent = registered(program)
+    update = proposed(program, tmp_path, agent, agent_patch={"capabilities": ["echo"]})["update_id"]
+    listed = program("governance", "list", "--status", "submitted", "--tier", "human", "--agent", agent).out
+    assert update in listed
+    shown = program("governance", "show", update).out
+    assert "the agent has no trust score" in shown
+    assert '- "sum"' in shown
+    assert '"echo"' not in shown, "only what differs"
+    own = program("governance", "approve", update, "--yes")
+    assert (own.code, "GOVERNANCE_SELF_APPROVAL" in own.err) == (3, True)
+    asked = program("governance", "approve", update, *SECOND, stdin="n\n")
+    assert (asked.code, '- "sum"' in asked.out) == (1, True)
+    done = program("governance", "approve", update, *SECOND, "--rationale", "Fine.", stdin="y\n")
+    assert (done.code, "is approved" in done.out) == (0, True)
+    assert program("governance", "approve", update, *SECOND, "--yes").code == 3
+
+
+@requirement("governance.command-line")
+def test_an_update_is_rejected_and_an_agent_rolled_back(served: Served, tmp_path: Path) -> None:
+    program, _ = served
+    agent = registered(program)
+    update = proposed(program, tmp_path, agent)["update_id"]
+    assert "is rejected" in program("governance", "reject", update, "--reason", "No.").out
+    taken = program("governance", "checkpoints", "--agent", agent, "--take", "--json").json["checkpoints"][0]
+    assert taken["checkpoint_id"] in program("governance", "checkpoints").out
+    back = program("governance", "rollback", taken["checkpoint_id"], "--reason", "It got worse.", "--json")
+    assert (back.code, back.json["status"], back.json["verified"]) == (0, "completed", True)
+    said = program("governance", "rollback", taken["checkpoint_id"], "--reason", "Again.").out
+    assert "completed and verified" in said
+
+
+def test_wrong_words_are_said_to_be_wrong(served: Served, tmp_path: Path) -> None:
+    program, _ = served
+    assert program("governance", "propose", str(tmp_path / "none.json")).code == 2
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    assert program("governance", "propose", str(broken)).code == 2
+    assert program("governance", "propose", "-", stdin="{}").code == 3
+    assert program("governance", "checkpoints", "--take").code == 2
+    assert program("governance", "show", "none").code == 3
+    assert program("governance", "list", "--tier", "9").code == 2

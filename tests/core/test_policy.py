@@ -1,0 +1,246 @@
+"""The policy file: what it can say, how it fails, and that it never allows what the built-in rules refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stentor.bootstrap.governance import admission
+from stentor.core import policy
+from stentor.core.policy import Entity, PolicyInvalid, Rules
+from stentor.core.policy_schema import AGENT_DEFAULTS, TYPES
+from stentor.domains.registry import policy as agent_policy
+from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitelist
+from stentor.domains.routing import model as routing
+from stentor.domains.routing.model import Candidate, Policy, Request
+from tests.requirements import requirement
+
+LOW_TRUST = """
+// Agents that lost trust get no deployments.
+@id("low trust")
+forbid (principal, action == Action::"route", resource == TaskType::"deploy")
+unless { context has trust && context.trust.greaterThanOrEqual(decimal("0.8")) };
+"""
+FORBID = 'forbid (principal, action == Action::"route", resource)'
+AGENT = Entity("Agent", "a", AGENT_DEFAULTS)
+
+
+def route(rules: Rules, task_type: str = "deploy", trust: float | None = 0.9) -> policy.Ruling:
+    context = {"required_capabilities": ("a",), "preferred": False, "trust": trust}
+    return rules.ask("route", AGENT, Entity("TaskType", task_type), context, checked=True)
+
+
+@requirement("policy.forbid-refuses")
+def test_a_forbid_refuses_what_it_names_and_nothing_else() -> None:
+    rules = Rules(LOW_TRUST)
+    assert route(rules, trust=0.8).allowed
+    assert route(rules, "other", None).allowed
+    for trust in (0.7999999, 0.0, None):
+        ruling = route(rules, trust=trust)
+        assert (ruling.allowed, ruling.reasons) == (False, ("low trust",))
+
+
+@requirement("policy.forbid-refuses")
+def test_a_policy_without_a_name_is_called_by_its_line() -> None:
+    assert route(Rules('\n\nforbid (principal, action == Action::"route", resource);')).reasons == ("line 3",)
+
+
+@requirement("policy.permits-are-a-list")
+def test_a_permit_for_an_action_makes_it_a_list_of_what_is_allowed() -> None:
+    rules = Rules('permit (principal, action == Action::"route", resource == TaskType::"sum");')
+    assert route(rules, "sum").allowed
+    assert not route(rules, "deploy").allowed
+    tool = rules.ask("use_tool", AGENT, Entity("Tool", "files"), {"operation": "read"}, checked=True)
+    assert tool.allowed, "it says nothing about tools"
+    assert (rules.covers("route"), rules.covers("use_tool")) == (True, False)
+    everything = Rules("permit (principal, action, resource);")
+    assert all(everything.covers(action) for action in TYPES)
+
+
+@requirement("policy.refuses-to-start")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("permit (principal, action, resource);\n\nforbid (principal action, resource);", "line 3"),
+        ('permit (principal, action, resource);\n// "x;\nforbid (', "line 3"),
+        ('forbid (principal, action == Action::"route", resource) when { context.trusty == 1 };', "trusty"),
+        (
+            'forbid (principal, action == Action::"route", resource) when { context.trust.lessThan(decimal("1.0")) };',
+            "trust",
+        ),
+        ('forbid (principal, action == Action::"rout", resource);', "rout"),
+        ('forbid (principal == Agnt::"a", action, resource);', "Agnt"),
+        ('\nforbid (principal, action == Action::"route", resource) when { principal.name > 1 };', "line 2"),
+        ("permit (principal == ?principal, action, resource);", "templates"),
+        ("nonsense", "line 1"),
+        ("permit", "line 1"),
+        ("permit (principal, action, resource); \0", "line 1"),
+        ('@id("a" forbid (principal, action, resource);', "line 1"),
+    ],
+)
+def test_a_file_that_is_no_policy_is_refused_with_line_and_reason(text: str, says: str) -> None:
+    with pytest.raises(PolicyInvalid, match=says):
+        Rules(text, "rules.cedar")
+
+
+@requirement("policy.refuses-to-start")
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"forbid (principal, action\n, nothing);"])
+def test_the_service_does_not_start_with_it(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "rules.cedar"
+    if content is not None:
+        file.write_bytes(content)
+    environ = {"SERVICE_POLICY_FILE": str(file), "MCP_API_KEY": "a-key-7c1e-of-some-length", "PATH": ""}
+    command = [sys.executable, "-m", "stentor", "serve", "--data-dir", str(tmp_path / "data")]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "rules.cedar" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@requirement("policy.evaluation-error-denies")
+@pytest.mark.parametrize("context", [{}, {"required_capabilities": 5}, {"required_capabilities": [1]}])
+def test_what_cannot_be_evaluated_is_refused(context: dict[str, Any]) -> None:
+    rules = Rules(
+        'forbid (principal, action == Action::"route", resource) when { context.required_capabilities.contains("x") };'
+    )
+    ruling = rules.ask("route", AGENT, Entity("TaskType", "x"), context)
+    assert ruling.allowed is (context == {"required_capabilities": [1]})
+    assert ruling.allowed or ruling.reasons
+    assert not rules.ask("route", AGENT, Entity("TaskType", "x"), {"required_capabilities": [object()]}).allowed
+
+
+@requirement("policy.evaluation-error-denies")
+def test_a_number_that_overflows_refuses() -> None:
+    rules = Rules(
+        'forbid (principal, action == Action::"propose_update", resource) '
+        "when { context.lines_changed * 9000000000000000000 == 1 };"
+    )
+    context = {"update_type": "x", "tier": 1, "lines_changed": 9, "files_modified": [], "patched_fields": []}
+    ruling = rules.ask("propose_update", Entity("Principal", "p"), AGENT, context, checked=True)
+    assert not ruling.allowed
+
+
+@requirement("policy.without-a-file")
+def test_without_a_policy_file_the_engine_is_not_even_imported() -> None:
+    code = "import sys, stentor.bootstrap.kernel, stentor.cli.main; sys.exit('cedarpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", []),
+        ("// nothing; here\n", []),
+        ("a;b;\nc;", [1, 1, 2]),
+        ('a "x;\\";" ;\nb;', [1, 2]),
+        ("\n\na // ;\n;", [3]),
+        ("a; rest", [1, 1]),
+        ('"never ends;', [1]),
+    ],
+)
+def test_policies_are_told_apart_by_semicolons_outside_of_texts_and_comments(text: str, lines: list[int]) -> None:
+    assert [statement.line for statement in policy.split(text)] == lines
+
+
+def agent(**fields: Any) -> Agent:
+    known: dict[str, Any] = {
+        "agent_id": "a",
+        "tenant": "default",
+        "name": "ann",
+        "capabilities": ("sum",),
+        "alignment_score": 0.5,
+        "accuracy_score": 0.5,
+        "efficiency_score": 0.5,
+        "trust_tier": "auto",
+        "status": "active",
+        "runtime": Runtime(),
+        "sandbox_whitelist": Whitelist((Tool("files", ("a/*",), ("read",)),), Network()),
+        "key_name": None,
+        "violation_count": 0,
+        "status_reason": None,
+        "created_at": 0,
+        "updated_at": 0,
+    }
+    return Agent(**{**known, **fields})
+
+
+SCOPES = ["action", 'action == Action::"route"', 'action in [Action::"route", Action::"use_tool"]']
+CONDITIONS = [
+    "",
+    ' when { principal.capabilities.contains("sum") }',
+    ' unless { principal.status == "active" }',
+    ' when { context has trust && context.trust.lessThan(decimal("0.5")) }',
+]
+
+
+@st.composite
+def files(draw: st.DrawFn) -> str:
+    """Policies on routing, permits and forbids, that the schema takes."""
+    found = []
+    for _ in range(draw(st.integers(0, 4))):
+        effect, condition = draw(st.sampled_from(["permit", "forbid"])), draw(st.sampled_from(CONDITIONS))
+        scope = draw(st.sampled_from(SCOPES)) if not condition else SCOPES[1]
+        found.append(f"{effect} (principal, {scope}, resource){condition};")
+    return "\n".join(found)
+
+
+CANDIDATES = st.builds(
+    lambda tenant, status, capabilities, trust: Candidate(
+        agent(tenant=tenant, status=status, capabilities=capabilities), None, trust
+    ),
+    st.sampled_from(["default", "other"]),
+    st.sampled_from(["active", "suspended", "quarantined"]),
+    st.sampled_from([("sum",), ("sum", "tell"), ("tell",), ()]),
+    st.one_of(st.none(), st.floats(0, 1)),
+)
+
+
+@requirement("policy.never-loosens")
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(files(), CANDIDATES, st.sampled_from([0.0, 0.6]))
+def test_no_policy_admits_what_the_built_in_checks_refuse(text: str, candidate: Candidate, floor: float) -> None:
+    request = Request("default", "x", ("sum",))
+    built_in = routing.refusal(request, candidate, Policy(trust_floor=floor))
+    with_file = Policy(trust_floor=floor, permitted=admission(Rules(text)))
+    if built_in is not None:
+        assert routing.refusal(request, candidate, with_file) is built_in
+
+
+def test_what_the_service_asks_fits_the_schema() -> None:
+    rules = Rules("permit (principal, action, resource);")
+    entity = agent_policy.entity(agent())
+    asked: list[tuple[str, Entity, Entity, dict[str, Any]]] = [
+        (
+            "route",
+            entity,
+            Entity("TaskType", 'x\n"y'),
+            {"required_capabilities": ("sum",), "preferred": True, "trust": 0.123456},
+        ),
+        ("use_tool", entity, Entity("Tool", "files"), {"operation": "read", "path": "a", "host": None, "port": 443}),
+        (
+            "propose_update",
+            Entity("Principal", "admin"),
+            entity,
+            {
+                "update_type": "prompt",
+                "tier": 1,
+                "trust": None,
+                "ratio": 2.0**60,
+                "lines_changed": 2**54,
+                "breaking": None,
+                "new_dependencies": True,
+                "touches_policy": False,
+                "files_modified": (),
+                "patched_fields": ["runtime"],
+            },
+        ),
+    ]
+    for action, who, what, context in asked:
+        ruling = rules.ask(action, who, what, context, checked=True)
+        assert ruling.allowed, (action, ruling)

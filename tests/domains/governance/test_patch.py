@@ -1,0 +1,138 @@
+"""Merge patches, and whether they widen what an agent may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.domains.governance import patch
+from stentor.domains.governance.patch import Config
+from stentor.domains.registry.model import Network, Runtime, Tool, Whitelist
+from stentor.domains.sandbox.model import Access, judge
+from tests.requirements import requirement
+
+RFC_7386: list[tuple[Any, Any, Any]] = [
+    ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+    ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+    ({"a": "b"}, {"a": None}, {}),
+    ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+    ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+    ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+    ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+    (["a", "b"], ["c", "d"], ["c", "d"]),
+    ({"a": "b"}, ["c"], ["c"]),
+    ({"a": "foo"}, None, None),
+    ({"a": "foo"}, "bar", "bar"),
+    ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+    ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+    ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+]
+TOOL = Tool("files", ("notes/**",), ("read", "write"), 60)
+CONFIG = Config(("echo", "sum"), Runtime(), Whitelist((TOOL,), Network(("a.example",), (443,))))
+
+
+@requirement("governance.agent-patch")
+@pytest.mark.parametrize(("target", "change", "expected"), RFC_7386)
+def test_the_examples_of_rfc_7386_hold(target: Any, change: Any, expected: Any) -> None:
+    assert patch.merge(target, change) == expected
+
+
+def after(**fields: Any) -> Config:
+    return msgspec.structs.replace(CONFIG, **fields)
+
+
+def with_tool(**fields: Any) -> Config:
+    tool = msgspec.structs.replace(TOOL, **fields)
+    return after(sandbox_whitelist=Whitelist((tool,), CONFIG.sandbox_whitelist.network))
+
+
+def with_network(*network: Any) -> Config:
+    return after(sandbox_whitelist=Whitelist((TOOL,), Network(*network)))
+
+
+@requirement("governance.widening-is-human")
+@pytest.mark.parametrize(
+    "wider",
+    [
+        after(capabilities=("echo", "sum", "delete")),
+        after(capabilities=("other",)),
+        after(sandbox_whitelist=Whitelist((TOOL, Tool("shell", (), ("run",))))),
+        with_tool(operations=("read", "write", "delete")),
+        with_tool(paths=("notes/**", "etc/**")),
+        with_tool(paths=()),
+        with_tool(rate_limit=0),
+        with_tool(rate_limit=61),
+        with_tool(name="other"),
+        with_network(("a.example", "b.example"), (443,)),
+        with_network(("*.example",), (443,)),
+        with_network(("a.example",), (443, 22)),
+    ],
+)
+def test_more_of_anything_widens(wider: Config) -> None:
+    assert patch.widens(CONFIG, wider)
+
+
+@pytest.mark.parametrize(
+    "narrower",
+    [
+        CONFIG,
+        after(capabilities=("sum",)),
+        after(capabilities=()),
+        after(sandbox_whitelist=Whitelist()),
+        with_tool(operations=("read",)),
+        with_tool(rate_limit=1),
+        with_network((), (443,)),
+        after(runtime=Runtime(options={"a": 1})),
+    ],
+)
+def test_less_of_anything_does_not(narrower: Config) -> None:
+    assert not patch.widens(CONFIG, narrower)
+
+
+PATHS = st.lists(st.sampled_from(["a/*", "b/*", "/c/*"]), max_size=2).map(tuple)
+TOOLS = st.builds(
+    Tool,
+    st.sampled_from(["files", "shell"]),
+    PATHS,
+    st.lists(st.sampled_from(["read", "write"]), max_size=2).map(tuple),
+    st.sampled_from([0, 1, 60]),
+)
+WHITELISTS = st.builds(
+    Whitelist,
+    st.lists(TOOLS, max_size=3).map(tuple),
+    st.builds(
+        Network,
+        st.lists(st.sampled_from(["x.example", "*.example"]), max_size=2).map(tuple),
+        st.lists(st.sampled_from([80, 443]), max_size=2).map(tuple),
+    ),
+)
+ACCESSES = st.builds(
+    Access,
+    st.sampled_from(["files", "shell"]),
+    st.sampled_from(["read", "write"]),
+    st.sampled_from([None, "a/x", "b/x", "/c/x"]),
+    st.sampled_from([None, "x.example", "y.example"]),
+    st.sampled_from([None, 80, 443]),
+)
+
+
+@given(WHITELISTS, WHITELISTS, ACCESSES)
+def test_a_patch_that_does_not_widen_allows_nothing_that_was_refused(
+    now: Whitelist, then: Whitelist, access: Access
+) -> None:
+    before, afterwards = (Config((), Runtime(), each) for each in (now, then))
+    if not patch.widens(before, afterwards) and isinstance(judge(then, access), Tool):
+        assert isinstance(judge(now, access), Tool)
+
+
+def test_the_diff_names_each_place_with_what_was_and_what_will_be() -> None:
+    found = patch.diff(CONFIG.document, with_tool(rate_limit=1).document)
+    assert [change["path"] for change in found] == ["sandbox_whitelist.tools"]
+    assert found[0]["before"][0]["rate_limit"] == 60
+    assert found[0]["after"][0]["rate_limit"] == 1
+    assert patch.diff(CONFIG.document, CONFIG.document) == []

@@ -1,0 +1,137 @@
+"""Trust that is computed: weights, missing metrics, own records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.errors import InvalidRequest
+from stentor.domains.governance.model import NoMetrics
+from stentor.domains.governance.scores import WEIGHTS, Metrics, compute
+from tests.domains.governance.conftest import Office
+from tests.domains.governance.test_updates import UNKNOWN, code
+from tests.requirements import requirement
+
+ALL = {
+    "successful_executions": 90,
+    "total_executions": 100,
+    "recent_violation_count": 2,
+    "coverage_ratio": 0.8,
+    "passed_lints": True,
+    "no_dead_code": False,
+    "approved_updates": 3,
+    "total_update_attempts": 4,
+    "downtime_hours": 10.0,
+    "total_hours": 100.0,
+}
+
+
+@requirement("governance.trust-weights", "governance.trust-computed")
+async def test_every_metric_counts_with_its_weight(office: Office) -> None:
+    agent = await office.world.register()
+    answer = (await office.post(f"agents/{agent}/trust", {"metrics": ALL, "persist": False})).json()
+    assert set(answer) == {"agent_id", "trust_score", "persisted", "breakdown"}
+    breakdown = answer["breakdown"]
+    assert breakdown["weights"] == {
+        "success_rate": 0.35,
+        "security": 0.25,
+        "code_quality": 0.2,
+        "audit": 0.15,
+        "uptime": 0.05,
+    }
+    assert breakdown["components"] == pytest.approx(
+        {"success_rate": 0.9, "security": 0.8, "code_quality": 0.6, "audit": 0.75, "uptime": 0.9}
+    )
+    assert answer["trust_score"] == pytest.approx(0.35 * 0.9 + 0.25 * 0.8 + 0.2 * 0.6 + 0.15 * 0.75 + 0.05 * 0.9)
+    assert sum(breakdown["contributions"].values()) == pytest.approx(answer["trust_score"])
+    assert (breakdown["missing"], answer["persisted"], answer["agent_id"]) == ([], False, agent)
+    assert (await office.agent(agent))["trust_score"] is None, "it was not to be stored"
+
+
+@requirement("governance.trust-weights")
+@pytest.mark.parametrize(("violations", "security"), [(0, 1.0), (3, 0.7), (10, 0.0), (99, 0.0)])
+def test_each_violation_costs_a_tenth_of_security(violations: int, security: float) -> None:
+    assert compute(Metrics(recent_violation_count=violations)).score == pytest.approx(security)
+
+
+@requirement("governance.trust-missing-metrics")
+def test_what_is_missing_is_left_out_and_the_rest_weighs_more() -> None:
+    found = compute(Metrics(successful_executions=1, total_executions=2, recent_violation_count=0))
+    assert found.weights == pytest.approx({"success_rate": 0.35 / 0.6, "security": 0.25 / 0.6})
+    assert found.score == pytest.approx((0.35 * 0.5 + 0.25) / 0.6)
+    assert found.missing == ("code_quality", "audit", "uptime")
+
+
+@requirement("governance.trust-missing-metrics")
+@pytest.mark.parametrize(
+    "metrics",
+    [{}, {"successful_executions": 5}, {"successful_executions": 0, "total_executions": 0}, {"total_hours": 5.0}],
+)
+def test_nothing_known_is_no_score(metrics: dict[str, Any]) -> None:
+    with pytest.raises(NoMetrics):
+        compute(Metrics(**metrics))
+
+
+@requirement("governance.trust-missing-metrics")
+async def test_an_agent_of_which_nothing_is_known_is_422(office: Office) -> None:
+    agent = await office.world.register()
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"metrics": {}},
+        {"metrics": {"total_executions": 0, "successful_executions": 0}},
+    ]
+    for body in bodies:
+        answer = await office.post(f"agents/{agent}/trust", body)
+        assert code(answer) == (422, "TRUST_NOT_COMPUTABLE")
+        assert set(answer.json()["error"]["details"]["missing"]) == set(WEIGHTS)
+    assert (await office.agent(agent))["trust_score"] is None
+    assert code(await office.post(f"agents/{UNKNOWN}/trust", {"metrics": ALL})) == (404, "NOT_FOUND")
+
+
+def test_a_part_larger_than_its_whole_is_refused() -> None:
+    for part, whole in (
+        ("successful_executions", "total_executions"),
+        ("approved_updates", "total_update_attempts"),
+        ("downtime_hours", "total_hours"),
+    ):
+        with pytest.raises(InvalidRequest, match=part):
+            compute(Metrics(**{part: 2, whole: 1}))
+
+
+@requirement("governance.trust-metrics-and-persist")
+async def test_without_metrics_the_service_s_own_records_count(office: Office) -> None:
+    agent = await office.world.register()
+    for ok in (True, True, True, False):
+        await office.world.do(agent, ok=ok)
+    await office.world.admin.post(f"/api/v1/registry/agents/{agent}/authorize", json={"tool": "rm", "operation": "run"})
+    rejected = await office.propose(agent)
+    await office.post(f"updates/{rejected['update_id']}/reject", {}, "SECOND")
+    await office.approve(await office.propose(agent))
+    await office.propose(agent)
+    answer = (await office.post(f"agents/{agent}/trust")).json()
+    breakdown = answer["breakdown"]
+    assert breakdown["components"] == pytest.approx({"success_rate": 0.75, "security": 0.9, "audit": 0.5})
+    assert breakdown["missing"] == ["code_quality", "uptime"]
+    assert answer["persisted"] is True
+    assert (await office.agent(agent))["trust_score"] == answer["trust_score"]
+    report = (await office.world.admin.get(f"/api/v1/trust/{agent}")).json()["data"]
+    assert report["score"] == answer["trust_score"]
+
+
+SHARES = st.one_of(st.none(), st.floats(0, 1))
+COUNTS = st.one_of(st.none(), st.integers(0, 50))
+
+
+@given(st.builds(Metrics, COUNTS, st.just(50), COUNTS, SHARES, SHARES, SHARES, COUNTS, st.just(50)))
+def test_a_score_lies_between_its_worst_and_its_best_component(metrics: Metrics) -> None:
+    try:
+        found = compute(metrics)
+    except NoMetrics:
+        return
+    assert min(found.components.values()) - 1e-9 <= found.score <= max(found.components.values()) + 1e-9
+    assert 0 <= found.score <= 1
+    assert sum(found.weights.values()) == pytest.approx(1)
+    assert {*found.components, *found.missing} == set(WEIGHTS)

@@ -1,0 +1,167 @@
+"""The tier of an update, at every boundary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.domains.governance.model import AUTO, HUMAN, MONITORED, Changes
+from stentor.domains.governance.tiers import Facts, classify
+from tests.requirements import requirement
+
+CHANGES = Changes(("a.py",), 5, 0, 1000, False, False, False)
+"""Half a percent."""
+BEST = Facts("prompt", CHANGES, trust=0.95)
+
+
+def tier(changes: dict[str, Any] | None = None, **facts: Any) -> int:
+    changed = msgspec.structs.replace(BEST.changes, **(changes or {}))
+    return classify(msgspec.structs.replace(BEST, changes=changed, **facts)).tier
+
+
+@requirement("governance.tier-integers", "governance.tier-auto")
+def test_a_small_safe_change_of_a_trusted_agent_is_auto() -> None:
+    assert (AUTO, MONITORED, HUMAN) == (1, 2, 3)
+    assert classify(BEST) == classify(BEST)
+    assert (classify(BEST).tier, classify(BEST).reasons) == (AUTO, ())
+
+
+@requirement("governance.tier-auto", "governance.tier-monitored", "governance.tier-human")
+@pytest.mark.parametrize(
+    ("trust", "expected"),
+    [
+        (1.0, AUTO),
+        (0.9000001, AUTO),
+        (0.9, MONITORED),
+        (0.8, MONITORED),
+        (0.7, MONITORED),
+        (0.6999999, HUMAN),
+        (0.0, HUMAN),
+        (None, HUMAN),
+    ],
+)
+def test_trust_decides_at_exactly_nine_tenths_and_seven_tenths(trust: float | None, expected: int) -> None:
+    assert tier(trust=trust) == expected
+
+
+@requirement("governance.tier-auto", "governance.tier-monitored", "governance.change-ratio")
+@pytest.mark.parametrize(
+    ("added", "deleted", "total", "expected"),
+    [
+        (0, 0, 1000, AUTO),
+        (9, 0, 1000, AUTO),
+        (4, 5, 1000, AUTO),
+        (5, 5, 1000, MONITORED),
+        (10, 0, 1000, MONITORED),
+        (100, 0, 1000, MONITORED),
+        (50, 50, 1000, MONITORED),
+        (101, 0, 1000, HUMAN),
+        (2000, 0, 1000, HUMAN),
+        (0, 0, None, HUMAN),
+        (0, 0, 0, HUMAN),
+    ],
+)
+def test_the_share_of_changed_lines_decides_at_exactly_one_and_ten_percent(
+    added: int, deleted: int, total: int | None, expected: int
+) -> None:
+    assert tier({"lines_added": added, "lines_deleted": deleted, "lines_total": total}) == expected
+
+
+@requirement("governance.tier-monitored", "governance.tier-human", "governance.change-ratio")
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"breaking": True}, HUMAN),
+        ({"breaking": None}, HUMAN),
+        ({"new_dependencies": True}, MONITORED),
+        ({"new_dependencies": None}, HUMAN),
+        ({"touches_policy": True}, HUMAN),
+        ({"touches_policy": None}, HUMAN),
+        ({"files_modified": ("policies/tools.cedar",)}, HUMAN),
+        ({"files_modified": ("src/Governance.py",)}, HUMAN),
+        ({"files_modified": ("src/policyholder.py",)}, AUTO),
+    ],
+)
+def test_flags_decide_and_an_unknown_one_means_a_human(changes: dict[str, Any], expected: int) -> None:
+    assert tier(changes) == expected
+
+
+@requirement("governance.tier-human")
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"known": False, "trust": None},
+        {"active": False},
+        {"widens": True},
+        {"changes_runtime": True},
+        {"forbidden": True},
+        {"update_type": "policy"},
+        {"update_type": "Governance-rules"},
+        {"update_type": "tool_policies"},
+    ],
+)
+def test_a_human_decides_whatever_the_trust(facts: dict[str, Any]) -> None:
+    assert tier(**facts) == HUMAN
+    assert tier(**{**facts, "trust": facts.get("trust", 1.0)}) == HUMAN
+
+
+def test_the_reasons_name_everything_that_stands_in_the_way() -> None:
+    facts = Facts("policy", Changes(), known=False)
+    reasons = " ".join(classify(facts).reasons)
+    for word in ("unknown", "breaking", "dependencies", "policy"):
+        assert word in reasons
+    monitored = classify(msgspec.structs.replace(BEST, trust=0.8))
+    assert monitored.reasons == ("trust is not above 0.9",)
+
+
+FLAG = st.sampled_from([True, False, None])
+FACTS = st.builds(
+    Facts,
+    st.sampled_from(["prompt", "code", "policy"]),
+    st.builds(
+        Changes,
+        st.just(("a.py",)),
+        st.integers(0, 300),
+        st.integers(0, 300),
+        st.one_of(st.none(), st.integers(0, 3000)),
+        FLAG,
+        FLAG,
+        FLAG,
+    ),
+    st.booleans(),
+    st.booleans(),
+    st.one_of(st.none(), st.floats(0, 1)),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(FACTS, st.floats(0, 1))
+def test_less_trust_never_needs_less_of_a_decision(facts: Facts, less: float) -> None:
+    lower = msgspec.structs.replace(facts, trust=None if facts.trust is None else facts.trust * less)
+    assert classify(lower).tier >= classify(facts).tier
+
+
+@given(FACTS)
+def test_a_forbid_of_the_policy_file_never_makes_the_tier_lower(facts: Facts) -> None:
+    assert classify(msgspec.structs.replace(facts, forbidden=True)).tier == HUMAN >= classify(facts).tier
+
+
+@given(FACTS)
+def test_auto_needs_every_single_condition(facts: Facts) -> None:
+    changes = facts.changes
+    if classify(facts).tier == AUTO:
+        assert facts.known
+        assert facts.active
+        assert facts.trust is not None
+        assert facts.trust > 0.9
+        assert changes.ratio is not None
+        assert changes.ratio < 0.01
+        assert (changes.breaking, changes.new_dependencies, changes.touches_policy) == (False, False, False)
+        assert facts.update_type != "policy"
+        assert (facts.widens, facts.changes_runtime, facts.forbidden) == (False, False, False)
