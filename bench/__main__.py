@@ -17,7 +17,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from bench import atp, commit, decide, latency, lists, memory, receipts, start, throughput, vault
+from bench import atp, commit, decide, latency, lists, llm, memory, receipts, start, throughput, vault
 from bench.figures import HEADINGS, Area, Figure, markdown, number, plain
 from bench.scale import Scale, say
 
@@ -33,6 +33,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "receipts": (receipts.TITLE, receipts.run),
     "atp": (atp.TITLE, atp.run),
     "vault": (vault.TITLE, vault.run),
+    "llm": (llm.TITLE, llm.run),
 }
 
 

@@ -19,7 +19,6 @@ from starlette.responses import Response
 
 from stentor.web.routes import GatewayRoute, StrictRequest, principal_of
 
-
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 

@@ -24,7 +24,7 @@ def addresses(prefix: str, routers: Iterable[APIRouter]) -> Addresses:
         for router in routers
         for route in router.routes
         if isinstance(route, DirectRoute) and "{" not in route.path
-        for method in route.methods
+        for method in route.methods or ()
     }
 
 
