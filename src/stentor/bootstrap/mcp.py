@@ -43,7 +43,8 @@ def launch_context(settings: Settings) -> AuthorityContext | None:
 
 
 def origin(settings: Settings, address: str) -> str:
-    """`address` is where the server listens; SERVICE_MCP_URL is how clients know it, if another. Raises StartRefused."""
+    """`address` is where the server listens; SERVICE_MCP_URL is how clients know it, if another one. Raises
+    StartRefused."""
     known = settings.mcp_url.rstrip("/") or address
     try:
         parts = urlsplit(known)

@@ -80,4 +80,4 @@ def _mcp(service: Service, settings: Settings, redactor: Redactor, address: str)
         return Component("available", "answers") if server.running else Component("unavailable", "it has ended")
 
     kernel.health.check("mcp_server", check)
-    return Surface("mcp", server.app, [server.run])
+    return Surface("mcp", server, [server.run])

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class OnDemand:
-    """`make` is called once, on a thread. `app` answers while `run` runs; the first request waits for the making."""
+    """An application that answers while `run` runs. `make` is called once, on a thread; the first request waits for it."""
 
     def __init__(self, make: Callable[[], MemoryServer]) -> None:
         self._make = make
@@ -25,7 +25,7 @@ class OnDemand:
         self._server: MemoryServer | None = None
         self.running = False
 
-    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._wanted.set()
         await self._decided.wait()
         if self._server is None:
