@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class OnDemand:
-    """An application that answers while `run` runs. `make` is called once, on a thread; the first request waits for it."""
+    """An application that answers while `run` runs. The first request waits for `make`, called once on a thread."""
 
     def __init__(self, make: Callable[[], MemoryServer]) -> None:
         self._make = make
