@@ -42,11 +42,11 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 class Client:
     """`resolve` answers the addresses that a host may be reached at, or raises. Used on one event loop."""
 
-    def __init__(self, resolve: Resolve) -> None:
+    def __init__(self, resolve: Resolve, most: int = MOST) -> None:
         self._resolve = resolve
         self._idle: dict[Place, list[Connection]] = {}
         self._open: set[Connection] = set()
-        self._slots = asyncio.Semaphore(MOST)
+        self._slots = asyncio.Semaphore(most)
         self._waiting = 0
         self._context: ssl.SSLContext | None = None
 

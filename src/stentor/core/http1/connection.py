@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         self.place, self._release, self._gone = place, release, gone
         self._answer: Answer | None = None
         self._paused = self._endless = False
-        self._head = 0
+        self._head = self._named = 0
         self.open, self.since = True, 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> Answer:
         self._parser = httptools.HttpResponseParser(self)
-        self._head, self._endless = 0, True
+        self._head, self._named, self._endless = 0, 0, True
         self._answer = answer = Answer(self)
         self._transport.write(data)
         return answer
@@ -171,6 +171,9 @@ class Connection(asyncio.Protocol):
         if self._answer is not None:
             known = name.decode("latin-1").lower()
             self._answer.headers[known] = value.decode("latin-1")
+            self._named += len(name) + len(value)
+            if self._named > MAX_HEAD:
+                raise TooLarge
             self._endless = self._endless and known not in ("content-length", "transfer-encoding")
 
     def on_headers_complete(self) -> None:
