@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -56,7 +57,9 @@ def _chats(scale: Scale, ways: dict[str, Way]) -> tuple[Rounds, Rounds]:
         load(way, sizes.get(key, scale.pick(2_000, 100)), CONNECTIONS)
     for n in range(scale.pick(scale.rounds, 1)):
         for key, way in ways.items():
+            before = _cpu_seconds(way)
             many[key].append(load(way, sizes.get(key, scale.pick(3_000, 200)), CONNECTIONS))
+            many[key][-1]["cpu"] = _cpu_seconds(way) - before
             single[key].append(load(way, scale.pick(200, 50), 1))
         say(f"llm: round {n + 1}, " + ", ".join(f"{key} {rate(many[key][-1]):,.0f}/s" for key in ways))
     return many, single
@@ -106,6 +109,8 @@ def _of_chats(chats: Rounds, single: Rounds, left_out: str) -> Iterator[Figure]:
     yield Figure("chats", median(rates), "/s", how, at_least(2_000), spread(rates))
     yield Figure("chat p50 at 32 connections", median(waits), "ms", "the same rounds")
     yield Figure("chat p99 at 32 connections", percentile(waits, 0.99), "ms", "the same rounds")
+    how = "user and system time in the same rounds; it says more than the rate when others use the cores"
+    yield Figure("processor time per chat", _cpu_ms(chats["stentor"]), "ms", how)
     how = "one connection; minus the same request sent to the provider directly, in turns"
     yield Figure("added latency p50", _p50(single["stentor"]) - _p50(single["direct"]), "ms", how, at_most(1))
 
@@ -115,10 +120,26 @@ def _compared(chats: Rounds, single: Rounds, peers: dict[str, Any]) -> Iterator[
     for key, (title, _, version, times) in peers.items():
         name, rates = f"{title} {version()}", [rate(found) for found in chats[key]]
         yield Figure(f"{name}: chats", median(rates), "/s", "the same requests in the same rounds", None, spread(rates))
+        cpu = _cpu_ms(chats[key])
+        yield Figure(f"{name}: processor time per chat", cpu, "ms", "the same rounds")
         added = _p50(single[key]) - _p50(single["direct"])
         yield Figure(f"{name}: added latency p50", added, "ms", "one connection, as above")
         how = "medians of the same run; it writes no record of a call"
         yield Figure(f"Stentor to {name}", ours / median(rates), "×", how, at_least(times))
+        how = "processor time per chat of the same run"
+        yield Figure(f"Stentor to {name}, by processor time", cpu / _cpu_ms(chats["stentor"]), "×", how)
+
+
+def _cpu_seconds(way: Way) -> float:
+    """User and system time of the process so far; 0 where there is none of ours."""
+    if way.process is None:
+        return 0.0
+    fields = Path(f"/proc/{way.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_ms(rounds: list[dict[str, Any]]) -> float:
+    return float(median(1000 * found["cpu"] / len(found["latencies_ms"]) for found in rounds))
 
 
 def _p50(rounds: list[dict[str, Any]]) -> float:
