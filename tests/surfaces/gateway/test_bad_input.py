@@ -301,9 +301,11 @@ async def test_no_entity_has_the_name_of_a_route(world: World) -> None:
 async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes_nothing(world: World) -> None:
     agent = await world.register()
     task_id = await world.submit()
+    made = await world.admin.post("/api/v1/llm/provider", json={"provider": "groq", "apiKey": "key-of-groq"})
+    assert made.status_code == 200, made.text
     before = await rows(world)
     world.runlog.broken = True
-    ids = {"agent_id": agent, "task_id": task_id, "entityId": agent}
+    ids = {"agent_id": agent, "task_id": task_id, "entityId": agent, "name": "groq"}
     asked = 0
     for operation in PROTECTED:
         if operation.method == "GET" or "501" in operation.spec["responses"]:
