@@ -1,4 +1,4 @@
-"""The server, made when somebody asks it for the first time: its protocol's library takes half a second and 30 MB."""
+"""The server, made when somebody asks it for the first time: its protocol's library takes half a second and 25 MB."""
 
 from __future__ import annotations
 
