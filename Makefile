@@ -34,6 +34,15 @@ $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
 	@$(PIP) -r requirements/bench.txt
 	@touch $@
 
+# Peers of the LLM gateway, each by itself. One that cannot be had is named by the bench and left out.
+$(VENV)/.peers: $(VENV)/.bench requirements/litellm.txt requirements/portkey/package-lock.json
+	@echo "Setting up the peers of the LLM gateway ..."
+	@mkdir -p $(VENV)/peers/portkey && cp requirements/portkey/*.json $(VENV)/peers/portkey
+	-@$(PYTHON) -m venv $(VENV)/peers/litellm && $(VENV)/peers/litellm/bin/python -m pip install --quiet \
+	  --disable-pip-version-check --no-deps --require-hashes -r requirements/litellm.txt
+	-@cd $(VENV)/peers/portkey && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
+
 demo: $(VENV)/.main ## forty real tasks, routed, done, learned from and explained
 	@$(BIN)/stentor demo
 
@@ -46,7 +55,7 @@ test: $(VENV)/.dev ## every check and every test
 lint: $(VENV)/.dev ## ruff, mypy and the import contracts alone
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-bench: $(VENV)/.bench ## figures with their method, peers in the same run
+bench: $(VENV)/.peers ## figures with their method, peers in the same run
 	@$(BIN)/python -m bench
 
 docs: $(VENV)/.dev ## write docs/generated and the demo's output in the README again
@@ -55,7 +64,7 @@ docs: $(VENV)/.dev ## write docs/generated and the demo's output in the README a
 
 UV ?= uv
 lock: ## compile requirements/*.txt again (needs uv)
-	@for f in main dev bench; do \
+	@for f in main dev bench litellm; do \
 	  $(UV) pip compile -q --generate-hashes --universal --no-emit-index-url --no-header --override requirements/overrides.txt \
 	    --python-version 3.11 requirements/$$f.in -o requirements/$$f.txt; done
 

@@ -25,6 +25,7 @@ from bench import (
     governance,
     latency,
     lists,
+    llm,
     memory,
     provenance,
     receipts,
@@ -52,6 +53,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "cage": (cage.TITLE, cage.run),
     "webhooks": (webhooks.TITLE, webhooks.run),
     "governance": (governance.TITLE, governance.run),
+    "llm": (llm.TITLE, llm.run),
 }
 
 

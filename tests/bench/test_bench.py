@@ -19,11 +19,11 @@ def bench(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_quick_benches_print_their_figures_as_json(tmp_path: Path) -> None:
-    done = bench("decide", "receipts", "atp", "start", "--quick", "--json", "--folder", str(tmp_path))
+    done = bench("decide", "receipts", "atp", "start", "llm", "--quick", "--json", "--folder", str(tmp_path))
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert "quick sizes" in found["machine"]
-    assert list(found["figures"]) == ["decide", "receipts", "atp", "start"]
+    assert list(found["figures"]) == ["decide", "receipts", "atp", "start", "llm"]
     for figure in (figure for area in found["figures"].values() for figure in area):
         assert figure["value"] > 0, figure
         assert figure["unit"], figure

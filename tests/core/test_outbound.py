@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.errors import InvalidRequest
-from stentor.core.outbound import GuardedResolver, Outbound, TargetRefused, is_global
+from stentor.core.outbound import Guard, Outbound, TargetRefused, is_global
+from stentor.core.session import GuardedResolver
 from tests.domains.endpoint import answering, serving
 from tests.requirements import requirement
 
@@ -41,7 +42,7 @@ def test_no_form_of_a_private_address_is_global(address: object) -> None:
 
 @requirement("execution.http-runtime-guarded")
 async def test_a_name_is_judged_by_what_it_resolves_to_and_its_port() -> None:
-    resolver = GuardedResolver(("localhost:8000",))
+    resolver = GuardedResolver(Guard(("localhost:8000",)))
     with pytest.raises(TargetRefused):
         await resolver.resolve("localhost", 8001)
     assert await resolver.resolve("LOCALHOST", 8000)

@@ -14,6 +14,9 @@ from tests.requirements import requirement
 OF_TASKS = set(get_args(EventType)) - {
     *("agent_registered", "agent_updated", "agent_status_changed", "violation_recorded"),
     *("trust_changed", "connection_changed", "provider_changed", "authority_granted", "authority_revoked"),
+    *("update_submitted", "update_approved", "update_rejected", "update_deploying", "update_deployed"),
+    *("update_rolled_back", "checkpoint_taken", "checkpoints_expired"),
+    *("rollback_started", "rollback_in_progress", "rollback_completed", "rollback_failed"),
     *("agent_logged", "webhook_changed", "webhook_disabled", "webhook_pinged", "webhook_replayed"),
     *("message_received", "message_started", "message_requeued", "message_completed", "message_failed"),
 }

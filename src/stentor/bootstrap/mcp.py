@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from stentor.auth.authority.context import AuthorityContext
 from stentor.bootstrap.kernel import Kernel
-from stentor.core.errors import AuthorityDenied
+from stentor.core.errors import AuthorityDenied, StartRefused
 from stentor.core.settings import Settings
 from stentor.domains.memory.governed.gate import Gate
 from stentor.domains.memory.governed.service import GovernedMemory
@@ -41,8 +42,21 @@ def launch_context(settings: Settings) -> AuthorityContext | None:
         return None
 
 
-def exposure(settings: Settings, address: str) -> Exposure:
-    """`address` is where the server listens; SERVICE_MCP_URL is how clients know it, if that is another."""
+def origin(settings: Settings, address: str) -> str:
+    """`address` is where the server listens; SERVICE_MCP_URL is how clients know it, if another one. Raises
+    StartRefused."""
+    known = settings.mcp_url.rstrip("/") or address
+    try:
+        parts = urlsplit(known)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise StartRefused(f"SERVICE_MCP_URL is {known!r}, which is not an origin such as https://memory.example.com.")
+    return known
+
+
+def exposure(settings: Settings, origin: str) -> Exposure:
     from stentor.surfaces.memory_mcp.app import Exposure
 
-    return Exposure(settings.mcp_url.rstrip("/") or address, settings.mcp_hosts, settings.mcp_origins)
+    return Exposure(origin, settings.mcp_hosts, settings.mcp_origins)

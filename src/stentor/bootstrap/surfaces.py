@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
@@ -14,6 +14,10 @@ from stentor.bootstrap.kernel import Service
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
+from stentor.surfaces.memory_mcp.ondemand import OnDemand
+
+if TYPE_CHECKING:
+    from stentor.surfaces.memory_mcp.app import MemoryServer
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -57,17 +61,23 @@ def build(
 
 
 def _mcp(service: Service, settings: Settings, redactor: Redactor, address: str) -> Surface:
-    from stentor.surfaces.memory_mcp.app import MemoryServer
-    from stentor.surfaces.memory_mcp.calls import LocalCalls
-
+    """What the settings can have wrong refuses the start; the server itself is made at its first use."""
     kernel = service.kernel
     receipts = authority.open_verifier(settings, kernel.db, kernel.clock, redactor)
-    calls = LocalCalls(mcp.governed(kernel))
-    exposed = mcp.exposure(settings, address)
-    server = MemoryServer(calls, service.keys.ring, receipts, exposed, settings.max_body_mb * 1_000_000)
+    origin = mcp.origin(settings, address)
+
+    def make() -> MemoryServer:
+        from stentor.surfaces.memory_mcp.app import MemoryServer
+        from stentor.surfaces.memory_mcp.calls import LocalCalls
+
+        calls = LocalCalls(mcp.governed(kernel))
+        exposed = mcp.exposure(settings, origin)
+        return MemoryServer(calls, service.keys.ring, receipts, exposed, settings.max_body_mb * 1_000_000)
+
+    server = OnDemand(make)
 
     async def check() -> Component:
         return Component("available", "answers") if server.running else Component("unavailable", "it has ended")
 
     kernel.health.check("mcp_server", check)
-    return Surface("mcp", server.app, [server.run])
+    return Surface("mcp", server, [server.run])

@@ -19,13 +19,20 @@ from starlette.responses import Response
 
 from stentor.web.routes import GatewayRoute, StrictRequest, principal_of
 
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
 
 class DirectRoute(GatewayRoute):
-    """Its function takes `request`, the model `body`, and any optional headers; it answers a Response."""
+    """Its function takes `request`, the model `body`, and any optional headers; it answers a Response.
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    One without `body` reads the request itself.
+    """
+
+    def get_route_handler(self) -> Handler:
         function, permission = self.endpoint, self.permission
         hints = get_type_hints(function, include_extras=True)
+        if "body" not in hints:
+            return self._unread()
         body_of = TypeAdapter(hints["body"])
         headers = [_Header(name, hints[name]) for name in inspect.signature(function).parameters if name not in _OTHERS]
 
@@ -34,6 +41,15 @@ class DirectRoute(GatewayRoute):
             request = StrictRequest(request.scope, request.receive)
             body = _checked(body_of, await _content(request), ("body",))
             return await function(request, body, **{header.name: header.read(request) for header in headers})  # type: ignore[no-any-return]
+
+        return handle
+
+    def _unread(self) -> Handler:
+        function, permission = self.endpoint, self.permission
+
+        async def handle(request: Request) -> Response:
+            principal_of(request).require(permission)
+            return await function(StrictRequest(request.scope, request.receive))  # type: ignore[no-any-return]
 
         return handle
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -37,10 +37,14 @@ UNEXPECTED = "The service failed on this request. The operator finds the reason 
 
 def install(app: FastAPI) -> None:
     """Have the application render every error in this dialect."""
-    app.add_exception_handler(StentorError, _on_stentor_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, _on_unexpected)
+
+
+def handler_of(error: Exception) -> Callable[[Request, Exception], Awaitable[Response]] | None:
+    """What answers an error that is foreseen; None for any other."""
+    return next((handler for kind, handler in _HANDLERS.items() if isinstance(error, kind)), None)
 
 
 def render(
@@ -122,6 +126,13 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         headers["Allow"] = ", ".join(_methods_at(request))
         message = f"{request.url.path} has no {request.method}, but {headers['Allow']}."
     return render(request.scope, error.status_code, code, message, headers=headers)
+
+
+_HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+    StentorError: _on_stentor_error,
+    RequestValidationError: _on_validation_error,
+    HTTPException: _on_http_exception,
+}
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:

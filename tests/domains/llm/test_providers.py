@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core import settings
+from stentor.core import jsontext, settings
 from stentor.core.db import Sql
 from stentor.core.errors import StartRefused
 from stentor.domains.llm.providers import from_settings, ollama_url
@@ -19,6 +19,7 @@ from tests.domains.llm.upstream import ANSWER, Upstream, serving, status
 from tests.requirements import requirement
 
 OTHER_KEY = "canary-api-77aa-secret"
+REMOVALS = Sql("select metadata from events where event_type = 'provider_changed' and message like '%removed.'")
 
 
 async def register(world: World, status: int = 200, **body: Any) -> dict[str, Any]:
@@ -115,6 +116,23 @@ async def test_a_provider_is_registered_used_and_changed_at_runtime(open_world: 
     await chat(open_world, "acme/sea-large")
     assert upstream.asked[-1]["headers"]["authorization"] == "Bearer second-key-123"
     assert (await listed(open_world))["acme"]["default_model"] == "sea-large"
+
+
+@requirement("llm.provider-removal")
+async def test_a_removed_provider_is_gone_with_its_key_and_leaves_an_event(
+    open_world: World, upstream: Upstream
+) -> None:
+    path = "/api/v1/llm/provider/openai"
+    await register(open_world, provider="openai", apiKey=OTHER_KEY)
+    for key in ("READER", "WRITER"):
+        assert (await open_world.clients[key].delete(path)).status_code == 403
+    gone = await open_world.admin.delete(path)
+    assert (gone.status_code, gone.json()["data"]) == (200, {"name": "openai", "removed": True})
+    assert (await open_world.admin.delete(path)).json()["error"]["code"] == "NOT_FOUND"
+    await chat(open_world, "openai/sea-large")
+    assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {KEY}"
+    rows = await open_world.kernel.db.read(lambda tx: tx.rows(REMOVALS))
+    assert [jsontext.load(row[0]) for row in rows] == [{"provider": "openai", "removed": True, "by": "admin"}]
 
 
 async def test_a_registered_provider_is_its_tenants_alone(open_world: World, upstream: Upstream) -> None:

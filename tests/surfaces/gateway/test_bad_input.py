@@ -305,9 +305,11 @@ async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes
     hook = await world.admin.post("/api/v1/webhooks", json={"url": "https://hooks.example.com", "events": ["*"]})
     webhook = hook.json()["id"]
     await world.admin.patch(f"/api/v1/webhooks/{webhook}", json={"enabled": False})
+    made = await world.admin.post("/api/v1/llm/provider", json={"provider": "groq", "apiKey": "key-of-groq"})
+    assert made.status_code == 200, made.text
     before = await rows(world)
     world.runlog.broken = True
-    ids = {"agent_id": agent, "task_id": task_id, "entityId": agent, "webhook_id": webhook}
+    ids = {"agent_id": agent, "task_id": task_id, "entityId": agent, "webhook_id": webhook, "name": "groq"}
     asked = 0
     for operation in PROTECTED:
         if operation.method == "GET" or "501" in operation.spec["responses"]:

@@ -25,11 +25,12 @@ OF_THEIR_OWN = {
     "POST /api/v1/provenance/checkpoint": "admin",
     "GET /api/v1/llm/providers": "admin",
     "POST /api/v1/llm/provider": "admin",
+    "DELETE /api/v1/llm/provider/{name}": "admin",
     "POST /api/v1/registry/agents/{agent_id}/authorize": "write",  # agents ask for themselves
 }
 
 
-ADMIN_AREAS = ("/api/v1/registry/", "/api/v1/memory/", "/api/v1/governance/")
+ADMIN_AREAS = ("/api/v1/registry/", "/api/v1/memory/", "/api/v1/governance/", "/api/v1/webhooks")
 
 
 def rule(operation: Operation) -> str:

@@ -20,7 +20,7 @@ VARIES = re.compile(r'"(request_id|[a-z_]+_at|timestamp|lastUpdated)":"[^"]*"')
 
 
 async def theirs(world: World) -> dict[str, str]:
-    """An agent, a running task, a message, a trusted entity and a webhook of the other tenant, by path parameter."""
+    """What the other tenant has of each kind that a path names, by path parameter."""
     other = world.clients["OTHER"]
     agent = (await other.post("/api/v1/registry/agents", json={"name": "eve", "capabilities": ["echo"]})).json()
     body = {"type": "echo", "input": "hers", "required_capabilities": ["echo"]}
@@ -29,7 +29,9 @@ async def theirs(world: World) -> dict[str, str]:
     assert claimed.json()["tasks"][0]["epoch"] == 1
     put = await other.put(f"/api/v1/trust/{agent['agent_id']}", json={"score": 0.9})
     assert put.status_code == 200
-    ids = {"agent_id": agent["agent_id"], "task_id": task["task_id"], "entityId": agent["agent_id"]}
+    registered = await other.post("/api/v1/llm/provider", json={"provider": "groq", "apiKey": "key-of-groq"})
+    assert registered.status_code == 200
+    ids = {"name": "groq", "agent_id": agent["agent_id"], "task_id": task["task_id"], "entityId": agent["agent_id"]}
     body = {"url": "https://hooks.example.com/", "events": ["update.approved"]}
     hook = await other.post("/api/v1/webhooks", json=body)
     trail = await other.get(f"/api/v1/tasks/{task['task_id']}/activity")

@@ -38,8 +38,10 @@ from stentor.domains.llm.wire import (
     EmbedOut,
     ModelOut,
     ProviderBody,
+    ProviderName,
     ProviderOut,
     ProviderState,
+    RemovedOut,
     UsageReport,
     left_out,
 )
@@ -137,6 +139,17 @@ def router(
         default = body.options.default_model if body.options else None
         draft = ProviderDraft(body.provider, body.apiKey, body.baseUrl, default, body.format)
         return enveloped(_shown(await gateway.directory.register(caller.tenant, draft, caller.name)))
+
+    @api.delete(
+        "/provider/{name}",
+        response_model=Enveloped[RemovedOut],
+        responses=errors(404),
+        openapi_extra=needs("admin"),
+    )
+    async def remove(caller: CallerOf, name: ProviderName) -> Json:
+        """Forget a provider that was registered at runtime, and its key."""
+        await gateway.directory.remove(caller.tenant, name, caller.name)
+        return enveloped({"name": name, "removed": True})
 
     @api.get("/usage", response_model=Enveloped[UsageReport])
     async def usage(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, InvalidRequest, ProviderFault
+from stentor.core.errors import Conflict, InvalidRequest, NotFound, ProviderFault
 from stentor.core.redaction import Redactor
 from stentor.core.runlog import Draft, RunLog
 from stentor.core.sealing import Sealer
@@ -95,6 +95,17 @@ class Directory:
         self._cached.pop(tenant, None)
         return self._provider(tenant, row)
 
+    async def remove(self, tenant: str, name: str, by: str) -> None:
+        """Forget a registered provider and its key; the operator's of the same name is there again. Raises NotFound."""
+
+        def work(tx: Tx) -> None:
+            if not store.delete_provider(tx, tenant, name):
+                raise NotFound(f"No provider {name!r} was registered; those of the environment are the operator's.")
+            self._runlog.append(tx, tenant, [_removed(name, by)])
+
+        await self._db.write(work)
+        self._cached.pop(tenant, None)
+
     def _merged(self, tenant: str, row: ProviderRow | None, draft: ProviderDraft, base_url: str | None) -> ProviderRow:
         before = row or ProviderRow(draft.name, "", "", None, "")
         format_ = draft.format or before.format or self._default(draft.name).format
@@ -160,6 +171,10 @@ class Directory:
 def _changed(row: ProviderRow, by: str) -> Draft:
     meta = {"provider": row.name, "base_url": shown_url(row.base_url), "key_set": bool(row.sealed_key), "by": by}
     return Draft("provider_changed", "llm", f"Provider {row.name} registered or changed.", meta)
+
+
+def _removed(name: str, by: str) -> Draft:
+    return Draft("provider_changed", "llm", f"Provider {name} removed.", {"provider": name, "removed": True, "by": by})
 
 
 def shown_url(url: str) -> str:

@@ -18,6 +18,7 @@ _PUT = Sql(
     on conflict (tenant, name) do update set format = excluded.format, base_url = excluded.base_url,
         sealed_key = excluded.sealed_key, default_model = excluded.default_model, updated_at = excluded.updated_at"""
 )
+_DELETE = Sql("delete from llm_providers where tenant = :tenant and name = :name")
 _SPEND = Sql(
     """insert into llm_spent (tenant, kind, subject, day, tokens, cost)
     values (:tenant, :kind, :subject, :day, :tokens, :cost)
@@ -110,6 +111,11 @@ def count_providers(tx: Tx, tenant: str) -> int:
 
 def put_provider(tx: Tx, tenant: str, row: ProviderRow) -> None:
     tx.run(_PUT, tenant=tenant, now=tx.now, **msgspec.structs.asdict(row))
+
+
+def delete_provider(tx: Tx, tenant: str, name: str) -> bool:
+    """Whether it was there."""
+    return tx.run(_DELETE, tenant=tenant, name=name) > 0
 
 
 def record(tx: Tx, call: CallRow) -> None:

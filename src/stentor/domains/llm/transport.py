@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-import aiohttp
-from aiohttp.http_exceptions import LineTooLong
-
 from stentor.core import jsontext, tracing
 from stentor.core.errors import (
     InvalidRequest,
@@ -17,6 +14,7 @@ from stentor.core.errors import (
     ProviderTimeout,
     ProviderUnreachable,
 )
+from stentor.core.http1 import Answer, BrokenOff, NotConnected, Request, TooLarge
 from stentor.core.outbound import Outbound, TargetRefused
 from stentor.domains.llm import formats
 from stentor.domains.llm.evidence import Evidence
@@ -48,37 +46,35 @@ class Limits:
 class EventSource:
     """An open stream of a provider: (event, data) after each other. `close` ends the provider's work."""
 
-    def __init__(self, answer: aiohttp.ClientResponse, evidence: Evidence) -> None:
+    def __init__(self, answer: Answer, evidence: Evidence, idle: float) -> None:
         self._answer = answer
         self._evidence = evidence
+        self._idle = idle
 
     def close(self) -> None:
         self._answer.close()
 
     async def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]:
-        event, data = "", []
-        async for line in self._lines():
-            if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
-            elif line.startswith(b"event:"):
-                event = line[6:].strip().decode("utf-8", "replace")
-            elif not line and data:
-                yield event, b"\n".join(data)
-                event, data = "", []
+        event, data, seen = "", [], 0
+        while block := await guarded(self._block):
+            seen += len(block)
+            if seen > MAX_ANSWER:
+                raise ProviderError("The provider's stream is too large.")
+            self._evidence.received(block)
+            for line in block.split(b"\n"):
+                line = line.rstrip(b"\r")
+                if line.startswith(b"data:"):
+                    data.append(line[5:].removeprefix(b" "))
+                elif line.startswith(b"event:"):
+                    event = line[6:].strip().decode("utf-8", "replace")
+                elif not line and data:
+                    yield event, b"\n".join(data)
+                    event, data = "", []
         if data:
             yield event, b"\n".join(data)
 
-    async def _lines(self) -> AsyncIterator[bytes]:
-        seen = 0
-        while line := await guarded(self._line):
-            seen += len(line)
-            if seen > MAX_ANSWER:
-                raise ProviderError("The provider's stream is too large.")
-            self._evidence.received(line)
-            yield line.rstrip(b"\r\n")
-
-    async def _line(self) -> bytes:
-        return await self._answer.content.readline(max_line_length=MAX_ANSWER)
+    async def _block(self) -> bytes:
+        return await self._answer.lines(MAX_ANSWER, self._idle)
 
 
 class Transport:
@@ -97,12 +93,10 @@ class Transport:
 
     async def ask(self, provider: Provider, call: Call, evidence: Evidence) -> bytes:
         """The body of a successful answer. Raises ProviderFault."""
-        timeout = aiohttp.ClientTimeout(total=self.limits.total, sock_connect=self.limits.connect)
 
         async def once() -> bytes:
-            answer = await self._send(provider, call, evidence, timeout)
-            async with answer:
-                body = await _read(answer, MAX_ANSWER)
+            async with asyncio.timeout(self.limits.total), await self._send(provider, call, evidence) as answer:
+                body = await answer.body(MAX_ANSWER)
             evidence.received(body)
             return body
 
@@ -110,32 +104,29 @@ class Transport:
 
     async def open(self, provider: Provider, call: Call, evidence: Evidence) -> EventSource:
         """A stream whose head has come. Raises ProviderFault."""
-        limits = self.limits
-        timeout = aiohttp.ClientTimeout(
-            total=None, connect=limits.total, sock_connect=limits.connect, sock_read=limits.idle
-        )
 
         async def once() -> EventSource:
-            answer = await self._send(provider, call, evidence, timeout)
+            async with asyncio.timeout(self.limits.idle):
+                answer = await self._send(provider, call, evidence)
             if answer.content_type != "text/event-stream":
                 answer.close()
                 raise ProviderError("The provider did not answer with a stream of events.")
-            return EventSource(answer, evidence)
+            return EventSource(answer, evidence, self.limits.idle)
 
         return await self._tried(lambda: guarded(once), evidence)
 
     async def models(self, provider: Provider) -> list[str]:
         """The names of its models. Raises ProviderFault."""
         form = formats.of(provider.format)
-        timeout = aiohttp.ClientTimeout(total=min(ASKING, self.limits.total))
 
         async def once() -> bytes:
             url = self._checked(provider, form.MODELS)
-            headers = form.headers(provider.key, provider.quirks)
-            session = self._of(provider).session
-            async with session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as answer:
+            headers = {"Accept": "application/json", **form.headers(provider.key, provider.quirks)}
+            request = Request("GET", url, headers)
+            limit = min(ASKING, self.limits.total)
+            async with asyncio.timeout(limit), await self._of(provider).client.send(request, limit) as answer:
                 await self._accept(answer, provider)
-                return await _read(answer, MAX_ANSWER)
+                return await answer.body(MAX_ANSWER)
 
         return form.models(await guarded(once))
 
@@ -151,9 +142,7 @@ class Transport:
                 wait = PAUSE * 2**evidence.attempts if fault.upstream is None else float(fault.retry_after)
             await asyncio.sleep(wait)
 
-    async def _send(
-        self, provider: Provider, call: Call, evidence: Evidence, timeout: aiohttp.ClientTimeout
-    ) -> aiohttp.ClientResponse:
+    async def _send(self, provider: Provider, call: Call, evidence: Evidence) -> Answer:
         form = formats.of(provider.format)
         url, body = self._checked(provider, call.path), jsontext.encode(call.body)
         headers = {
@@ -163,8 +152,7 @@ class Transport:
         }
         evidence.upstream_status = None
         evidence.sent(url.partition("?")[0], body)
-        session = self._of(provider).session
-        answer = await session.post(url, data=body, headers=headers, timeout=timeout, allow_redirects=False)
+        answer = await self._of(provider).client.send(Request("POST", url, headers, body), self.limits.connect)
         evidence.upstream_status = answer.status
         try:
             await self._accept(answer, provider)
@@ -173,12 +161,14 @@ class Transport:
             raise
         return answer
 
-    async def _accept(self, answer: aiohttp.ClientResponse, provider: Provider) -> None:
+    async def _accept(self, answer: Answer, provider: Provider) -> None:
         if answer.status != 200:
-            body = await _read(answer, MAX_PROBLEM, cut=True)
-            fault = refusal(provider, answer.status, answer.headers.get("Retry-After", ""), body)
+            body = await answer.start(MAX_PROBLEM)
+            fault = refusal(provider, answer.status, answer.headers.get("retry-after", ""), body)
             fault.message = self._clean(fault.message)
             raise fault
+        if answer.headers.get("content-encoding", "identity") != "identity":
+            raise ProviderError("The provider's answer is compressed, which nobody asked for.")
 
     def _of(self, provider: Provider) -> Outbound:
         return self._trusted if provider.operator else self._outbound
@@ -195,30 +185,17 @@ def _refused_for_now(fault: ProviderFault) -> bool:
     return fault.upstream in RETRIED or (fault.upstream is None and isinstance(fault, ProviderUnreachable))
 
 
-async def _read(answer: aiohttp.ClientResponse, most: int, *, cut: bool = False) -> bytes:
-    body = bytearray()
-    async for chunk in answer.content.iter_chunked(65_536):
-        body += chunk
-        if len(body) > most:
-            if cut:
-                break
-            raise ProviderError("The provider's answer is too large.")
-    return bytes(body[:most])
-
-
 async def guarded(work: Callable[[], Awaitable[T]]) -> T:
     """Whatever can go wrong on the way, as a fault of the provider."""
     try:
         return await work()
     except TargetRefused:
         raise ProviderError("The provider's address is not one that may be called.") from None
-    except aiohttp.ClientConnectorError as error:
-        if isinstance(error.os_error, TargetRefused):
-            raise ProviderError("The provider's address is not one that may be called.") from None
-        raise ProviderUnreachable("The provider cannot be reached.") from None
-    except aiohttp.ConnectionTimeoutError:
-        raise ProviderUnreachable("The provider cannot be reached in time.") from None
+    except NotConnected as error:
+        raise ProviderUnreachable(f"The provider cannot be reached{' ' + str(error) if str(error) else ''}.") from None
     except TimeoutError:
         raise ProviderTimeout("The provider did not answer in time.") from None
-    except (aiohttp.ClientError, LineTooLong, ValueError) as error:
+    except TooLarge:
+        raise ProviderError("The provider's answer is too large.") from None
+    except (BrokenOff, OSError, ValueError) as error:
         raise ProviderError(f"The connection to the provider broke off ({type(error).__name__}).") from None

@@ -6,14 +6,15 @@ import re
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from fastapi import Query
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+from fastapi import Path, Query
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from stentor.domains.atp import jsonform
 from stentor.domains.atp.model import Message as AtpMessage
 from stentor.domains.atp.schema import MESSAGE
 from stentor.domains.atp.template import example as example_message
 from stentor.domains.llm.model import Message, Request, Text
+from stentor.web.requests import segment
 from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name
 
@@ -55,6 +56,7 @@ Options = Annotated[ChatOptions, BeforeValidator(_object)]
 ModelName = Annotated[Name, Field(description="`provider/model`, or a bare name that a provider lists.")]
 Day = Annotated[date | None, BeforeValidator(_day), Query(description="A day in UTC, such as 2026-11-20.")]
 Provider = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+ProviderName = Annotated[str, Path(description="The provider's name."), AfterValidator(segment)]
 
 
 class ChatBody(Wire):
@@ -176,6 +178,11 @@ class ProviderOut(Answer):
     apiKeyConfigured: bool  # noqa: N815
     apiKey: str | None  # noqa: N815
     default_model: str | None
+
+
+class RemovedOut(Answer):
+    name: str
+    removed: bool
 
 
 class ProviderState(ProviderOut):

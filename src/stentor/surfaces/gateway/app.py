@@ -11,9 +11,10 @@ from stentor import __version__
 from stentor.auth.keys import KeyRing
 from stentor.domains.monitoring.api import PATHS
 from stentor.surfaces.gateway import openapi
-from stentor.web import errors
+from stentor.web import errors, shortcut
 from stentor.web.gate import BodyLimit, Gate, RateLimit
 from stentor.web.requests import RequestContext
+from stentor.web.shortcut import Shortcut
 from stentor.web.wire import ERRORS
 
 DOCUMENTS = frozenset(("/openapi.json",))
@@ -42,10 +43,12 @@ def build(
     )
     errors.install(app)
     # In this order, because routes are tried one after the other and tasks are asked for most.
+    api_routers, root_routers = list(api_routers), list(root_routers)
     for router in api_routers:
         app.include_router(router, prefix="/api/v1", responses=ERRORS)
     for router in root_routers:
         app.include_router(router, responses={400: ERRORS[400]})
     openapi.install(app)
-    gate = Gate(app, keys, limit, PATHS | DOCUMENTS)
+    direct = shortcut.addresses("/api/v1", api_routers) | shortcut.addresses("", root_routers)
+    gate = Gate(Shortcut(app, direct), keys, limit, PATHS | DOCUMENTS)
     return RequestContext(BodyLimit(gate, max_body))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -56,7 +57,6 @@ class MemoryServer:
     def __init__(
         self, calls: Calls, ring: KeyRing, receipts: Receipts | None, exposure: Exposure, max_body: int
     ) -> None:
-        self.running = False
         self._server: Server[object] = build(calls, of_request)
         resource = AnyHttpUrl(exposure.address + PATH)
         # The audience of a receipt is checked by the verifier; a key of the service is for the service alone.
@@ -75,14 +75,11 @@ class MemoryServer:
         )
         self.app: ASGIApp = Presented(transport, max_body)
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
+    async def run(self, begun: Callable[[], None]) -> None:
+        """Until it is cancelled; `begun` is called when it answers."""
         async with self._server.session_manager.run():
-            self.running = True
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self.running = False
+            begun()
+            await asyncio.Event().wait()
 
 
 def _metadata(exposure: Exposure) -> Route:

@@ -24,9 +24,10 @@ from stentor.domains.llm.openai.responses import Response as Responded
 from stentor.domains.llm.service import AGENT, Gateway
 from stentor.domains.llm.talk import Answering, Talk
 from stentor.web import openai_errors
+from stentor.web.direct import DirectRoute
 from stentor.web.leaving import while_there
 from stentor.web.requests import segment
-from stentor.web.routes import GatewayRoute
+from stentor.web.routes import GatewayRoute, principal_of
 from stentor.web.sse import StreamLimit
 from stentor.web.wire import Caller, Json
 
@@ -38,9 +39,8 @@ T = TypeVar("T")
 def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
     api = APIRouter(prefix="/v1", route_class=GatewayRoute, include_in_schema=False)
 
-    @api.post("/chat/completions")
-    async def chat(http: HttpRequest, caller: Caller) -> Response:
-        raw = await _object(http)
+    async def chat(http: HttpRequest) -> Response:
+        caller, raw = principal_of(http), await _object(http)
         asked = reading.read(reading.ChatIn, raw)
         if not asked.stream:
             return await whole(http, caller, asked.request(raw), answers.chat)
@@ -48,6 +48,8 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         chunks = Chunks(found.provenance_id, found.name, int(time.time()), found.work)
         frames = _frames(found, chunks, usage=asked.wants_usage)
         return await streaming(found, frames, streams, caller, _failed)
+
+    api.add_api_route("/chat/completions", chat, methods=["POST"], route_class_override=DirectRoute)
 
     @api.post("/completions")
     async def complete(http: HttpRequest, caller: Caller) -> Response:

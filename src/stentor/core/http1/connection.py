@@ -1,0 +1,216 @@
+"""One connection of HTTP/1.1, one request at a time, and the answer as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import httptools
+
+MAX_HEAD = 64 * 1024
+"""Bytes of status line and headers."""
+HIGH = 256 * 1024
+"""Bytes that wait for their reader before reading from the network pauses."""
+
+
+class BrokenOff(Exception):
+    """The connection ended, or what came is not HTTP."""
+
+
+class TooLarge(Exception):
+    """More bytes than the reader takes."""
+
+
+class Place(NamedTuple):
+    """Where a connection goes."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+class Answer:
+    """The head of an answer, and its body as it comes. Used as a context it gives up what was not read."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._buffer = bytearray()
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.headed = self.done = False
+
+    async def __aenter__(self) -> Answer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def buffered(self) -> int:
+        return len(self._buffer)
+
+    def close(self) -> None:
+        """End the other side's work, unless all of it has come."""
+        if not self.done:
+            self._connection.abort()
+
+    async def head(self) -> None:
+        while not self.headed:
+            await self._more()
+
+    async def body(self, most: int) -> bytes:
+        """All of it. Raises TooLarge, BrokenOff."""
+        while not self.done and len(self._buffer) <= most:
+            await self._more()
+        if len(self._buffer) > most:
+            raise TooLarge
+        return bytes(self._buffer)
+
+    async def start(self, most: int) -> bytes:
+        """At most so many bytes of its beginning."""
+        while not self.done and len(self._buffer) < most:
+            await self._more()
+        return bytes(self._buffer[:most])
+
+    async def lines(self, most: int, idle: float) -> bytes:
+        """The whole lines that have come, at least one; nothing at the end.
+
+        Raises TooLarge, BrokenOff, TimeoutError.
+        """
+        start = 0
+        while (end := self._buffer.rfind(b"\n", start)) < 0 and not self.done:
+            if len(self._buffer) > most:
+                raise TooLarge
+            start = len(self._buffer)
+            async with asyncio.timeout(idle):
+                await self._more()
+        found = bytes(self._buffer if end < 0 else self._buffer[: end + 1])
+        del self._buffer[: len(found)]
+        return found
+
+    async def _more(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._connection.resume()
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._error is not None:
+            raise self._error
+
+    def push(self, data: bytes) -> None:
+        self._buffer += data
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Connection(asyncio.Protocol):
+    """One connection; `release` is called when it is free again."""
+
+    def __init__(self, place: Place, release: Callable[[Connection], None], gone: Callable[[Connection], None]) -> None:
+        self.place, self._release, self._gone = place, release, gone
+        self._answer: Answer | None = None
+        self._paused = self._endless = False
+        self._head = self._named = 0
+        self.open, self.since = True, 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def send(self, data: bytes) -> Answer:
+        self._parser = httptools.HttpResponseParser(self)
+        self._head, self._named, self._endless = 0, 0, True
+        self._answer = answer = Answer(self)
+        self._transport.write(data)
+        return answer
+
+    def abort(self) -> None:
+        self.open = False
+        self._transport.abort()
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        answer = self._answer
+        if answer is None:
+            self.abort()  # nothing was asked
+            return
+        try:
+            self._parser.feed_data(data)
+            if not answer.headed:
+                self._head += len(data)
+                if self._head > MAX_HEAD:
+                    raise TooLarge
+        except (httptools.HttpParserError, TooLarge, UnicodeError) as error:
+            self._fail(BrokenOff(f"the answer is not HTTP ({type(error).__name__})"))
+            return
+        if answer.buffered > HIGH and not answer.done:
+            self._paused = True
+            self._transport.pause_reading()
+        answer.wake()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._answer is not None:
+            known = name.decode("latin-1").lower()
+            self._answer.headers[known] = value.decode("latin-1")
+            self._named += len(name) + len(value)
+            if self._named > MAX_HEAD:
+                raise TooLarge
+            self._endless = self._endless and known not in ("content-length", "transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self._answer is not None and status >= 200:
+            self._answer.status, self._answer.headed = status, True
+
+    def on_body(self, data: bytes) -> None:
+        if self._answer is not None:
+            self._answer.push(data)
+
+    def on_message_complete(self) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        if not answer.headed:  # 1xx: the answer is still to come
+            answer.headers.clear()
+            self._endless = True
+            return
+        answer.done, self._answer = True, None
+        if self._parser.should_keep_alive() and self.open:
+            self._release(self)
+        else:
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.open = False
+        answer = self._answer
+        if answer is not None and answer.headed and self._endless and error is None:
+            answer.done, self._answer = True, None
+            answer.wake()
+        else:
+            self._fail(BrokenOff("the connection ended"))
+        self._gone(self)
+
+    def _fail(self, error: Exception) -> None:
+        if self._answer is not None:
+            self._answer.fail(error)
+            self._answer = None
+        self.abort()

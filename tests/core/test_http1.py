@@ -1,0 +1,267 @@
+"""The client for calls to providers, against scripted servers on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from stentor.core.http1 import BrokenOff, Client, NotConnected, Request, TooLarge
+from stentor.core.http1.connection import HIGH
+
+HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass
+class Server:
+    """`heads` holds the requests that came, `connections` how many connections they came on."""
+
+    port: int = 0
+    connections: int = 0
+    heads: list[bytes] = field(default_factory=list)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self.port}/v1"
+
+
+@asynccontextmanager
+async def scripted(
+    *answers: bytes, play: Play | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Server]:
+    """Answers each request with the next of `answers`; after the last it hangs up. `play` may go on from there."""
+    made, waiting = Server(), list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.connections += 1
+        try:
+            while waiting:
+                made.heads.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(waiting.pop(0))
+                await writer.drain()
+            if play is not None:
+                await play(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            made.left.set()
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def client(most: int = 256) -> AsyncIterator[Client]:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    made = Client(resolve, most)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def until_left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Waits for the other side's end."""
+    while await reader.read(1_000):
+        pass
+    raise ConnectionError
+
+
+async def body(answers: Client, server: Server, most: int = 1_000_000) -> bytes:
+    async with await answers.send(Request("GET", server.url, {}), 5) as answer:
+        return await answer.body(most)
+
+
+async def test_the_next_request_goes_on_the_same_connection() -> None:
+    async with scripted(HELLO, HELLO) as server, client() as calls:
+        assert [await body(calls, server) for _ in range(2)] == [b"hello", b"hello"]
+        assert server.connections == 1
+        assert server.heads[0].startswith(b"GET /v1 HTTP/1.1\r\nHost: localhost:")
+
+
+async def test_a_connection_that_the_server_is_to_close_is_not_used_again() -> None:
+    closing = HELLO.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    async with scripted(closing, HELLO) as server, client() as calls:
+        assert [await body(calls, server) for _ in range(2)] == [b"hello", b"hello"]
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\nhello",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + HELLO,
+    ],
+    ids=["chunked", "until the end of the connection", "after interim answers"],
+)
+async def test_a_body_is_read_however_it_is_framed(answer: bytes) -> None:
+    async with scripted(answer) as server, client() as calls:
+        assert await body(calls, server) == b"hello"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        HELLO[:-2],
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        b"220 mail.example.com ESMTP\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+    ],
+    ids=["nothing", "half a body", "half a chunk", "another protocol", "two lengths", "an endless head"],
+)
+async def test_what_is_not_a_whole_answer_is_a_connection_that_broke_off(answer: bytes) -> None:
+    async with scripted(answer) as server, client() as calls:
+        with pytest.raises(BrokenOff):
+            await body(calls, server)
+
+
+async def test_an_answer_above_the_limit_is_refused_and_its_connection_closed() -> None:
+    async with scripted(HELLO[:-5] + b"hell", play=until_left) as server, client() as calls:
+        with pytest.raises(TooLarge):
+            await body(calls, server, most=3)
+        await asyncio.wait_for(server.left.wait(), 5)
+
+
+async def test_an_answer_that_is_given_up_ends_the_servers_work() -> None:
+    async with scripted(HELLO[:-2], play=until_left) as server, client() as calls:
+        async with await calls.send(Request("GET", server.url, {}), 5) as answer:
+            assert answer.status == 200
+        await asyncio.wait_for(server.left.wait(), 5)
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_ends_the_servers_work() -> None:
+    async with scripted(b"HTTP/1.1 200", play=until_left) as server, client() as calls:
+        task = asyncio.create_task(calls.send(Request("POST", server.url, {}, b"{}"), 5))
+        while not server.heads:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.left.wait(), 5)
+
+
+async def test_a_stream_comes_in_whole_lines_and_its_silence_is_bounded() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with scripted(head + b"9\r\none\ntwo\nt\r\n", play=until_left) as server, client() as calls:
+        answer = await calls.send(Request("GET", server.url, {}), 5)
+        assert await answer.lines(1_000, 5) == b"one\ntwo\n"
+        with pytest.raises(TimeoutError):
+            await answer.lines(1_000, 0.05)
+
+
+async def test_a_slow_reader_stops_the_server_instead_of_filling_the_memory() -> None:
+    sent = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        for _ in range(1_000):
+            writer.write(b"x" * 65_535 + b"\n")
+            sent += 65_536
+            await writer.drain()
+
+    async with scripted(b"HTTP/1.1 200 OK\r\n\r\n", play=flood) as server, client() as calls:
+        answer = await calls.send(Request("GET", server.url, {}), 5)
+        before = -1
+        while sent != before:  # until the server gets no more away
+            before = sent
+            await asyncio.sleep(0.1)
+        assert sent < 65_536_000
+        assert answer.buffered < 2 * HIGH + 262_144
+        read = 0
+        while block := await answer.lines(10_000_000, 5):
+            read += len(block)
+        assert read == 65_536_000
+
+
+async def test_a_header_cannot_bring_a_second_request_along() -> None:
+    async with scripted(HELLO) as server, client() as calls:
+        with pytest.raises(ValueError, match="header"):
+            await calls.send(Request("GET", server.url, {"Authorization": "a\r\nX: b"}), 5)
+        assert server.connections == 0
+        async with await calls.send(Request("GET", f"{server.url}/a b\r\nX: y", {}), 5) as answer:
+            assert await answer.body(10) == b"hello"
+        assert server.heads[0].split(b"\r\n")[0].startswith(b"GET /v1/a%20b")
+        assert b"\r\nX: y" not in server.heads[0]
+
+
+async def test_where_nobody_listens_nothing_is_sent() -> None:
+    async with scripted(HELLO) as server:
+        port = server.port
+    async with client() as calls:
+        with pytest.raises(NotConnected):
+            await calls.send(Request("GET", f"http://localhost:{port}/", {}), 5)
+
+
+async def test_a_kept_connection_makes_room_for_another_address() -> None:
+    async with scripted(HELLO, HELLO) as one, scripted(HELLO) as other, client(most=1) as calls:
+        assert await body(calls, one) == b"hello"
+        assert await body(calls, other) == b"hello"
+        assert await body(calls, one) == b"hello"
+        assert (one.connections, other.connections) == (2, 1)
+
+
+async def test_requests_beyond_the_limit_wait_for_their_turn() -> None:
+    async with scripted(*[HELLO] * 6) as server, client(most=2) as calls:
+        assert await asyncio.gather(*(body(calls, server) for _ in range(6))) == [b"hello"] * 6
+
+
+async def test_a_certificate_has_to_be_one_that_the_system_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server_side = _certified(tmp_path)
+    async with scripted(HELLO, tls=server_side) as server:
+        secure = Request("GET", server.url.replace("http:", "https:"), {})
+        async with client() as calls:
+            with pytest.raises(NotConnected):
+                await calls.send(secure, 5)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+        async with client() as calls, await calls.send(secure, 5) as answer:
+            assert await answer.body(10) == b"hello"
+
+
+def _certified(folder: Path) -> ssl.SSLContext:
+    """A server's side with a certificate of its own for localhost; the certificate is `cert.pem` in the folder."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(Encoding.PEM))
+    (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
