@@ -133,7 +133,9 @@ def test_a_key_elsewhere_and_a_name_of_ones_own_are_taken(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "PRIVATE+KEY+a+00000000+AAAA", SIGNER.verifier.text, "\udcff"], ids=["empty", "short", "public", "bytes"]
+    "text",
+    ["", "PRIVATE+KEY+a+00000000+AAAA", SIGNER.verifier.text, "\udcff"],
+    ids=["empty", "short", "public", "bytes"],
 )
 def test_a_file_that_holds_no_key_stops_the_start(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log.key"

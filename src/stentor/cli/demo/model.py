@@ -13,7 +13,7 @@ from rich.text import Text
 from stentor.cli.output import CommandFailed
 
 MODEL = "agent:answer"
-QUESTION = "How is the key of a provider protected?"
+QUESTION = "What does a receipt say, and how long is it good?"
 _DATA = "data: "
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from stentor.cli.demo import library, model
+from stentor.cli.demo import governed, library, model, proof
 
 MAX_TITLE = 24
 
@@ -30,6 +30,8 @@ def show(out: Console, figures: dict[str, Any]) -> None:
     out.print(_trail(next(row for row in reversed(rows) if row["capability"] == "summarize")))
     out.print(library.show(figures["answers"]))
     out.print(model.show(figures["model"]))
+    out.print(governed.show(figures["caught"], figures["update"]))
+    out.print(proof.show(figures["proof"]))
     out.print(
         f"\n[bold green]{figures['tasks']} tasks completed.[/] Start your own service with [cyan]stentor serve[/]."
     )

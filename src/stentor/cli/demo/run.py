@@ -18,10 +18,12 @@ from typing import Any
 import httpx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stentor.cli.demo import library, model, report, texts
+from stentor.cli.demo import governed, library, model, proof, report, texts
 from stentor.cli.output import CommandFailed, err, out, print_json
 
 PATIENCE_SECONDS = 30
+NAMES = ("ANNA", "BERT")
+"""Of two admins, because who proposes an update does not approve it."""
 AGENTS: dict[str, dict[str, Any]] = {
     "quick": {
         "capabilities": ["summarize"],
@@ -49,23 +51,38 @@ AGENTS: dict[str, dict[str, Any]] = {
 
 def run(rounds: int, *, as_json: bool) -> None:
     """The whole demo. Raises CommandFailed when a task does not complete."""
-    key = "demo_" + secrets.token_urlsafe(24)
-    with (
-        tempfile.TemporaryDirectory(prefix="stentor-demo-") as folder,
-        _service(Path(folder), key) as address,
-    ):
-        err.print(f"A fresh service answers on [cyan]{address}[/], its data is in {folder}.")
-        with httpx.Client(base_url=f"{address}/api/v1", headers={"X-API-Key": key}, timeout=30) as api:
-            agents = {name: _register(api, name, fields) for name, fields in AGENTS.items()}
-            with _worker(address, key, agents["keyworder"]):
-                rows = _drive(api, rounds)
-            err.print("The documentation becomes notes, and the librarian is asked about it.")
-            answers = library.ask(partial(_call, api), partial(_wait, api))
-            figures = report.collect(api, agents, rows) | {"answers": answers, "model": model.talk(api)}
+    keys = ["demo_" + secrets.token_urlsafe(24) for _ in range(2)]
+    with tempfile.TemporaryDirectory(prefix="stentor-demo-") as folder:
+        with _service(Path(folder), keys) as address:
+            err.print(f"A fresh service answers on [cyan]{address}[/], its data is in {folder}.")
+            figures = _tour(address, keys, rounds)
+        err.print("The service is down; its run log is verified, edited, and verified again.")
+        figures |= {"proof": proof.tamper(Path(folder))}
     if as_json:
         print_json(figures)
     else:
         report.show(out, figures)
+
+
+def _tour(address: str, keys: list[str], rounds: int) -> dict[str, Any]:
+    """All that is shown while the service runs, as figures."""
+    with _client(address, keys[0]) as api, _client(address, keys[1]) as second:
+        call = partial(_call, api)
+        agents = {name: _register(api, name, fields) for name, fields in AGENTS.items()}
+        with _worker(address, keys[0], agents["keyworder"]):
+            rows = _drive(api, rounds)
+        err.print("The documentation becomes notes, and the librarian is asked about it.")
+        answers = library.ask(call, partial(_wait, api))
+        figures = report.collect(api, agents, rows) | {"answers": answers, "model": model.talk(api)}
+        err.print("An agent reaches for what it may not have; an update is approved by a second key and undone.")
+        figures |= {"caught": governed.caught(call)}
+        figures |= {"update": governed.updated(call, partial(_call, second), agents["quick"])}
+        call("POST", "/provenance/checkpoint")
+        return figures
+
+
+def _client(address: str, key: str) -> httpx.Client:
+    return httpx.Client(base_url=f"{address}/api/v1", headers={"X-API-Key": key}, timeout=30)
 
 
 def _register(api: httpx.Client, name: str, fields: dict[str, Any]) -> str:
@@ -126,12 +143,12 @@ def _call(api: httpx.Client, method: str, path: str, body: Any = None) -> Any:
 
 
 @contextmanager
-def _service(folder: Path, key: str) -> Iterator[str]:
+def _service(folder: Path, keys: list[str]) -> Iterator[str]:
     """A `stentor serve` on free ports; its address. It is stopped at the end, whatever happens."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "MCP_", "SKIP_"))}
     environ = {
         **ours,
-        "MCP_API_KEY": key,
+        **{f"SERVICE_API_KEY_{n}": f"{key}:admin:read,write,delete,admin" for n, key in zip(NAMES, keys, strict=True)},
         "SERVICE_RATE_LIMIT_PER_MINUTE": "0",
         "SERVICE_BUILTIN_AGENTS": "false",
     }
