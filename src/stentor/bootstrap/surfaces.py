@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp
 
 from stentor.bootstrap import authority, mcp, notes, vault
-from stentor.bootstrap.kernel import Service
+from stentor.bootstrap.service import Service
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component

@@ -1,0 +1,144 @@
+"""A kernel as a service: its lock on the data folder, its schema, its keys, and the gateway over it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from stentor.auth import keys as key_files
+from stentor.auth.keys import KeyRing, LoadedKeys
+from stentor.bootstrap.kernel import Kernel
+from stentor.bootstrap.llm import llm_routers
+from stentor.bootstrap.wiring import build
+from stentor.core import migrations
+from stentor.core.clock import SystemClock, iso
+from stentor.core.db import Database
+from stentor.core.db.driver import Driver
+from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.errors import StartRefused
+from stentor.core.owner import DataFolderLock
+from stentor.core.redaction import Redactor
+from stentor.core.settings import Settings, metas
+from stentor.domains.activity import api as activity_api
+from stentor.domains.conversation.service import Conversations
+from stentor.domains.execution import api as execution_api
+from stentor.domains.learning import api as learning_api
+from stentor.domains.memory import api as memory_api
+from stentor.domains.monitoring import api as monitoring_api
+from stentor.domains.monitoring.metrics import scrape
+from stentor.domains.registry import api as registry_api
+from stentor.domains.sandbox import api as sandbox_api
+from stentor.domains.tasks import api as tasks_api
+from stentor.domains.tasks.grants import api as grants_api
+from stentor.domains.trust import api as trust_api
+from stentor.surfaces.gateway import app as gateway
+from stentor.surfaces.gateway import later
+from stentor.web.gate import RateLimit
+from stentor.web.sse import StreamLimit
+
+
+@dataclass
+class Service:
+    """A kernel with its keys, its lock on the data folder and its ASGI application."""
+
+    kernel: Kernel
+    keys: LoadedKeys
+    app: ASGIApp
+    lock: DataFolderLock | None
+
+    async def start(self) -> int:
+        return await self.kernel.start(self.keys.ring.tenants)
+
+    def leave(self) -> None:
+        """Have long polls and streams end, so that the server need not cut them off."""
+        self.kernel.hub.closing.set()
+
+    async def stop(self) -> None:
+        await self.kernel.stop()
+        self._release()
+
+    def abandon(self) -> None:
+        """Instead of a start: nothing runs yet."""
+        self.kernel.db.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+
+
+def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> Service:
+    """Lock the folder, bring the schema up to date, wire everything. Raises StartRefused."""
+    try:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartRefused(f"The data folder {settings.data_dir} cannot be made: {error.strerror}.") from None
+    clock = SystemClock()
+    lock = None if settings.database_url else DataFolderLock(settings.data_dir, iso(clock.now()))
+    try:
+        for name, meta in metas().items():
+            if meta.secret and (value := getattr(settings, name)):
+                redactor.add(value)
+        driver = open_driver(settings)
+        migrations.upgrade(driver)
+        loaded = key_files.load(settings, environ, redactor)
+        kernel = build(settings, Database(driver), clock, redactor=redactor)
+        return Service(kernel, loaded, application(kernel, loaded.ring), lock)
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+
+
+def open_driver(settings: Settings) -> Driver:
+    if not settings.database_url:
+        return SqliteDriver(settings.data_dir / "stentor.db")
+    try:
+        module = importlib.import_module("stentor.core.db.postgres")
+    except ImportError:
+        raise StartRefused("PostgreSQL needs the extra: pip install 'stentor[postgres]'.") from None
+    driver: Driver = module.PostgresDriver(settings.database_url)
+    return driver
+
+
+def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
+    """The gateway over a kernel."""
+    snapshot, settings = kernel.registry.snapshot, kernel.settings
+
+    def trust_of(tenant: str, agent_id: str) -> float | None:
+        return kernel.trust.view.score(tenant, agent_id, kernel.clock.now())
+
+    def agent_known(tenant: str, agent_id: str) -> bool:
+        return snapshot.get(tenant, agent_id) is not None
+
+    streams = StreamLimit(settings.max_streams, kernel.hub.closing)
+    api: list[Any] = [
+        tasks_api.router(kernel.submission, kernel.tasks),
+        grants_api.router(kernel.grants, snapshot),
+        activity_api.router(kernel.activity, streams),
+        execution_api.router(kernel.workers),
+        registry_api.router(kernel.registry, trust_of, kernel.commands.check_runtime),
+        sandbox_api.router(kernel.sandbox, snapshot),
+        learning_api.router(kernel.learning, agent_known),
+        learning_api.trust_router(kernel.learning),
+        trust_api.router(kernel.trust),
+        kernel.messages.router(kernel.activity, streams),
+        kernel.hooks.router(),
+        kernel.provenance.router(),
+        kernel.governance.router(),
+    ]
+    if (memory := kernel.memory) is not None:
+        steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
+        parts = (memory.bus, memory.search, memory.history, steps, memory.health)
+        api.append(memory_api.router(*parts, settings.vault_tenant))
+    agents = Conversations(kernel.submission, kernel.tasks, snapshot, kernel.hub, kernel.activity.stream)
+    llm_api, openai_api = llm_routers(kernel.llm, agents, kernel.messages.messaging.speaker, streams)
+    api.append(llm_api)
+    api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
+    figures = scrape(kernel.db, kernel.dispatcher, snapshot, [kernel.hooks.metrics, kernel.provenance.figures])
+    root = [monitoring_api.router(kernel.health, figures), openai_api]
+    return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)
