@@ -14,7 +14,8 @@ import msgspec
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
-from stentor.core.settings import Meta, Settings
+from stentor.core.settingkinds import Meta
+from stentor.core.settings import Settings
 
 
 class Setting(msgspec.Struct, frozen=True):
