@@ -96,7 +96,7 @@ async def test_the_same_id_answers_the_same_and_another_body_is_a_conflict(offic
     assert len((await office.get("updates"))["updates"]) == 1
 
 
-@requirement("governance.idempotency-key")
+@requirement("governance.idempotency-key", "http.idempotency-governance-and-webhooks")
 async def test_the_same_idempotency_key_makes_one_update_and_one_rollback(office: Office) -> None:
     agent = await office.trusted(0.8)
     body = {name: value for name, value in proposal(agent).items() if name != "update_id"}

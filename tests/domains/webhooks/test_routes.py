@@ -54,7 +54,7 @@ async def test_every_event_can_be_subscribed_to(hooks: Hooks) -> None:
     assert (await hooks.do("PATCH", f"/{made['id']}", json={"events": ["*"]}))["events"] == ["*"]
 
 
-@requirement("webhooks.idempotent")
+@requirement("webhooks.idempotent", "http.idempotency-governance-and-webhooks")
 async def test_the_same_idempotency_key_answers_the_same_with_the_secret(hooks: Hooks) -> None:
     key = {"Idempotency-Key": "k1"}
     first = await hooks.subscribe("task.completed", headers=key)
