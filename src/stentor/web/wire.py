@@ -7,7 +7,7 @@ import binascii
 import re
 from typing import Annotated, Any, Generic, TypeVar
 
-from fastapi import Depends, Path, Query
+from fastapi import Depends, Header, Path, Query
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -97,6 +97,10 @@ Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_iso8601)]
 After = Annotated[
     Annotated[AwareDatetime, BeforeValidator(_iso8601)] | None,
     Query(description="Only what came after this time (ISO 8601 with zone)."),
+]
+IdempotencyHeader = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=255, description="The same key answers the same."),
 ]
 Offset = Annotated[int, Query(ge=0, le=2**53, description="Rows to pass over.")]
 

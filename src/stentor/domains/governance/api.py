@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator
 from starlette.requests import Request
 
@@ -19,15 +19,21 @@ from stentor.domains.governance.scoring import Scoring
 from stentor.domains.governance.service import Updates
 from stentor.web.requests import segment
 from stentor.web.routes import GatewayRoute, needs
-from stentor.web.wire import AgentId, Caller, Json, Offset, decode_cursor, encode_cursor, errors, next_link
+from stentor.web.wire import (
+    AgentId,
+    Caller,
+    IdempotencyHeader,
+    Json,
+    Offset,
+    decode_cursor,
+    encode_cursor,
+    errors,
+    next_link,
+)
 
 ADMIN: dict[str, Any] = {"openapi_extra": needs("admin")}
 Tier = Literal["1", "2", "3", "auto", "monitored", "human"]
 Status = Literal["pending", "submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
-IdempotencyHeader = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", min_length=1, max_length=255, description="The same key answers the same."),
-]
 UpdateId = Annotated[str, Path(description="The update's id."), AfterValidator(segment)]
 CheckpointId = Annotated[str, Path(description="The checkpoint's id."), AfterValidator(segment)]
 RollbackId = Annotated[str, Path(description="The rollback's id."), AfterValidator(segment)]

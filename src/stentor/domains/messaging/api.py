@@ -27,14 +27,10 @@ from stentor.web.direct import DirectRoute
 from stentor.web.requests import segment
 from stentor.web.routes import GatewayRoute, needs, principal_of
 from stentor.web.sse import EventStream, Frame, StreamLimit
-from stentor.web.wire import Caller, Enveloped, Json, enveloped, errors
+from stentor.web.wire import Caller, Enveloped, IdempotencyHeader, Json, enveloped, errors
 
 MessageId = Annotated[str, Path(description="The message's id."), AfterValidator(segment)]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200)]
-IdempotencyHeader = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", min_length=1, max_length=255, description="The same key answers the same."),
-]
 EVENTS = "text/event-stream"
 ASKS: dict[str, Any] = {"openapi_extra": needs("read")}
 """Routes that take a message and change nothing."""

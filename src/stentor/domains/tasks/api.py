@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.requests import Request
 
@@ -21,6 +21,7 @@ from stentor.web.wire import (
     After,
     Answer,
     Caller,
+    IdempotencyHeader,
     Json,
     Name,
     Offset,
@@ -33,11 +34,6 @@ from stentor.web.wire import (
     errors,
     next_link,
 )
-
-IdempotencyHeader = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", min_length=1, max_length=255, description="The same key answers the same."),
-]
 
 
 class MetadataIn(Wire):

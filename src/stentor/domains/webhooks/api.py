@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator
 from starlette.requests import Request
 
@@ -18,15 +18,11 @@ from stentor.domains.webhooks.service import Webhooks
 from stentor.domains.webhooks.wire import delivery_out, detail_out, webhook_out
 from stentor.web.requests import segment
 from stentor.web.routes import GatewayRoute, needs
-from stentor.web.wire import After, Caller, Json, decode_cursor, encode_cursor, errors, next_link
+from stentor.web.wire import After, Caller, IdempotencyHeader, Json, decode_cursor, encode_cursor, errors, next_link
 
 ADMIN: dict[str, Any] = {"openapi_extra": needs("admin")}
 WebhookId = Annotated[str, Path(description="The webhook's id."), AfterValidator(segment)]
 DeliveryId = Annotated[str, Path(description="The delivery's id."), AfterValidator(segment)]
-IdempotencyHeader = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", min_length=1, max_length=255, description="The same key answers the same."),
-]
 
 
 def router(webhooks: Webhooks, history: History) -> APIRouter:
