@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +77,7 @@ def open_llm(
         redactor=redactor,
     )
     limits_of_money = budgets.parse(settings.llm_budgets)
-    spans, keep = open_spans(settings), settings.llm_log_content
+    spans, keep = open_spans(settings, (redactor or Redactor()).add), settings.llm_log_content
     gate = Gate(db, clock, runlog, Breaker(clock), prices, limits_of_money, spans, keep_content=keep)
     gateway = Gateway(
         db,
@@ -103,13 +103,13 @@ def llm_routers(llm: Llm, agents: Agents, speaker: api.Speaker, streams: StreamL
     return ours, openai_api.router(llm.gateway, talk, streams)
 
 
-def open_spans(settings: Settings) -> Spans:
+def open_spans(settings: Settings, secret: Callable[[str], None]) -> Spans:
     """Nothing of OpenTelemetry is imported without a collector. Raises StartRefused for what its SDK cannot read."""
     base = settings.otel_endpoint and settings.otel_endpoint.rstrip("/") + "/v1/traces"
     if not (endpoint := settings.otel_traces_endpoint or base):
         return NoSpans()
     try:
-        spans: Spans = importlib.import_module("stentor.domains.llm.otel").open_spans(endpoint)
+        spans: Spans = importlib.import_module("stentor.domains.llm.otel").open_spans(endpoint, secret)
     except ModuleNotFoundError:
         # The variable may be there for every program of the machine: no reason to refuse the start.
         log.warning("a collector of OpenTelemetry is set; to send spans: pip install 'stentor[otel]'")

@@ -361,7 +361,7 @@ class Settings:
     otel_endpoint: str = setting(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         "",
-        "Base address of an OpenTelemetry collector (HTTP) that gets a span per call of a model; needs the extra `otel`.",
+        "Base address of an OpenTelemetry collector (HTTP) that gets a span per model call; needs the extra `otel`.",
         _text,
     )
     otel_traces_endpoint: str = setting(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from urllib.parse import unquote
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -30,6 +32,8 @@ FLUSH = 2.0
 REMIND = 60.0
 """Seconds between two log lines about a collector that does not take spans."""
 LONGEST_REASON = 300
+SHORTEST_KEY = 8
+"""Characters: a shorter value of a header is hardly a key, and may be a word of every log line."""
 SDK_LOG = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 log = logging.getLogger(__name__)
 
@@ -140,8 +144,10 @@ class _Reason(logging.Filter):
 REASON = _Reason()
 
 
-def open_spans(endpoint: str) -> OtelSpans:
-    """For a collector at the whole address of its traces. Raises ValueError like OtelSpans."""
+def open_spans(endpoint: str, secret: Callable[[str], None]) -> OtelSpans:
+    """For a collector at the whole address of its traces; `secret` hears what no log may show. Raises ValueError."""
+    for value in header_values(os.environ):  # before the SDK reads them, which logs what it cannot read
+        secret(value)
     return OtelSpans(otlp(endpoint))
 
 
@@ -149,6 +155,14 @@ def otlp(endpoint: str) -> SpanExporter:
     """Over HTTP with protobuf. Headers, certificates, compression and timeout are the SDK's variables."""
     logging.getLogger(SDK_LOG).addFilter(REASON)
     return OTLPSpanExporter(endpoint)
+
+
+def header_values(environ: Mapping[str, str]) -> Iterator[str]:
+    """Whatever may be a collector's key: as it is written, and each word of what is sent."""
+    for variable in ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"):
+        for pair in environ.get(variable, "").split(","):
+            value = pair.partition("=")[2].strip() or pair.strip()
+            yield from (part for part in (value, *unquote(value).split()) if len(part) >= SHORTEST_KEY)
 
 
 def _resource() -> Resource:
