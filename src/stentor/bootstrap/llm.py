@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import importlib
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from fastapi import APIRouter
 from stentor.bootstrap.memory import embedder
 from stentor.core.clock import Clock
 from stentor.core.db import Database
+from stentor.core.errors import StartRefused
 from stentor.core.outbound import Outbound
 from stentor.core.redaction import Redactor
 from stentor.core.runlog import RunLog
@@ -29,12 +32,14 @@ from stentor.domains.llm.prices import Prices
 from stentor.domains.llm.providers import from_settings, private_hosts
 from stentor.domains.llm.routes import Routes
 from stentor.domains.llm.service import Gateway
+from stentor.domains.llm.spans import NoSpans, Spans
 from stentor.domains.llm.talk import Agents, Talk
 from stentor.domains.llm.transport import Limits, Transport
 from stentor.web.sse import StreamLimit
 
 SENTENCES = 3
 """Of an answer of the local baseline."""
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -72,7 +77,8 @@ def open_llm(
         redactor=redactor,
     )
     limits_of_money = budgets.parse(settings.llm_budgets)
-    gate = Gate(db, clock, runlog, Breaker(clock), prices, limits_of_money, keep_content=settings.llm_log_content)
+    spans, keep = open_spans(settings, (redactor or Redactor()).add), settings.llm_log_content
+    gate = Gate(db, clock, runlog, Breaker(clock), prices, limits_of_money, spans, keep_content=keep)
     gateway = Gateway(
         db,
         directory,
@@ -95,6 +101,22 @@ def llm_routers(llm: Llm, agents: Agents, speaker: api.Speaker, streams: StreamL
     talk = Talk(llm.gateway, agents)
     ours = api.router(llm.gateway, talk, speaker, llm.prices, llm.about, streams)
     return ours, openai_api.router(llm.gateway, talk, streams)
+
+
+def open_spans(settings: Settings, secret: Callable[[str], None]) -> Spans:
+    """Nothing of OpenTelemetry is imported without a collector. Raises StartRefused for what its SDK cannot read."""
+    base = settings.otel_endpoint and settings.otel_endpoint.rstrip("/") + "/v1/traces"
+    if not (endpoint := settings.otel_traces_endpoint or base):
+        return NoSpans()
+    try:
+        spans: Spans = importlib.import_module("stentor.domains.llm.otel").open_spans(endpoint, secret)
+    except ModuleNotFoundError:
+        # The variable may be there for every program of the machine: no reason to refuse the start.
+        log.warning("a collector of OpenTelemetry is set; to send spans: pip install 'stentor[otel]'")
+        return NoSpans()
+    except (ValueError, OSError) as error:
+        raise StartRefused(f"A variable of OpenTelemetry (OTEL_...) cannot be used: {error}.") from None
+    return spans
 
 
 async def _summary(text: str) -> str:

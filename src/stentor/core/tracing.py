@@ -32,7 +32,7 @@ def carrying(traceparent: str | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def headers() -> dict[str, str]:
-    """What a call to the outside carries on."""
-    traceparent = _current.get()
+def headers(own: str | None = None) -> dict[str, str]:
+    """What a call to the outside carries on: the place of its own span where it has one, else the caller's."""
+    traceparent = own or _current.get()
     return {HEADER: traceparent} if traceparent else {}

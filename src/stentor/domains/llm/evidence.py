@@ -22,6 +22,7 @@ class Evidence:
         self.upstream_status: int | None = None
         self.attempts = 0
         self.request_hash = ""
+        self.traceparent: str | None = None
         self._keep = content
         self._request = b""
         self._response = bytearray()

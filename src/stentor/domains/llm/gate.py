@@ -23,6 +23,7 @@ from stentor.domains.llm.evidence import Evidence
 from stentor.domains.llm.model import Operation, Usage
 from stentor.domains.llm.prices import Prices
 from stentor.domains.llm.routes import Target
+from stentor.domains.llm.spans import NO_SPAN, CallStart, NoSpans, Span, Spans
 from stentor.domains.llm.store import CallRow
 
 MOST_TOKENS = 2**40
@@ -52,16 +53,26 @@ class Passage:
         self._gate = gate
         self.caller, self.target, self.operation, self.reserved = caller, target, operation, reserved
         self.evidence = Evidence(content=gate.keep_content)
+        self._span: Span = NO_SPAN
+
+    def begin(self, spans: Spans, now: int) -> None:
+        caller, call_id = self.caller, self.evidence.call_id
+        call = CallStart(self.operation, self.target, now, call_id, caller.tenant, caller.agent_id, caller.task_id)
+        self._span = spans.begin(call)
+        self.evidence.traceparent = self._span.traceparent
 
     async def done(self, usage: Usage) -> None:
         """Raises StoreUnavailable when the record cannot be written."""
         self._gate.ended(self, None)
+        self._span.end(_bounded(usage), response_id=self.evidence.response_id)
         await self._gate.settle(self, usage, "ok")
 
     async def failed(self, error: BaseException, usage: Usage | None = None) -> None:
         """Recorded as well as it can be: the failure itself goes on. A cancelled caller waits for nothing."""
         self._gate.ended(self, error)
         outcome = error.code if isinstance(error, StentorError) else "CANCELLED" if _given_up(error) else "FAILED"
+        counted = usage and _bounded(usage)
+        self._span.end(counted, response_id=self.evidence.response_id, error_type=outcome)
         work = self._gate.keep(self, usage or Usage(), outcome)
         if not _given_up(error):
             await work
@@ -80,6 +91,7 @@ class Gate:
         breaker: Breaker,
         prices: Prices,
         limits: tuple[Budget, ...] = (),
+        spans: Spans | None = None,
         *,
         keep_content: bool = False,
     ) -> None:
@@ -89,6 +101,7 @@ class Gate:
         self._breaker = breaker
         self._prices = prices
         self._budgets = limits
+        self._spans = spans or NoSpans()
         self._reserved: dict[tuple[str, Kind, str], Spent] = {}
         self._accounts: dict[tuple[str, Kind, str], asyncio.Lock] = {}
         self._records: set[asyncio.Task[None]] = set()
@@ -104,6 +117,7 @@ class Gate:
                 await self._check_account(accounts, caller.tenant, kind, subject)
             self._breaker.enter(target.provider.name, target.provider.base_url)
             self._reserve(passage, 1)
+        passage.begin(self._spans, self._clock.now())
         return passage
 
     async def _check_account(self, accounts: AsyncExitStack, tenant: str, kind: Kind, subject: str) -> None:
@@ -173,8 +187,9 @@ class Gate:
         return task
 
     async def close(self) -> None:
-        """Wait for what is still being recorded."""
+        """Wait for what is still being recorded, and for a moment for the last spans."""
         await asyncio.gather(*self._records, return_exceptions=True)
+        await self._spans.close()
 
     def _row(self, passage: Passage, usage: Usage, outcome: str) -> CallRow:
         caller, target = passage.caller, passage.target

@@ -148,7 +148,7 @@ class Transport:
         headers = {
             "Content-Type": "application/json",
             **form.headers(provider.key, provider.quirks),
-            **tracing.headers(),
+            **tracing.headers(evidence.traceparent),
         }
         evidence.upstream_status = None
         evidence.sent(url.partition("?")[0], body)
