@@ -80,8 +80,13 @@ def network_allowed(whitelist: Whitelist, access: Access) -> bool:
     network = whitelist.network
     if access.host is None or access.port is None or access.port not in network.ports:
         return False
-    host = access.host.lower().rstrip(".")
+    host = plain_host(access.host)
     return any(_host_matches(pattern.lower(), host) for pattern in network.allowlist)
+
+
+def plain_host(host: str) -> str:
+    """The one spelling of a name that rules are held against."""
+    return host.lower().rstrip(".")
 
 
 def _host_matches(pattern: str, host: str) -> bool:
