@@ -99,6 +99,16 @@ class Command:
                 log.warning("the error output of task %s is not kept: %s", claim.task_id, error.message)
 
 
+class Off:
+    """In the place of `Command` where command agents are switched off: their tasks fail, and not by their fault."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+        raise ProviderFailed(CageUnavailable.code, self._why)
+
+
 class Answer:
     """Takes standard output apart: lines `{"token": "..."}` are tokens, all others together are the answer."""
 
