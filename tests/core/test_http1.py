@@ -138,6 +138,21 @@ async def test_what_is_not_a_whole_answer_is_a_connection_that_broke_off(answer:
             await body(calls, server)
 
 
+async def test_a_connection_that_brought_more_than_was_asked_for_is_not_used_again() -> None:
+    async with scripted(HELLO + HELLO, HELLO) as server, client() as answers:
+        assert await body(answers, server) == b"hello"
+        assert await body(answers, server) == b"hello"
+    assert server.connections == 2
+
+
+async def test_a_server_that_wants_another_protocol_broke_off(caplog: pytest.LogCaptureFixture) -> None:
+    switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
+    async with scripted(switching) as server, client() as answers:
+        with pytest.raises(BrokenOff):
+            await body(answers, server)
+    assert not caplog.records
+
+
 async def test_an_answer_above_the_limit_is_refused_and_its_connection_closed() -> None:
     async with scripted(HELLO[:-5] + b"hell", play=until_left) as server, client() as calls:
         with pytest.raises(TooLarge):

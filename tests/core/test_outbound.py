@@ -60,6 +60,29 @@ async def test_the_session_itself_refuses_what_the_check_did_not_see(host: str) 
         await outbound.close()
 
 
+@requirement("execution.http-runtime-guarded")
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "127\u30020\u30020\u30021",
+        "127\uff0e0\uff0e0\uff0e1",
+        "\uff11\uff12\uff17\u30020\u30020\u30021",
+        "[::1]",
+    ],
+)
+async def test_a_literal_address_is_seen_however_it_is_written(host: str) -> None:
+    """The clients read full-width dots and digits as the plain ones, and resolve no literal address."""
+    async with serving(answering({"result": "inside"})) as endpoint:
+        outbound = Outbound(())
+        with pytest.raises(InvalidRequest):
+            outbound.check(f"http://{host}:{endpoint.port}/")
+        with pytest.raises(TargetRefused):
+            await outbound.session.post(f"http://{host}:{endpoint.port}/")
+        assert endpoint.calls == []
+        await outbound.close()
+
+
 async def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")

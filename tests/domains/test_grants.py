@@ -108,6 +108,33 @@ async def test_a_grant_that_has_ended_gives_nothing(crew: Crew, end: str) -> Non
     assert code(await crew.use(grant, "read")) == (403, "ROUTING_AUTHORITY_DENIED")
 
 
+@requirement("routing.authority-denied-403", "governance.delegated-authority-narrows")
+async def test_the_end_of_the_first_task_ends_what_was_handed_on_from_it(crew: Crew) -> None:
+    first = (await crew.granted(to_agent=crew.helper, capabilities=["read", "help"]))["grant_id"]
+    below = (await crew.use(first, "help", key="WRITER", agent_preference=crew.helper)).json()["task_id"]
+    hand = {"task": below, "epoch": (await crew.world.claim(crew.helper))["epoch"], "key": "ADMIN"}
+    second = (await crew.granted(**hand))["grant_id"]
+    assert (await crew.use(second, "read")).status_code == 202
+    body = {"epoch": crew.epoch, "result": 1}
+    assert (await crew.world.admin.post(f"/api/v1/tasks/{crew.task}/complete", json=body)).status_code == 200
+    assert code(await crew.use(second, "read")) == (403, "ROUTING_AUTHORITY_DENIED")
+    assert code(await crew.grant(**hand)) == (403, "ROUTING_AUTHORITY_DENIED")
+
+
+@requirement("governance.grants", "routing.authority-denied-403")
+@pytest.mark.parametrize("claimed", [False, True])
+async def test_a_retry_of_the_task_does_not_bring_an_old_grant_back(crew: Crew, claimed: bool) -> None:
+    grant = (await crew.granted())["grant_id"]
+    body = {"epoch": crew.epoch, "error": {"message": "no"}}
+    assert (await crew.world.admin.post(f"/api/v1/tasks/{crew.task}/fail", json=body)).status_code == 200
+    assert (await crew.world.admin.post(f"/api/v1/tasks/{crew.task}/retry")).status_code == 202
+    if claimed:
+        crew.epoch = (await crew.world.claim(crew.planner))["epoch"]
+    assert code(await crew.use(grant, "read")) == (403, "ROUTING_AUTHORITY_DENIED")
+    if claimed:
+        assert (await crew.use((await crew.granted())["grant_id"], "read")).status_code == 202
+
+
 @requirement("routing.authority-denied-403")
 @pytest.mark.parametrize("revoked", [True, False])
 async def test_admission_looks_again_at_dispatch(crew: Crew, revoked: bool) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.clock import SECOND
 from stentor.domains.registry.model import Network, Tool, Whitelist
+from stentor.domains.sandbox import globs
 from stentor.domains.sandbox.model import Access, Refusal, judge, path_allowed, spend
 from tests.requirements import requirement
 
@@ -60,6 +63,31 @@ def test_a_relative_glob_matches_no_absolute_path(pattern: str) -> None:
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_any_text_is_a_glob_and_a_path_without_an_error(pattern: str, path: str) -> None:
     assert path_allowed(Tool("t", (pattern,), ()), path) in (True, False)
+
+
+def as_expression(glob: str) -> str:
+    """The same glob for the library's engine, which tries again where it was wrong."""
+    wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
+    return "(?s:" + "".join(wild.get(part) or re.escape(part) for part in parts) + r")\Z"
+
+
+@given(st.text("*?/ab", max_size=8), st.text("/ab*", max_size=8))
+def test_a_glob_matches_what_an_expression_of_the_same_meaning_matches(pattern: str, path: str) -> None:
+    assert globs.matches(pattern, path) is bool(re.match(as_expression(pattern), path))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("notes/*-*-*.md", "notes/" + "-" * 4000),
+        ("**/a/**/a/**/*.py", "a/" * 2000 + "x"),
+        ("**/*a*/*b*/**/*c", "ab/" * 1300 + "x"),
+    ],
+)
+def test_a_path_made_for_it_does_not_keep_a_glob_busy(pattern: str, path: str) -> None:
+    """An engine that tries again takes from half a minute to hours for each of these."""
+    assert not path_allowed(Tool("t", (pattern,), ()), path)
 
 
 DENIALS = [

@@ -263,3 +263,12 @@ def test_the_work_goes_on_when_the_reader_leaves_and_the_reader_may_come_back(se
         assert [f.data["event_type"] for f in rest if f.event == "activity"] == ["task_completed", "learning_updated"]
         assert [f.event for f in rest if f.event in END] == ["complete"]
         assert client.get(path).json()["result"] == "ab"
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "cancel"])
+async def test_however_a_task_ends_its_tokens_are_forgotten(world: World, end: str) -> None:
+    task_id, epoch = await talking(world)
+    assert world.kernel.hub.tokens("default", task_id)
+    about = {"complete": {"result": 1}, "fail": {"error": {"message": "no"}}, "cancel": {}}[end]
+    await tell(world, task_id, end, **({"epoch": epoch, **about} if about else {}))
+    assert not world.kernel.hub.tokens("default", task_id)

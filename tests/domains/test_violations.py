@@ -125,6 +125,18 @@ async def test_a_third_violation_quarantines_the_agent(world: World) -> None:
     assert lifted.status_code == 409
 
 
+@requirement("registry.third-violation-quarantines")
+async def test_routing_learns_of_the_quarantine_though_the_clock_went_back(world: World) -> None:
+    agent = await world.register()
+    await world.admin.patch(f"{PATH}/{agent}", json={"accuracy_score": 0.9})
+    world.clock.advance(seconds=-5)
+    for _ in range(3):
+        await authorize(world, agent, BAD)
+    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    answer = await world.admin.post("/api/v1/tasks", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "ROUTING_AGENT_UNAVAILABLE")
+
+
 @requirement("registry.clear-violations", "registry.clear-applies-tier", "registry.violations-read")
 async def test_clearing_lifts_quarantine_and_applies_the_tier(world: World) -> None:
     agent = await world.register(trust_tier="auto")

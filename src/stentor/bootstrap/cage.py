@@ -14,7 +14,7 @@ from stentor.core.outbound import Outbound
 from stentor.core.redaction import Redactor
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
-from stentor.domains.execution.runtimes.command import Command
+from stentor.domains.execution.runtimes.command import Command, Off
 from stentor.domains.execution.tools import LlmChat, MemorySearch, MemoryWrite
 from stentor.domains.monitoring.service import Check, Component, fixed
 from stentor.domains.registry.model import Runtime
@@ -40,6 +40,10 @@ class Commands:
     cage: Cage
     command: Command | None
     outbound: Outbound
+
+    @property
+    def driver(self) -> Command | Off:
+        return self.command or Off(OFF)
 
     def check_runtime(self, runtime: Runtime) -> None:
         """What registering this runtime raises: InvalidRequest, CageUnavailable, or nothing."""

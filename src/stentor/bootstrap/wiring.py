@@ -69,8 +69,7 @@ def build(
     drivers: dict[str, RuntimeDriver] = {"builtin": builtin, "http": Http(outbound), "llm": LlmRuntime(llm.gateway)}
     commands = open_cage(settings, db, runlog, sandbox, registry.snapshot, outbound, memory, llm, redactor)
     check = commands.check_runtime
-    if commands.command is not None:
-        drivers["command"] = commands.command
+    drivers["command"] = commands.driver
     governance = open_governance(settings, db, clock, runlog, registry, trust, outbound, rules, builtin.names, check)
     grants = Grants(db, runlog, registry.snapshot, routing)
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants)

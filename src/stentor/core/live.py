@@ -18,6 +18,9 @@ MAX_WAITING = 1_000
 MAX_TOKENS = 10_000
 """Tokens kept per attempt for watchers that come late."""
 
+ENDINGS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
+"""Events after which the tokens of a task are of no use."""
+
 Key = tuple[str, str]
 
 
@@ -82,6 +85,8 @@ class Hub:
         for listener in self.listeners:
             listener(tenant, task_id, events)
         self.publish(tenant, task_id, events)
+        if any(event.event_type in ENDINGS for event in events):
+            self.forget(tenant, task_id)
 
     def token(self, tenant: str, task_id: str, attempt: str, text: str) -> None:
         """Append a token to the running attempt and announce it."""

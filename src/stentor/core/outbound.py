@@ -13,6 +13,8 @@ import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from yarl import URL
+
 from stentor.core import http1
 from stentor.core.errors import InvalidRequest
 
@@ -98,13 +100,14 @@ class Outbound:
     def check(self, url: str) -> None:
         """Refuse at once what can be judged without resolving. Raises InvalidRequest."""
         try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+            # As the clients read it: to them 127。0。0。1 is a literal address, which is never resolved.
+            parts, read = urlsplit(url), URL(url)
+            host, port = read.raw_host, read.port
         except ValueError:
             raise InvalidRequest("The endpoint is not a valid URL.") from None
-        if parts.scheme not in {"http", "https"} or not host:
+        if parts.scheme not in {"http", "https"} or not parts.hostname or not host or not port:
             raise InvalidRequest("The endpoint must be an http or https URL.")
-        if parts.username or parts.password:
+        if parts.username or parts.password or read.user or read.password:
             raise InvalidRequest("The endpoint must not carry credentials.")
         if not self._literal_ok(host, port):
             raise InvalidRequest(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -54,9 +56,29 @@ class GuardedResolver(AbstractResolver):
         await self._inner.close()
 
 
+def _judging_literals(guard: Guard) -> aiohttp.TraceConfig:
+    """aiohttp asks no resolver about a literal address, so it is judged where a request begins."""
+
+    async def judge(session: object, context: object, about: aiohttp.TraceRequestStartParams) -> None:
+        host, port = about.url.raw_host or "", about.url.port or 0
+        with suppress(ValueError):
+            ipaddress.ip_address(host.split("%", 1)[0])
+            guard.judge(host, port, [host])
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(judge)
+    return trace
+
+
 def guarded_session(guard: Guard, connections: int, threads: int, *, raw: bool) -> aiohttp.ClientSession:
     """See Outbound for what the numbers mean."""
     resolver = GuardedResolver(guard, threads)
     connector = aiohttp.TCPConnector(resolver=resolver, limit=connections, ttl_dns_cache=0, use_dns_cache=False)
     cookies = aiohttp.DummyCookieJar()
-    return aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=cookies, auto_decompress=not raw)
+    return aiohttp.ClientSession(
+        connector=connector,
+        trust_env=False,
+        cookie_jar=cookies,
+        auto_decompress=not raw,
+        trace_configs=[_judging_literals(guard)],
+    )

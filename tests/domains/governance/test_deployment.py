@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from stentor.core.errors import CageUnavailable
 from stentor.domains.governance import probes
+from stentor.domains.governance.patch import Config
 from stentor.domains.governance.probes import Found
 from stentor.domains.registry.model import Agent
 from tests.conftest import MakeWorld
@@ -86,6 +89,22 @@ async def test_a_patch_is_applied_only_to_what_it_was_judged_against(office: Off
     answer = await office.post(f"updates/{second['update_id']}/approve", {}, "SECOND")
     assert code(answer) == (409, "CONFLICT")
     assert (await office.update(second["update_id"]))["status"] == "submitted"
+
+
+@requirement("governance.deploy-steps")
+async def test_an_approved_patch_that_the_registry_would_not_take_any_more_ends(office: Office) -> None:
+    agent = await office.trusted(0.8, capabilities=["echo", "sum"])
+    update = await office.propose(agent, FEWER)
+    judging = office.world.kernel.governance.deployer._judging
+
+    def refusing(agent: Agent, document: dict[str, Any]) -> Config:
+        raise CageUnavailable("There is no cage any more.")
+
+    judging._configuration = refusing
+    ended = await office.approve(update)
+    assert (ended["status"], ended["deployed_at"]) == ("rolled_back", None)
+    assert "There is no cage any more." in ended["notes"]
+    assert (await office.agent(agent))["capabilities"] == ["echo", "sum"]
 
 
 @requirement("governance.survives-a-kill")

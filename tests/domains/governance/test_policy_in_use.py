@@ -20,6 +20,9 @@ when { context.files_modified.contains("prompts/answer.md") };
 @id("nothing outside of notes")
 forbid (principal, action == Action::"use_tool", resource == Tool::"files")
 unless { context has path && context.path like "notes/*" };
+@id("not the inside")
+forbid (principal, action == Action::"use_tool", resource)
+when { context has host && context.host == "inside.example.com" };
 """
 WHITELIST = {"tools": [{"name": "files", "paths": ["**"], "operations": ["read"], "rate_limit": 1}]}
 
@@ -73,3 +76,15 @@ async def test_the_sandbox_asks_the_policy_after_the_whitelist(strict: World) ->
     assert allowed["allowed"] is True, "what the policy refused took nothing of the rate"
     built_in = (await strict.admin.post(path, json={"tool": "files", "operation": "rm", "path": "notes/x"})).json()
     assert built_in["allowed"] is False
+
+
+@requirement("policy.tools")
+@pytest.mark.parametrize("host", ["inside.example.com", "inside.example.com.", "INSIDE.Example.com"])
+async def test_a_host_is_held_against_the_policy_in_one_spelling(strict: World, host: str) -> None:
+    network = {"allowlist": ["*.example.com"], "ports": [443]}
+    agent = await strict.register(
+        sandbox_whitelist={"tools": [{"name": "web", "operations": ["get"]}], "network": network}
+    )
+    body = {"tool": "web", "operation": "get", "host": host, "port": 443}
+    verdict = (await strict.admin.post(f"/api/v1/registry/agents/{agent}/authorize", json=body)).json()
+    assert (verdict["allowed"], "not the inside" in verdict["reason"]) == (False, True)

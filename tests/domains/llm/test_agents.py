@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import openai
@@ -332,3 +333,36 @@ async def test_a_message_that_does_not_hold_and_an_agent_of_somebody_else_are_re
     forged = {**MESSAGE, "header": {**MESSAGE["header"], "senderId": "nobody"}}
     assert (await world.admin.post("/api/v1/llm/atp", json={**body, "atpMessage": forged})).status_code == 403
     assert not upstream.asked
+
+
+@requirement("llm.agents-as-models")
+@pytest.mark.parametrize("told", ["whole", "other"])
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_tokens_that_come_faster_than_they_are_read_leave_no_hole_in_the_answer(
+    world: World, told: str, streamed: bool
+) -> None:
+    agent = await world.register()
+    body = {"model": "agent:echo", "messages": ASKED, "stream": streamed}
+    asking = asyncio.create_task(world.admin.post("/v1/chat/completions", json=body))
+    claim = await world.claim(agent, wait_seconds=10)
+    hub, task_id = world.kernel.hub, claim["task_id"]
+    while not hub._watchers:
+        await asyncio.sleep(0.01)
+    words = [f"{n} " for n in range(5_000)]
+    for word in words:
+        hub.token("default", task_id, "attempt", word)
+    result = {"whole": "".join(words), "other": "Something else."}[told]
+    done = {"epoch": claim["epoch"], "result": result}
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json=done)).status_code == 200
+    answer = await asking
+    assert answer.status_code == 200
+    if not streamed:
+        assert answer.json()["choices"][0]["message"]["content"] == result
+        return
+    lines = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    said = "".join(one["choices"][0]["delta"].get("content") or "" for one in lines if one.get("choices"))
+    if told == "whole":
+        assert said == result
+    else:
+        assert (lines[-1]["error"]["code"], "data: [DONE]" in answer.text) == ("agent_failed", False)
+    assert (await world.task(task_id))["status"] == "completed"

@@ -177,6 +177,33 @@ async def test_command_agents_are_refused_unless_the_operator_allows_them(make_w
     assert "SERVICE_COMMAND_AGENTS" in answer.json()["error"]["message"]
 
 
+@requirement("sandbox.no-cage-no-run", "execution.command-off-by-default")
+async def test_switched_off_again_a_task_of_a_command_agent_fails_and_costs_it_no_trust(
+    make_caged: MakeCaged, make_world: MakeWorld
+) -> None:
+    agent = await (await make_caged()).python("answer(1)")
+    world = await make_world()
+    await world.admin.put(f"/api/v1/trust/{agent}", json={"score": 0.8})
+    task = await Caged(world, Path()).do()
+    assert (task["status"], task["outcome_class"], task["error"]["code"]) == (
+        "failed",
+        "provider_failure",
+        "CAGE_UNAVAILABLE",
+    )
+    assert (await world.admin.get(f"/api/v1/trust/{agent}")).json()["data"]["score"] == 0.8
+
+
+@requirement("execution.command-tokens")
+async def test_a_program_that_floods_its_stream_is_read_to_its_end(caged: Caged) -> None:
+    await caged.python("for n in range(30_000): print(json.dumps({'token': f'{n} '}))\nanswer('done')")
+    body = {"model": "agent:echo", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    answer = await caged.world.admin.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    lines = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    said = "".join(one["choices"][0]["delta"].get("content") or "" for one in lines if one["choices"])
+    assert said == "".join(f"{n} " for n in range(30_000))
+
+
 @requirement("sandbox.no-cage-no-run")
 async def test_without_bubblewrap_command_agents_are_refused_at_registration_and_at_dispatch(
     make_caged: MakeCaged, monkeypatch: pytest.MonkeyPatch

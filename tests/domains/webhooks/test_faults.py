@@ -195,6 +195,19 @@ async def test_retry_after_holds_the_whole_endpoint(hooks: Hooks) -> None:
     await hooks.receiver.got(3)
 
 
+@requirement("webhooks.retries")
+@pytest.mark.parametrize("told", ["1 Jan 99999999999999999999 00:00:00 GMT", "soon", "-5"])
+async def test_a_retry_after_that_says_nothing_is_passed_over_and_the_attempt_counts(hooks: Hooks, told: str) -> None:
+    made = await hooks.subscribe("agent.registered")
+
+    async def broken(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=503, headers={"Retry-After": told})
+
+    hooks.receiver.mood = broken
+    await hooks.world.register()
+    await hooks.until(made["id"], attempts=1, status="waiting")
+
+
 @requirement("webhooks.slow-delays-nobody")
 async def test_slow_and_dead_receivers_delay_nobody_else(hooks: Hooks) -> None:
     gate = asyncio.Event()

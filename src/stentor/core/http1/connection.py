@@ -159,13 +159,17 @@ class Connection(asyncio.Protocol):
                 self._head += len(data)
                 if self._head > MAX_HEAD:
                     raise TooLarge
-        except (httptools.HttpParserError, TooLarge, UnicodeError) as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, TooLarge, UnicodeError) as error:
             self._fail(BrokenOff(f"the answer is not HTTP ({type(error).__name__})"))
             return
         if answer.buffered > HIGH and not answer.done:
             self._paused = True
             self._transport.pause_reading()
         answer.wake()
+
+    def on_message_begin(self) -> None:
+        if self._answer is None:
+            self.abort()  # more than was asked for: what is next on this connection belongs to nobody
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._answer is not None:

@@ -58,6 +58,13 @@ def reply(name: str, result: Any, *, by_model: bool, degraded: bool) -> Reply:
     return Reply(name, said(result), finish, usage=usage, degraded=degraded)
 
 
+def rest(task_id: str, whole: str, said: str) -> str:
+    """What is still to be said of an answer of which tokens were lost. Raises AgentFault when that cannot be known."""
+    if not whole.startswith(said):
+        raise AgentFault(f"A part of the answer was lost on the way. Task {task_id} has it.", {"task_id": task_id})
+    return whole[len(said) :]
+
+
 def usage(request: Request, answer: Reply) -> Usage:
     return counted(request, answer)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from stentor.auth.principal import Principal
-from stentor.core.errors import ApprovalPending, Conflict, ServiceUnavailable, StentorError
+from stentor.core.errors import AgentFault, ApprovalPending, Conflict, ServiceUnavailable, StentorError
 from stentor.core.live import Hub
 from stentor.domains.conversation import model
 from stentor.domains.llm.model import Delta, Reply, Request
@@ -21,8 +22,10 @@ from stentor.domains.tasks.submission import Submission
 
 
 class Step(Protocol):
-    """One step of a task's stream."""
+    """One step of a task's stream. `id` is `<event>` or, of a token, `<event>:<attempt>:<n>`."""
 
+    @property
+    def id(self) -> str | None: ...
     @property
     def kind(self) -> str: ...
     @property
@@ -44,13 +47,13 @@ class AgentStream:
         request: Request,
         task: Task,
         agent: Agent | None,
-        steps: AsyncIterator[Step],
+        steps: Callable[[str | None], AsyncIterator[Step]],
         tasks: Tasks,
         closing: asyncio.Event,
     ) -> None:
         self._principal, self._request, self._task, self._agent = principal, request, task, agent
         self._steps, self._tasks, self._closing = steps, tasks, closing
-        self._ended = False
+        self._ended = self._hole = False
         self.name = request.model
         self.provenance_id = task.provenance_id
         self.work = Work(task.task_id, task.assigned_agent or "", agent.name if agent else "")
@@ -59,20 +62,37 @@ class AgentStream:
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         """Raises AgentFault, ProviderError or Timeout for a task that did not complete."""
-        silent = True
-        async for step in self._steps:
+        said: list[str] = []
+        async for step in self._resumed():
             if step.kind == "token" and step.data["text"]:
-                silent = False
+                said.append(step.data["text"])
                 yield Delta(content=step.data["text"])
             elif step.kind == "complete":
                 self._ended = True
                 answer = self.answer = self._reply(step.data)
-                if silent:
-                    yield Delta(content=answer.content)
+                if not said or self._hole:
+                    yield Delta(content=model.rest(self._task.task_id, answer.content, "".join(said)))
                 yield Delta(finish=answer.finish, usage=model.usage(self._request, answer), last=True)
             elif step.kind == "error":
-                self._ended = "status" in step.data  # else the reader was too slow, and the task goes on
+                self._ended = True
                 raise model.failure(self._task.task_id, step.data.get("status", ""), step.data.get("code"))
+
+    async def _resumed(self) -> AsyncIterator[Step]:
+        """All steps. A stream that was cut because tokens came faster than they were read goes on where it was; there
+        is a hole until the next token is the one that was missed first.
+        """
+        event, token, cut = "", list[str](), True
+        while cut:
+            cut = False
+            async for step in self._steps(":".join([event, *token]) or None):
+                if step.kind == "error" and "status" not in step.data:
+                    cut = self._hole = True
+                    continue
+                event, *place = (step.id or event).split(":")
+                if place:
+                    self._hole = self._hole and not _follows(token, place)
+                    token = place
+                yield step
 
     def _reply(self, data: dict[str, Any]) -> Reply:
         by_model = self._agent is not None and self._agent.runtime.kind == "llm"
@@ -114,7 +134,7 @@ class Conversations:
                 {"task_id": task.task_id},
             )
         agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
-        steps = self._of_task(principal.tenant, task.task_id, None)
+        steps = partial(self._of_task, principal.tenant, task.task_id)
         return AgentStream(principal, request, task, agent, steps, self._tasks, self._hub.closing)
 
     async def chat(self, principal: Principal, request: Request) -> Done:
@@ -140,9 +160,19 @@ class Conversations:
             answer.cancel()
 
 
+def _follows(last: list[str], token: list[str]) -> bool:
+    """Whether a token, as `[attempt, n]`, comes right after the last one that was read."""
+    attempt, n = token
+    return [attempt, str(int(n) - 1)] == last if last else n == "1"
+
+
 async def _whole(stream: AgentStream) -> Reply:
-    async for _ in stream:
-        pass
+    try:
+        async for _ in stream:
+            pass
+    except AgentFault:
+        if stream.answer is None:
+            raise  # else tokens were lost, and the whole answer is there
     if stream.answer is None:
         raise StentorError("The task's stream ended without an end.")
     return stream.answer

@@ -71,6 +71,7 @@ class Attempts:
         finally:
             if self.held.get(key) is claim:
                 del self.held[key]
+                self._hub.forget(*key)
 
     def claim(self, tx: Tx, queued: Queued, lease: int) -> Claim | None:
         """Admit again and claim, in one transaction; a task that is denied now ends as failed.

@@ -76,10 +76,10 @@ def seconds(value: str) -> int:
         wait = float(value)
     except ValueError:
         try:
-            moment = parsedate_to_datetime(value)
-        except ValueError:
+            moment = parsedate_to_datetime(value).astimezone(UTC)
+        except (ValueError, OverflowError):
             return WAIT
-        wait = (moment.astimezone(UTC) - datetime.now(UTC)).total_seconds()
+        wait = (moment - datetime.now(UTC)).total_seconds()
     if wait != wait:
         return WAIT
     return int(max(1, min(MAX_RETRY_AFTER, wait + 0.999)))

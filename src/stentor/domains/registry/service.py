@@ -203,8 +203,10 @@ class Registry:
         violation = store.record_violation(tx, agent.agent_id, kind, details)
         count, status = model.after_violation(agent)
         reason = f"{count} violations" if status != agent.status else agent.status_reason
+        # Never before what is known, whatever the clock says: the snapshot drops what is older.
+        moment = max(tx.now, agent.updated_at)
         changed = msgspec.structs.replace(
-            agent, violation_count=count, status=status, status_reason=reason, updated_at=tx.now
+            agent, violation_count=count, status=status, status_reason=reason, updated_at=moment
         )
         store.update(tx, changed)
         meta = {"violation_id": violation.violation_id, "type": kind, "violation_count": count}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-import re
-from functools import lru_cache
 
 import msgspec
 
 from stentor.core.clock import SECOND
 from stentor.domains.registry.model import Tool, ViolationType, Whitelist
+from stentor.domains.sandbox.globs import matches
 
 MINUTE = 60 * SECOND
 
@@ -55,24 +54,7 @@ def path_allowed(tool: Tool, path: str) -> bool:
         return False
     absolute = path.startswith("/")
     globs = (pattern for pattern in tool.paths if pattern.startswith("/") is absolute)
-    return not path.startswith("//") and any(_glob(glob).match(path) for glob in globs)
-
-
-@lru_cache(1024)
-def _glob(pattern: str) -> re.Pattern[str]:
-    """`**` crosses folders, `*` and `?` do not."""
-    out, i = [], 0
-    while i < len(pattern):
-        if pattern.startswith("**/", i):
-            out.append("(?:.*/)?")
-            i += 3
-        elif pattern.startswith("**", i):
-            out.append(".*")
-            i += 2
-        else:
-            out.append({"*": "[^/]*", "?": "[^/]"}.get(pattern[i]) or re.escape(pattern[i]))
-            i += 1
-    return re.compile("(?s:" + "".join(out) + r")\Z")
+    return not path.startswith("//") and any(matches(glob, path) for glob in globs)
 
 
 def network_allowed(whitelist: Whitelist, access: Access) -> bool:
@@ -80,8 +62,13 @@ def network_allowed(whitelist: Whitelist, access: Access) -> bool:
     network = whitelist.network
     if access.host is None or access.port is None or access.port not in network.ports:
         return False
-    host = access.host.lower().rstrip(".")
+    host = plain_host(access.host)
     return any(_host_matches(pattern.lower(), host) for pattern in network.allowlist)
+
+
+def plain_host(host: str) -> str:
+    """The one spelling of a name that rules are held against."""
+    return host.lower().rstrip(".")
 
 
 def _host_matches(pattern: str, host: str) -> bool:

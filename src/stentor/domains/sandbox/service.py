@@ -90,7 +90,8 @@ class Sandbox:
     def _forbidden(self, agent: Agent, access: Access) -> Refusal | None:
         if self._rules is None:
             return None
-        context = {"operation": access.operation, "path": access.path, "host": access.host, "port": access.port}
+        host = None if access.host is None else model.plain_host(access.host)
+        context = {"operation": access.operation, "path": access.path, "host": host, "port": access.port}
         ruling = self._rules.ask("use_tool", agent_policy.entity(agent), Entity("Tool", access.tool), context)
         if ruling.allowed:
             return None

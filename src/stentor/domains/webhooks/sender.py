@@ -105,7 +105,7 @@ def _retry_after(value: str | None, now: int) -> int | None:
         return min(int(text[:10]), 10**9) * SECOND
     try:
         moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return max(0, from_datetime(_aware(moment)) - now)
 

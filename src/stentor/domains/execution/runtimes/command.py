@@ -30,6 +30,8 @@ MAX_OUTPUT = 10 * 1024 * 1024
 """Bytes of a run's output, errors included; more of it ends the run."""
 log = logging.getLogger(__name__)
 TOKEN_SIGN = b'"token"'
+MOST_AT_ONCE = 32
+"""Tokens announced for one piece of output: whoever watches the task can wait for some hundred, not for all."""
 
 
 class Command:
@@ -97,6 +99,16 @@ class Command:
                 log.warning("the error output of task %s is not kept: %s", claim.task_id, error.message)
 
 
+class Off:
+    """In the place of `Command` where command agents are switched off: their tasks fail, and not by their fault."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+        raise ProviderFailed(CageUnavailable.code, self._why)
+
+
 class Answer:
     """Takes standard output apart: lines `{"token": "..."}` are tokens, all others together are the answer."""
 
@@ -104,6 +116,7 @@ class Answer:
         self._emit = emit
         self._line = bytearray()
         self._rest = bytearray()
+        self._tokens: list[str] = []
 
     def feed(self, chunk: bytes) -> None:
         *lines, last = chunk.split(b"\n")
@@ -111,10 +124,19 @@ class Answer:
             self._take(bytes(self._line) + line + b"\n")
             self._line.clear()
         self._line += last
+        self._announce()
+
+    def _announce(self) -> None:
+        """Neighbours go together where there are very many."""
+        size = -(-len(self._tokens) // MOST_AT_ONCE) or 1
+        for at in range(0, len(self._tokens), size):
+            self._emit("".join(self._tokens[at : at + size]))
+        self._tokens.clear()
 
     def outcome(self) -> Outcome:
         """Raises AgentFailed."""
         self._take(bytes(self._line))
+        self._announce()
         if not self._rest.strip():
             raise AgentFailed("ANSWER_INVALID", "The program wrote no answer on standard output.")
         try:
@@ -128,7 +150,7 @@ class Answer:
         if token is None:
             self._rest += line
         else:
-            self._emit(token)
+            self._tokens.append(token)
 
 
 def _token(line: bytes) -> str | None:
@@ -145,6 +167,7 @@ def _token(line: bytes) -> str | None:
 async def _read(caged: Caged, answer: Answer) -> int:
     async for chunk in caged.chunks():
         answer.feed(chunk)
+        await asyncio.sleep(0)  # reading what has come already lets nobody else run
     return await caged.code()
 
 

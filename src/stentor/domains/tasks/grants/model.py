@@ -19,7 +19,10 @@ NOTHING = Authority(active=False)
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What `to_agent` may ask for while `from_agent` works on the task. Times in microseconds; `depth` from 1."""
+    """What `to_agent` may ask for while `from_agent` works on the task, in the claim of that `epoch`.
+
+    Times in microseconds; `depth` from 1.
+    """
 
     grant_id: str
     tenant: str
@@ -33,9 +36,12 @@ class Grant(msgspec.Struct, frozen=True):
     created_at: int
     expires_at: int
     revoked_at: int | None
+    epoch: int
 
-    def live(self, now: int) -> bool:
-        return self.revoked_at is None and now < self.expires_at
+    def live(self, task: Task | None, now: int) -> bool:
+        """Whether it holds: its task must still be in the hands that it was given from, not of a later claim."""
+        held = task is not None and task.status == "executing" and task.epoch == self.epoch
+        return held and self.revoked_at is None and now < self.expires_at
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -49,13 +55,11 @@ class Wish(msgspec.Struct, frozen=True):
 def narrowed(wish: Wish, task: Task, chain: Sequence[Grant], own: frozenset[str] | None, now: int) -> tuple[int, int]:
     """Depth and end of the grant that may be made of a wish. Raises DelegationDenied where it would widen.
 
-    `chain` is the task's own grant with its parents, the nearest first; `own` is what the agent may ask for by itself,
-    None for everything.
+    `chain` is the task's own grant with its parents, the nearest first, all of them live; `own` is what the agent may
+    ask for by itself, None for everything.
     """
     if chain:
         nearest = chain[0]
-        if not all(grant.live(now) for grant in chain):
-            raise DelegationDenied("The authority that the task was submitted with has ended.")
         if nearest.depth >= MAX_DEPTH:
             raise DelegationDenied(f"Authority is passed on {MAX_DEPTH} times at most.")
         own = frozenset(nearest.capabilities)
@@ -66,8 +70,11 @@ def narrowed(wish: Wish, task: Task, chain: Sequence[Grant], own: frozenset[str]
     return len(chain) + 1, min(wished, task.deadline_at, *(grant.expires_at for grant in chain))
 
 
-def authority(chain: Sequence[Grant], task: Task | None, now: int) -> Authority:
-    """What a grant still gives: nothing once it, one that it comes from, or its task has ended. Fails closed."""
-    if not chain or task is None or task.completion_time is not None or not all(grant.live(now) for grant in chain):
+def authority(chain: Sequence[Grant], tasks: Sequence[Task | None], now: int) -> Authority:
+    """What a grant still gives: nothing once it, one that it comes from, or the task of any of them has ended.
+
+    `tasks` are those of the chain, in its order. Fails closed.
+    """
+    if not chain or not all(grant.live(task, now) for grant, task in zip(chain, tasks, strict=True)):
         return NOTHING
     return Authority(capabilities=frozenset(chain[0].capabilities))

@@ -7,7 +7,7 @@ from typing import Any
 from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, Forbidden, LeaseLost, NotFound
+from stentor.core.errors import Conflict, DelegationDenied, Forbidden, LeaseLost, NotFound
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
@@ -40,6 +40,8 @@ class Grants:
             chain = store.chain(tx, task.tenant, task.metadata.grant_id)
             if task.metadata.grant_id is not None and not chain:
                 raise Forbidden("The authority that the task was submitted with cannot be read.")
+            if chain and not _authority(tx, chain).active:
+                raise DelegationDenied("The authority that the task was submitted with has ended.")
             depth, end = model.narrowed(wish, task, chain, self._own(agent, task), tx.now)
             grant = _grant(principal, task, agent, wish, chain[0].grant_id if chain else None, depth, tx.now, end)
             store.insert(tx, grant)
@@ -95,8 +97,7 @@ class Grants:
 
     def authority_in(self, tx: Tx, tenant: str, grant_id: str) -> Authority:
         """What it gives to whoever holds it, as a part of somebody's own transaction."""
-        chain = store.chain(tx, tenant, grant_id)
-        return model.authority(chain, tasks.find(tx, tenant, chain[0].task_id) if chain else None, tx.now)
+        return _authority(tx, store.chain(tx, tenant, grant_id))
 
     def _holds(self, principal: Principal, grant: Grant) -> bool:
         agent = self._snapshot.get(principal.tenant, grant.to_agent)
@@ -134,6 +135,10 @@ class Grants:
         self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
 
 
+def _authority(tx: Tx, chain: list[Grant]) -> Authority:
+    return model.authority(chain, [tasks.find(tx, grant.tenant, grant.task_id) for grant in chain], tx.now)
+
+
 def _grant(
     principal: Principal, task: Task, agent: Agent, wish: Wish, parent: str | None, depth: int, now: int, end: int
 ) -> Grant:
@@ -150,4 +155,5 @@ def _grant(
         created_at=now,
         expires_at=end,
         revoked_at=None,
+        epoch=task.epoch,
     )

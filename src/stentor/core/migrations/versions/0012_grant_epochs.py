@@ -1,0 +1,14 @@
+"""The claim that a grant was made under. Grants from before have none, and give nothing any more."""
+
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+
+
+def upgrade() -> None:
+    op.execute("alter table grants add column epoch integer not null default 0")
+
+
+def downgrade() -> None:
+    raise NotImplementedError("restore the backup made before the upgrade")
