@@ -163,7 +163,14 @@ def _unique(kind: str, i: int) -> str:
 def _figure(notes: int, name: str, waits: list[float], how: str, target: Target | None) -> Figure:
     p95 = percentile(waits, 0.95)
     say(f"memory: {notes:,} notes: {name}: p95 {p95:.1f} ms")
-    return Figure(f"{notes:,} notes: {name} p95", p95, "ms", how, target, f"p50 {number(median(waits))}, p99 {number(percentile(waits, 0.99))}")
+    return Figure(
+        f"{notes:,} notes: {name} p95",
+        p95,
+        "ms",
+        how,
+        target,
+        f"p50 {number(median(waits))}, p99 {number(percentile(waits, 0.99))}",
+    )
 
 
 def _write(client: Client, path: str, content: str) -> None:
