@@ -104,7 +104,7 @@ async def _calls(folder: Path, count: int) -> list[float]:
         async with kernel.commands.cage.room() as room:
             (room.work / "note.txt").write_text("Salt comes from rocks.")
             event = agent.agent_id
-            run = Run("default", agent.agent_id, "ann", "none", event, room.work, lambda tx: None)
+            run = Run("default", agent.agent_id, "ann", "none", "bench", event, room.work, lambda tx: None)
             async with kernel.commands.command.broker.serving(run, room.socket):
                 plan = _plan(room, "python3", "-c", CALLER, str(count))
                 async with kernel.commands.cage.running(plan, 10_000_000) as caged:
