@@ -269,7 +269,7 @@ def test_the_work_goes_on_when_the_reader_leaves_and_the_reader_may_come_back(se
 async def test_however_a_task_ends_its_tokens_are_forgotten(world: World, end: str) -> None:
     task_id, epoch = await talking(world)
     assert world.kernel.hub.tokens("default", task_id)
-    bodies: dict[str, dict[str, Any]] = {"complete": {"result": 1}, "fail": {"error": {"message": "no"}}, "cancel": {}}
-    about = bodies[end]
-    await tell(world, task_id, end, **({"epoch": epoch, **about} if about else {}))
+    held: dict[str, Any] = {"epoch": epoch}
+    about = {"complete": held | {"result": 1}, "fail": held | {"error": {"message": "no"}}, "cancel": {}}[end]
+    await tell(world, task_id, end, **about)
     assert not world.kernel.hub.tokens("default", task_id)

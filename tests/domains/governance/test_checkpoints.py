@@ -222,3 +222,14 @@ async def test_checkpoints_are_kept_as_long_as_the_setting_says(make_world: Make
 @requirement("governance.checkpoint-retention")
 async def test_they_are_kept_sixty_days_when_nothing_is_said(office: Office) -> None:
     assert office.world.kernel.settings.checkpoint_days == 60
+
+
+@requirement("governance.four-eyes")
+async def test_an_agents_own_key_does_not_roll_it_back_to_more_than_it_may_do(office: Office) -> None:
+    agent = await office.trusted(0.95, key_name="second", capabilities=["echo", "sum"])
+    update = await office.propose(agent, {"agent_patch": {"capabilities": ["echo"]}})
+    body = {"checkpoint_id": update["checkpoint_id"], "reason": "x"}
+    answer = await office.post("rollbacks", body, "SECOND")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "GOVERNANCE_SELF_APPROVAL")
+    assert (await office.agent(agent))["capabilities"] == ["echo"]
+    assert (await office.rollback(update["checkpoint_id"]))["verified"] is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ MEMORY = [
     {"name": "memory_write", "paths": ["team/**"], "operations": ["write"]},
     {"name": "memory_search", "paths": ["team", "team/**"], "operations": ["search"]},
 ]
+CALLED = Sql("select metadata from events where event_type = 'tool_called'")
 CHAT = [{"name": "llm_chat", "operations": ["chat"]}]
 
 
@@ -37,6 +39,17 @@ async def test_the_memory_is_written_and_searched_as_the_agent(make_caged: MakeC
     assert set(by) == {"ann"}
     note = await caged.world.kernel.memory.vault.read("team/sea.md")  # type: ignore[union-attr]
     assert b"Salt comes from rocks." in note.content
+
+
+@requirement("sandbox.broker-memory")
+@pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
+async def test_a_path_is_judged_in_the_spelling_in_which_the_memory_writes_it(make_caged: MakeCaged) -> None:
+    caged: Caged = await make_caged(SERVICE_MEMORY="1")
+    tools = [{"name": "memory_write", "paths": ["caf\u00e9/*"], "operations": ["write"]}]
+    found = await caged.result("answer(call('memory_write', path='cafe\\u0301/x.md', content='x'))", tools=tools)
+    assert found["ok"], found
+    (called,) = await caged.world.kernel.db.read(lambda tx: tx.rows(CALLED))
+    assert json.loads(called[0])["path"] == "caf\u00e9/x.md"
 
 
 @requirement("sandbox.broker-memory")

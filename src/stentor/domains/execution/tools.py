@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
@@ -77,6 +78,11 @@ class _Memory(Shaped):
         return Caller(principal, run.agent_id, run.task_id)
 
 
+def _as_stored(path: str | None) -> str | None:
+    """The spelling in which the memory knows a path: what is judged is what is touched."""
+    return None if path is None else unicodedata.normalize("NFC", path)
+
+
 class MemorySearch(_Memory):
     """An allowlist's paths speak of folders here: with them, a search must name one that matches."""
 
@@ -90,7 +96,7 @@ class MemorySearch(_Memory):
         self._search = search
 
     def access(self, call: Call) -> Access:
-        return Access(self.name, self.operation(call), path=self.arguments(call).folder)
+        return Access(self.name, self.operation(call), path=_as_stored(self.arguments(call).folder))
 
     async def act(self, run: Run, call: Call) -> dict[str, Any]:
         asked = self.arguments(call)
@@ -110,7 +116,7 @@ class MemoryWrite(_Memory):
         self._bus = bus
 
     def access(self, call: Call) -> Access:
-        return Access(self.name, self.operation(call), path=self.arguments(call).path)
+        return Access(self.name, self.operation(call), path=_as_stored(self.arguments(call).path))
 
     async def act(self, run: Run, call: Call) -> dict[str, Any]:
         asked = self.arguments(call)

@@ -18,7 +18,7 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, NotFound
 from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.core.runlog import Draft, EventType, RunLog
-from stentor.domains.governance import archive, checkpoints, moves, store
+from stentor.domains.governance import archive, checkpoints, moves, patch, store
 from stentor.domains.governance.checkpoints import Checkpoints, RestoreFailed
 from stentor.domains.governance.model import (
     Checkpoint,
@@ -26,6 +26,7 @@ from stentor.domains.governance.model import (
     Rollback,
     RollbackDraft,
     RollbackStatus,
+    SelfApproval,
     Update,
 )
 
@@ -48,7 +49,7 @@ class Rollbacks:
         self._wake = wake
 
     async def start(self, principal: Principal, draft: RollbackDraft, key: IdempotencyKey | None = None) -> Rollback:
-        """Raises NotFound, CheckpointCorrupt."""
+        """Raises NotFound, CheckpointCorrupt, SelfApproval."""
 
         def work(tx: Tx) -> Rollback:
             if key is not None and (known := idempotency.find(tx, key)):
@@ -65,8 +66,10 @@ class Rollbacks:
     ) -> Rollback:
         """The same as a part of somebody's own transaction; `of` is the update that it undoes."""
         checkpoint = checkpoints.require(tx, principal.tenant, draft.checkpoint_id)
-        checkpoints.opened(checkpoint)
-        checkpoints.require_agent(tx, principal.tenant, checkpoint.agent_id)
+        state = checkpoints.opened(checkpoint)
+        agent = checkpoints.require_agent(tx, principal.tenant, checkpoint.agent_id)
+        if agent.key_name == principal.name and patch.widens(patch.of(agent), state.config):
+            raise SelfApproval("An agent's own key may not roll it back to more than it may do now: ask another admin.")
         rollback_id = ids.new_id()
         meta = {"rollback_id": rollback_id, "checkpoint_id": checkpoint.checkpoint_id, "status": "initiated"}
         meta |= {"by": principal.name, "reason": draft.reason}

@@ -7,8 +7,7 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-
-import aiohttp
+from typing import TYPE_CHECKING
 
 from stentor import __version__
 from stentor.core.clock import SECOND, Clock, from_datetime
@@ -16,6 +15,9 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.outbound import Outbound, TargetRefused
 from stentor.domains.webhooks import signing
 from stentor.domains.webhooks.model import Reply
+
+if TYPE_CHECKING:
+    import aiohttp
 
 TIMEOUT = 15.0
 """Seconds until the head of the answer: name, connection, request and its status."""
@@ -45,6 +47,8 @@ class Sender:
 
     async def send(self, url: str, message_id: str, body: bytes, secrets: list[str]) -> Reply:
         """Never raises for what a receiver does."""
+        import aiohttp  # a fifth of all imports at the start, for the first delivery only
+
         now, started = self._clock.now(), time.perf_counter()
         headers = HEADERS | signing.headers(message_id, now // SECOND, body, secrets)
         status = retry_after = text = error = None
@@ -60,6 +64,8 @@ class Sender:
         return Reply(now, duration, status, error, text, retry_after)
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str, str | None]:
+        import aiohttp
+
         session, unlimited = self._outbound.session, aiohttp.ClientTimeout(total=None)
         async with asyncio.timeout(self._timeout):
             answer = await session.post(url, data=body, headers=headers, timeout=unlimited, allow_redirects=False)
@@ -70,6 +76,8 @@ class Sender:
 
 async def _start_of(answer: aiohttp.ClientResponse) -> str:
     """The first characters of the body."""
+    import aiohttp
+
     read = bytearray()
     with suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with asyncio.timeout(BODY_SECONDS):
@@ -82,6 +90,8 @@ async def _start_of(answer: aiohttp.ClientResponse) -> str:
 
 def _reason(failure: Exception, timeout: float) -> str:
     """What is told of a failure: nothing of what stands behind a private address."""
+    import aiohttp
+
     refused = isinstance(failure, TargetRefused | InvalidRequest)
     if refused or isinstance(getattr(failure, "os_error", None), TargetRefused):
         return "The receiver's address is not public."
