@@ -359,7 +359,7 @@ async def test_a_master_key_that_others_can_read_is_not_used(
     open_world: World, upstream: Upstream, tmp_path: Path
 ) -> None:
     path = tmp_path / "keys" / "providers.key"
-    path.parent.mkdir(mode=0o700)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     path.write_text("00" * 32)
     path.chmod(0o644)
     error = await register(open_world, 503, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1)

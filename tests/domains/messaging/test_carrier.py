@@ -15,6 +15,9 @@ from tests.domains.messaging.test_agents import all_events
 from tests.domains.streams import Frame, parse, watched
 from tests.requirements import requirement
 
+QUESTION = {"text": "Why is the sea salty?"}
+"""For the memory, which these worlds have switched off."""
+
 
 async def started(world: World) -> list[str]:
     """The messages in the order in which they were taken."""
@@ -109,7 +112,7 @@ async def test_an_outage_of_the_run_log_delays_messages_and_loses_none(post: Pos
 
 @pytest.mark.parametrize("move_to", ["completed", "queued"])
 async def test_the_database_itself_refuses_moves_that_are_not_drawn(post: Post, move_to: str) -> None:
-    await post.over(await post.send("{}", "governance", "approve"))
+    await post.over(await post.send(QUESTION, "memory", "query"))
     with pytest.raises(Exception, match="a message does not make this move"):
         await move(post.world, f"update atp_messages set status = '{move_to}'")
 
@@ -145,7 +148,7 @@ async def test_the_stream_of_a_message_without_a_task_is_its_answer(post: Post) 
     done = await post.send({}, "registry", "list")
     (frame,) = await stream(post, done)
     assert (frame.event, frame.data["response"]["total"]) == ("complete", 0)
-    (frame,) = await stream(post, await post.send("{}", "governance", "approve"))
+    (frame,) = await stream(post, await post.send(QUESTION, "memory", "query"))
     assert (frame.event, frame.data["response"]["error"]["code"]) == ("error", "NOT_IMPLEMENTED")
     foreign = await post.ask(f"response/{done}", "OTHER", headers={"Accept": "text/event-stream"})
     assert foreign.status_code == 404

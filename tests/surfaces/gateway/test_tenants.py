@@ -36,8 +36,16 @@ async def theirs(world: World) -> dict[str, str]:
     hook = await other.post("/api/v1/webhooks", json=body)
     trail = await other.get(f"/api/v1/tasks/{task['task_id']}/activity")
     found = {"webhook_id": hook.json()["id"], "provenance_id": trail.json()["provenance_id"]}
-    found |= {"message_id": await their_message(other)}
+    found |= {"message_id": await their_message(other), "grant_id": await their_grant(other, ids)}
     return ids | found | await their_update(other, agent["agent_id"])
+
+
+async def their_grant(other: httpx.AsyncClient, ids: dict[str, str]) -> str:
+    """Authority for the running task."""
+    body = {"epoch": 1, "to_agent": ids["agent_id"], "capabilities": ["echo"]}
+    made = await other.post(f"/api/v1/tasks/{ids['task_id']}/grants", json=body)
+    assert made.status_code == 201, made.text
+    return str(made.json()["grant_id"])
 
 
 async def their_update(other: httpx.AsyncClient, agent: str) -> dict[str, str]:

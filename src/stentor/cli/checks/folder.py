@@ -48,9 +48,13 @@ def _space(folder: Path) -> Finding:
     return Finding("ok", "data folder", said)
 
 
+PUBLIC = ".pub"
+"""The half of a key that is for others to read."""
+
+
 def key_files(situation: Situation) -> Iterator[Finding]:
     keys = key_file(situation.settings.data_dir).parent
-    files = sorted(p for p in keys.iterdir() if p.is_file()) if keys.is_dir() else []
+    files = sorted(p for p in keys.iterdir() if p.is_file() and p.suffix != PUBLIC) if keys.is_dir() else []
     for path in files:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:

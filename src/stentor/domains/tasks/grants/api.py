@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
-from pydantic import Field, StringConstraints
+from fastapi import APIRouter, Path
+from pydantic import AfterValidator, Field
 
 from stentor.core.clock import iso, iso_or_none
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.tasks.grants.model import MAX_CAPABILITIES, MAX_SECONDS, Grant, Wish
 from stentor.domains.tasks.grants.service import Grants
+from stentor.web.requests import segment
 from stentor.web.routes import GatewayRoute, Wire, example
 from stentor.web.wire import Answer, Caller, Json, Name, TaskId, Timestamp, UuidText, errors
 
-GrantId = Annotated[str, StringConstraints(max_length=255)]
+GrantId = Annotated[str, Path(description="The grant's id."), AfterValidator(segment)]
 
 
 class GrantIn(Wire):
