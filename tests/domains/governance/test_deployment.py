@@ -159,6 +159,10 @@ async def test_a_deployment_that_cannot_be_undone_takes_the_agent_out_of_routing
     update = await office.propose(agent, FEWER)
     assert update["status"] == "deploying"
     assert (await office.agent(agent))["status"] == "suspended"
+    seen = finding(office, Found(True, "It answers."))
+    await office.world.kernel.governance.deployer.deploy("default", update["update_id"])
+    assert (await office.update(update["update_id"]))["status"] == "deploying"
+    assert seen == []
 
 
 @requirement("governance.deployed-report")

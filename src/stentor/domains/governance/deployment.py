@@ -49,7 +49,9 @@ class Deployer:
         if update is None or update.status not in ("approved", "deploying") or not update.patched:
             return None
         if update.status == "deploying":
-            return update, checkpoints.require_agent(tx, tenant, update.agent_id)
+            agent = checkpoints.require_agent(tx, tenant, update.agent_id)
+            # Taken out of routing, it waits for a person: no probe is to end what could not be undone as deployed.
+            return None if agent.status == "suspended" else (update, agent)
         if (drift := self._judging.drift(tx, update)) is not None:
             self._give_up(tx, update, drift)
             return None
