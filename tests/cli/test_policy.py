@@ -45,7 +45,7 @@ def test_the_command_line_checks_a_file_and_asks_it_examples(program: Program, t
     file.write_text(FILE)
     requests.write_text(json.dumps(REQUESTS))
     checked = program("policy", "check", "--policy", str(file), "--json")
-    assert (checked.code, checked.json["policies"]) == (0, 3)
+    assert (checked.code, checked.json["policies"]) == (0, 4)
     assert checked.json["actions"] == ["propose_update", "route", "use_tool"]
     asked = program("policy", "test", str(requests), "--policy", str(file), "--json")
     assert asked.code == 0

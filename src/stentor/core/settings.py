@@ -331,16 +331,10 @@ class Settings:
         kinds.flag,
     )
     otel_endpoint: str = setting(
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
-        "",
-        "Base address of an OpenTelemetry collector (HTTP) that gets a span per model call; needs the extra `otel`.",
-        kinds.text,
+        "OTEL_EXPORTER_OTLP_ENDPOINT", "", "Collector that gets a span per model call (extra `otel`).", kinds.text
     )
     otel_traces_endpoint: str = setting(
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-        "",
-        "The same as the whole address for traces, such as http://127.0.0.1:4318/v1/traces.",
-        kinds.text,
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "The same, as the whole address for traces.", kinds.text
     )
     command_agents: bool = setting(
         "SERVICE_COMMAND_AGENTS",

@@ -152,7 +152,8 @@ async def test_a_call_that_cannot_be_recorded_is_not_carried_out(caged: Caged) -
         "open('begun', 'w').close()\n"
         "while not os.path.exists('go'): time.sleep(0.02)\n"
         "found = call('write_file', path='made', content='x')\n"
-        "open('partial', 'w').write(json.dumps(found)); os.rename('partial', 'found')\nanswer(1)",
+        "open('partial', 'w').write(json.dumps(found)); os.rename('partial', 'found')\n"
+        "while not os.path.exists('over'): time.sleep(0.02)\nanswer(1)",
         tools=FILES,
         options={"folder": "kept"},
     )
@@ -163,7 +164,7 @@ async def test_a_call_that_cannot_be_recorded_is_not_carried_out(caged: Caged) -
     (kept / "go").touch()
     await exists(kept / "found")
     caged.world.runlog.broken = False
-    await asyncio.sleep(0.1)
+    (kept / "over").touch()
     assert json.loads((kept / "found").read_text())["ok"] is False
     assert not (kept / "made").exists()
     await caged.ended(task_id)
