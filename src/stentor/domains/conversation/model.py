@@ -6,7 +6,7 @@ from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.errors import AgentFault, Conflict, InvalidRequest, ProviderError, StentorError, Timeout
-from stentor.domains.llm.model import Finish, Image, Message, Reply, Request, Usage, counted
+from stentor.domains.llm.model import Finish, Image, Message, Reply, Request, Usage
 from stentor.domains.tasks.model import TaskDraft
 
 SAYS = ("text", "answer", "summary", "content", "output", "result")
@@ -63,10 +63,6 @@ def rest(task_id: str, whole: str, said: str) -> str:
     if not whole.startswith(said):
         raise AgentFault(f"A part of the answer was lost on the way. Task {task_id} has it.", {"task_id": task_id})
     return whole[len(said) :]
-
-
-def usage(request: Request, answer: Reply) -> Usage:
-    return counted(request, answer)
 
 
 def failure(task_id: str, status: str, code: str | None) -> StentorError:

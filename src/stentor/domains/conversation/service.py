@@ -6,34 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import AgentFault, ApprovalPending, Conflict, ServiceUnavailable, StentorError
 from stentor.core.live import Hub
 from stentor.domains.conversation import model
-from stentor.domains.llm.model import Delta, Reply, Request
+from stentor.domains.llm.model import Delta, Reply, Request, counted
 from stentor.domains.llm.service import AGENT, Done, Work
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.tasks.following import Step, TaskStream
 from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
-
-
-class Step(Protocol):
-    """One step of a task's stream. `id` is `<event>` or, of a token, `<event>:<attempt>:<n>`."""
-
-    @property
-    def id(self) -> str | None: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def data(self) -> dict[str, Any]: ...
-
-
-TaskStream = Callable[[str, str, str | None], AsyncIterator[Step]]
-"""Tenant, task and Last-Event-ID to the steps of the task, the last of them terminal."""
 
 
 class AgentStream:
@@ -72,7 +58,7 @@ class AgentStream:
                 answer = self.answer = self._reply(step.data)
                 if not said or self._hole:
                     yield Delta(content=model.rest(self._task.task_id, answer.content, "".join(said)))
-                yield Delta(finish=answer.finish, usage=model.usage(self._request, answer), last=True)
+                yield Delta(finish=answer.finish, usage=counted(self._request, answer), last=True)
             elif step.kind == "error":
                 self._ended = True
                 raise model.failure(self._task.task_id, step.data.get("status", ""), step.data.get("code"))
@@ -144,7 +130,7 @@ class Conversations:
             answer = await self._while_open(_whole(stream))
         finally:
             await stream.close()
-        return Done(answer, model.usage(request, answer), stream.name, stream.provenance_id, stream.work)
+        return Done(answer, counted(request, answer), stream.name, stream.provenance_id, stream.work)
 
     async def _while_open(self, work: Any) -> Reply:
         """Nobody waits for an answer of a service that leaves. Raises ServiceUnavailable."""

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from collections.abc import AsyncIterator
+from typing import Any
 
 from stentor.domains.messaging.model import ENDS, Stored
 from stentor.domains.messaging.service import Messaging
+from stentor.domains.tasks.following import TaskStream
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.5
 """Seconds between two looks at a message that waits for its turn: longer and longer."""
 
 
-class Step(Protocol):
-    """One step of a task's stream."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def data(self) -> dict[str, Any]: ...
-    @property
-    def id(self) -> str | None: ...
-
-
-TaskStream = Callable[[str, str, str | None], AsyncIterator[Step]]
-"""Tenant, task and Last-Event-ID to the steps of the task, the last of them terminal."""
 Frame = tuple[str, dict[str, Any], str | None]
 """Kind, data and id."""
 
