@@ -346,10 +346,13 @@ async def test_tokens_that_come_faster_than_they_are_read_leave_no_hole_in_the_a
     asking = asyncio.create_task(world.admin.post("/v1/chat/completions", json=body))
     claim = await world.claim(agent, wait_seconds=10)
     hub, task_id = world.kernel.hub, claim["task_id"]
-    while not hub._watchers:
-        await asyncio.sleep(0.01)
     words = [f"{n} " for n in range(5_000)]
-    for word in words:
+    while not (readers := hub._watchers.get(("default", task_id))):
+        await asyncio.sleep(0.01)
+    hub.token("default", task_id, "attempt", words[0])
+    while not readers[0].empty:
+        await asyncio.sleep(0.01)  # until the history is read: a reader that finds the end there needs no tokens
+    for word in words[1:]:
         hub.token("default", task_id, "attempt", word)
     result = {"whole": "".join(words), "other": "Something else."}[told]
     done = {"epoch": claim["epoch"], "result": result}
