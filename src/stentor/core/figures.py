@@ -37,7 +37,13 @@ class Histogram:
         self._sum = 0.0
         self._lock = threading.Lock()
 
-    def observe(self, *values: float) -> None:
+    def observe(self, value: float) -> None:
+        at = bisect_left(self._bounds, value)
+        with self._lock:
+            self._counts[at] += 1
+            self._sum += value
+
+    def observe_all(self, values: Iterable[float]) -> None:
         with self._lock:
             for value in values:
                 self._counts[bisect_left(self._bounds, value)] += 1

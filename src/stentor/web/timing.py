@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from prometheus_client.core import Metric
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stentor.core.figures import USUAL, Histograms, histograms
+from stentor.core.figures import USUAL, Histogram, Histograms, histograms
 
 LABELS = ("route", "method", "status_class")
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -22,10 +22,19 @@ class Times:
 
     def __init__(self) -> None:
         self._seen = Histograms(USUAL)
+        self._found: dict[tuple[str, str, int], Histogram] = {}
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
-        known = method if method in METHODS else "other"
-        self._seen.of(route, known, f"{status // 100}xx").observe(seconds)
+        found = self._found.get((route, method, status))
+        (found or self._find(route, method, status)).observe(seconds)
+
+    def _find(self, route: str, method: str, status: int) -> Histogram:
+        """Remembered for methods of HTTP alone, because callers can make up others."""
+        known = method in METHODS
+        found = self._seen.of(route, method if known else "other", f"{status // 100}xx")
+        if known:
+            self._found[route, method, status] = found
+        return found
 
     def figures(self) -> Iterable[Metric]:
         text = "Time from a request's head to the head of its answer, by the template of its route."
@@ -57,8 +66,8 @@ class Timing:
 
         async def timed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                seconds = time.perf_counter() - started
-                self._times.observe(self._route(scope), scope["method"], message["status"], seconds)
+                route, seconds = self._route(scope), time.perf_counter() - started
+                self._times.observe(route, scope["method"], message["status"], seconds)
             await send(message)
 
         await self._app(scope, receive, timed)

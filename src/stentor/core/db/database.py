@@ -122,7 +122,7 @@ class Database:
     def _observe(self, units: list[Unit]) -> None:
         now = time.perf_counter()
         self._groups.observe(len(units))
-        self._waits.observe(*[now - unit.since for unit in units])
+        self._waits.observe_all([now - unit.since for unit in units])
 
     def figures(self) -> Iterable[Metric]:
         """For /metrics, from memory alone."""

@@ -20,7 +20,9 @@ def writes(tx: Tx) -> Iterable[Metric]:
     """From the service's database."""
     number, since = tx.rows(_OPEN)[0]
     age = 0.0 if since is None else max(0, tx.now - int(since)) / SECOND
-    yield gauge("stentor_memory_writes_open", "Writes that are recorded but not known to be in the vault yet.", int(number))
+    yield gauge(
+        "stentor_memory_writes_open", "Writes that are recorded but not known to be in the vault yet.", int(number)
+    )
     yield gauge("stentor_memory_write_oldest_seconds", "Age of the oldest of them.", age)
 
 

@@ -40,7 +40,7 @@ ResultOf = Callable[[Tx, str, str], str | None]
 
 class Deliverer:
     """`result_of` reads a completed task's result as JSON text; `shared`: other processes deliver from this database.
-    `retention` is in microseconds. `counts` are attempts by what became of them, and webhooks `disabled`, since the start.
+    `retention` is in microseconds. `counts`: attempts by what became of them, and webhooks `disabled`, since the start.
     """
 
     def __init__(

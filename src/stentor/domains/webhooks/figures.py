@@ -25,7 +25,9 @@ def metrics(tx: Tx, counts: Mapping[str, int]) -> list[Metric]:
     disabled = counts.get("disabled", 0)
     oldest = (tx.now - found["oldest"]) / SECOND if found["oldest"] else 0.0
     return [
-        GaugeMetricFamily("stentor_webhook_backlog", "Deliveries that wait, of enabled webhooks.", value=found["waiting"]),
+        GaugeMetricFamily(
+            "stentor_webhook_backlog", "Deliveries that wait, of enabled webhooks.", value=found["waiting"]
+        ),
         GaugeMetricFamily("stentor_webhook_oldest_seconds", "Age of the oldest that waits.", value=oldest),
         GaugeMetricFamily("stentor_webhook_sending", "Deliveries under way.", value=found["sending"]),
         attempts,
