@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Sql, Tx
-from stentor.core.figures import gauge
+from stentor.core.figures import gauge, histogram
 from stentor.domains.memory.index import store
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.meanings import Meanings
@@ -29,10 +29,10 @@ def writes(tx: Tx) -> Iterable[Metric]:
 async def index(database: Database, indexer: Indexer, meanings: Meanings) -> list[Metric]:
     """From the index and the parts that keep it."""
     documents, size = await database.read(store.stats)
-    text = "From a change in the vault to its being found, 95th percentile of the last 256 changes"
+    text = "Time from a change in the vault to its being found"
     return [
-        gauge("stentor_memory_sync_lag_seconds", f"{text}: by words.", indexer.lag.p95),
-        gauge("stentor_memory_vector_lag_seconds", f"{text}: by meaning.", meanings.lag.p95),
+        histogram("stentor_memory_sync_lag_seconds", f"{text} by words.", indexer.lag.all),
+        histogram("stentor_memory_vector_lag_seconds", f"{text} by meaning.", meanings.lag.all),
         gauge("stentor_memory_vectors_waiting", "Documents that wait for their vectors.", meanings.pending),
         gauge("stentor_memory_index_documents", "Documents in the index.", documents),
         gauge("stentor_memory_index_text_bytes", "Size of these documents.", size),
