@@ -13,6 +13,7 @@ from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import llm_routers
+from stentor.bootstrap.monitoring import figures
 from stentor.bootstrap.wiring import build
 from stentor.core import migrations
 from stentor.core.clock import SystemClock, iso
@@ -29,7 +30,6 @@ from stentor.domains.execution import api as execution_api
 from stentor.domains.learning import api as learning_api
 from stentor.domains.memory import api as memory_api
 from stentor.domains.monitoring import api as monitoring_api
-from stentor.domains.monitoring.metrics import scrape
 from stentor.domains.registry import api as registry_api
 from stentor.domains.sandbox import api as sandbox_api
 from stentor.domains.tasks import api as tasks_api
@@ -39,6 +39,7 @@ from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
 from stentor.web.gate import RateLimit
 from stentor.web.sse import StreamLimit
+from stentor.web.timing import Times
 
 
 @dataclass
@@ -139,6 +140,6 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
     llm_api, openai_api = llm_routers(kernel.llm, agents, kernel.messages.messaging.speaker, streams)
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
-    figures = scrape(kernel.db, kernel.dispatcher, snapshot, [kernel.hooks.metrics, kernel.provenance.figures])
-    root = [monitoring_api.router(kernel.health, figures), openai_api]
-    return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000)
+    times = Times()
+    root = [monitoring_api.router(kernel.health, figures(kernel, times)), openai_api]
+    return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000, times)

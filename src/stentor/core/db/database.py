@@ -12,9 +12,12 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from prometheus_client.core import Metric
 
 from stentor.core.db import group as group_commit
 from stentor.core.db.driver import Connection, Driver
@@ -22,6 +25,7 @@ from stentor.core.db.group import Unit
 from stentor.core.db.outage import Outage
 from stentor.core.db.tx import Tx
 from stentor.core.errors import StoreUnavailable
+from stentor.core.figures import USUAL, Histogram, counters, gauges, histogram
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -30,6 +34,7 @@ MAX_GROUP = 128
 """Units that share one commit at most: bounds the wait of the first one."""
 
 READERS = 3
+_GROUPS = (1, 2, 4, 8, 16, 32, 64, MAX_GROUP)
 
 
 class Database:
@@ -43,6 +48,7 @@ class Database:
         self._local = threading.local()
         self._open_readers: list[Connection] = []
         self._writing, self._reading = Outage("written"), Outage("read")
+        self._waits, self._groups = Histogram(USUAL), Histogram(_GROUPS)
         self._closed = False
         self._writer.start()
 
@@ -101,6 +107,7 @@ class Database:
                 connection = connection or self.driver.writer()
                 group_commit.run(connection, units)
                 self._writing.worked()
+                self._observe(units)
             except StoreUnavailable as error:
                 self._writing.failed(error.message)
                 group_commit.fail(units, error)
@@ -111,6 +118,23 @@ class Database:
             group_commit.answer(units)
         if connection is not None:
             connection.close()
+
+    def _observe(self, units: list[Unit]) -> None:
+        now = time.perf_counter()
+        self._groups.observe(len(units))
+        self._waits.observe_all([now - unit.since for unit in units])
+
+    def figures(self) -> Iterable[Metric]:
+        """For /metrics, from memory alone."""
+        ways = {"write": self._writing, "read": self._reading}
+        text = "Time from handing in a transaction to its commit."
+        yield histogram("stentor_database_write_duration_seconds", text, self._waits)
+        yield histogram("stentor_database_commit_group_size", "Transactions that shared a commit.", self._groups)
+        outages = {way: float(outage.lasts) for way, outage in ways.items()}
+        yield gauges("stentor_database_outage", "Whether the last try failed, by operation.", "operation", outages)
+        failures = {(way,): float(outage.total) for way, outage in ways.items()}
+        text = "Tries that failed because the store could not be used."
+        yield counters("stentor_database_failures", text, ("operation",), failures)
 
     def _next_group(self) -> list[Unit]:
         """Wait for one unit, take what else is there. Empty at the end."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ class Unit:
     error: BaseException | None = None
     hooks: list[Callable[[], None]] = field(default_factory=list)
     added: list[Added] = field(default_factory=list)
+    since: float = field(default_factory=time.perf_counter)
 
 
 def run(connection: Connection, group: list[Unit]) -> None:

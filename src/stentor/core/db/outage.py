@@ -21,11 +21,18 @@ class Outage:
         self._began: float | None = None
         self._said = 0.0
         self._failures = 0
+        self.total = 0
+        """Failures since the start."""
+
+    @property
+    def lasts(self) -> bool:
+        return self._began is not None
 
     def failed(self, reason: str) -> None:
         with self._lock:
             now = self._clock()
             self._failures += 1
+            self.total += 1
             if self._began is None:
                 self._began = self._said = now
                 log.error("the database cannot be %s: %s", self._what, reason)

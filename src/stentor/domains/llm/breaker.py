@@ -37,6 +37,11 @@ class Breaker:
             raise fault
         state.trying = True
 
+    def resting(self) -> int:
+        """How many providers are left alone now."""
+        now = self._clock.now()
+        return sum(state.failures >= FAILURES and state.rests_until > now for state in list(self._states.values()))
+
     def left(self, address: str, error: BaseException | None) -> None:
         """How a call that entered has ended; what was given up says nothing."""
         state = self._states.setdefault(address, _State())

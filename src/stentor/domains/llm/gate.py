@@ -20,6 +20,7 @@ from stentor.domains.llm import budgets, store
 from stentor.domains.llm.breaker import Breaker
 from stentor.domains.llm.budgets import Budget, Kind, Spent
 from stentor.domains.llm.evidence import Evidence
+from stentor.domains.llm.figures import Calls
 from stentor.domains.llm.model import Operation, Usage
 from stentor.domains.llm.prices import Prices
 from stentor.domains.llm.routes import Target
@@ -106,10 +107,15 @@ class Gate:
         self._accounts: dict[tuple[str, Kind, str], asyncio.Lock] = {}
         self._records: set[asyncio.Task[None]] = set()
         self.keep_content = keep_content
+        self.calls = Calls(breaker)
 
     async def admit(self, caller: Caller, target: Target, operation: Operation, expected: Usage) -> Passage:
         """Raises BudgetSpent, or ProviderUnreachable while the provider rests."""
         await self._prices.ready()
+        with self.calls.refusals():
+            return await self._admit(caller, target, operation, expected)
+
+    async def _admit(self, caller: Caller, target: Target, operation: Operation, expected: Usage) -> Passage:
         cost = self._prices.cost(target.provider.name, target.model, expected) or 0
         passage = Passage(self, caller, target, operation, Spent(_total(expected), cost))
         async with AsyncExitStack() as accounts:
@@ -165,6 +171,7 @@ class Gate:
         usage = _bounded(usage)
         row, draft = self._row(passage, usage, outcome), _draft(passage, usage, outcome)
         caller = passage.caller
+        self.calls.ended(passage.target.provider, row)
 
         def work(tx: Tx) -> None:
             store.record(tx, row)

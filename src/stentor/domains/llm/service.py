@@ -111,6 +111,7 @@ class Gateway:
         self.directory = directory
         self._catalogue = catalogue
         self._gate = gate
+        self.calls = gate.calls
         self.routes = routes
         self._remote = remote
         self._local = local

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 
+from stentor.core.figures import LONG, Histogram
+
 KEPT = 256
 
 
 class Lag:
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=KEPT)
+        self.all = Histogram(LONG)
+        """Of all changes since the start."""
 
     def add(self, seconds: float) -> None:
         self._last.append(seconds)
+        self.all.observe(seconds)
 
     @property
     def last(self) -> float:

@@ -21,7 +21,7 @@ PATHS = frozenset(("/health", HEALTH, f"{HEALTH}/detailed", f"{HEALTH}/ready", f
 
 METRICS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-    **{status: ERRORS[status] for status in (401, 403, 503)},
+    **{status: ERRORS[status] for status in (401, 403)},
 }
 
 

@@ -1,44 +1,30 @@
-"""Figures for Prometheus, collected when it asks. Fails open: what cannot be read is left out."""
+"""Figures for Prometheus, collected when it asks.
+
+Fails open: a source that fails or is late is left out, and `stentor_collector_success` says so. So an outage
+of the database is seen in the figures, instead of there being none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from stentor.core.db import Database, Sql, Tx
-from stentor.domains.execution.dispatcher import Dispatcher
-from stentor.domains.registry.snapshot import Snapshot
+from stentor.core.figures import gauges
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_STATES = Sql("select status, sum(n) from task_counts where hour = -1 group by status order by status")
-_OUTCOMES = Sql("select coalesce(sum(samples), 0) from hebbian_weights")
-
-
-class Figures(Collector):
-    """What one scrape shows."""
-
-    def __init__(self, states: dict[str, int], learned: int, dispatcher: Dispatcher, agents: int) -> None:
-        self._states = states
-        self._learned = learned
-        self._dispatcher = dispatcher
-        self._agents = agents
-
-    def collect(self) -> Iterable[Metric]:
-        states = GaugeMetricFamily("stentor_tasks", "Tasks by state.", labels=["status"])
-        for status, number in self._states.items():
-            states.add_metric([status], number)
-        yield states
-        yield CounterMetricFamily("stentor_learned_outcomes", "Outcomes learned from.", value=self._learned)
-        yield GaugeMetricFamily("stentor_queue_depth", "Tasks waiting here.", value=self._dispatcher.depth())
-        yield GaugeMetricFamily("stentor_running", "Tasks running here.", value=self._dispatcher.running())
-        yield GaugeMetricFamily("stentor_agents", "Agents registered.", value=self._agents)
+SECONDS = 5.0
+"""A source that takes longer is left out; Prometheus waits for 10 s by default."""
+Source = Callable[[], Awaitable[Iterable[Metric]]]
+log = logging.getLogger(__name__)
 
 
 class Read(Collector):
-    """Figures that a part of the service has read."""
+    """Figures that were read."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
@@ -47,21 +33,27 @@ class Read(Collector):
         return self._metrics
 
 
-def scrape(
-    db: Database, dispatcher: Dispatcher, snapshot: Snapshot, parts: Sequence[Callable[[Tx], Iterable[Metric]]] = ()
-) -> Callable[[], Awaitable[bytes]]:
-    """A function that answers one scrape; `parts` read what other domains show."""
-
-    def read(tx: Tx) -> tuple[dict[str, int], int, list[Metric]]:
-        row = tx.row(_OUTCOMES)
-        more = [metric for part in parts for metric in part(tx)]
-        return {str(s): int(n) for s, n in tx.rows(_STATES)}, int(row[0]) if row else 0, more
+def scrape(sources: Mapping[str, Source]) -> Callable[[], Awaitable[bytes]]:
+    """A function that answers one scrape: what the sources tell, and the process of itself."""
 
     async def answer() -> bytes:
-        states, learned, more = await db.read(read)
+        read = await asyncio.gather(*(_ask(name, source) for name, source in sources.items()))
+        found = [metric for metrics in read if metrics is not None for metric in metrics]
+        worked = {name: float(metrics is not None) for name, metrics in zip(sources, read, strict=True)}
+        text = "Whether a source of figures could be read; without it its figures are missing."
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Figures(states, learned, dispatcher, len(snapshot)))
-        registry.register(Read(more))
+        registry.register(Read([*found, gauges("stentor_collector_success", text, "source", worked)]))
+        ProcessCollector(registry=registry)
         return generate_latest(registry)
 
     return answer
+
+
+async def _ask(name: str, source: Source) -> list[Metric] | None:
+    try:
+        async with asyncio.timeout(SECONDS):
+            return list(await source())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other figures are shown
+        # An outage is told by the part it concerns; here it would be a line for every scrape.
+        log.debug("the figures of %s are left out of a scrape: %r", name, error)
+        return None

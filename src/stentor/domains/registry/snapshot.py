@@ -5,6 +5,7 @@ The cost of a look-up depends on the agents that have the capability, not on all
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from stentor.domains.registry.model import Agent
@@ -16,6 +17,8 @@ class Snapshot:
         self._by_tenant: dict[str, dict[str, Agent]] = {}
         self._by_capability: dict[str, dict[str, dict[str, Agent]]] = {}
         self._by_key: dict[tuple[str, str], dict[str, Agent]] = {}
+        self.statuses: Counter[str] = Counter()
+        """How many agents are in each status."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -27,6 +30,8 @@ class Snapshot:
             if known.updated_at > agent.updated_at:
                 return
             self._drop(known)
+            self.statuses[known.status] -= 1
+        self.statuses[agent.status] += 1
         self._by_id[agent.agent_id] = agent
         self._by_tenant.setdefault(agent.tenant, {})[agent.agent_id] = agent
         for capability in agent.capabilities:

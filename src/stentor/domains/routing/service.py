@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import msgspec
+from prometheus_client.core import Metric
 
 from stentor.auth.principal import Principal
 from stentor.core.clock import Clock
-from stentor.core.errors import CapabilityUnavailable, RoutingDenied, TenantDenied
+from stentor.core.errors import CapabilityUnavailable, RoutingDenied, TenantDenied, all_errors
+from stentor.core.figures import SHORT, Counts, Histogram, counters, histogram
 from stentor.domains.learning.service import LearningView
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.routing import model
 from stentor.domains.routing.model import Authority, Candidate, Decision, Policy, Request
 from stentor.domains.trust.service import TrustView
+
+_REASONS = [(error.code,) for error in all_errors() if issubclass(error, RoutingDenied) and error is not RoutingDenied]
 
 
 class Routing:
@@ -28,17 +33,34 @@ class Routing:
         self._trust = trust
         self._clock = clock
         self.policy = policy
+        self._times, self._denied = Histogram(SHORT), Counts(*_REASONS)
 
     def decide(self, request: Request) -> Decision:
         """Raises a RoutingDenied. The decision says how long it took, in microseconds."""
         started = time.perf_counter_ns()
+        try:
+            decision = self._decided(request)
+        except RoutingDenied as denial:
+            self._denied.add(denial.code)
+            raise
+        took = time.perf_counter_ns() - started
+        self._times.observe(took / 1e9)
+        return msgspec.structs.replace(decision, duration_us=took // 1000)
+
+    def _decided(self, request: Request) -> Decision:
         now = self._clock.now()
         agents = self._pool(request)
         if not agents and request.preferred is None:
             raise self._nobody(request)
         candidates = self._candidates(request, agents, now)
-        decision = model.decide(request, candidates, self.policy, trust_available=self._trust.available)
-        return msgspec.structs.replace(decision, duration_us=(time.perf_counter_ns() - started) // 1000)
+        return model.decide(request, candidates, self.policy, trust_available=self._trust.available)
+
+    def figures(self) -> Iterable[Metric]:
+        """For /metrics."""
+        text = "Time of a routing decision that chose an agent."
+        yield histogram("stentor_routing_duration_seconds", text, self._times)
+        text = "Routing decisions that nobody was admitted in, by reason."
+        yield counters("stentor_routing_denials", text, ("reason",), self._denied.read())
 
     def recheck(self, request: Request, agent_id: str) -> RoutingDenied | None:
         """Admission again, at dispatch, for the agent that was chosen."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
+from prometheus_client.core import Metric
 
 from stentor.auth.principal import Principal
 from stentor.core import idempotency, ids, tracing
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, RoutingDenied, all_errors
+from stentor.core.figures import USUAL, Histograms, histograms
 from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.core.runlog import Draft, RunLog, read_task
 from stentor.domains.tasks import events, listing, model, store
@@ -26,6 +29,7 @@ class Submission:
         self._dispatch = dispatch
         self._grants = grants
         self._running: set[tuple[str, str, str, str]] = set()
+        self._times = Histograms(USUAL, ("accepted",), ("denied",), ("failed",))
 
     async def submit(self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None = None) -> Submitted:
         """Route and store a task. Raises the RoutingDenied after storing the task as failed.
@@ -33,11 +37,24 @@ class Submission:
         The same id or Idempotency-Key with the same body answers as the first time; another body
         is a Conflict (id) or an IdempotencyMismatch (key).
         """
+        started, result = time.perf_counter(), "failed"
+        try:
+            answer = await self._answered(principal, draft, key)
+            result = "accepted" if answer.status_code == 202 else "denied"
+        finally:
+            self._times.of(result).observe(time.perf_counter() - started)
+        return _submitted(answer)
+
+    async def _answered(self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None) -> Answer:
         trace = tracing.current()  # here, because the writer's thread has another context
         with self._alone(key):
             draft, placement = await self._placed(principal, draft)
-            answer = await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key, trace=trace))
-        return _submitted(answer)
+            return await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key, trace=trace))
+
+    def figures(self) -> Iterable[Metric]:
+        """For /metrics."""
+        text = "Time of a submit until it was stored, by whether an agent was found; failed ones stored nothing."
+        yield histograms("stentor_submit_duration_seconds", text, ("result",), self._times.items())
 
     async def _placed(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement]:
         """Work with delegated authority belongs to the task that the authority is for."""

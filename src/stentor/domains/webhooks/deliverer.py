@@ -40,7 +40,7 @@ ResultOf = Callable[[Tx, str, str], str | None]
 
 class Deliverer:
     """`result_of` reads a completed task's result as JSON text; `shared`: other processes deliver from this database.
-    `retention` is in microseconds. `counts` are attempts by what became of them, since the start.
+    `retention` is in microseconds. `counts`: attempts by what became of them, and webhooks `disabled`, since the start.
     """
 
     def __init__(
@@ -186,6 +186,7 @@ class Deliverer:
         self._runlog.append(tx, delivery.tenant, [draft])
         subscriptions = store.every(tx)
         tx.after_commit(lambda: self._view.put(subscriptions))
+        tx.after_commit(lambda: self.counts.update(disabled=1))
 
     async def bodies(self, deliveries: list[Delivery]) -> list[bytes]:
         """What is posted for each. Raises ServiceUnavailable."""

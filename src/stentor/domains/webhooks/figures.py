@@ -14,7 +14,7 @@ RESULTS = ("delivered", "retried", "failed")
 
 
 def metrics(tx: Tx, counts: Mapping[str, int]) -> list[Metric]:
-    """`counts` are this process's attempts by what became of the delivery."""
+    """`counts` are the deliverer's."""
     found = listing.figures(tx)
     attempts = CounterMetricFamily("stentor_webhook_attempts", "Attempts since the start.", labels=["result"])
     for result in RESULTS:
@@ -22,11 +22,15 @@ def metrics(tx: Tx, counts: Mapping[str, int]) -> list[Metric]:
     subscriptions = GaugeMetricFamily("stentor_webhooks", "Webhooks by whether they are enabled.", labels=["state"])
     for state in ("enabled", "disabled"):
         subscriptions.add_metric([state], found[state])
+    disabled = counts.get("disabled", 0)
     oldest = (tx.now - found["oldest"]) / SECOND if found["oldest"] else 0.0
     return [
-        GaugeMetricFamily("stentor_webhook_backlog", "Deliveries that wait.", value=found["waiting"]),
+        GaugeMetricFamily(
+            "stentor_webhook_backlog", "Deliveries that wait, of enabled webhooks.", value=found["waiting"]
+        ),
         GaugeMetricFamily("stentor_webhook_oldest_seconds", "Age of the oldest that waits.", value=oldest),
         GaugeMetricFamily("stentor_webhook_sending", "Deliveries under way.", value=found["sending"]),
         attempts,
+        CounterMetricFamily("stentor_webhooks_disabled", "Webhooks switched off by the service.", value=disabled),
         subscriptions,
     ]

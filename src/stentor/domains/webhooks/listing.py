@@ -48,7 +48,11 @@ _ORPHANS = """d.delivery_id in (select o.delivery_id from webhook_deliveries o
     where o.subscription_id = :subscription_id limit :limit)"""
 _ORPHAN_ATTEMPTS = Sql(f"delete from webhook_attempts as d where {_ORPHANS}")
 _ORPHAN_DELIVERIES = Sql(f"delete from webhook_deliveries as d where {_ORPHANS}")
-_BACKLOG = Sql("select count(*), min(created_at) from webhook_deliveries where status = 'waiting'")
+_BACKLOG = Sql(
+    """select count(*), min(d.created_at) from webhook_deliveries d
+    join webhook_subscriptions s on s.subscription_id = d.subscription_id
+    where d.status = 'waiting' and s.enabled = 1"""
+)
 _SENDING = Sql("select count(*) from webhook_deliveries where status = 'sending'")
 _SUBSCRIPTIONS = Sql("select enabled, count(*) from webhook_subscriptions group by enabled")
 _pages: dict[tuple[str, ...], Sql] = {}
@@ -110,8 +114,8 @@ def purge_of(tx: Tx, subscription_id: str, limit: int) -> int:
 
 
 def figures(tx: Tx) -> dict[str, int]:
-    """Subscriptions `enabled` and `disabled`, deliveries `waiting` and `sending`, and the `oldest` that waits
-    (microseconds; 0 for none)."""
+    """Subscriptions `enabled` and `disabled`, deliveries `waiting` of enabled ones and `sending`, and the `oldest` that
+    waits (microseconds; 0 for none)."""
     subscriptions = {row[0]: int(row[1]) for row in tx.rows(_SUBSCRIPTIONS)}
     waiting, oldest = tx.rows(_BACKLOG)[0]
     sending = tx.rows(_SENDING)[0][0]

@@ -15,6 +15,7 @@ from stentor.web import errors, shortcut
 from stentor.web.gate import BodyLimit, Gate, RateLimit
 from stentor.web.requests import RequestContext
 from stentor.web.shortcut import Shortcut
+from stentor.web.timing import Times, Timing, templates
 from stentor.web.wire import ERRORS
 
 DOCUMENTS = frozenset(("/openapi.json",))
@@ -30,6 +31,7 @@ def build(
     keys: KeyRing,
     limit: RateLimit,
     max_body: int,
+    times: Times | None = None,
 ) -> ASGIApp:
     """The ASGI application. `api_routers` stand under /api/v1, `max_body` is in bytes."""
     app = FastAPI(
@@ -51,4 +53,5 @@ def build(
     openapi.install(app)
     direct = shortcut.addresses("/api/v1", api_routers) | shortcut.addresses("", root_routers)
     gate = Gate(Shortcut(app, direct), keys, limit, PATHS | DOCUMENTS)
-    return RequestContext(BodyLimit(gate, max_body))
+    known = templates("/api/v1", api_routers) | templates("", root_routers)
+    return Timing(RequestContext(BodyLimit(gate, max_body)), times or Times(), direct, known)

@@ -1,0 +1,70 @@
+"""Wires metrics: where each figure of a scrape comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+from prometheus_client.core import Metric
+
+from stentor.bootstrap.kernel import Kernel
+from stentor.core.db import Tx
+from stentor.domains.execution import figures as execution
+from stentor.domains.learning import figures as learning
+from stentor.domains.memory import figures as memory
+from stentor.domains.messaging import figures as messaging
+from stentor.domains.monitoring import figures as installation
+from stentor.domains.monitoring.metrics import Source, scrape
+from stentor.domains.registry import figures as registry
+from stentor.domains.tasks import figures as tasks
+from stentor.web.timing import Times
+
+Part = Callable[[Tx], Iterable[Metric]]
+
+
+def figures(kernel: Kernel, times: Times) -> Callable[[], Awaitable[bytes]]:
+    """A function that answers one scrape of this process."""
+    outcomes = tasks.Outcomes(kernel.hub)
+
+    async def process() -> Iterable[Metric]:
+        """From memory alone, so that it is there in an outage."""
+        return [
+            installation.build(kernel.db.driver.name),
+            *times.figures(),
+            *outcomes.figures(),
+            *execution.metrics(kernel.dispatcher),
+            *kernel.submission.figures(),
+            *kernel.routing.figures(),
+            *kernel.db.figures(),
+            *kernel.llm.gateway.calls.figures(),
+            *registry.agents(kernel.registry.snapshot),
+        ]
+
+    return scrape(
+        {
+            "process": process,
+            "components": partial(installation.components, kernel.health),
+            "disk": partial(installation.disk, kernel.settings.data_dir),
+            "database": _rows(kernel),
+            **_memory(kernel),
+        }
+    )
+
+
+def _rows(kernel: Kernel) -> Source:
+    """Everything that is read from the service's database, in one view of it."""
+    parts: list[Part] = [
+        tasks.metrics,
+        learning.metrics,
+        registry.violations,
+        messaging.metrics,
+        memory.writes,
+        kernel.hooks.metrics,
+        kernel.provenance.figures,
+    ]
+    return lambda: kernel.db.read(lambda tx: [metric for part in parts for metric in part(tx)])
+
+
+def _memory(kernel: Kernel) -> dict[str, Source]:
+    found = kernel.memory
+    return {} if found is None else {"memory": partial(memory.index, found.index, found.indexer, found.meanings)}

@@ -1,0 +1,15 @@
+"""What metrics tell of the work in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+
+from stentor.core.figures import gauge
+from stentor.domains.execution.dispatcher import Dispatcher
+
+
+def metrics(dispatcher: Dispatcher) -> Iterable[Metric]:
+    yield gauge("stentor_queue_depth", "Tasks that wait for their agent in this process.", dispatcher.depth())
+    yield gauge("stentor_running", "Tasks that this process carries out itself just now.", dispatcher.running())

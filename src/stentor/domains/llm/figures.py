@@ -1,0 +1,63 @@
+"""What metrics tell of calls of providers: this process's, since its start.
+
+A provider that a tenant registered has no label of its own: its name is the tenant's, and there may be many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client.core import Metric
+
+from stentor.core.errors import BudgetSpent, ProviderUnreachable
+from stentor.core.figures import LONG, Counts, Histograms, counters, gauge, histograms
+from stentor.domains.llm.breaker import Breaker
+from stentor.domains.llm.budgets import NANO
+from stentor.domains.llm.providers import Provider
+from stentor.domains.llm.store import CallRow
+
+LABELS = ("provider", "outcome")
+REGISTERED = "registered"
+"""The label of all providers that tenants registered."""
+BUDGET, RESTING = "budget", "resting"
+
+
+class Calls:
+    def __init__(self, breaker: Breaker) -> None:
+        self._breaker = breaker
+        self._times = Histograms(LONG)
+        self._tokens, self._costs = Counts(), Counts()
+        self._refused = Counts((BUDGET,), (RESTING,))
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Counts why a call is not let through to its provider."""
+        try:
+            yield
+        except BudgetSpent:
+            self._refused.add(BUDGET)
+            raise
+        except ProviderUnreachable:
+            self._refused.add(RESTING)
+            raise
+
+    def ended(self, provider: Provider, call: CallRow) -> None:
+        """A call went to its provider, and ended like this."""
+        labels = provider.name if provider.operator else REGISTERED, call.outcome
+        self._times.of(*labels).observe(call.latency_ms / 1000)
+        self._tokens.add(*labels, "input", n=call.input_tokens)
+        self._tokens.add(*labels, "output", n=call.output_tokens)
+        self._costs.add(*labels, n=(call.cost or 0) / NANO)
+
+    def figures(self) -> Iterable[Metric]:
+        text = "Time of a call of a provider, with its retries, by outcome: ok or the code of the error."
+        yield histograms("stentor_llm_call_duration_seconds", text, LABELS, self._times.items())
+        text = "Tokens of calls, as the provider counted or else estimated."
+        yield counters("stentor_llm_tokens", text, (*LABELS, "kind"), self._tokens.read())
+        text = "What calls cost in US dollars, where the price is known."
+        yield counters("stentor_llm_cost_dollars", text, LABELS, self._costs.read())
+        text = "Calls that were not let through: a budget is spent, or the provider rests after failures."
+        yield counters("stentor_llm_refusals", text, ("reason",), self._refused.read())
+        text = "Providers that are left alone for a while after several failures."
+        yield gauge("stentor_llm_providers_resting", text, self._breaker.resting())

@@ -1,0 +1,39 @@
+"""What metrics tell of the memory: its index, how far it is behind, and writes that are not carried out yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+
+from stentor.core.clock import SECOND
+from stentor.core.db import Database, Sql, Tx
+from stentor.core.figures import gauge, histogram
+from stentor.domains.memory.index import store
+from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.meanings import Meanings
+
+_OPEN = Sql("select count(*), min(created_at) from memory_intents")
+
+
+def writes(tx: Tx) -> Iterable[Metric]:
+    """From the service's database."""
+    number, since = tx.rows(_OPEN)[0]
+    age = 0.0 if since is None else max(0, tx.now - int(since)) / SECOND
+    yield gauge(
+        "stentor_memory_writes_open", "Writes that are recorded but not known to be in the vault yet.", int(number)
+    )
+    yield gauge("stentor_memory_write_oldest_seconds", "Age of the oldest of them.", age)
+
+
+async def index(database: Database, indexer: Indexer, meanings: Meanings) -> list[Metric]:
+    """From the index and the parts that keep it."""
+    documents, size = await database.read(store.stats)
+    text = "Time from a change in the vault to its being found"
+    return [
+        histogram("stentor_memory_sync_lag_seconds", f"{text} by words.", indexer.lag.all),
+        histogram("stentor_memory_vector_lag_seconds", f"{text} by meaning.", meanings.lag.all),
+        gauge("stentor_memory_vectors_waiting", "Documents that wait for their vectors.", meanings.pending),
+        gauge("stentor_memory_index_documents", "Documents in the index.", documents),
+        gauge("stentor_memory_index_text_bytes", "Size of these documents.", size),
+    ]
