@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from stentor.core.clock import DAY
 from stentor.core.db import Sql, Tx
 from stentor.core.db.readonly import ReadOnly
 from stentor.core.errors import StoreUnavailable
@@ -41,9 +40,8 @@ async def test_the_snapshot_has_a_row_for_each_agent_of_the_tenant(board: Board)
     await world.clients["OTHER"].post("/api/v1/registry/agents", json={"name": "foreign", "capabilities": ["echo"]})
     await world.do(ann)
     for _ in range(3):
-        await world.admin.post(
-            f"/api/v1/registry/agents/{bob}/violations", json={"type": "rate_limit", "details": "too many"}
-        )
+        body = {"tool": "shell", "operation": "execute"}
+        await world.admin.post(f"/api/v1/registry/agents/{bob}/authorize", json=body)
     snapshot = await board.get("/api/monitoring/governance")
     wire.Governance.model_validate(snapshot)
     assert snapshot["stores"] == {"agent_registry": True, "hebbian_weights": True}
@@ -57,8 +55,9 @@ async def test_the_snapshot_has_a_row_for_each_agent_of_the_tenant(board: Board)
         "violation_count": 0,
         "trust_score": 0.52,
     }
-    assert rows["bob"]["trust_score"] is None or rows["bob"]["trust_score"] > 0
-    assert snapshot["status_counts"]["active"] + snapshot["status_counts"]["quarantined"] == 2
+    quarantined = {"tier": "human", "status": "quarantined", "violation_count": 3}
+    assert rows["bob"].items() >= quarantined.items()
+    assert snapshot["status_counts"] == {"active": 1, "suspended": 0, "quarantined": 1}
 
 
 @requirement("dashboard.unscored-is-null")
@@ -69,7 +68,6 @@ async def test_an_agent_without_a_score_is_null_and_trust_fades_with_idle_days(b
     board.world.clock.advance(days=2)
     faded = (await board.get("/api/monitoring/governance"))["agents"][0]["trust_score"]
     assert faded == pytest.approx(0.52 * 0.99**2)
-    assert DAY > 0
 
 
 @requirement("dashboard.sentinel-rows", "dashboard.sentinel-routes")

@@ -25,6 +25,8 @@ from stentor.web.sse import EventStream, StreamLimit
 from stentor.web.wire import AgentId, Json, TaskId
 
 HEALTH = "/health"
+STREAMS = "dashboard"
+"""All callers have one key, and are counted together."""
 # The range is looked at here, because a limit out of it is told before a task that is unknown.
 Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
 AlertLimit = Annotated[int, Query(ge=1, le=500)]
@@ -123,8 +125,12 @@ def execution(work: Execution, streams: StreamLimit) -> APIRouter:
     )
     async def execute(request: Request, body: Instruction) -> StreamingResponse:
         """Have an instruction carried out: events routing and token, and at last one complete or error."""
-        frames = await work.start(body, request.scope["state"]["credential"])
-        return EventStream(frames, streams, "dashboard")
+        streams.enter(STREAMS)  # before the work is given away, so that a refusal is one
+        try:
+            frames = await work.start(body, request.scope["state"]["credential"])
+        finally:
+            streams.leave(STREAMS)
+        return EventStream(frames, streams, STREAMS)
 
     return api
 

@@ -91,9 +91,9 @@ class Prometheus:
         if not self._url:
             return nothing
         try:
-            async with asyncio.timeout(self._timeout):
-                rules, targets = await asyncio.gather(self._get(RULES), self._get(TARGETS))
-            found = {"alerts": _alerts(rules), "targets": _shown(targets)}
+            async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as both:
+                rules, targets = both.create_task(self._get(RULES)), both.create_task(self._get(TARGETS))
+            found = {"alerts": _alerts(rules.result()), "targets": _shown(targets.result())}
         except Exception as error:  # noqa: BLE001 - of the operator's monitoring, not of this service
             self._tell(error)
             return nothing
@@ -111,6 +111,8 @@ class Prometheus:
 
     def _tell(self, error: Exception) -> None:
         """Once until it works again: pages ask for it every 30 seconds."""
+        if isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
         if not self._told:
             self._told = True
             reason = f"no answer within {self._timeout:g} s" if isinstance(error, TimeoutError) else str(error)
