@@ -26,7 +26,7 @@ def dashboard(
     folder, with the caller's own key. `stentor serve` starts the dashboard service by itself.
     """
     # The application takes most of the start: not for `stentor --help`.
-    from stentor.bootstrap import dashboard as wiring
+    from stentor.bootstrap import dashboard_parts as wiring
     from stentor.cli import standalone
     from stentor.cli.listening import Endpoint, bind
 

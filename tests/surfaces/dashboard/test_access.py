@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from stentor.bootstrap import dashboard as wiring
-from stentor.bootstrap import surfaces
+from stentor.bootstrap import dashboard_parts, surfaces
 from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
@@ -86,6 +86,7 @@ async def test_without_keys_everybody_on_this_machine_may_ask(make_board: Any) -
         assert (await http.get(GOVERNANCE, headers=own)).status_code == 200
 
 
+@requirement("dashboard.cross-site")
 async def test_without_keys_a_page_of_another_site_is_refused(make_board: Any) -> None:
     board: Board = await make_board(DASHBOARD_API_KEY="")
     async with stranger(board) as http:
@@ -105,7 +106,7 @@ async def test_without_keys_a_page_of_another_site_is_refused(make_board: Any) -
 def test_without_keys_it_starts_on_loopback_only(tmp_path: Path) -> None:
     base = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_HOST": "0.0.0.0"}
     with pytest.raises(StartRefused, match="DASHBOARD_API_KEY"):
-        wiring.alone(settings.load(base), Redactor())
+        dashboard_parts.alone(settings.load(base), Redactor())
     host, warning = surfaces.host(settings.load(base), "dashboard")
     assert host == "127.0.0.1"
     assert warning is not None
@@ -124,7 +125,7 @@ def test_a_key_that_is_none_stops_the_start(tmp_path: Path, variable: str, key: 
 
 def test_a_data_folder_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartRefused, match="--data-dir"):
-        wiring.alone(settings.load({"SERVICE_DATA_DIR": str(tmp_path / "none")}), Redactor())
+        dashboard_parts.alone(settings.load({"SERVICE_DATA_DIR": str(tmp_path / "none")}), Redactor())
 
 
 @requirement("dashboard.unversioned-paths")

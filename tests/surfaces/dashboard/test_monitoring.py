@@ -30,7 +30,9 @@ async def learn(board: Board, agent_id: str, task_type: str, recent: str) -> Non
     await board.world.kernel.db.write(work)
 
 
-@requirement("dashboard.governance-snapshot", "dashboard.unscored-is-null", "dashboard.status-counts")
+@requirement(
+    "dashboard.governance-snapshot", "dashboard.unscored-is-null", "dashboard.status-counts", "dashboard.one-tenant"
+)
 async def test_the_snapshot_has_a_row_for_each_agent_of_the_tenant(board: Board) -> None:
     empty = await board.get("/api/monitoring/governance")
     assert empty["agents"] == []
@@ -70,7 +72,7 @@ async def test_an_agent_without_a_score_is_null_and_trust_fades_with_idle_days(b
     assert faded == pytest.approx(0.52 * 0.99**2)
 
 
-@requirement("dashboard.sentinel-rows", "dashboard.sentinel-routes")
+@requirement("dashboard.sentinel-rows", "dashboard.sentinel-routes", "dashboard.one-tenant")
 async def test_the_sentinel_has_a_row_for_each_agent_and_task_type(board: Board) -> None:
     ann = await board.world.register("ann")
     await learn(board, ann, "b", SWINGING)
@@ -135,7 +137,7 @@ async def test_a_store_that_cannot_be_read_is_flagged_and_no_error(board: Board)
     assert snapshot["sentinel"][0]["agent_name"] is None
 
 
-@requirement("dashboard.store-flags")
+@requirement("dashboard.store-flags", "dashboard.never-writes")
 async def test_the_dashboard_has_no_way_to_write(board: Board) -> None:
     with pytest.raises(StoreUnavailable, match="for reading alone"):
         ReadOnly(board.world.kernel.db.driver).writer()
@@ -159,6 +161,7 @@ async def test_a_card_is_plain_text_that_no_browser_takes_for_anything_else(boar
     await board.get("/api/agents/%00/card", 404)
 
 
+@requirement("dashboard.routing-config")
 async def test_the_ranking_is_that_of_the_settings_in_the_gateways_process(make_board: Any, make_world: Any) -> None:
     world = await make_world(SERVICE_HEBBIAN_ROUTING_ALPHA="0.2", SERVICE_HEBBIAN_ROUTING_BETA="0.3")
     config = await (await make_board(world)).get("/api/routing/config")
@@ -167,6 +170,7 @@ async def test_the_ranking_is_that_of_the_settings_in_the_gateways_process(make_
     assert (config["trust_floor"], config["own_authority"], config["decided_at"]) == (0.0, False, None)
 
 
+@requirement("dashboard.routing-config")
 async def test_elsewhere_the_ranking_is_what_the_last_decision_recorded_or_unknown(board: Board) -> None:
     nothing = routing.shown(None, None)
     wire.RoutingConfig.model_validate(nothing)

@@ -106,7 +106,7 @@ def backend() -> Iterator[Backend]:
     server.server_close()
 
 
-@requirement("dashboard.metrics-snapshot", "dashboard.metrics-settings")
+@requirement("dashboard.metrics-snapshot", "dashboard.metrics-settings", "dashboard.metrics-no-caller-input")
 async def test_alert_rules_and_targets_are_those_of_the_backend(make_board: Any, backend: Backend) -> None:
     board: Board = await make_board(SERVICE_METRICS_URL=f"{backend.url}/")
     found = await board.get(PATH)
@@ -124,6 +124,7 @@ async def test_alert_rules_and_targets_are_those_of_the_backend(make_board: Any,
     ]
 
 
+@requirement("dashboard.metrics-no-caller-input")
 async def test_nothing_of_the_caller_reaches_the_backend(make_board: Any, backend: Backend) -> None:
     board: Board = await make_board(SERVICE_METRICS_URL=backend.url)
     answer = await board.http.get(

@@ -170,6 +170,7 @@ async def test_whatever_breaks_the_stream_ends_with_an_error_that_names_the_task
     assert (await board.get(f"/api/tasks/{found[1][1]['task_id']}"))["status"] == "queued"
 
 
+@requirement("dashboard.stream-goes-on")
 async def test_a_stream_that_breaks_off_is_taken_up_where_it_was(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     await board.world.register()
     seen: list[str | None] = []
@@ -191,12 +192,13 @@ async def test_a_stream_that_breaks_off_is_taken_up_where_it_was(board: Board, m
     assert [(kind, data.get("error")) for kind, data in found] == [("token", None), ("error", "The task is cancelled.")]
 
 
+@requirement("dashboard.stream-goes-on")
 async def test_a_stream_that_cannot_be_taken_up_again_ends(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     await board.world.register()
 
     async def nothing(tenant: str, task_id: str, after: str | None) -> AsyncIterator[Step]:
         return
-        yield  # type: ignore[unreachable]
+        yield
 
     monkeypatch.setattr(board.world.kernel.activity, "stream", nothing)
     monkeypatch.setattr(streaming, "PAUSE_SECONDS", 0.01)
@@ -204,6 +206,7 @@ async def test_a_stream_that_cannot_be_taken_up_again_ends(board: Board, monkeyp
     assert [(kind, data["error"]) for kind, data in found] == [("error", streaming.BROKEN)]
 
 
+@requirement("dashboard.stream-goes-on")
 async def test_a_service_that_leaves_ends_its_streams_and_the_work_stays(board: Board) -> None:
     await board.world.register()
     stream = asyncio.ensure_future(board.execute(instruction="hello", capability="echo"))
@@ -215,6 +218,7 @@ async def test_a_service_that_leaves_ends_its_streams_and_the_work_stays(board: 
     assert (await board.get(f"/api/tasks/{found[-1][1]['task_id']}"))["status"] == "queued"
 
 
+@requirement("dashboard.strict-envelope")
 async def test_in_the_strict_form_the_envelope_alone_says_who_is_reached(board: Board) -> None:
     ann = await board.world.register()
     found, claim = await both(board, ann, {"instruction": STRICT, "atp_strict": True}, result="hello")
@@ -224,6 +228,7 @@ async def test_in_the_strict_form_the_envelope_alone_says_who_is_reached(board: 
     assert claim["metadata"]["priority"] == "high"
 
 
+@requirement("dashboard.strict-envelope")
 async def test_an_envelope_never_reaches_an_agent(board: Board) -> None:
     ann = await board.world.register()
     body = {"instruction": STRICT, "capability": "echo"}
@@ -263,6 +268,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
+@requirement("dashboard.instruction-refused", "dashboard.strict-envelope")
 async def test_what_is_wrong_with_a_request_is_400_and_no_task(board: Board) -> None:
     await board.world.register("ann")
     for _ in range(2):
@@ -289,6 +295,7 @@ async def test_the_same_strict_task_id_with_another_body_is_refused(board: Board
     assert answer.status_code == 409
 
 
+@requirement("dashboard.instruction-refused")
 async def test_a_key_has_no_more_streams_than_it_may(make_board: Any) -> None:
     board: Board = await make_board(SERVICE_MAX_STREAMS_PER_KEY="1")
     ann = await board.world.register()

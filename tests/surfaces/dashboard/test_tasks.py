@@ -80,6 +80,7 @@ async def test_an_id_that_is_a_path_is_an_id_like_any_other(make_board: Any) -> 
     assert "passwd" not in record["note_path"]
 
 
+@requirement("dashboard.one-tenant")
 async def test_another_tenants_task_does_not_exist(board: Board) -> None:
     other = board.world.clients["OTHER"]
     await other.post("/api/v1/registry/agents", json={"name": "foreign", "capabilities": ["echo"]})
@@ -169,7 +170,7 @@ async def test_what_is_not_known_is_null(board: Board) -> None:
     await board.get("/api/tasks/gone", 404)
 
 
-@requirement("dashboard.reports")
+@requirement("dashboard.reports", "dashboard.report-notes")
 async def test_reports_are_notes_of_the_vault_and_belong_to_the_task_that_they_name(board: Board) -> None:
     assert await board.get("/api/reports") == []
     await board.world.register()
