@@ -229,7 +229,7 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         keys = {f"SERVICE_API_KEY_{name}": value for name, value in KEYS.items()}
         base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SERVICE_RATE_LIMIT_PER_MINUTE": "0"}
         base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
-        base |= {f"SERVICE_{name}_PORT": "0" for name in ("GATEWAY", "VAULT", "VAULT_TLS", "NOTES", "MCP")}
+        base |= {f"SERVICE_{name}_PORT": "0" for name in ("GATEWAY", "DASHBOARD", "VAULT", "VAULT_TLS", "NOTES", "MCP")}
         env = {**base, **keys, **environ}
         command = [sys.executable, "-m", "stentor", "serve", "--json", "--data-dir", str(folder)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)

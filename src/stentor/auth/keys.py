@@ -73,12 +73,12 @@ def load(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> 
         except ValueError as error:
             warnings.append(f"{variable} is ignored: {error}.")
             continue
-        _refuse_well_known(variable, key, settings)
+        refuse_well_known(variable, key, settings)
         redactor.add(key)
         principals[_digest(key)] = principal
     made = None
     if not principals and settings.shared_key:
-        _refuse_well_known("MCP_API_KEY", settings.shared_key, settings)
+        refuse_well_known("MCP_API_KEY", settings.shared_key, settings)
         redactor.add(settings.shared_key)
         principals[_digest(settings.shared_key)] = _admin("mcp")
     if not principals:
@@ -123,7 +123,8 @@ def own_key(data_dir: Path, name: str) -> tuple[str, Path, bool]:
     return key, path, True
 
 
-def _refuse_well_known(variable: str, key: str, settings: Settings) -> None:
+def refuse_well_known(variable: str, key: str, settings: Settings) -> None:
+    """Raises StartRefused for a publicly known key outside development."""
     if key.lower() in WELL_KNOWN and not settings.development:
         raise StartRefused(
             f"{variable} holds a publicly known key. Make a real one, for example with "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
-from stentor.bootstrap import authority, mcp, notes, vault
+from stentor.bootstrap import authority, dashboard, mcp, notes, vault
 from stentor.bootstrap.service import Service
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
@@ -36,9 +36,15 @@ class Surface:
 
 def names(settings: Settings) -> list[str]:
     """The surfaces that `stentor serve` starts beside the gateway; a vault behind a plugin is not served once more."""
-    if not settings.memory:
-        return []
-    return ["notes", "mcp"] if settings.plugin_url else ["vault", "notes", "mcp"]
+    found = ["dashboard"] if settings.dashboard else []
+    if settings.memory:
+        found += ["notes", "mcp"] if settings.plugin_url else ["vault", "notes", "mcp"]
+    return found
+
+
+def host(settings: Settings, name: str) -> tuple[str, str | None]:
+    """Where a surface listens, and a warning when that is not where the service does. Raises StartRefused."""
+    return dashboard.host_beside(settings) if name == "dashboard" else (settings.host, None)
 
 
 def build(
@@ -47,6 +53,9 @@ def build(
     """Those that have an address: where each will answer, by its name. Raises StartRefused."""
     made: list[Surface] = []
     plugin = (settings.plugin_url, settings.plugin_key)
+    if "dashboard" in addresses:
+        opened_dashboard = dashboard.beside(service.kernel, settings)
+        made.append(Surface("dashboard", opened_dashboard.app, at_end=[opened_dashboard.close]))
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor)
         tls = opened.certificate.context if opened.certificate else None

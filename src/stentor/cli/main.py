@@ -7,6 +7,7 @@ import typer
 from stentor import __version__
 from stentor.cli import agent, governance, mcp, policy, provenance, receipt, task, webhook
 from stentor.cli.config import config
+from stentor.cli.dashboard import dashboard
 from stentor.cli.demo import demo
 from stentor.cli.doctor import doctor
 from stentor.cli.memory import history, reindex, verify
@@ -31,6 +32,7 @@ app.add_typer(webhook.app, name="webhook")
 app.add_typer(provenance.app, name="provenance")
 app.command()(vault)
 app.command()(notes)
+app.command()(dashboard)
 app.command()(reindex)
 app.command()(verify)
 app.command()(history)

@@ -15,7 +15,13 @@ from stentor.core.redaction import Redactor
 if TYPE_CHECKING:
     from stentor.cli.serving import Ready
 
-SHOWN = {"vault": "the vault", "vault_tls": "the vault", "notes": "the note store", "mcp": "the governed memory (MCP)"}
+SHOWN = {
+    "dashboard": "the dashboard service",
+    "vault": "the vault",
+    "vault_tls": "the vault",
+    "notes": "the note store",
+    "mcp": "the governed memory (MCP)",
+}
 PATHS = {"mcp": "/mcp"}
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Port of this surface; 0 takes a free one.")]
 
@@ -34,8 +40,8 @@ def serve(
 ) -> None:
     """Start the service; it stops cleanly on Ctrl-C.
 
-    The gateway, the vault server, the note store and the governed memory server answer each on a port of its own;
-    surfaces that this version does not have yet (dashboard, gRPC) are left out.
+    The gateway, the dashboard service, the vault server, the note store and the governed memory server answer each on
+    a port of its own; a surface that this version does not have yet (gRPC) is left out.
     """
     # uvicorn and the applications take most of the start: not for `stentor --help`.
     from stentor.cli import serving
@@ -50,7 +56,7 @@ def serve(
 
     with reporting(as_json=as_json):
         ports = {"gateway_port": gateway_port, "notes_port": notes_port, "mcp_port": mcp_port, "vault_port": vault_port}
-        ports["vault_tls_port"] = vault_tls_port
+        ports |= {"vault_tls_port": vault_tls_port, "dashboard_port": dashboard_port}
         chosen = settings.load(os.environ, {"data_dir": data_dir, "host": host, **ports})
         redaction.configure(chosen.log_level, redactor)
         serving.run(chosen, os.environ, redactor, say)

@@ -79,12 +79,14 @@ def run(
 def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
     """At the port that was chosen; where nobody chose and the usual one is taken, at a free one."""
     port, option = getattr(settings, f"{name}_port"), f"--{name.replace('_', '-')}-port"
+    host, warning = surfaces.host(settings, name)
+    warnings += [warning] if warning else []
     try:
-        return bind(settings.host, port, option, tls)
+        return bind(host, port, option, tls)
     except StartRefused:
         if settings.sources.get(f"{name}_port") != "default":
             raise
-    listener = bind(settings.host, 0, option, tls)
+    listener = bind(host, 0, option, tls)
     warnings.append(f"The usual port of {name}, {port}, is taken; it answers on {listener.address} instead.")
     return listener
 

@@ -16,18 +16,28 @@ def run(
     on_ready: Callable[[], None],
     background: Sequence[Work] = (),
     at_end: Sequence[Work] = (),
+    leave: Callable[[], None] = lambda: None,
 ) -> None:
-    """`background` runs beside it and is cancelled at the end."""
+    """`background` runs beside it and is cancelled at the end; `leave` is called when the signal comes."""
     with runner() as loop:
-        loop.run(_serve(endpoints, on_ready, background, at_end))
+        loop.run(_serve(endpoints, on_ready, background, at_end, leave))
 
 
 async def _serve(
-    endpoints: Sequence[Endpoint], on_ready: Callable[[], None], background: Sequence[Work], at_end: Sequence[Work]
+    endpoints: Sequence[Endpoint],
+    on_ready: Callable[[], None],
+    background: Sequence[Work],
+    at_end: Sequence[Work],
+    leave: Callable[[], None],
 ) -> None:
     beside = [asyncio.create_task(work()) for work in background]
     servers = Servers(endpoints)
-    on_signals(servers.leave)
+
+    def end() -> None:
+        leave()
+        servers.leave()
+
+    on_signals(end)
     try:
         if await servers.start():
             on_ready()

@@ -14,10 +14,11 @@ from typing import Any
 from stentor.core import settingkinds as kinds
 from stentor.core.errors import StartRefused
 from stentor.core.settingkinds import Meta, setting
+from stentor.core.settings_dashboard import DashboardSettings
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(DashboardSettings):
     """Immutable; `sources` says where each value came from (default, environment, option)."""
 
     data_dir: Path = setting("SERVICE_DATA_DIR", Path("data"), "Folder of the database, the keys and the vault.", Path)

@@ -9,6 +9,9 @@ from stentor.domains.learning.model import SENTINEL_THRESHOLD, Alert, Connection
 _W = "agent_id, task_type, weight, mean_ms, samples, recent, updated_at"
 _ONE = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id and task_type = :task_type")
 _OF_AGENT = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id order by task_type")
+_OWN = "agent_id in (select agent_id from agents where tenant = :tenant)"
+"""Weights and alerts name agents, and these belong to a tenant."""
+_OF_TENANT = Sql(f"select {_W} from hebbian_weights where {_OWN} order by agent_id, task_type")
 _CHANGED = Sql(f"select {_W} from hebbian_weights where updated_at >= :since")
 _PUT = Sql(
     """insert into hebbian_weights (agent_id, task_type, weight, mean_ms, samples, recent, updated_at)
@@ -58,6 +61,9 @@ _ALERT = "select alert_id, agent_id, task_type, rate, threshold, samples, opened
 _OPEN_ALERT = Sql(f"{_ALERT} where agent_id = :agent_id and task_type = :task_type and resolved_at is null")
 _ALERTS = Sql(f"{_ALERT} order by alert_id desc limit :limit")
 _OPEN_ALERTS = Sql(f"{_ALERT} where resolved_at is null order by alert_id desc limit :limit")
+_ALERTS_OF = Sql(
+    f"{_ALERT} where {_OWN} and (:open_only = 0 or resolved_at is null) order by alert_id desc limit :limit"
+)
 _RAISE = Sql(
     """insert into sentinel_alerts (alert_id, agent_id, task_type, rate, threshold, samples, opened_at)
     values (:alert_id, :agent_id, :task_type, :rate, :threshold, :samples, :now)"""
@@ -72,6 +78,10 @@ def find(tx: Tx, agent_id: str, task_type: str) -> Weight | None:
 
 def of_agent(tx: Tx, agent_id: str) -> list[Weight]:
     return [Weight(*row) for row in tx.rows(_OF_AGENT, agent_id=agent_id)]
+
+
+def of_tenant(tx: Tx, tenant: str) -> list[Weight]:
+    return [Weight(*row) for row in tx.rows(_OF_TENANT, tenant=tenant)]
 
 
 def changed_since(tx: Tx, since: int) -> list[Weight]:
@@ -142,6 +152,11 @@ def open_alert(tx: Tx, agent_id: str, task_type: str) -> Alert | None:
 
 def alerts(tx: Tx, *, open_only: bool, limit: int) -> list[Alert]:
     return [Alert(*row) for row in tx.rows(_OPEN_ALERTS if open_only else _ALERTS, limit=limit)]
+
+
+def alerts_of(tx: Tx, tenant: str, *, open_only: bool, limit: int) -> list[Alert]:
+    """A tenant's alerts, the newest first."""
+    return [Alert(*row) for row in tx.rows(_ALERTS_OF, tenant=tenant, open_only=int(open_only), limit=limit)]
 
 
 def raise_alert(tx: Tx, weight: Weight, rate: float) -> None:

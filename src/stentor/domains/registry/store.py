@@ -18,6 +18,7 @@ _COLUMNS = (
 _FIELDS = tuple(_COLUMNS.split(", "))
 _ONE = Sql(f"select {_COLUMNS} from agents where tenant = :tenant and agent_id = :agent_id")
 _CHANGED = Sql(f"select {_COLUMNS} from agents where updated_at >= :since")
+_OF_TENANT = Sql(f"select {_COLUMNS} from agents where tenant = :tenant order by created_at, agent_id")
 _INSERT = Sql(f"insert into agents ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
 _UPDATE = Sql(
     """update agents set capabilities = :capabilities, runtime = :runtime, sandbox_whitelist = :sandbox_whitelist,
@@ -48,9 +49,18 @@ def find(tx: Tx, tenant: str, agent_id: str) -> Agent | None:
 
 def changed_since(tx: Tx, since: int) -> tuple[list[Agent], list[RegistryRecordError]]:
     """The agents changed since, and an error for each record that is malformed."""
+    return _sorted(tx.rows(_CHANGED, since=since))
+
+
+def of_tenant(tx: Tx, tenant: str) -> tuple[list[Agent], list[RegistryRecordError]]:
+    """All agents of a tenant, the oldest first, and an error for each record that is malformed."""
+    return _sorted(tx.rows(_OF_TENANT, tenant=tenant))
+
+
+def _sorted(rows: list[tuple[Any, ...]]) -> tuple[list[Agent], list[RegistryRecordError]]:
     good: list[Agent] = []
     bad: list[RegistryRecordError] = []
-    for row in tx.rows(_CHANGED, since=since):
+    for row in rows:
         try:
             good.append(_agent(row))
         except RegistryRecordError as error:

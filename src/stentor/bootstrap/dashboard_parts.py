@@ -1,0 +1,117 @@
+"""Wires the parts of the dashboard service: beside the gateway in one process, or alone over a data folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from stentor.auth.principal import Principal
+from stentor.bootstrap.dashboard import Dashboard, key_of
+from stentor.bootstrap.kernel import Kernel
+from stentor.bootstrap.memory import vault_folder
+from stentor.bootstrap.service import open_driver
+from stentor.core.clock import Clock, SystemClock
+from stentor.core.db import Database
+from stentor.core.db.driver import Driver
+from stentor.core.db.readonly import ReadOnly
+from stentor.core.errors import StartRefused
+from stentor.core.owner import read_owner
+from stentor.core.redaction import Redactor
+from stentor.core.settings import Settings, metas
+from stentor.domains.notes import plugin
+from stentor.domains.notes.folder import FolderVault
+from stentor.domains.notes.model import Vault
+from stentor.domains.notes.plugin import Plugin
+from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.reports.service import Reports
+from stentor.surfaces.dashboard import api, app
+from stentor.surfaces.dashboard.gateways import Gateway, Local
+from stentor.surfaces.dashboard.prometheus import Prometheus
+from stentor.surfaces.dashboard.routing import Ranking
+from stentor.surfaces.dashboard.stores import Stores
+from stentor.surfaces.dashboard.streaming import Execution
+from stentor.web.sse import StreamLimit
+
+
+def beside(kernel: Kernel, settings: Settings) -> Dashboard:
+    """With connections of its own to the database, which only read. Raises StartRefused."""
+    principal = _principal(settings)
+    gateway = Local(kernel.submission, kernel.activity, principal)
+
+    def ranking() -> Ranking:
+        return Ranking(kernel.routing.policy, kernel.trust.view.available)
+
+    driver = kernel.db.driver
+    return build(settings, driver, kernel.clock, gateway, kernel.hub.closing, ranking)
+
+
+def alone(settings: Settings, redactor: Redactor) -> Dashboard:
+    """Over a data folder whose gateway may run or not. Raises StartRefused."""
+    if key_of(settings) is None and not settings.loopback:
+        raise StartRefused(
+            f"Without a key the dashboard service is for loopback only, and it is to listen on {settings.host}: set "
+            "DASHBOARD_API_KEY, or listen on 127.0.0.1."
+        )
+    if not settings.database_url and not settings.data_dir.is_dir():
+        raise StartRefused(f"There is no data folder {settings.data_dir}. Name the one of the service with --data-dir.")
+    for name, meta in metas().items():
+        if meta.secret and (value := getattr(settings, name)):
+            redactor.add(value)
+
+    # aiohttp, which takes a fifth of the time of all imports: not for `stentor serve`.
+    from stentor.surfaces.dashboard.remote import Remote
+
+    def find() -> str | None:
+        if settings.client_url:
+            return settings.client_url
+        try:
+            owner = read_owner(settings.data_dir)
+        except OSError:
+            return None
+        return owner.gateway if owner else None
+
+    return build(settings, open_driver(settings), SystemClock(), Remote(find), asyncio.Event(), lambda: None)
+
+
+def build(
+    settings: Settings,
+    driver: Driver,
+    clock: Clock,
+    gateway: Gateway,
+    closing: asyncio.Event,
+    ranking: Callable[[], Ranking | None],
+) -> Dashboard:
+    """Over a database that is never written. Raises StartRefused."""
+    vault = _vault(settings)
+    notes = vault if isinstance(vault, FolderVault) and settings.task_notes else None
+    db = Database(ReadOnly(driver))
+    stores = Stores(db, clock, settings.dashboard_tenant, notes, Reports(vault))
+    prometheus = Prometheus(settings.metrics_url, settings.metrics_timeout)
+    work = Execution(stores, gateway, notes, closing)
+    routers = [
+        api.tasks(stores),
+        api.agents(stores, clock, prometheus, ranking),
+        api.execution(work, StreamLimit(settings.max_streams)),
+    ]
+
+    async def close() -> None:
+        await prometheus.close()
+        await gateway.close()
+        if isinstance(vault, PluginVault):
+            await vault.close()
+        await asyncio.to_thread(db.close)
+
+    return Dashboard(app.build(routers, key_of(settings), _principal(settings)), closing.set, close)
+
+
+def _principal(settings: Settings) -> Principal:
+    return Principal("dashboard", "admin", frozenset(("read", "write")), settings.dashboard_tenant)
+
+
+def _vault(settings: Settings) -> Vault | None:
+    """The vault of the tenant that is shown; it is not made here."""
+    if not settings.memory or settings.vault_tenant != settings.dashboard_tenant:
+        return None
+    if settings.plugin_url:
+        return PluginVault(Plugin(plugin.base(settings.plugin_url), settings.plugin_key))
+    return FolderVault(vault_folder(settings))

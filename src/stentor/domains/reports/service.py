@@ -1,0 +1,60 @@
+"""Which reports there are: the vault's folder is looked through each time, unchanged notes are read once."""
+
+from __future__ import annotations
+
+from stentor.domains.notes.model import NoSuchNote, NoteTooLarge, Stat, Vault
+from stentor.domains.reports import model
+from stentor.domains.reports.model import FOLDER, SUFFIX, Report
+
+MOST = 500
+"""Reports of an answer: those that were written last."""
+MOST_KEPT = 10_000
+MAX_BYTES = 1_000_000
+"""Of a longer note only the name is shown."""
+
+
+class Reports:
+    """Only reads. Without a vault there are none."""
+
+    def __init__(self, vault: Vault | None) -> None:
+        self._vault = vault
+        self._known: dict[str, tuple[Stat, Report]] = {}
+
+    async def newest(self) -> list[Report]:
+        """At most `MOST`, the last written first. Raises VaultUnavailable."""
+        return await self._read(await self._stats(), MOST)
+
+    async def of_task(self, task_id: str) -> list[Report]:
+        """Those whose frontmatter has exactly this task id. Raises VaultUnavailable."""
+        found = await self._read(await self._stats(), MOST_KEPT)
+        return [report for report in found if report.task_id == task_id][:MOST]
+
+    async def _stats(self) -> list[Stat]:
+        if self._vault is None:
+            return []
+        stats = [stat for stat in await self._vault.walk(FOLDER) if stat.path.endswith(SUFFIX)]
+        return sorted(stats, key=lambda stat: (-stat.modified_at, stat.path))
+
+    async def _read(self, stats: list[Stat], most: int) -> list[Report]:
+        found = []
+        for stat in stats[:most]:
+            known = self._known.get(stat.path)
+            report = known[1] if known and known[0] == stat else await self._fresh(stat)
+            if report is not None:
+                found.append(report)
+        if len(self._known) > MOST_KEPT:
+            self._known.clear()
+        return found
+
+    async def _fresh(self, stat: Stat) -> Report | None:
+        """None for a note that is gone since it was listed."""
+        assert self._vault is not None
+        try:
+            content = (await self._vault.read(stat.path)).content if stat.size <= MAX_BYTES else b""
+        except NoSuchNote:
+            return None
+        except NoteTooLarge:
+            content = b""
+        report = model.read(stat, content.decode(errors="replace"))
+        self._known[stat.path] = (stat, report)
+        return report

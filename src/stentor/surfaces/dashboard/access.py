@@ -1,0 +1,102 @@
+"""Who may ask the dashboard service. Source: second contract, "Authentication".
+
+With a key every request must carry it in X-API-Key; a bearer credential of the gateway does not stand for it. Without
+one the service listens on loopback only (the start sees to that), and a page of another site, which reaches loopback
+through somebody's browser, is refused by the names in Host and Origin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stentor.auth.principal import Principal
+from stentor.core import jsontext
+from stentor.web.errors import render
+
+LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
+ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+FOREIGN = "Without a key the dashboard service answers only to its own address on this machine. Set DASHBOARD_API_KEY."
+
+
+class Access:
+    """The gate before all routes but the `public` ones; behind it `state.credential` is what the gateway may get."""
+
+    def __init__(self, app: ASGIApp, key: str | None, principal: Principal, public: frozenset[str]) -> None:
+        self._app = app
+        self._digest = None if key is None else _digest(key.encode())
+        self._principal = principal
+        self._public = public
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in ALWAYS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = None if scope["path"] in self._public else self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send_safely)
+            return
+        scope.setdefault("state", {}).update(principal=self._principal, credential=_credential(scope))
+        await self._app(scope, receive, send_safely)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        if self._digest is None:
+            return None if _local(scope) else render(scope, 403, "FORBIDDEN", FOREIGN)
+        given = _all(scope, b"x-api-key")
+        if not given:
+            return _unauthorized("Authentication required", "Send the key of the dashboard service as 'X-API-Key'.")
+        if len(given) != 1 or not hmac.compare_digest(_digest(given[0].strip()), self._digest):
+            return _unauthorized("Invalid API key", "The key is not that of the dashboard service.")
+        return None
+
+
+def _credential(scope: Scope) -> str:
+    """The caller's own key for the gateway: a bearer credential, else the key that it came here with; may be empty."""
+    for value in _all(scope, b"authorization"):
+        scheme, _, token = value.decode("latin-1").partition(" ")
+        if scheme.lower() == "bearer" and token.strip():
+            return token.strip()
+    given = _all(scope, b"x-api-key")
+    return given[0].decode("latin-1").strip() if given else ""
+
+
+def _local(scope: Scope) -> bool:
+    """Fails closed: exactly one Host of this machine, and no Origin but the same."""
+    hosts, origins = _all(scope, b"host"), _all(scope, b"origin")
+    if len(hosts) != 1 or len(origins) > 1 or _name(b"//" + hosts[0]) not in LOOPBACK:
+        return False
+    return not origins or origins[0].lower().partition(b"://")[2] == hosts[0].lower()
+
+
+def _name(address: bytes) -> str:
+    try:
+        return urlsplit(address.decode("latin-1")).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _all(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for known, value in scope["headers"] if known == name]
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _unauthorized(error: str, message: str) -> Response:
+    body = {"success": False, "error": error, "message": message}
+    headers = {"WWW-Authenticate": 'ApiKey header="X-API-Key"'}
+    return Response(jsontext.encode(body), 401, headers, "application/json")

@@ -1,0 +1,146 @@
+"""The routes of the dashboard service. Source: second contract, "Endpoints: Dashboard service"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+
+from stentor import __version__
+from stentor.core.clock import Clock
+from stentor.core.errors import InvalidRequest
+from stentor.domains.learning.model import SENTINEL_THRESHOLD, SENTINEL_WINDOW
+from stentor.surfaces.dashboard import card, routing, shown, wire
+from stentor.surfaces.dashboard.instruction import Instruction
+from stentor.surfaces.dashboard.prometheus import Prometheus
+from stentor.surfaces.dashboard.routing import Ranking
+from stentor.surfaces.dashboard.stores import MAX_EVENTS, Stores
+from stentor.surfaces.dashboard.streaming import Execution
+from stentor.surfaces.dashboard.wire import NO_GATEWAY, NO_TASK, UNREADABLE
+from stentor.web.routes import PUBLIC, GatewayRoute, needs
+from stentor.web.sse import EventStream, StreamLimit
+from stentor.web.wire import AgentId, Json, TaskId
+
+HEALTH = "/health"
+STREAMS = "dashboard"
+"""All callers have one key, and are counted together."""
+# The range is looked at here, because a limit out of it is told before a task that is unknown.
+Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
+AlertLimit = Annotated[int, Query(ge=1, le=500)]
+
+
+def _api() -> APIRouter:
+    return APIRouter(prefix="/api", route_class=GatewayRoute)
+
+
+def tasks(stores: Stores) -> APIRouter:
+    api = _api()
+
+    @api.get("/tasks/{task_id}", tags=["tasks"], response_model=wire.TaskRecord, responses=NO_TASK | UNREADABLE)
+    async def record(task_id: TaskId) -> Json:
+        """One task by its exact id, in any status, as its note tells it."""
+        found = await stores.record(task_id)
+        return Json(shown.record(stores.tenant, found, mirrored=stores.mirrored))
+
+    @api.get("/tasks/{task_id}/activity", tags=["tasks"], response_model=wire.Trail, responses=NO_TASK | UNREADABLE)
+    async def activity(task_id: TaskId, limit: Limit = 200) -> Json:
+        """What happened to a task and why; the first `limit` events, oldest first."""
+        if not 1 <= limit <= MAX_EVENTS:
+            fields = {"fields": {"query.limit": "out of range"}}
+            raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", fields)
+        history = await stores.history(task_id)
+        found = history.record
+        task = None if found is None else shown.record(stores.tenant, found, mirrored=stores.mirrored)
+        return Json(shown.trail(task_id, task, history, await stores.reports(task_id), limit))
+
+    @api.get("/reports", tags=["tasks"], response_model=list[wire.ReportOut], responses=UNREADABLE)
+    async def reports() -> Json:
+        """The reports in the vault's folder `Reports`, the last written first, 500 at most."""
+        return Json([shown.report(one) for one in await stores.reports()])
+
+    return api
+
+
+def agents(stores: Stores, clock: Clock, prometheus: Prometheus, ranking: Callable[[], Ranking | None]) -> APIRouter:
+    api = _api()
+
+    @api.get("/monitoring/governance", tags=["monitoring"], response_model=wire.Governance)
+    async def governance() -> Json:
+        """All agents, and what the sentinel sees; a store that cannot be read is flagged, and no error."""
+        return Json(shown.governance(await stores.overview()))
+
+    @api.get("/monitoring/prometheus", tags=["monitoring"], response_model=wire.Metrics)
+    async def metrics() -> Json:
+        """Alert rules and scrape targets of the metrics backend; never an error of that."""
+        return Json(await prometheus.snapshot())
+
+    @api.get("/hebbian/sentinel", tags=["sentinel"], response_model=wire.Sentinel, responses=UNREADABLE)
+    async def sentinel() -> Json:
+        """What the sentinel sees of each agent at each task type."""
+        scopes = shown.sentinel(*await stores.sentinel())
+        active = sum(scope["alert_active"] for scope in scopes)
+        head = {"threshold": SENTINEL_THRESHOLD, "window": SENTINEL_WINDOW, "active_alerts": active}
+        return Json(head | {"scopes": scopes})
+
+    @api.get("/hebbian/sentinel/alerts", tags=["sentinel"], response_model=wire.Alerts, responses=UNREADABLE)
+    async def alerts(open_only: bool = False, limit: AlertLimit = 100) -> Json:
+        """The sentinel's alerts, the newest first."""
+        found, names = await stores.alerts(open_only=open_only, limit=limit)
+        return Json({"alerts": [shown.alert(one, names) for one in found]})
+
+    @api.get(
+        "/agents/{agent_id}/card",
+        tags=["agents"],
+        response_class=PlainTextResponse,
+        responses=NO_TASK | UNREADABLE,
+    )
+    async def agent_card(agent_id: AgentId) -> PlainTextResponse:
+        """An agent on one page of plain text."""
+        standing, weights = await stores.agent(agent_id)
+        return PlainTextResponse(card.card(standing, weights, clock.now()))
+
+    @api.get("/routing/config", tags=["agents"], response_model=wire.RoutingConfig, responses=UNREADABLE)
+    async def config() -> Json:
+        """How candidates are ranked, as far as it is known here."""
+        return Json(routing.shown(ranking(), await stores.last_decision()))
+
+    return api
+
+
+def execution(work: Execution, streams: StreamLimit) -> APIRouter:
+    api = _api()
+
+    @api.post(
+        "/cli/execute/stream",
+        tags=["execution"],
+        response_class=StreamingResponse,
+        responses={
+            200: {"content": {"text/event-stream": {}}, "description": "Events"},
+            **UNREADABLE,
+            **NO_GATEWAY,
+        },
+    )
+    async def execute(request: Request, body: Instruction) -> StreamingResponse:
+        """Have an instruction carried out: events routing and token, and at last one complete or error."""
+        streams.enter(STREAMS)  # before the work is given away, so that a refusal is one
+        try:
+            frames = await work.start(body, request.scope["state"]["credential"])
+        finally:
+            streams.leave(STREAMS)
+        return EventStream(frames, streams, STREAMS)
+
+    return api
+
+
+def root() -> APIRouter:
+    api = APIRouter(route_class=GatewayRoute)
+
+    @api.get(HEALTH, tags=["health"], response_model=wire.Liveness, openapi_extra=needs(PUBLIC))
+    async def health() -> Json:
+        """Whether the dashboard service lives; it asks no store."""
+        return Json({"status": "ok", "service": "stentor-dashboard", "version": __version__})
+
+    return api

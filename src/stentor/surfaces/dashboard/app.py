@@ -1,0 +1,74 @@
+"""Puts the dashboard service together: its routes behind its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
+
+from stentor import __version__
+from stentor.auth.principal import Principal
+from stentor.surfaces.dashboard import api
+from stentor.surfaces.dashboard.access import Access
+from stentor.surfaces.dashboard.wire import ERRORS
+from stentor.web import errors
+from stentor.web.gate import BodyLimit
+from stentor.web.requests import RequestContext
+
+DOCUMENT = "/openapi.json"
+MAX_BODY = 2_000_000
+"""Bytes."""
+DESCRIPTION = (
+    "What tasks and agents do, read from the stores of a Stentor; and work that is streamed through its gateway."
+)
+KEY = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+
+
+def build(routers: list[APIRouter], key: str | None, principal: Principal) -> ASGIApp:
+    """The ASGI application. Without a key it answers to this machine alone; `principal` is who its callers are."""
+    app = FastAPI(
+        title="Stentor dashboard service",
+        version=__version__,
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    errors.install(app)
+    app.include_router(api.root())
+    for router in routers:
+        app.include_router(router, responses=ERRORS)
+    _describe(app)
+    gate = Access(app, key, principal, frozenset((api.HEALTH, DOCUMENT)))
+    return RequestContext(BodyLimit(gate, MAX_BODY))
+
+
+def _describe(app: FastAPI) -> None:
+    """Have the application serve its OpenAPI with its key, and without FastAPI's own answer to malformed input."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _corrected(plain())
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]
+
+
+def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
+    components = schema.setdefault("components", {})
+    components["securitySchemes"] = {"key": KEY}
+    for operation in _operations(schema):
+        operation["responses"].pop("422", None)
+        if operation.get("x-permission") != "public":
+            operation["security"] = [{"key": []}]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components.get("schemas", {}).pop(unused, None)
+    return schema
+
+
+def _operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for operations in schema["paths"].values():
+        yield from operations.values()

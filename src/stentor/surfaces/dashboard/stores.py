@@ -1,0 +1,208 @@
+"""What the dashboard reads, from rows alone: it needs no gateway and nothing that lies in another process's memory.
+
+Fails closed with one kind of error: what cannot be read is a 500 (second contract, "Dashboard service"), except in
+the governance snapshot, which says by its flags what is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from stentor.core import runlog
+from stentor.core.clock import Clock
+from stentor.core.db import Database, Tx
+from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
+from stentor.core.runlog import Event
+from stentor.domains.learning import store as learning_store
+from stentor.domains.learning.model import Alert, Weight
+from stentor.domains.notes.model import Vault
+from stentor.domains.registry import store as registry_store
+from stentor.domains.registry.model import Agent
+from stentor.domains.reports.model import Report
+from stentor.domains.reports.service import Reports
+from stentor.domains.tasknotes import store as note_store
+from stentor.domains.tasknotes.model import Record
+from stentor.domains.tasks.model import MAX_ID
+from stentor.domains.trust import store as trust_store
+from stentor.surfaces.dashboard import store
+from stentor.surfaces.dashboard.store import Decided
+
+T = TypeVar("T")
+MAX_EVENTS = 500
+log = logging.getLogger(__name__)
+
+
+class History(msgspec.Struct, frozen=True):
+    """A task with its first events, oldest first, and its last ones: the same unless there are very many."""
+
+    record: Record | None
+    first: list[Event]
+    last: list[Event]
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """An agent with its trust score as of now; None when nothing has set one."""
+
+    agent: Agent
+    trust: float | None
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """All agents and weights of the tenant; a flag is false when that store could not be read as a whole."""
+
+    agents: list[Standing]
+    weights: list[Weight]
+    registry: bool
+    hebbian: bool
+
+
+class Stores:
+    """Of one tenant. `notes` is the vault that the tasks are mirrored in, None when they are not."""
+
+    def __init__(self, db: Database, clock: Clock, tenant: str, notes: Vault | None, reports: Reports) -> None:
+        self._db = db
+        self._clock = clock
+        self._notes = notes
+        self._reports = reports
+        self.tenant = tenant
+
+    @property
+    def mirrored(self) -> bool:
+        return self._notes is not None
+
+    async def record(self, task_id: str) -> Record:
+        """Raises NotFound, and a 500 when the rows or the vault cannot be read."""
+        _check(task_id)
+        if self._notes is not None:
+            try:
+                await self._notes.names()
+            except Exception as error:
+                raise _unreadable("The vault", error) from error
+        found = await self.find(task_id)
+        if found is None:
+            raise NotFound("No task has this id.")
+        return found
+
+    async def find(self, task_id: str) -> Record | None:
+        found = await self._read("The task", lambda tx: note_store.records(tx, self.tenant, [task_id]))
+        return next(iter(found), None)
+
+    async def history(self, task_id: str) -> History:
+        """Raises NotFound when neither a task nor an event has the id."""
+        _check(task_id)
+
+        def read(tx: Tx) -> History:
+            first = last = runlog.read_task(tx, self.tenant, task_id, MAX_EVENTS)
+            if len(first) == MAX_EVENTS:
+                last = runlog.read_newest(tx, self.tenant, task_id, MAX_EVENTS)
+            records = note_store.records(tx, self.tenant, [task_id])
+            return History(next(iter(records), None), first, last)
+
+        found = await self._read("The task or its run log", read)
+        if found.record is None and not found.first:
+            raise NotFound("No task has this id.")
+        return found
+
+    async def reports(self, task_id: str | None = None) -> list[Report]:
+        """Of a task, or the newest of all."""
+        try:
+            return await (self._reports.newest() if task_id is None else self._reports.of_task(task_id))
+        except Exception as error:
+            raise _unreadable("The reports", error) from error
+
+    async def overview(self) -> Overview:
+        """Never fails: what cannot be read is missing, and its flag says so."""
+        agents, registry = await self._agents()
+        try:
+            weights, hebbian = await self._db.read(lambda tx: learning_store.of_tenant(tx, self.tenant)), True
+        except Exception:
+            log.exception("the Hebbian weights cannot be read")
+            weights, hebbian = [], False
+        return Overview(agents, weights, registry, hebbian)
+
+    async def _agents(self) -> tuple[list[Standing], bool]:
+        try:
+            (good, bad), entities = await self._db.read(
+                lambda tx: (registry_store.of_tenant(tx, self.tenant), trust_store.all_of(tx, self.tenant))
+            )
+        except Exception:
+            log.exception("the agent registry cannot be read")
+            return [], False
+        for problem in bad:
+            log.error("%s", problem.message)
+        now = self._clock.now()
+        scores = {entity.entity_id: entity.at(now) for entity in entities}
+        return [Standing(agent, scores.get(agent.agent_id)) for agent in good], not bad
+
+    async def agent(self, agent_id: str) -> tuple[Standing, list[Weight]]:
+        """Raises NotFound."""
+
+        def read(tx: Tx) -> tuple[Standing, list[Weight]]:
+            agent = registry_store.find(tx, self.tenant, agent_id) if _storable(agent_id) else None
+            if agent is None:
+                raise NotFound("No agent has this id.")
+            entity = trust_store.find(tx, self.tenant, agent_id)
+            score = None if entity is None else entity.at(self._clock.now())
+            return Standing(agent, score), learning_store.of_agent(tx, agent_id)
+
+        return await self._read("The agent", read)
+
+    async def resolved(self, agent: str) -> str:
+        """The id of an agent that was named by its id or its name. Raises InvalidRequest."""
+
+        def read(tx: Tx) -> list[str]:
+            found = registry_store.find(tx, self.tenant, agent.lower())
+            return [found.agent_id] if found else store.named(tx, self.tenant, agent)
+
+        found = await self._read("The agent registry", read)
+        if len(found) == 1:
+            return found[0]
+        reason = "several agents have this name; give an id" if found else "no agent has this id or name"
+        raise InvalidRequest(f"agent: {reason}.", {"fields": {"agent": reason}})
+
+    async def sentinel(self) -> tuple[list[Weight], dict[str, str]]:
+        """All records that the sentinel watches, and the names of the agents."""
+
+        def read(tx: Tx) -> tuple[list[Weight], dict[str, str]]:
+            return learning_store.of_tenant(tx, self.tenant), self._names(tx)
+
+        return await self._read("The Hebbian weights", read)
+
+    async def alerts(self, *, open_only: bool, limit: int) -> tuple[list[Alert], dict[str, str]]:
+        def read(tx: Tx) -> tuple[list[Alert], dict[str, str]]:
+            return learning_store.alerts_of(tx, self.tenant, open_only=open_only, limit=limit), self._names(tx)
+
+        return await self._read("The sentinel's alerts", read)
+
+    def _names(self, tx: Tx) -> dict[str, str]:
+        return {agent.agent_id: agent.name for agent in registry_store.of_tenant(tx, self.tenant)[0]}
+
+    async def last_decision(self) -> Decided | None:
+        return await self._read("The run log", lambda tx: store.last_decision(tx, self.tenant))
+
+    async def _read(self, what: str, fn: Callable[[Tx], T]) -> T:
+        try:
+            return await self._db.read(fn)
+        except (CorruptRecord, NotFound):
+            raise
+        except Exception as error:
+            raise _unreadable(what, error) from error
+
+
+def _check(task_id: str) -> None:
+    """Raises NotFound for what no task can be called; the id is compared, and never part of a path."""
+    if not _storable(task_id):
+        raise NotFound("No task has this id.")
+
+
+def _storable(text: str) -> bool:
+    return 0 < len(text) <= MAX_ID and "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _unreadable(what: str, error: Exception) -> StentorError:
+    log.error("%s cannot be read: %s", what.lower(), error)
+    return StentorError(f"{what} cannot be read. The log of the dashboard service says why.")

@@ -1,0 +1,188 @@
+"""An instruction carried out, as frames: routing, token, and one terminal complete or error.
+
+The work is the gateway's: it goes on whether or not anybody reads. Frames say what happened in sentences of ours,
+never in the words of an exception. Source: second contract, "Events".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+from stentor.core.errors import RoutingDenied, StentorError
+from stentor.core.runlog import Event
+from stentor.domains.atp import model as atp
+from stentor.domains.conversation.model import said
+from stentor.domains.notes import frontmatter
+from stentor.domains.notes.model import NoSuchNote, Vault
+from stentor.domains.tasknotes.model import Record
+from stentor.surfaces.dashboard import instruction, shown
+from stentor.surfaces.dashboard.gateways import Gateway, Step
+from stentor.surfaces.dashboard.instruction import Instruction, Planned
+from stentor.surfaces.dashboard.stores import Stores
+from stentor.web.sse import Frame
+
+TRIES, PAUSE_SECONDS = 5, 1.0
+"""How often a stream that broke off is taken up again."""
+MARK_SECONDS, LOOK_SECONDS = 3.0, 0.02
+"""How long the error of a failed routing waits for the task's note, which is written behind the row."""
+SUMMARY = 1_000
+"""Characters of the result in the last frame."""
+BROKEN = "The stream broke off. The work goes on; ask for the task."
+LEAVING = "The dashboard service is stopping. The work goes on; ask for the task."
+FAILED = "The dashboard service failed on this stream. The work goes on; ask for the task."
+log = logging.getLogger(__name__)
+
+
+class Execution:
+    """`notes` is the vault with the tasks' notes, None when tasks are not mirrored; `closing` ends all streams."""
+
+    def __init__(self, stores: Stores, gateway: Gateway, notes: Vault | None, closing: asyncio.Event) -> None:
+        self._stores = stores
+        self._gateway = gateway
+        self._notes = notes
+        self._closing = closing
+
+    async def start(self, body: Instruction, credential: str) -> AsyncIterator[Frame]:
+        """Returns when the task is stored. Raises InvalidRequest, Forbidden, ServiceUnavailable; a failed routing
+        is an error frame.
+        """
+        agent_id = None if body.agent is None else await self._stores.resolved(body.agent)
+        planned = instruction.plan(body, agent_id)
+        try:
+            task_id = await self._gateway.submit(planned.draft, credential)
+        except RoutingDenied as denial:
+            return self._denied(denial)
+        return self._frames(planned, task_id, credential)
+
+    async def _denied(self, denial: RoutingDenied) -> AsyncIterator[Frame]:
+        task_id = (denial.details or {}).get("task_id")
+        if isinstance(task_id, str):
+            await self._marked(task_id)
+        error = f"Routing failed ({denial.code}); nobody was given the task."
+        yield Frame("error", {"error": error, "task_id": task_id})
+
+    async def _frames(self, planned: Planned, task_id: str, credential: str) -> AsyncIterator[Frame]:
+        """Fails closed: whatever goes wrong, the reader gets a terminal frame that names the task."""
+        try:
+            async for frame in self._until_the_end(planned, task_id, credential):
+                yield frame
+        except Exception:
+            log.exception("the stream of task %r failed", task_id)
+            yield Frame("error", {"error": FAILED, "task_id": task_id})
+
+    async def _until_the_end(self, planned: Planned, task_id: str, credential: str) -> AsyncIterator[Frame]:
+        after, silent, tries = None, True, 0
+        while True:
+            async for step in self._while_open(task_id, after, credential):
+                if step.id is not None:
+                    after, tries = step.id, 0
+                if step.kind == "routing":
+                    yield _routing(step, planned)
+                elif step.kind == "token" and step.data["text"]:
+                    silent = False
+                    yield Frame("token", {"text": step.data["text"]})
+                elif step.kind == "complete":
+                    if silent:
+                        yield Frame("token", {"text": said(step.data["result"])})
+                    yield Frame("complete", await self._complete(task_id, step.data))
+                    return
+                elif step.kind == "error" and "status" in step.data:  # else the stream ended, not the task
+                    yield Frame("error", {"error": _ended(step.data), "task_id": task_id})
+                    return
+            tries += 1
+            if self._closing.is_set() or tries > TRIES:
+                yield Frame("error", {"error": LEAVING if self._closing.is_set() else BROKEN, "task_id": task_id})
+                return
+            await self._pause()
+
+    async def _while_open(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[Step]:
+        """The steps, but no longer than the service stays."""
+        steps = self._gateway.steps(task_id, after, credential)
+        leaving = asyncio.ensure_future(self._closing.wait())
+        coming: asyncio.Future[Step | None] | None = None
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(steps, None))
+                await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                step = coming.result() if coming.done() else None
+                if step is None:
+                    return
+                yield step
+        except StentorError as error:  # the gateway is gone for now
+            log.info("the stream of task %r broke off: %s", task_id, error.message)
+        finally:
+            leaving.cancel()
+            if coming is not None:
+                coming.cancel()
+                await asyncio.wait({coming})
+            if isinstance(steps, AsyncGenerator):
+                await steps.aclose()
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PAUSE_SECONDS):
+                await self._closing.wait()
+
+    async def _complete(self, task_id: str, data: dict[str, Any]) -> dict[str, Any]:
+        record, events = await self._known(task_id)
+        mirrored = record is not None and self._stores.mirrored
+        return {
+            "task_id": task_id,
+            "agent_name": data["agent_name"],
+            "status": data["status"],
+            "summary": said(data["result"])[:SUMMARY],
+            "note_path": shown.note_path(self._stores.tenant, record) if record and mirrored else None,
+            "error": data["error"],
+            "provenance_id": data["provenance_id"],
+            "provider": shown.latest(events, "provider"),
+            "model": shown.latest(events, "model"),
+            "outcome_class": data["outcome_class"],
+            "learning_eligible": data["learning_eligible"],
+        }
+
+    async def _known(self, task_id: str) -> tuple[Record | None, list[Event]]:
+        """Fails open: the work is done whether or not the rows can be read just now."""
+        try:
+            history = await self._stores.history(task_id)
+        except StentorError:
+            return None, []
+        return history.record, history.last
+
+    async def _marked(self, task_id: str) -> None:
+        """Wait until the task's note says that routing failed; the row says so already."""
+        try:
+            record = await self._stores.find(task_id)
+        except StentorError:
+            return
+        until = time.monotonic() + MARK_SECONDS
+        while record is not None and self._notes is not None and time.monotonic() < until:
+            if await self._note_says(self._notes, record):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _note_says(self, notes: Vault, record: Record) -> bool:
+        try:
+            note = await notes.read(shown.note_path(self._stores.tenant, record))
+            return frontmatter.read(note.content.decode()).get("status") == record.shown_status
+        except NoSuchNote:
+            return False
+        except (StentorError, UnicodeDecodeError):
+            log.warning("the note of task %r cannot be read", record.task_id)
+            return True
+
+
+def _routing(step: Step, planned: Planned) -> Frame:
+    known = {name: step.data.get(name) for name in ("decision", "agent_name", "task_id")}
+    header = {"header": atp.shown(planned.header)}
+    return Frame("routing", {**known, "atp": header, "provenance_id": step.data.get("provenance_id")})
+
+
+def _ended(data: dict[str, Any]) -> str:
+    code = data.get("code")
+    named = f" ({code})" if isinstance(code, str) and code.isidentifier() and len(code) <= 64 else ""
+    return f"The task is {data['status']}{named}."

@@ -1,0 +1,225 @@
+"""The shapes of the dashboard's answers, and what the OpenAPI says of its errors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from stentor.domains.registry.model import Status as AgentStatus
+from stentor.domains.registry.model import TrustTier
+from stentor.domains.tasks.model import OutcomeClass, Status
+from stentor.web.wire import RETRY_AFTER, Answer, ErrorAnswer, KeyRefused, Timestamp
+
+ShownStatus = Status | Literal["routing_failed"]
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorAnswer, "description": "Malformed request"},
+    401: {"model": KeyRefused, "description": "Missing or wrong key"},
+    403: {"model": ErrorAnswer, "description": "Without a key: not from this machine's own address"},
+    413: {"model": ErrorAnswer, "description": "The body is too large"},
+}
+NO_TASK: dict[int | str, dict[str, Any]] = {404: {"model": ErrorAnswer, "description": "No such record"}}
+UNREADABLE: dict[int | str, dict[str, Any]] = {500: {"model": ErrorAnswer, "description": "A store cannot be read"}}
+NO_GATEWAY: dict[int | str, dict[str, Any]] = {
+    429: {"model": ErrorAnswer, "description": "Too many streams, or the gateway's limit", "headers": RETRY_AFTER},
+    503: {"model": ErrorAnswer, "description": "No gateway takes the work", "headers": RETRY_AFTER},
+}
+
+
+class TaskRecord(Answer):
+    """The task's note as metadata. `truncated` names what is shown by its first characters, as text."""
+
+    task_id: str
+    type: str
+    status: ShownStatus
+    required_capabilities: list[str]
+    assigned_agent: str | None
+    created_at: Timestamp
+    queued_at: Timestamp
+    start_time: Timestamp | None
+    completion_time: Timestamp | None
+    duration_ms: int | None
+    outcome_class: OutcomeClass | None
+    learning_eligible: bool | None
+    performance: float | None
+    error_code: str | None
+    provenance_id: str
+    submitted_by: str
+    epoch: int
+    timeout_seconds: int
+    agent_preference: str | None
+    priority: str
+    task_tags: list[str] | None
+    user_id: str | None
+    retry_count: int | None
+    parent_task_id: str | None
+    input: Any
+    result: Any
+    error: Any
+    truncated: list[Literal["input", "result", "error"]]
+    note_path: str | None
+
+
+class EventOut(Answer):
+    event_id: str
+    timestamp: Timestamp
+    event_type: str
+    component: str
+    message: str
+    metadata: dict[str, Any]
+    duration_ms: int | None
+    provenance_id: str
+    parent_provenance_id: str | None
+
+
+class ReportOut(Answer):
+    """What the note says; `modified_at` is the file's."""
+
+    path: str
+    title: str
+    task_id: str | None
+    agent_name: str | None
+    created_at: str | None
+    modified_at: Timestamp
+    summary: str | None
+
+
+class Trail(Answer):
+    task_id: str
+    task: TaskRecord | None
+    status: str
+    provenance_id: str | None
+    agent_name: str | None
+    capability: str | None
+    provider: str | None
+    routing: dict[str, Any] | None
+    outcome_class: str | None
+    learning_eligible: bool | None
+    reports: list[ReportOut]
+    events: list[EventOut]
+
+
+class AgentRow(Answer):
+    """`trust_score` is null for an agent that nothing has scored yet."""
+
+    agent_id: str
+    name: str
+    tier: TrustTier
+    status: AgentStatus
+    violation_count: int
+    trust_score: float | None
+
+
+class StatusCounts(Answer):
+    active: int
+    suspended: int
+    quarantined: int
+
+
+class Scope(Answer):
+    """An agent at a task type, as the sentinel sees it. `sample_count` are the outcomes of its window."""
+
+    agent_id: str
+    agent_name: str | None
+    task_type: str
+    alert_active: bool
+    oscillation_rate: float
+    threshold: float
+    sample_count: int
+
+
+class StoreFlags(Answer):
+    """False when that store could not be read as a whole, so that what is shown is incomplete."""
+
+    agent_registry: bool
+    hebbian_weights: bool
+
+
+class Governance(Answer):
+    agents: list[AgentRow]
+    status_counts: StatusCounts
+    sentinel: list[Scope]
+    stores: StoreFlags
+
+
+class Sentinel(Answer):
+    """`window` is how many outcomes are looked at."""
+
+    threshold: float
+    window: int
+    active_alerts: int
+    scopes: list[Scope]
+
+
+class AlertOut(Answer):
+    alert_id: str
+    agent_id: str
+    agent_name: str | None
+    task_type: str
+    oscillation_rate: float
+    threshold: float
+    sample_count: int
+    opened_at: Timestamp
+    resolved_at: Timestamp | None
+
+
+class Alerts(Answer):
+    """The newest first."""
+
+    alerts: list[AlertOut]
+
+
+class Instance(Answer):
+    labels: dict[str, str]
+    active_at: str | None
+    value: str | float | None
+
+
+class RuleOut(Answer):
+    name: str
+    state: Literal["inactive", "pending", "firing"]
+    severity: str | None
+    active: list[Instance]
+
+
+class TargetOut(Answer):
+    job: str | None
+    health: str
+    scrape_url: str
+    last_error: str | None
+
+
+class Metrics(Answer):
+    """Without a backend, or with one that fails, `available` is false and the lists are empty."""
+
+    available: bool
+    url: str | None
+    alerts: list[RuleOut]
+    targets: list[TargetOut]
+
+
+class RoutingConfig(Answer):
+    """How candidates are ranked: `alpha` weighs the Hebbian term, `beta` trust, `gamma` the composite score.
+
+    `source` says how it is known: from the gateway's settings, or from its last decision (`decided_at`). What is not
+    known is null.
+    """
+
+    source: Literal["settings", "last_decision", "unknown"]
+    alpha: float | None
+    beta: float | None
+    gamma: float | None
+    trust_floor: float | None
+    own_authority: bool | None
+    policy_file: bool | None
+    trust_available: bool | None
+    decided_at: Timestamp | None
+
+
+class Liveness(Answer):
+    status: Literal["ok"]
+    service: Literal["stentor-dashboard"]
+    version: str
+
+
+Limit = Annotated[int, Field(ge=1, le=500)]

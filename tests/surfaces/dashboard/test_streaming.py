@@ -1,0 +1,318 @@
+"""Instructions that are carried out while the caller reads: the frames, and what stays when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from stentor.core.errors import StoreUnavailable
+from stentor.domains.activity.service import Step
+from stentor.surfaces.dashboard import streaming
+from stentor.web import sse
+from tests.requirements import requirement
+from tests.surfaces.dashboard.conftest import Board, frames
+
+PATH = "/api/cli/execute/stream"
+TEXT = "Agents do tasks. Stentor routes each task to the best agent. It records why."
+COMPLETE = {
+    "task_id", "agent_name", "status", "summary", "note_path", "error", "provenance_id", "provider", "model",
+    "outcome_class", "learning_eligible",
+}  # fmt: skip
+ROUTING = {"decision", "agent_name", "task_id", "atp", "provenance_id"}
+STRICT = """#Mode: stream
+#Context: trace-1
+#Priority: high
+#ActionType: execute
+#TargetZone: kernel
+#SpecialNotes: capability=echo
+
+say hello"""
+
+
+async def work(board: Board, agent_id: str, **ended: Any) -> dict[str, Any]:
+    """Claim the next task as a worker, stream what `tokens` has, and end it."""
+    claim = await board.world.claim(agent_id, wait_seconds=20)
+    path, tokens = f"/api/v1/tasks/{claim['task_id']}", ended.pop("tokens", None)
+    admin = board.world.admin
+    if tokens:
+        assert (await admin.post(f"{path}/tokens", json={"epoch": claim["epoch"], "tokens": tokens})).status_code == 200
+    verb = "fail" if "error" in ended else "complete"
+    answer = await admin.post(f"{path}/{verb}", json={"epoch": claim["epoch"], **ended})
+    assert answer.status_code == 200, answer.text
+    return claim
+
+
+async def both(board: Board, agent_id: str, body: dict[str, Any], **ended: Any) -> Any:
+    """The frames of an instruction, while a worker carries it out; and its claim."""
+    return await asyncio.gather(board.execute(**body), work(board, agent_id, **ended))
+
+
+@pytest.fixture
+async def summarizer(board: Board) -> Board:
+    await board.world.register("sum", capabilities=["summarize"], runtime={"kind": "builtin", "name": "summarizer"})
+    return board
+
+
+@requirement("dashboard.execute-stream", "dashboard.execute-frames", "dashboard.execute-one-terminal-frame")
+async def test_the_frames_are_routing_tokens_and_one_end(summarizer: Board) -> None:
+    found = await summarizer.execute(instruction=TEXT, capability="summarize", title="My text")
+    kinds = [kind for kind, _ in found]
+    assert kinds == ["routing", *["token"] * (len(found) - 2), "complete"]
+    routing, end = found[0][1], found[-1][1]
+    assert set(routing) == ROUTING
+    assert set(end) == COMPLETE
+    assert all(set(data) == {"text"} for kind, data in found if kind == "token")
+    assert routing["agent_name"] == end["agent_name"] == "sum"
+    assert routing["decision"]["capability"] == ["summarize"]
+    assert routing["atp"]["header"] == {
+        "mode": "stream",
+        "context": "My text",
+        "priority": "normal",
+        "actionType": "execute",
+        "targetZone": "kernel",
+        "specialNotes": "capability=summarize,type=summarize",
+    }
+    assert (end["status"], end["outcome_class"], end["learning_eligible"], end["error"]) == (
+        "completed",
+        "success",
+        True,
+        None,
+    )
+    assert "".join(data["text"] for kind, data in found if kind == "token").strip() == end["summary"]
+    record = await summarizer.get(f"/api/tasks/{end['task_id']}")
+    assert (record["status"], record["submitted_by"], record["task_tags"]) == ("completed", "dashboard", ["My text"])
+    assert record["provenance_id"] == end["provenance_id"]
+
+
+@requirement("dashboard.execute-one-terminal-frame")
+async def test_an_agent_that_does_not_stream_gives_one_token(board: Board) -> None:
+    ann = await board.world.register()
+    found, _ = await both(board, ann, {"instruction": "hello", "capability": "echo"}, result={"answer": "hi there"})
+    assert [kind for kind, _ in found] == ["routing", "token", "complete"]
+    assert found[1][1] == {"text": "hi there"}
+    assert found[2][1]["summary"] == "hi there"
+
+
+async def test_tokens_of_a_worker_come_as_they_are_written(board: Board) -> None:
+    ann = await board.world.register()
+    body = {"instruction": "hello", "capability": "echo"}
+    found, claim = await both(board, ann, body, tokens=["one ", "", "two"], result="one two")
+    assert [data["text"] for kind, data in found if kind == "token"] == ["one ", "two"]
+    assert (claim["input"], claim["type"], claim["required_capabilities"]) == ("hello", "echo", ["echo"])
+
+
+@requirement("dashboard.execute-routing-failure", "dashboard.execute-generic-error")
+async def test_a_failed_routing_is_one_error_that_names_the_task(board: Board) -> None:
+    found = await board.execute(instruction="x", capability="nobody-has-it")
+    assert [kind for kind, _ in found] == ["error"]
+    assert set(found[0][1]) == {"error", "task_id"}
+    assert "ROUTING_CAPABILITY_UNAVAILABLE" in found[0][1]["error"]
+    assert (await board.get(f"/api/tasks/{found[0][1]['task_id']}"))["status"] == "routing_failed"
+
+
+@requirement("dashboard.execute-learning-error", "dashboard.execute-generic-error")
+async def test_a_lesson_that_failed_is_told_with_the_end(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = await board.world.register()
+
+    def broken(*arguments: Any, **options: Any) -> str:
+        raise RuntimeError("secret detail 7c1e")
+
+    monkeypatch.setattr(board.world.kernel.learning, "learn", broken)
+    found, _ = await both(board, ann, {"instruction": "hello", "capability": "echo"}, result="hi")
+    kind, end = found[-1]
+    assert (kind, end["status"]) == ("complete", "completed")
+    assert "Learning" in end["error"]
+    assert "7c1e" not in str(found)
+
+
+@requirement("dashboard.execute-generic-error", "dashboard.execute-one-terminal-frame")
+async def test_a_task_that_fails_ends_with_a_generic_error(board: Board) -> None:
+    ann = await board.world.register()
+    error = {"code": "NO_SOURCE", "message": "Traceback: secret detail 7c1e"}
+    found, claim = await both(board, ann, {"instruction": "hello", "capability": "echo"}, error=error)
+    assert found[-1] == ("error", {"error": "The task is failed (NO_SOURCE).", "task_id": claim["task_id"]})
+    assert [kind for kind, _ in found].count("error") == 1
+    assert "7c1e" not in str(found)
+
+
+@requirement("dashboard.execute-one-terminal-frame")
+async def test_a_silent_stream_has_heartbeats(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sse.HEARTBEAT_SECONDS == 15
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
+    ann = await board.world.register()
+    stream = asyncio.ensure_future(board.http.post(PATH, json={"instruction": "hello", "capability": "echo"}))
+    claim = await board.world.claim(ann, wait_seconds=20)
+    await asyncio.sleep(0.2)
+    body = {"epoch": claim["epoch"], "result": "hi"}
+    await board.world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json=body)
+    text = (await stream).text
+    assert ": heartbeat\n\n" in text
+    assert [kind for kind, _ in frames(text)] == ["routing", "token", "complete"]
+
+
+@requirement("dashboard.execute-generic-error", "dashboard.execute-one-terminal-frame")
+async def test_whatever_breaks_the_stream_ends_with_an_error_that_names_the_task(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await board.world.register()
+
+    async def broken(tenant: str, task_id: str, after: str | None) -> AsyncIterator[Step]:
+        yield Step("routing", {"agent_name": "ann"}, "1")
+        raise RuntimeError("secret detail 7c1e")
+
+    monkeypatch.setattr(board.world.kernel.activity, "stream", broken)
+    found = await board.execute(instruction="hello", capability="echo")
+    assert [kind for kind, _ in found] == ["routing", "error"]
+    assert found[1][1]["error"] == streaming.FAILED
+    assert (await board.get(f"/api/tasks/{found[1][1]['task_id']}"))["status"] == "queued"
+
+
+@requirement("dashboard.stream-goes-on")
+async def test_a_stream_that_breaks_off_is_taken_up_where_it_was(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    await board.world.register()
+    seen: list[str | None] = []
+
+    async def lame(tenant: str, task_id: str, after: str | None) -> AsyncIterator[Step]:
+        seen.append(after)
+        if after is None:
+            yield Step("token", {"text": "one"}, "a:b:1")
+            yield Step("error", {"error": "The reader was too slow.", "task_id": task_id})
+        elif len(seen) == 2:
+            raise StoreUnavailable("not now")
+        else:
+            yield Step("error", {"error": "The task is cancelled.", "status": "cancelled", "code": None})
+
+    monkeypatch.setattr(board.world.kernel.activity, "stream", lame)
+    monkeypatch.setattr(streaming, "PAUSE_SECONDS", 0.01)
+    found = await board.execute(instruction="hello", capability="echo")
+    assert seen == [None, "a:b:1", "a:b:1"]
+    assert [(kind, data.get("error")) for kind, data in found] == [("token", None), ("error", "The task is cancelled.")]
+
+
+@requirement("dashboard.stream-goes-on")
+async def test_a_stream_that_cannot_be_taken_up_again_ends(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    await board.world.register()
+
+    async def nothing(tenant: str, task_id: str, after: str | None) -> AsyncIterator[Step]:
+        return
+        yield
+
+    monkeypatch.setattr(board.world.kernel.activity, "stream", nothing)
+    monkeypatch.setattr(streaming, "PAUSE_SECONDS", 0.01)
+    found = await board.execute(instruction="hello", capability="echo")
+    assert [(kind, data["error"]) for kind, data in found] == [("error", streaming.BROKEN)]
+
+
+@requirement("dashboard.stream-goes-on")
+async def test_a_service_that_leaves_ends_its_streams_and_the_work_stays(board: Board) -> None:
+    await board.world.register()
+    stream = asyncio.ensure_future(board.execute(instruction="hello", capability="echo"))
+    while not (await board.world.admin.get("/api/v1/tasks")).json()["total"]:
+        await asyncio.sleep(0.01)
+    board.world.kernel.hub.closing.set()
+    found = await stream
+    assert found[-1][1]["error"] == streaming.LEAVING
+    assert (await board.get(f"/api/tasks/{found[-1][1]['task_id']}"))["status"] == "queued"
+
+
+@requirement("dashboard.strict-envelope")
+async def test_in_the_strict_form_the_envelope_alone_says_who_is_reached(board: Board) -> None:
+    ann = await board.world.register()
+    found, claim = await both(board, ann, {"instruction": STRICT, "atp_strict": True}, result="hello")
+    assert found[0][1]["atp"]["header"]["specialNotes"] == "capability=echo"
+    assert found[0][1]["decision"]["capability"] == ["echo"]
+    assert claim["input"] == "say hello"
+    assert claim["metadata"]["priority"] == "high"
+
+
+@requirement("dashboard.strict-envelope")
+async def test_an_envelope_never_reaches_an_agent(board: Board) -> None:
+    ann = await board.world.register()
+    body = {"instruction": STRICT, "capability": "echo"}
+    _, claim = await both(board, ann, body, result="hello")
+    assert claim["input"] == "say hello"
+
+
+async def test_an_agent_is_named_by_its_name_or_its_id(board: Board) -> None:
+    ann, _ = await board.world.register("ann"), await board.world.register("bob")
+    for named in ("ann", ann, ann.upper()):
+        found, claim = await both(board, ann, {"instruction": "hello", "agent": named}, result="hi")
+        assert found[0][1]["agent_name"] == "ann"
+        assert found[0][1]["atp"]["header"]["specialNotes"] == f"agent={ann}"
+        assert claim["type"] == "message"
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "empty": {"instruction": ""},
+    "no text": {"instruction": 7},
+    "NUL": {"instruction": "a\0b"},
+    "too long": {"instruction": "x" * 200_001},
+    "unknown field": {"instruction": "x", "note_path": "Tasks/x.md"},
+    "unknown agent": {"instruction": "x", "agent": "nobody"},
+    "ambiguous agent": {"instruction": "x", "agent": "twin"},
+    "comma": {"instruction": "x", "capability": "echo,agent=other"},
+    "spaces": {"instruction": "x", "capability": " echo "},
+    "long capability": {"instruction": "x", "capability": "e" * 200},
+    "control characters": {"instruction": "x", "title": "a\nb"},
+    "no message": {"instruction": "say hello", "atp_strict": True},
+    "forged head": {"instruction": f"#Mode: direct\n{STRICT}", "atp_strict": True},
+    "no execute": {"instruction": STRICT.replace("kernel", "memory"), "atp_strict": True},
+    "cancel": {"instruction": STRICT.replace("execute", "cancel"), "atp_strict": True},
+    "another capability": {"instruction": STRICT, "atp_strict": True, "capability": "summarize"},
+    "another agent": {"instruction": STRICT, "atp_strict": True, "agent": "ann"},
+    "a flag that is none": {"instruction": "x", "atp_strict": "yes"},
+}
+
+
+@requirement("dashboard.instruction-refused", "dashboard.strict-envelope")
+async def test_what_is_wrong_with_a_request_is_400_and_no_task(board: Board) -> None:
+    await board.world.register("ann")
+    for _ in range(2):
+        await board.world.register("twin")
+    for name, body in WRONG.items():
+        answer = await board.http.post(PATH, json=body)
+        assert (name, answer.status_code) == (name, 400), answer.text
+        assert answer.json()["error"]["message"]
+    for content in (b"", b"[", b"[]", b"\xff", b'"x"'):
+        headers = {"Content-Type": "application/json"}
+        assert (await board.http.post(PATH, content=content, headers=headers)).status_code == 400
+    assert (await board.world.admin.get("/api/v1/tasks")).json()["total"] == 0
+    large = await board.http.post(PATH, content=b"x" * 2_000_001)
+    assert large.status_code == 413
+
+
+async def test_the_same_strict_task_id_with_another_body_is_refused(board: Board) -> None:
+    await board.world.register()
+    body = '{"task": {"id": "one", "type": "echo", "input": "%s", "required_capabilities": ["echo"]}}'
+    await board.world.submit(id="one", input="else")
+    answer = await board.http.post(
+        PATH, json={"instruction": STRICT.replace("say hello", body % "hello"), "atp_strict": True}
+    )
+    assert answer.status_code == 409
+
+
+@requirement("dashboard.instruction-refused")
+async def test_a_key_has_no_more_streams_than_it_may(make_board: Any) -> None:
+    board: Board = await make_board(SERVICE_MAX_STREAMS_PER_KEY="1")
+    ann = await board.world.register()
+    first = asyncio.ensure_future(board.execute(instruction="hello", capability="echo"))
+    claim = await board.world.claim(ann, wait_seconds=20)
+    second = await board.http.post(PATH, json={"instruction": "hello", "capability": "echo"})
+    assert second.status_code == 429
+    assert (await board.world.admin.get("/api/v1/tasks")).json()["total"] == 1
+    body = {"epoch": claim["epoch"], "result": "hi"}
+    await board.world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json=body)
+    assert (await first)[-1][0] == "complete"
+
+
+async def test_a_run_log_that_cannot_be_written_takes_no_work(board: Board) -> None:
+    await board.world.register()
+    board.world.runlog.broken = True
+    answer = await board.http.post(PATH, json={"instruction": "hello", "capability": "echo"})
+    board.world.runlog.broken = False
+    assert answer.status_code == 503
+    assert (await board.world.admin.get("/api/v1/tasks")).json()["total"] == 0
