@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
 from stentor import bootstrap
 from stentor.auth.keys import KeyRing, _digest, parse
@@ -99,6 +100,8 @@ class World:
     kernel: Kernel
     clock: FixedClock
     runlog: BrokenRunLog
+    app: ASGIApp
+    ring: KeyRing
     clients: dict[str, httpx.AsyncClient] = field(default_factory=dict)
 
     @property
@@ -169,7 +172,7 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
         kernel = bootstrap.build(chosen, db, clock, make_runlog)
         ring = KeyRing({_digest(k): p for k, p in (parse(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())})
         app = bootstrap.application(kernel, ring)
-        world = World(kernel, clock, logs[0])
+        world = World(kernel, clock, logs[0], app, ring)
         for name, value in KEYS.items():
             world.clients[name] = httpx.AsyncClient(
                 transport=httpx.ASGITransport(app),

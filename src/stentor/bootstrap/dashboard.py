@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stentor.auth.keys import refuse_well_known
+from stentor.auth.keys import KeyRing, refuse_well_known
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.errors import StartRefused
 from stentor.core.settings import Settings
@@ -67,14 +67,14 @@ def host_beside(settings: Settings) -> tuple[str, str | None]:
     return LOOPBACK, KEYLESS.format(settings.host)
 
 
-def beside(kernel: Kernel, settings: Settings) -> Dashboard:
-    """In the process of the gateway. Raises StartRefused."""
+def beside(kernel: Kernel, settings: Settings, gateway: ASGIApp, keys: KeyRing) -> Dashboard:
+    """In the process of the gateway, whose application the pages call. Raises StartRefused."""
     key_of(settings)
 
     def make() -> Dashboard:
         from stentor.bootstrap import dashboard_parts
 
-        return dashboard_parts.beside(kernel, settings)
+        return dashboard_parts.beside(kernel, settings, gateway, keys)
 
     app = OnFirstUse(make)
     return Dashboard(app, kernel.hub.closing.set, app.close)

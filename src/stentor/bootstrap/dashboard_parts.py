@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from starlette.types import ASGIApp
+
+from stentor.auth.keys import KeyRing
 from stentor.auth.principal import Principal
 from stentor.bootstrap.dashboard import Dashboard, key_of
 from stentor.bootstrap.kernel import Kernel
@@ -26,6 +29,11 @@ from stentor.domains.notes.pluginvault import PluginVault
 from stentor.domains.reports.service import Reports
 from stentor.surfaces.dashboard import api, app
 from stentor.surfaces.dashboard.gateways import Gateway, Local
+from stentor.surfaces.dashboard.pages import app as pages
+from stentor.surfaces.dashboard.pages.calls import Caller
+from stentor.surfaces.dashboard.pages.inprocess import InProcess
+from stentor.surfaces.dashboard.pages.rows import Rows
+from stentor.surfaces.dashboard.pages.site import Site
 from stentor.surfaces.dashboard.prometheus import Prometheus
 from stentor.surfaces.dashboard.routing import Ranking
 from stentor.surfaces.dashboard.stores import Stores
@@ -33,7 +41,7 @@ from stentor.surfaces.dashboard.streaming import Execution
 from stentor.web.sse import StreamLimit
 
 
-def beside(kernel: Kernel, settings: Settings) -> Dashboard:
+def beside(kernel: Kernel, settings: Settings, gateway_app: ASGIApp, keys: KeyRing) -> Dashboard:
     """With connections of its own to the database, which only read. Raises StartRefused."""
     principal = _principal(settings)
     gateway = Local(kernel.submission, kernel.activity, principal)
@@ -42,7 +50,8 @@ def beside(kernel: Kernel, settings: Settings) -> Dashboard:
         return Ranking(kernel.routing.policy, kernel.trust.view.available)
 
     driver = kernel.db.driver
-    return build(settings, driver, kernel.clock, gateway, kernel.hub.closing, ranking)
+    caller = InProcess(gateway_app, lambda key: keys.development_admin or keys.find(key))
+    return build(settings, driver, kernel.clock, gateway, caller, kernel.hub.closing, ranking)
 
 
 def alone(settings: Settings, redactor: Redactor) -> Dashboard:
@@ -59,6 +68,7 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
             redactor.add(value)
 
     # aiohttp, which takes a fifth of the time of all imports: not for `stentor serve`.
+    from stentor.surfaces.dashboard.pages.overhttp import OverHttp
     from stentor.surfaces.dashboard.remote import Remote
 
     def find() -> str | None:
@@ -70,7 +80,8 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
             return None
         return owner.gateway if owner else None
 
-    return build(settings, open_driver(settings), SystemClock(), Remote(find), asyncio.Event(), lambda: None)
+    parts = (SystemClock(), Remote(find), OverHttp(find), asyncio.Event())
+    return build(settings, open_driver(settings), *parts, lambda: None)
 
 
 def build(
@@ -78,6 +89,7 @@ def build(
     driver: Driver,
     clock: Clock,
     gateway: Gateway,
+    caller: Caller,
     closing: asyncio.Event,
     ranking: Callable[[], Ranking | None],
 ) -> Dashboard:
@@ -87,6 +99,8 @@ def build(
     db = Database(ReadOnly(driver))
     stores = Stores(db, clock, settings.dashboard_tenant, notes, Reports(vault))
     prometheus = Prometheus(settings.metrics_url, settings.metrics_timeout)
+    streams = StreamLimit(settings.max_streams, closing)
+    site = Site(caller, Rows(db, clock), prometheus, streams)
     work = Execution(stores, gateway, notes, closing)
     routers = [
         api.tasks(stores),
@@ -95,13 +109,14 @@ def build(
     ]
 
     async def close() -> None:
+        await site.close()
         await prometheus.close()
         await gateway.close()
         if isinstance(vault, PluginVault):
             await vault.close()
         await asyncio.to_thread(db.close)
 
-    return Dashboard(app.build(routers, key_of(settings), _principal(settings)), closing.set, close)
+    return Dashboard(app.build(routers, key_of(settings), _principal(settings), pages.build(site)), closing.set, close)
 
 
 def _principal(settings: Settings) -> Principal:

@@ -54,7 +54,7 @@ def build(
     made: list[Surface] = []
     plugin = (settings.plugin_url, settings.plugin_key)
     if "dashboard" in addresses:
-        opened_dashboard = dashboard.beside(service.kernel, settings)
+        opened_dashboard = dashboard.beside(service.kernel, settings, service.app, service.keys.ring)
         made.append(Surface("dashboard", opened_dashboard.app, at_end=[opened_dashboard.close]))
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor)

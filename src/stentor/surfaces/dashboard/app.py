@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor import __version__
 from stentor.auth.principal import Principal
@@ -26,8 +26,11 @@ DESCRIPTION = (
 KEY = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
 
 
-def build(routers: list[APIRouter], key: str | None, principal: Principal) -> ASGIApp:
-    """The ASGI application. Without a key it answers to this machine alone; `principal` is who its callers are."""
+def build(routers: list[APIRouter], key: str | None, principal: Principal, pages: ASGIApp) -> ASGIApp:
+    """The ASGI application. Without a key its API answers to this machine alone; `principal` is who its callers are.
+
+    The pages have a door of their own: a session, which begins with a key of the gateway.
+    """
     app = FastAPI(
         title="Stentor dashboard service",
         version=__version__,
@@ -41,8 +44,14 @@ def build(routers: list[APIRouter], key: str | None, principal: Principal) -> AS
     for router in routers:
         app.include_router(router, responses=ERRORS)
     _describe(app)
-    gate = Access(app, key, principal, frozenset((api.HEALTH, DOCUMENT)))
-    return RequestContext(BodyLimit(gate, MAX_BODY))
+    public = frozenset((api.HEALTH, DOCUMENT))
+    gate = Access(app, key, principal, public)
+
+    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+        is_api = scope["type"] != "http" or scope["path"].startswith("/api/") or scope["path"] in public
+        await (gate if is_api else pages)(scope, receive, send)
+
+    return RequestContext(BodyLimit(either, MAX_BODY))
 
 
 def _describe(app: FastAPI) -> None:

@@ -1,0 +1,172 @@
+"""The application of the pages: sign-in, the session before every page, and what an error looks like."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stentor.core.errors import ServiceUnavailable, StentorError
+from stentor.surfaces.dashboard.pages import sessions, signin, table
+from stentor.surfaces.dashboard.pages.calls import Refused
+from stentor.surfaces.dashboard.pages.origin import same_origin
+from stentor.surfaces.dashboard.pages.sessions import Session
+from stentor.surfaces.dashboard.pages.site import STATIC, Handler, Page, Site
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+FOR_EVER = "public, max-age=31536000, immutable"
+FOREIGN = "This form did not come from a page of this session. Go back, load the page again, and send it once more."
+AGAIN = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
+"""For somebody who followed a link from another site: their browser keeps a strict cookie back the first time."""
+log = logging.getLogger(__name__)
+
+
+def build(site: Site) -> ASGIApp:
+    routes = [
+        Route("/sign-in", _open(site, signin.form), methods=["GET"]),
+        Route("/sign-in", _open(site, signin.enter), methods=["POST"]),
+        Route("/sign-out", _signed_in(site, signin.leave), methods=["POST"]),
+        *(Route(path, _signed_in(site, handler), methods=[method]) for method, path, handler in table.ROUTES),
+        Mount("/static", _Static(directory=STATIC)),
+    ]
+    handlers = {
+        Refused: _on_refused,
+        StentorError: _on_error,
+        HTTPException: _on_missing,
+        Exception: _on_unexpected,
+    }
+    app = Starlette(routes=routes, exception_handlers={kind: _shown(site, fn) for kind, fn in handlers.items()})
+    return _Headers(app)
+
+
+def _open(site: Site, handler: Callable[[Site, Request], Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return await handler(site, request)
+
+    return answer
+
+
+def _signed_in(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Fails closed: no session, no page; and no form that is not the session's own."""
+
+    async def answer(request: Request) -> Response:
+        session = site.sessions.find(request.cookies.get(sessions.COOKIE, ""))
+        if session is None:
+            return _to_sign_in(request)
+        if request.method == "POST" and not await _genuine(request, session):
+            raise HTTPException(403, FOREIGN)
+        return await handler(Page(site, request, session))
+
+    return answer
+
+
+async def _genuine(request: Request, session: Session) -> bool:
+    if not same_origin(request):
+        return False
+    given = request.headers.get("x-csrf") or (await request.form()).get("csrf")
+    return isinstance(given, str) and sessions.genuine(session, given)
+
+
+def _to_sign_in(request: Request) -> Response:
+    if request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET":
+        return HTMLResponse(AGAIN)
+    if request.headers.get("hx-request"):
+        return Response(status_code=401, headers={"HX-Redirect": "/sign-in"})
+    if request.method != "GET" or request.headers.get("accept", "").startswith("text/event-stream"):
+        return Response("Sign in again.", 401)
+    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    after = "" if wanted == "/" else f"?next={quote(wanted, safe='')}"
+    return RedirectResponse(f"/sign-in{after}", 303)
+
+
+Failure = tuple[int, str, str]
+"""Status, headline, what to do."""
+
+
+def _shown(
+    site: Site, judged: Callable[[Request, Exception], Failure]
+) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(request: Request, error: Exception) -> Response:
+        status, title, message = judged(request, error)
+        session = site.sessions.find(request.cookies.get(sessions.COOKIE, ""))
+        if status == 401 or session is None:
+            return _to_sign_in(request)
+        page = Page(site, request, session)
+        found = page.render("problem.html", status, title=title, message=message)
+        if request.headers.get("x-live"):
+            found.headers["HX-Reswap"] = "none"  # what is there stays; the top of the page tells that it is not live
+        elif request.headers.get("hx-request"):
+            found.headers["HX-Retarget"], found.headers["HX-Reswap"] = "#main", "innerHTML"
+        return found
+
+    return answer
+
+
+def _on_refused(request: Request, error: Exception) -> Failure:
+    assert isinstance(error, Refused)
+    titles = {401: "Signed out", 403: "Your key may not do this", 404: "Not found", 409: "Not in this state"}
+    titles |= {429: "Too many requests", 503: "Not available now"}
+    return error.status, titles.get(error.status, "The gateway refused"), error.message
+
+
+def _on_error(request: Request, error: Exception) -> Failure:
+    assert isinstance(error, StentorError)
+    title = "The gateway is out of reach" if isinstance(error, ServiceUnavailable) else "This cannot be shown"
+    return error.status, title, error.message
+
+
+def _on_missing(request: Request, error: Exception) -> Failure:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return 404, "Not found", "There is no such page."
+    return error.status_code, "Refused", str(error.detail)
+
+
+def _on_unexpected(request: Request, error: Exception) -> Failure:
+    log.error("page %s failed", request.url.path, exc_info=error)
+    return 500, "This page failed", "The operator finds the reason in the log of the dashboard."
+
+
+class _Static(StaticFiles):
+    """Files that never change under one address: each address has a mark of the content."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        answer = await super().get_response(path, scope)
+        if scope["query_string"].startswith(b"v="):
+            answer.headers["Cache-Control"] = FOR_EVER
+        return answer
+
+
+class _Headers:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_safely)

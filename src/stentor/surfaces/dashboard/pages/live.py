@@ -1,0 +1,91 @@
+"""Tells open pages that something changed: at most one message a second and page, however much happens.
+
+One look at the run log a second, shared by all readers and made only while there are some; so it sees what any process
+on the same database does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from stentor.surfaces.dashboard.pages.rows import Change, Rows
+from stentor.web.sse import Frame
+
+PERIOD = 1.0
+"""Seconds."""
+TOPICS = {
+    "agent": "agents",
+    "violation": "agents",
+    "trust": "agents",
+    "learning": "agents",
+    "connection": "agents",
+    "sentinel": "agents",
+    "message": "messages",
+    "memory": "memory",
+    "webhook": "webhooks",
+    "update": "governance",
+    "checkpoint": "governance",
+    "checkpoints": "governance",
+    "rollback": "governance",
+    "provider": "models",
+    "llm": "models",
+}
+"""The first word of an event's type to what it is about; every other event is about tasks."""
+log = logging.getLogger(__name__)
+
+
+class Live:
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._readers: dict[asyncio.Event, tuple[str, set[str]]] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def frames(self, tenant: str) -> AsyncIterator[Frame]:
+        """`change` with the topics that had events since the last one; begins with an empty one."""
+        woken: asyncio.Event = asyncio.Event()
+        topics: set[str] = set()
+        self._readers[woken] = (tenant, topics)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+        try:
+            yield Frame("change", {"topics": []})
+            while True:
+                await woken.wait()
+                woken.clear()
+                found = sorted(topics)
+                topics.clear()
+                yield Frame("change", {"topics": found})
+        finally:
+            del self._readers[woken]
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+
+    async def _watch(self) -> None:
+        last: str | None = None
+        while self._readers:
+            try:
+                last = await self._look(last)
+            except Exception as error:  # noqa: BLE001 - the store is out: readers keep what they have, and the next look tells
+                log.warning("what is new cannot be read: %s", error)
+            await asyncio.sleep(PERIOD)
+
+    async def _look(self, last: str | None) -> str:
+        if last is None:
+            return await self._rows.newest()
+        changes = await self._rows.changes(last)
+        for woken, (tenant, topics) in self._readers.items():
+            if found := {topic(change) for change in changes if change.tenant == tenant}:
+                topics |= found
+                woken.set()
+        return max((change.last for change in changes), default=last)
+
+
+def topic(change: Change) -> str:
+    return TOPICS.get(change.event_type.partition("_")[0], "tasks")

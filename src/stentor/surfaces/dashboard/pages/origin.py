@@ -1,0 +1,15 @@
+"""Whether a request comes from a page of ours."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+
+def same_origin(request: Request) -> bool:
+    """What the browser says of itself; a client that says nothing is not a browser, and has no cookie to misuse."""
+    if (site := request.headers.get("sec-fetch-site")) is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == request.headers.get("host")

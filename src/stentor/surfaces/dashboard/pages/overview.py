@@ -1,0 +1,86 @@
+"""The overview: what happens now, what waits for a human, what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from stentor.core.errors import StentorError
+from stentor.surfaces.dashboard.pages.calls import Refused
+from stentor.surfaces.dashboard.pages.rows import RANGES
+from stentor.surfaces.dashboard.pages.site import Page
+
+STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
+WAITS = (
+    ("pending_approval", "tasks to approve", "/tasks?status=pending_approval"),
+    ("approvals", "updates to review", "/governance?status=pending"),
+    ("quarantined", "agents in quarantine", "/agents?status=quarantined"),
+    ("alerts", "agents that oscillate", "/agents?alert=open"),
+    ("webhooks", "webhooks switched off", "/webhooks"),
+)
+FRESH = 5.0
+"""Seconds that a chart may be old: many readers cost as much as one."""
+
+
+async def overview(page: Page) -> Response:
+    chosen = page.query("range", "1h")
+    states, waiting, health = await asyncio.gather(
+        page.rows.states(page.tenant), page.rows.waiting(page.tenant), _health(page)
+    )
+    waiting["pending_approval"] = states.get("pending_approval", 0)
+    return page.render(
+        "overview.html",
+        block="live",
+        states={status: states.get(status, 0) for status in STATUSES},
+        waits=[(name, waiting[name], said, where) for name, said, where in WAITS if waiting[name]],
+        health=health,
+        range=chosen if chosen in RANGES else "1h",
+        ranges=tuple(RANGES),
+    )
+
+
+async def series(page: Page) -> Response:
+    """What the charts of the overview draw, as columns over `times` (seconds)."""
+    chosen = page.query("range", "1h")
+    return JSONResponse(await _series(page, chosen if chosen in RANGES else "1h"))
+
+
+async def _series(page: Page, chosen: str) -> dict[str, Any]:
+    kept: dict[tuple[str, str], tuple[float, dict[str, Any]]] = page.site.charts
+    key = (page.tenant, chosen)
+    if key in kept and kept[key][0] > time.monotonic() - FRESH:
+        return kept[key][1]
+    span = page.rows.span(chosen)
+    outcomes, durations, cost = await asyncio.gather(
+        page.rows.outcomes(page.tenant, span),
+        page.rows.durations(page.tenant, span),
+        page.rows.cost(page.tenant, span),
+    )
+    found = {"times": span.times, "outcomes": outcomes, "durations": durations, "cost": cost}
+    kept[key] = (time.monotonic(), found)
+    return found
+
+
+async def _health(page: Page) -> list[dict[str, Any]]:
+    """The components of the gateway, those that fail first."""
+    try:
+        found = await page.get("/health/detailed")
+    except Refused as refused:
+        found = {"components": {"gateway": {"status": "unavailable", "message": refused.message}}}
+    except StentorError as error:
+        found = {"components": {"gateway": {"status": "unavailable", "message": error.message}}}
+    parts = [{"name": name, **part} for name, part in found["components"].items()]
+    return sorted(parts, key=lambda one: (one["status"] == "available", one["name"]))
+
+
+async def alerts(page: Page) -> Response:
+    """What fires in the metrics backend, which may be slow: so the overview does not wait for it."""
+    snapshot = await page.site.prometheus.snapshot()
+    firing = [alert for alert in snapshot["alerts"] if alert["state"] != "inactive"]
+    return page.render("alerts.html", alerts=firing, available=snapshot["available"], url=snapshot["url"])
+
+
+ROUTES = [("GET", "/", overview), ("GET", "/series", series), ("GET", "/alerts", alerts)]

@@ -1,0 +1,69 @@
+"""Signing in with a key of the gateway, and out."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from stentor.core.errors import ServiceUnavailable
+from stentor.surfaces.dashboard.pages.calls import target
+from stentor.surfaces.dashboard.pages.origin import same_origin
+from stentor.surfaces.dashboard.pages.sessions import COOKIE, LASTS
+from stentor.surfaces.dashboard.pages.site import Page, Site
+
+WRONG = "This key is not one that the service knows."
+EMPTY = "Give a key."
+FOREIGN = "The form did not come from this page. Try again."
+MANY = "Too many attempts. Wait a minute."
+
+
+async def form(site: Site, request: Request) -> Response:
+    return _form(site, request)
+
+
+async def enter(site: Site, request: Request) -> Response:
+    """The key is checked by the gateway, which says who holds it."""
+    fields = await request.form()
+    key = str(fields.get("key") or "").strip()
+    if not same_origin(request):
+        return _form(site, request, FOREIGN, 403)
+    if not key:
+        return _form(site, request, EMPTY, 400)
+    if site.attempts.full():
+        return _form(site, request, MANY, 429)
+    try:
+        reply = await site.caller.call(key, "GET", target("/whoami"))
+    except ServiceUnavailable as error:
+        return _form(site, request, error.message, 503)
+    if reply.status != 200:
+        site.attempts.count()
+        return _form(site, request, WRONG, 401)
+    who = reply.data
+    token = site.sessions.open(key, who["name"], who["role"], frozenset(who["permissions"]), who["tenant"])
+    answer = RedirectResponse(_wanted(str(fields.get("next") or "")), 303)
+    answer.set_cookie(
+        COOKIE, token, max_age=LASTS, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+    )
+    return answer
+
+
+async def leave(page: Page) -> Response:
+    page.site.sessions.end(page.request.cookies.get(COOKIE, ""))
+    answer = RedirectResponse("/sign-in", 303)
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+def _form(site: Site, request: Request, problem: str = "", status: int = 200) -> Response:
+    wanted = _wanted(request.query_params.get("next", ""))
+    template = site.templates.get_template("sign-in.html")
+    return HTMLResponse(template.render(problem=problem, wanted=wanted), status)
+
+
+def _wanted(path: str) -> str:
+    """Where somebody was going; only ever a path of this site."""
+    parts = urlsplit(path)
+    harmless = path.startswith("/") and not path.startswith(("//", "/\\")) and not parts.netloc and path.isprintable()
+    return path if harmless and "\\" not in path else "/"

@@ -1,0 +1,179 @@
+"""What every page has: its request, who is signed in, the gateway, the rows, and the templates."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from stentor import __version__
+from stentor.surfaces.dashboard.pages import shown
+from stentor.surfaces.dashboard.pages.attempts import Attempts
+from stentor.surfaces.dashboard.pages.calls import Caller, Query, Refused, Reply, target
+from stentor.surfaces.dashboard.pages.live import Live
+from stentor.surfaces.dashboard.pages.rows import Rows
+from stentor.surfaces.dashboard.pages.sessions import Session, Sessions
+from stentor.surfaces.dashboard.prometheus import Prometheus
+from stentor.web.sse import StreamLimit
+
+MENU = (
+    ("/", "Overview", "o"),
+    ("/tasks", "Tasks", "t"),
+    ("/console", "Console", "c"),
+    ("/agents", "Agents", "a"),
+    ("/governance", "Governance", "g"),
+    ("/memory", "Memory", "m"),
+    ("/messages", "Messages", "e"),
+    ("/models", "Models & cost", "l"),
+    ("/webhooks", "Webhooks", "w"),
+    ("/provenance", "Provenance", "p"),
+)
+"""Address, name, and the key that goes there after `g`."""
+HERE = Path(__file__).parents[1]
+STATIC = HERE / "static"
+PARTIAL = "HX-Request"
+ATTEMPTS = 20
+"""Failed sign-ins of a minute, from everywhere. Keys are too long to be guessed; this keeps the log readable."""
+NOTICES = {
+    "cancelled": "The task is cancelled.",
+    "retried": "The task is queued again.",
+    "approved": "Approved.",
+    "rejected": "Rejected.",
+    "suspended": "The agent is suspended: it gets no more tasks.",
+    "activated": "The agent is active again.",
+    "cleared": "The violations are cleared.",
+    "saved": "Saved.",
+    "removed": "Removed.",
+    "rolled-back": "The rollback is under way.",
+    "taken": "A checkpoint is taken.",
+    "sent": "Sent.",
+    "replayed": "It will be delivered again.",
+    "rotated": "A new secret is in use.",
+    "enabled": "Switched on.",
+    "disabled": "Switched off.",
+}
+"""What a redirect after an action may say: by name, so that no address can put words on a page."""
+
+
+class Site:
+    """What all pages share. `rows` are read for the tenant of whoever is signed in."""
+
+    def __init__(self, caller: Caller, rows: Rows, prometheus: Prometheus, streams: StreamLimit) -> None:
+        self.caller = caller
+        self.rows = rows
+        self.prometheus = prometheus
+        self.streams = streams
+        self.live = Live(rows)
+        self.sessions = Sessions(time.monotonic)
+        self.attempts = Attempts(ATTEMPTS, time.monotonic)
+        self.templates = _environment()
+        self.charts: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
+
+    async def close(self) -> None:
+        await self.live.close()
+        await self.caller.close()
+
+    def now(self) -> int:
+        return self.rows.clock.now()
+
+
+class Page:
+    """One request of somebody who is signed in."""
+
+    def __init__(self, site: Site, request: Request, session: Session) -> None:
+        self.site = site
+        self.request = request
+        self.session = session
+
+    @property
+    def tenant(self) -> str:
+        return self.session.tenant
+
+    @property
+    def rows(self) -> Rows:
+        return self.site.rows
+
+    def param(self, name: str) -> str:
+        """A part of the path."""
+        return str(self.request.path_params[name])
+
+    def query(self, name: str, default: str = "") -> str:
+        return self.request.query_params.get(name, default).strip()
+
+    async def get(self, path: str, **query: Any) -> Any:
+        """The data of a route of the gateway. Raises Refused."""
+        return await self.call("GET", path, query)
+
+    async def post(self, path: str, body: Any = None) -> Any:
+        return await self.call("POST", path, None, {} if body is None else body)
+
+    async def call(self, method: str, path: str, query: Query | None = None, body: Any = None) -> Any:
+        reply = await self.site.caller.call(self.session.key, method, target(path, query), body)
+        return _data(reply)
+
+    async def form(self) -> dict[str, str]:
+        """The fields of a form; a repeated one counts by its last value."""
+        found = await self.request.form()
+        return {name: value.strip() for name, value in found.items() if isinstance(value, str)}
+
+    def render(self, name: str, status: int = 200, *, block: str = "main", **values: Any) -> Response:
+        """A whole page; the block alone for a request of htmx."""
+        template = self.site.templates.get_template(name)
+        values |= {"page": self, "session": self.session, "notice": NOTICES.get(self.query("notice"))}
+        values |= {"moment": partial(shown.moment, now=self.site.now()), "path": self.request.url.path}
+        headers = {"Vary": PARTIAL}
+        if self.request.headers.get(PARTIAL):
+            context = template.new_context(values)
+            return HTMLResponse("".join(template.blocks[block](context)), status, headers)
+        return HTMLResponse(template.render(values), status, headers)
+
+    def back(self, path: str, notice: str) -> Response:
+        """After an action: to a page that shows what became of it."""
+        return RedirectResponse(f"{path}{'&' if '?' in path else '?'}notice={notice}", 303)
+
+
+Handler = Callable[[Page], Awaitable[Response]]
+
+
+def _data(reply: Reply) -> Any:
+    if reply.status >= 400:
+        raise Refused(reply)
+    return reply.data
+
+
+def _environment() -> Environment:
+    loader = FileSystemLoader(HERE / "templates")
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= shown.FILTERS
+    made.filters["attribute"] = shown.attribute
+    made.globals |= {"version": __version__, "static": static, "share": shown.share, "step": shown.step, "menu": MENU}
+    made.globals["ui"] = made.get_template("macros.html").module
+    return made
+
+
+def static(name: str) -> str:
+    """The address of a file, with a mark of its content so that a browser may keep it for ever."""
+    return f"/static/{name}?v={_mark(name)}"
+
+
+_marks: dict[str, str] = {}
+
+
+def _mark(name: str) -> str:
+    if name not in _marks:
+        _marks[name] = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+    return _marks[name]

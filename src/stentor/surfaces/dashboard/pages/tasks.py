@@ -1,0 +1,132 @@
+"""Tasks: the list, one task with its decision and its trail, and what a person may do to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.responses import RedirectResponse, Response
+
+from stentor.core.clock import iso, iso_or_none
+from stentor.surfaces.dashboard.pages.calls import Refused, decoded, part
+from stentor.surfaces.dashboard.pages.overview import STATUSES
+from stentor.surfaces.dashboard.pages.site import Page
+
+SHOWN = 50
+EVENTS = 500
+TERMS = ("composite", "hebbian", "trust")
+LONG = 20_000
+"""Characters of an input or a result that a page shows."""
+
+
+async def tasks(page: Page) -> Response:
+    """Newest first; `q` is the beginning of an id."""
+    wanted = {"status": page.query("status"), "agent_id": page.query("agent"), "cursor": page.query("cursor")}
+    text = page.query("q")
+    names, found = await asyncio.gather(
+        page.rows.names(page.tenant),
+        _named(page, text) if text else page.get("/tasks", limit=SHOWN, **wanted),
+    )
+    return page.render(
+        "tasks.html",
+        block="rows" if page.query("cursor") else "results",
+        tasks=found["tasks"],
+        total=found["total"],
+        following=found["next_cursor"],
+        names=names,
+        statuses=STATUSES,
+        wanted=wanted,
+        text=text,
+    )
+
+
+async def _named(page: Page, text: str) -> dict[str, Any]:
+    """Tasks whose id begins with the text; an id that exists is the first."""
+    rows = await page.rows.tasks_named(page.tenant, text, SHOWN)
+    columns = ("task_id", "status", "assigned_agent", "type", "created_at", "completed_at")
+    found = [dict(zip(columns, (*row[:4], iso(row[4]), iso_or_none(row[5])), strict=True)) for row in rows]
+    return {"tasks": found, "total": len(found), "next_cursor": None}
+
+
+async def task(page: Page) -> Response:
+    task_id = page.param("task_id")
+    trail, names, given = await asyncio.gather(
+        page.get(f"/tasks/{part(task_id)}/activity", limit=EVENTS),
+        page.rows.names(page.tenant),
+        page.rows.input(page.tenant, task_id, LONG),
+    )
+    return page.render(
+        "task.html",
+        block="live",
+        task=trail["task"],
+        task_id=task_id,
+        trail=trail,
+        routing=_routing(trail["routing"]),
+        names=names,
+        given=_value(given),
+        long=LONG,
+        terms=TERMS,
+    )
+
+
+def _value(text: str | None) -> Any:
+    """What the JSON text says, or the text itself where it was cut."""
+    return None if text is None else decoded(text.encode()) or text
+
+
+def _routing(decision: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The decision with, for each candidate, the parts that its score is the sum of."""
+    if not decision or "candidates" not in decision:
+        return None
+    alpha, beta = decision["alpha"], decision["beta"]
+    shares = {"composite": 1 - alpha - beta, "hebbian": alpha, "trust": beta}
+    candidates = [
+        {**one, "parts": {term: shares[term] * one[term] for term in TERMS}} for one in decision["candidates"]
+    ]
+    return {**decision, "candidates": candidates, "shares": shares}
+
+
+async def cancel(page: Page) -> Response:
+    return await _act(page, "cancel", "cancelled")
+
+
+async def retry(page: Page) -> Response:
+    return await _act(page, "retry", "retried")
+
+
+async def approve(page: Page) -> Response:
+    return await _act(page, "approve", "approved")
+
+
+async def reject(page: Page) -> Response:
+    reason = (await page.form()).get("reason")
+    return await _act(page, "reject", "rejected", {"reason": reason} if reason else {})
+
+
+async def _act(page: Page, verb: str, notice: str, body: Any = None) -> Response:
+    path = f"/tasks/{part(page.param('task_id'))}"
+    await page.post(f"{path}/{verb}", body)
+    return page.back(path, notice)
+
+
+async def find(page: Page) -> Response:
+    """From the search of every page: a task, an agent, or a list."""
+    text = page.query("q")
+    for path in (f"/tasks/{part(text)}", f"/registry/agents/{part(text)}") if text else ():
+        try:
+            await page.get(path)
+        except Refused:
+            continue
+        return RedirectResponse(path.removeprefix("/registry"), 303)
+    return RedirectResponse(f"/tasks?q={part(text)}", 303)
+
+
+ROUTES = [
+    ("GET", "/tasks", tasks),
+    ("GET", "/find", find),
+    ("GET", "/tasks/{task_id}", task),
+    ("POST", "/tasks/{task_id}/cancel", cancel),
+    ("POST", "/tasks/{task_id}/retry", retry),
+    ("POST", "/tasks/{task_id}/approve", approve),
+    ("POST", "/tasks/{task_id}/reject", reject),
+]

@@ -1,0 +1,26 @@
+"""Streams that open pages read: what changed, and what happens to one task."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from stentor.surfaces.dashboard.pages.calls import part, target
+from stentor.surfaces.dashboard.pages.site import Page
+from stentor.web.sse import EventStream
+
+READ = "read"
+
+
+async def changes(page: Page) -> Response:
+    """Topics that had events, at most once a second."""
+    return EventStream(page.site.live.frames(page.tenant), page.site.streams, page.session.csrf)
+
+
+async def task(page: Page) -> Response:
+    """A task's stream as the gateway gives it, with the reader's own key."""
+    address = target(f"/tasks/{part(page.param('task_id'))}/stream")
+    frames = page.site.caller.stream(page.session.key, address, page.request.headers.get("last-event-id"))
+    return EventStream(frames, page.site.streams, page.session.csrf)
+
+
+ROUTES = [("GET", "/live", changes), ("GET", "/tasks/{task_id}/stream", task)]

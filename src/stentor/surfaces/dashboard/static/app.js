@@ -1,0 +1,125 @@
+// What pages do beyond links and forms: keys, live changes, tokens, questions before an action.
+(() => {
+  "use strict";
+  const $ = (query, from = document) => from.querySelector(query);
+  const all = (query, from = document) => [...from.querySelectorAll(query)];
+  const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName || "");
+
+  // Live changes: at most one a second comes, and a part is asked for again only when the last answer is there.
+  const live = $("#live");
+  const busy = new Set();
+  const say = (text, state) => { live.textContent = text; live.className = `live ${state}`; };
+  const refresh = async (part) => {
+    const more = $("tr.more", part);
+    if (busy.has(part) || document.hidden || part.contains(document.activeElement) && typing() || part.dataset.grown && more) return;
+    busy.add(part);
+    const at = $("tr.at a", part)?.getAttribute("href");
+    const open = all("details[open]", part).map((one) => all("details", part).indexOf(one));
+    try {
+      await htmx.ajax("GET", part.dataset.src || location.pathname + location.search, { target: part, swap: "innerHTML", headers: { "X-Live": "1" } });
+    } catch { /* the connection says so at the top */ } finally { busy.delete(part); }
+    if (at) all("tr[data-row] a", part).find((a) => a.getAttribute("href") === at)?.closest("tr").classList.add("at");
+    const now = all("details", part);
+    for (const n of open) if (now[n]) now[n].open = true;
+  };
+  const listen = () => {
+    const source = new EventSource("/live");
+    source.addEventListener("open", () => say("live", "on"));
+    source.addEventListener("change", (event) => {
+      const topics = JSON.parse(event.data).topics;
+      if (!topics.length) return;
+      for (const part of all("[data-live]")) {
+        if (part.dataset.live.split(" ").some((topic) => topics.includes(topic))) refresh(part);
+      }
+      document.dispatchEvent(new CustomEvent("stentor:change", { detail: topics }));
+    });
+    source.addEventListener("error", () => say("not live", "off"));
+    addEventListener("pagehide", () => source.close());
+  };
+  if (live) listen();
+
+  // Tokens of one task, until its end; then the part around it is asked for again.
+  const read = (place) => {
+    if (place.dataset.read) return;
+    place.dataset.read = "1";
+    const into = $(".tokens", place);
+    const source = new EventSource(place.dataset.stream);
+    let waiting = "";
+    const put = () => { into.append(waiting); waiting = ""; into.scrollTop = into.scrollHeight; };
+    source.addEventListener("token", (event) => {
+      if (!waiting) requestAnimationFrame(put);
+      waiting += JSON.parse(event.data).text;
+    });
+    const end = (event) => {
+      if (!event.data) return; // a break of the connection; the browser takes it up again
+      source.close();
+      const part = place.closest("[data-live]");
+      place.dispatchEvent(new CustomEvent("stentor:ended", { bubbles: true, detail: JSON.parse(event.data) }));
+      if (part) refresh(part);
+    };
+    source.addEventListener("complete", end);
+    source.addEventListener("error", end);
+    addEventListener("pagehide", () => source.close());
+  };
+  const readAll = () => all("[data-stream]").forEach(read);
+  readAll();
+  document.addEventListener("htmx:afterSettle", readAll);
+  document.addEventListener("htmx:afterRequest", (event) => {
+    const part = event.target.closest?.("tr.more") && event.target.closest("[data-live]");
+    if (part) part.dataset.grown = "1";
+  });
+
+  // Forms: a question first, and never twice.
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.dataset.ask && !confirm(form.dataset.ask)) { event.preventDefault(); return; }
+    if (form.method === "post" && !form.hasAttribute("hx-post")) {
+      setTimeout(() => all("button", form).forEach((button) => { button.disabled = true; }));
+    }
+  });
+
+  // Keys.
+  const help = $("#help");
+  const theme = () => {
+    const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    localStorage.setItem("theme", next);
+    document.documentElement.dataset.theme = next;
+    document.dispatchEvent(new CustomEvent("stentor:theme"));
+  };
+  const move = (by) => {
+    const rows = all("tr[data-row], li[data-row]");
+    if (!rows.length) return;
+    const at = rows.findIndex((row) => row.classList.contains("at"));
+    rows[at]?.classList.remove("at");
+    const row = rows[Math.max(0, Math.min(rows.length - 1, at + by))];
+    row.classList.add("at");
+    row.scrollIntoView({ block: "nearest" });
+  };
+  let going = 0;
+  const keys = {
+    "/": () => ($("main input[type=search]") || $("#search")).focus(),
+    "?": () => help.showModal(),
+    j: () => move(1),
+    k: () => move(-1),
+    g: () => { going = Date.now(); },
+    Enter: () => $("tr.at a, li.at a")?.click(),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Escape") { if (typing()) document.activeElement.blur(); $(".who[open]")?.removeAttribute("open"); return; }
+    if (typing() || help?.open) return;
+    if (event.key === "Enter" && document.activeElement !== document.body && document.activeElement?.id !== "main") return;
+    if (Date.now() - going < 1500 && event.key !== "g") {
+      going = 0;
+      const link = $(`.side a[data-key="${CSS.escape(event.key)}"]`);
+      if (link) { event.preventDefault(); link.click(); return; }
+    }
+    if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+  });
+  document.addEventListener("click", (event) => {
+    const action = event.target.closest("[data-action]")?.dataset.action;
+    if (action === "theme") theme();
+    if (action === "help") { $(".who[open]")?.removeAttribute("open"); help.showModal(); }
+    if (!event.target.closest(".who")) $(".who[open]")?.removeAttribute("open");
+  });
+})();

@@ -1,0 +1,64 @@
+// Charts of the overview: columns from /series, drawn by uPlot in the colours of the page.
+(() => {
+  "use strict";
+  const place = document.querySelector("[data-series]");
+  if (!place) return;
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const money = (value) => value == null ? "–" : "$" + (value >= 1 || value === 0 ? value.toFixed(2) : value.toPrecision(2));
+  const seconds = (value) => value == null ? "–" : value < 1 ? `${Math.round(value * 1000)} ms` : `${+value.toFixed(1)} s`;
+  const whole = (value) => value == null ? "–" : value.toLocaleString("en");
+  const STATES = [["completed", "--good"], ["failed", "--bad"], ["aborted", "--bad"], ["cancelled", "--calm"], ["executing", "--accent"], ["queued", "--term-hebbian"], ["pending_approval", "--warn"]];
+  const KINDS = {
+    outcomes: (data) => STATES.filter(([name]) => data.outcomes[name]).map(([name, ink]) => ({ label: name.replace("_", " "), ink, values: data.outcomes[name], show: whole })),
+    durations: (data) => data.durations.p50.some((one) => one != null) ? [{ label: "half", ink: "--accent", values: data.durations.p50, show: seconds }, { label: "95 %", ink: "--term-hebbian", values: data.durations.p95, show: seconds }] : [],
+    cost: (data) => data.cost.dollars.some((one) => one) ? [{ label: "dollars", ink: "--term-trust", values: data.cost.dollars, show: money, fill: true }] : [],
+  };
+  const drawn = new Map();
+
+  const options = (box, series) => ({
+    width: box.clientWidth, height: 168, cursor: { y: false }, padding: [8, 8, 0, 0],
+    legend: { live: true },
+    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+    axes: [
+      { stroke: colour("--faint"), grid: { show: false }, ticks: { stroke: colour("--line") }, size: 28, space: 60 },
+      { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 58, values: (_, found) => found.map(series[0].show) },
+    ],
+    series: [{ label: "time", value: (_, at) => at == null ? "–" : new Date(at * 1000).toLocaleString() }, ...series.map((one) => ({
+      label: one.label, stroke: colour(one.ink), width: 2, points: { show: false }, spanGaps: false,
+      fill: one.fill ? colour(one.ink) + "22" : undefined, value: (_, value) => one.show(value),
+      points: { show: true, size: 4 },
+    }))],
+  });
+  const draw = (box, data) => {
+    const series = KINDS[box.dataset.chart](data);
+    const columns = [data.times, ...series.map((one) => one.values)];
+    const shape = series.map((one) => one.label).join() + box.clientWidth + document.documentElement.dataset.theme;
+    const old = drawn.get(box);
+    if (old?.shape === shape) { old.plot?.setData(columns); return; }
+    old?.plot?.destroy();
+    box.replaceChildren();
+    if (!series.length) {
+      const none = document.createElement("p");
+      none.className = "none";
+      none.textContent = "Nothing in this time.";
+      box.append(none);
+      drawn.set(box, { shape, plot: null });
+      return;
+    }
+    drawn.set(box, { shape, plot: new uPlot(options(box, series), columns, box) });
+  };
+  let data = null;
+  const show = () => { if (data) for (const box of place.querySelectorAll(".chart")) draw(box, data); };
+  let asked = 0;
+  const load = async () => {
+    asked = Date.now();
+    try {
+      const answer = await fetch(place.dataset.series, { headers: { Accept: "application/json" } });
+      if (answer.ok) { data = await answer.json(); show(); }
+    } catch { /* the connection says so at the top */ }
+  };
+  load();
+  document.addEventListener("stentor:change", () => { if (Date.now() - asked > 5000 && !document.hidden) load(); });
+  document.addEventListener("stentor:theme", show);
+  new ResizeObserver(() => requestAnimationFrame(show)).observe(place);
+})();

@@ -1,0 +1,63 @@
+"""The pages in process, over the database of a world, with somebody signed in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import KEYS, World
+from tests.surfaces.dashboard.conftest import LOCAL, Board
+
+
+@dataclass
+class Site:
+    """A world and browsers without JavaScript, one for each key that signed in."""
+
+    board: Board
+    browsers: dict[str, httpx.AsyncClient] = field(default_factory=dict)
+
+    @property
+    def world(self) -> World:
+        return self.board.world
+
+    async def browser(self, name: str = "ADMIN") -> httpx.AsyncClient:
+        """Signed in with this key; it follows no redirects."""
+        if name not in self.browsers:
+            client = httpx.AsyncClient(transport=self.board.http._transport, base_url=LOCAL, timeout=30)
+            answer = await client.post("/sign-in", data={"key": KEYS[name].split(":")[0]})
+            assert (answer.status_code, answer.headers["location"]) == (303, "/"), answer.text
+            self.browsers[name] = client
+        return self.browsers[name]
+
+    async def read(self, path: str, expected: int = 200, key: str = "ADMIN", **params: Any) -> str:
+        """The HTML of a page; `params` are its query."""
+        answer = await (await self.browser(key)).get(path, params=params)
+        assert answer.status_code == expected, answer.text
+        return answer.text
+
+    async def part(self, path: str, expected: int = 200, key: str = "ADMIN", **params: Any) -> str:
+        """What htmx would put into the page."""
+        answer = await (await self.browser(key)).get(path, params=params, headers={"HX-Request": "true"})
+        assert answer.status_code == expected, answer.text
+        return answer.text
+
+    async def send(self, path: str, expected: int = 303, key: str = "ADMIN", **fields: str) -> httpx.Response:
+        """Post a form with the token of the session."""
+        client = await self.browser(key)
+        found = re.search(r'name="csrf" value="([^"]+)"', (await client.get("/tasks")).text)
+        assert found
+        answer = await client.post(path, data={"csrf": found[1], **fields})
+        assert answer.status_code == expected, answer.text
+        return answer
+
+
+@pytest.fixture
+async def site(make_board: Any) -> Any:
+    made = Site(await make_board())
+    yield made
+    for browser in made.browsers.values():
+        await browser.aclose()
