@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -16,19 +15,19 @@ from stentor.surfaces.dashboard.pages.site import Page
 STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
 WAITS = (
     ("pending_approval", "tasks to approve", "/tasks?status=pending_approval"),
-    ("approvals", "updates to review", "/governance?status=pending"),
+    ("approvals", "updates to review", "/governance?status=submitted"),
     ("quarantined", "agents in quarantine", "/agents?status=quarantined"),
     ("alerts", "agents that oscillate", "/agents?alert=open"),
     ("webhooks", "webhooks switched off", "/webhooks"),
 )
-FRESH = 5.0
-"""Seconds that a chart may be old: many readers cost as much as one."""
 
 
 async def overview(page: Page) -> Response:
     chosen = page.query("range", "1h")
     states, waiting, health = await asyncio.gather(
-        page.rows.states(page.tenant), page.rows.waiting(page.tenant), _health(page)
+        page.rows.states(page.tenant),
+        page.rows.waiting(page.tenant),
+        page.site.kept.get("health", lambda: _health(page)),
     )
     waiting["pending_approval"] = states.get("pending_approval", 0)
     return page.render(
@@ -45,23 +44,18 @@ async def overview(page: Page) -> Response:
 async def series(page: Page) -> Response:
     """What the charts of the overview draw, as columns over `times` (seconds)."""
     chosen = page.query("range", "1h")
-    return JSONResponse(await _series(page, chosen if chosen in RANGES else "1h"))
+    chosen = chosen if chosen in RANGES else "1h"
+    return JSONResponse(await page.site.kept.get((page.tenant, chosen), lambda: _series(page, chosen)))
 
 
 async def _series(page: Page, chosen: str) -> dict[str, Any]:
-    kept: dict[tuple[str, str], tuple[float, dict[str, Any]]] = page.site.charts
-    key = (page.tenant, chosen)
-    if key in kept and kept[key][0] > time.monotonic() - FRESH:
-        return kept[key][1]
     span = page.rows.span(chosen)
     outcomes, durations, cost = await asyncio.gather(
         page.rows.outcomes(page.tenant, span),
         page.rows.durations(page.tenant, span),
         page.rows.cost(page.tenant, span),
     )
-    found = {"times": span.times, "outcomes": outcomes, "durations": durations, "cost": cost}
-    kept[key] = (time.monotonic(), found)
-    return found
+    return {"times": span.times, "outcomes": outcomes, "durations": durations, "cost": cost}
 
 
 async def _health(page: Page) -> list[dict[str, Any]]:

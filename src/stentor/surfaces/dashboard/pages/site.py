@@ -17,6 +17,7 @@ from stentor import __version__
 from stentor.surfaces.dashboard.pages import shown
 from stentor.surfaces.dashboard.pages.attempts import Attempts
 from stentor.surfaces.dashboard.pages.calls import Caller, Query, Refused, Reply, target
+from stentor.surfaces.dashboard.pages.kept import Kept
 from stentor.surfaces.dashboard.pages.live import Live
 from stentor.surfaces.dashboard.pages.rows import Rows
 from stentor.surfaces.dashboard.pages.sessions import Session, Sessions
@@ -39,6 +40,8 @@ MENU = (
 HERE = Path(__file__).parents[1]
 STATIC = HERE / "static"
 PARTIAL = "HX-Request"
+FRESH = 5.0
+"""Seconds that a chart and the state of the components may be old: many readers cost as much as one."""
 ATTEMPTS = 20
 """Failed sign-ins of a minute, from everywhere. Keys are too long to be guessed; this keeps the log readable."""
 NOTICES = {
@@ -74,7 +77,7 @@ class Site:
         self.sessions = Sessions(time.monotonic)
         self.attempts = Attempts(ATTEMPTS, time.monotonic)
         self.templates = _environment()
-        self.charts: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
+        self.kept = Kept(FRESH, time.monotonic)
 
     async def close(self) -> None:
         await self.live.close()

@@ -10,7 +10,7 @@
   const STATES = [["completed", "--good"], ["failed", "--bad"], ["aborted", "--bad"], ["cancelled", "--calm"], ["executing", "--accent"], ["queued", "--term-hebbian"], ["pending_approval", "--warn"]];
   const KINDS = {
     outcomes: (data) => STATES.filter(([name]) => data.outcomes[name]).map(([name, ink]) => ({ label: name.replace("_", " "), ink, values: data.outcomes[name], show: whole })),
-    durations: (data) => data.durations.p50.some((one) => one != null) ? [{ label: "half", ink: "--accent", values: data.durations.p50, show: seconds }, { label: "95 %", ink: "--term-hebbian", values: data.durations.p95, show: seconds }] : [],
+    durations: (data) => data.durations.p50.some((one) => one != null) ? [{ label: "half", ink: "--accent", values: data.durations.p50, show: seconds, sparse: true }, { label: "95 %", ink: "--term-hebbian", values: data.durations.p95, show: seconds, sparse: true }] : [],
     cost: (data) => data.cost.dollars.some((one) => one) ? [{ label: "dollars", ink: "--term-trust", values: data.cost.dollars, show: money, fill: true }] : [],
   };
   const drawn = new Map();
@@ -24,9 +24,9 @@
       { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 58, values: (_, found) => found.map(series[0].show) },
     ],
     series: [{ label: "time", value: (_, at) => at == null ? "–" : new Date(at * 1000).toLocaleString() }, ...series.map((one) => ({
-      label: one.label, stroke: colour(one.ink), width: 2, points: { show: false }, spanGaps: false,
+      label: one.label, stroke: colour(one.ink), width: 2, spanGaps: false,
       fill: one.fill ? colour(one.ink) + "22" : undefined, value: (_, value) => one.show(value),
-      points: { show: true, size: 4 },
+      points: { show: one.sparse === true, size: 5 },
     }))],
   });
   const draw = (box, data) => {

@@ -1,0 +1,80 @@
+"""What open pages hear: which topics, of which tenant, how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import pytest
+
+from stentor.surfaces.dashboard.pages import live
+from stentor.surfaces.dashboard.pages.live import Live, topic
+from stentor.surfaces.dashboard.pages.rows import Change, Rows
+from stentor.web.sse import Frame
+from tests.conftest import World
+from tests.requirements import requirement
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PERIOD", 0.02)
+
+
+async def ended(frames: AsyncIterator[Frame]) -> None:
+    """As a reader who leaves ends it."""
+    assert isinstance(frames, AsyncGenerator)
+    await frames.aclose()
+
+
+@requirement("dashboard.live")
+async def test_readers_hear_of_their_own_tenant_in_one_message_however_much_happens(world: World) -> None:
+    told = Live(Rows(world.kernel.db, world.clock))
+    ours, theirs = told.frames("default"), told.frames("other")
+    assert (await anext(ours)).data == (await anext(theirs)).data == {"topics": []}
+    await asyncio.sleep(0.1)  # the first look only learns where the log ends
+    elsewhere = asyncio.ensure_future(anext(theirs))
+    agent = await world.register("ann")
+    heard: set[str] = set()
+    while "tasks" not in heard:
+        heard |= set((await asyncio.wait_for(anext(ours), 10)).data["topics"])
+        if "agents" in heard:
+            await world.do(agent)
+    assert heard >= {"agents", "tasks"}
+    assert not elsewhere.done()
+    elsewhere.cancel()
+    await asyncio.gather(elsewhere, return_exceptions=True)
+    await ended(ours)
+    await ended(theirs)
+    assert not told._readers
+    await told.close()
+
+
+@requirement("dashboard.live")
+async def test_an_outage_of_the_store_ends_no_stream(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows(world.kernel.db, world.clock)
+    told = Live(rows)
+    frames = told.frames("default")
+    await anext(frames)
+    await asyncio.sleep(0.1)
+    whole, failed = rows.changes, asyncio.Event()
+
+    async def broken(after: str) -> list[Change]:
+        failed.set()
+        raise OSError("the disk is away")
+
+    monkeypatch.setattr(rows, "changes", broken)
+    await failed.wait()
+    monkeypatch.setattr(rows, "changes", whole)
+    await world.register("ann")
+    assert (await asyncio.wait_for(anext(frames), 10)).data == {"topics": ["agents"]}
+    await ended(frames)
+    await told.close()
+
+
+@requirement("dashboard.live")
+@pytest.mark.parametrize(
+    ("event_type", "about"),
+    [("task_completed", "tasks"), ("routing_decision", "tasks"), ("violation_recorded", "agents"), ("x", "tasks")],
+)
+def test_an_event_is_about_one_topic(event_type: str, about: str) -> None:
+    assert topic(Change("default", event_type, 1, "e")) == about

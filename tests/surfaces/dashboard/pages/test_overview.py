@@ -1,0 +1,52 @@
+"""The overview: counts, what waits, charts, components, alerts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.requirements import requirement
+from tests.surfaces.dashboard.pages.conftest import Site
+
+
+@requirement("dashboard.page-overview")
+async def test_the_overview_counts_tasks_and_names_what_waits_for_a_human(site: Site) -> None:
+    agent = await site.world.register("ann")
+    await site.world.do(agent)
+    await site.world.do(agent, ok=False)
+    page = await site.read("/")
+    assert "Nothing waits for you." in page
+    assert '<span class="n">1</span><span class="status completed">' in page
+    assert '<span class="n">1</span><span class="status failed">' in page
+    careful = await site.world.register("bea", trust_tier="human", capabilities=["careful"])
+    await site.world.submit(required_capabilities=["careful"], agent_preference=careful)
+    assert "tasks to approve" in await site.part("/")
+    assert "tasks to approve" not in await site.read("/", key="OTHER")
+
+
+@requirement("dashboard.page-overview")
+@pytest.mark.parametrize("chosen", ["1h", "24h", "7d", "nonsense"])
+async def test_the_charts_get_columns_of_one_length(site: Site, chosen: str) -> None:
+    agent = await site.world.register("ann")
+    await site.world.do(agent)
+    await site.world.do(agent, ok=False)
+    answer = await (await site.browser()).get("/series", params={"range": chosen})
+    found = answer.json()
+    n = len(found["times"])
+    assert n == {"1h": 60, "24h": 24, "7d": 28, "nonsense": 60}[chosen]
+    assert {name: sum(values) for name, values in found["outcomes"].items()} == {"completed": 1, "failed": 1}
+    columns = [*found["outcomes"].values(), *found["durations"].values(), *found["cost"].values()]
+    assert {len(values) for values in columns} == {n}
+    assert [one for one in found["durations"]["p50"] if one is not None]
+
+
+@requirement("dashboard.page-overview")
+async def test_alerts_without_a_metrics_backend_say_how_to_get_one(site: Site) -> None:
+    assert "SERVICE_METRICS_URL" in await site.part("/alerts")
+
+
+@requirement("dashboard.page-overview")
+async def test_a_reader_sees_the_overview_and_another_tenant_nothing_of_it(site: Site) -> None:
+    agent = await site.world.register("ann")
+    await site.world.do(agent)
+    assert '<span class="n">1</span>' in await site.read("/", key="READER")
+    assert '<span class="n">1</span>' not in await site.read("/", key="OTHER")

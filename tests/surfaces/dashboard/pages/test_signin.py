@@ -1,0 +1,150 @@
+"""The door of the pages: sessions, forms, and what every answer forbids the browser."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+from stentor.surfaces.dashboard.pages.sessions import LASTS, MOST, Sessions
+from tests.requirements import requirement
+from tests.surfaces.dashboard.conftest import LOCAL
+from tests.surfaces.dashboard.pages.conftest import Site
+
+KEY = "admin-key-7c1e"
+
+
+@pytest.fixture
+async def stranger(site: Site) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=site.board.http._transport, base_url=LOCAL)
+
+
+@requirement("dashboard.sign-in")
+async def test_without_a_session_every_page_leads_to_the_door_and_back(stranger: httpx.AsyncClient) -> None:
+    answer = await stranger.get("/tasks", params={"status": "failed"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=%2Ftasks%3Fstatus%3Dfailed")
+    form = await stranger.get(answer.headers["location"])
+    assert 'value="/tasks?status=failed"' in form.text
+    entered = await stranger.post("/sign-in", data={"key": KEY, "next": "/tasks?status=failed"})
+    assert (entered.status_code, entered.headers["location"]) == (303, "/tasks?status=failed")
+
+
+@requirement("dashboard.sign-in")
+async def test_the_cookie_is_a_random_name_for_a_key_that_lies_nowhere_else(site: Site) -> None:
+    browser = await site.browser()
+    answer = await browser.post("/sign-in", data={"key": KEY})
+    cookie = answer.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert KEY not in cookie
+    for path in ("/", "/tasks"):
+        assert KEY not in (await browser.get(path)).text
+
+
+@requirement("dashboard.sign-in")
+@pytest.mark.parametrize(("key", "status"), [("wrong", 401), ("", 400), ("\x00ü" * 9_000, 401)])
+async def test_what_is_no_key_opens_nothing(stranger: httpx.AsyncClient, key: str, status: int) -> None:
+    answer = await stranger.post("/sign-in", data={"key": key})
+    assert answer.status_code == status
+    assert 'role="alert"' in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+@requirement("dashboard.sign-in")
+async def test_guessing_is_slowed_down(stranger: httpx.AsyncClient) -> None:
+    for _ in range(20):
+        assert (await stranger.post("/sign-in", data={"key": "wrong"})).status_code == 401
+    assert (await stranger.post("/sign-in", data={"key": KEY})).status_code == 429
+
+
+@requirement("dashboard.sign-in")
+@pytest.mark.parametrize(
+    "wanted", ["https://evil.test/", "//evil.test", "/\\evil.test", "javascript:alert(1)", "/a\nb"]
+)
+async def test_the_door_leads_to_pages_of_this_site_alone(stranger: httpx.AsyncClient, wanted: str) -> None:
+    assert (await stranger.post("/sign-in", data={"key": KEY, "next": wanted})).headers["location"] == "/"
+
+
+@requirement("dashboard.sign-in")
+async def test_signing_out_ends_the_session_for_every_copy_of_its_cookie(site: Site) -> None:
+    copy = httpx.AsyncClient(transport=site.board.http._transport, base_url=LOCAL)
+    copy.cookies = (await site.browser()).cookies
+    await site.send("/sign-out")
+    assert (await copy.get("/tasks")).status_code == 303
+
+
+@requirement("dashboard.sign-in")
+async def test_a_key_that_is_taken_back_ends_its_session(site: Site) -> None:
+    browser = await site.browser("BOB")
+    site.world.ring._principals = {
+        digest: one for digest, one in site.world.ring._principals.items() if one.name != "bob"
+    }
+    assert (await browser.get("/tasks")).headers["location"].startswith("/sign-in")
+    part = await browser.get("/tasks", headers={"HX-Request": "true"})
+    assert (part.status_code, part.headers["hx-redirect"]) == (401, "/sign-in")
+
+
+@requirement("dashboard.csrf")
+async def test_a_form_of_another_session_or_site_does_nothing(site: Site) -> None:
+    await site.world.register("ann")
+    task_id = await site.world.submit()
+    browser = await site.browser()
+    other = re.search(r'name="csrf" value="([^"]+)"', await site.read("/tasks", key="SECOND"))
+    own = re.search(r'name="csrf" value="([^"]+)"', await site.read("/tasks"))
+    assert other
+    assert own
+    for token, headers in (
+        ("", {}),
+        (other[1], {}),
+        (own[1], {"Origin": "https://evil.test"}),
+        (own[1], {"Sec-Fetch-Site": "cross-site"}),
+        (own[1], {"Sec-Fetch-Site": "same-site"}),
+    ):
+        answer = await browser.post(f"/tasks/{task_id}/cancel", data={"csrf": token}, headers=headers)
+        assert answer.status_code == 403, (token, headers)
+    assert (await site.world.task(task_id))["status"] == "queued"
+    as_header = await browser.post(f"/tasks/{task_id}/cancel", headers={"X-CSRF": own[1], "Origin": LOCAL})
+    assert as_header.status_code == 303
+
+
+@requirement("dashboard.csp")
+@pytest.mark.parametrize("path", ["/", "/tasks", "/tasks/none", "/sign-in", "/nowhere"])
+async def test_no_page_lets_the_browser_run_what_is_not_a_file_of_ours(site: Site, path: str) -> None:
+    answer = await (await site.browser()).get(path)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", answer.text)
+
+
+@requirement("dashboard.csp")
+async def test_files_are_kept_by_the_browser_under_addresses_of_their_content(site: Site) -> None:
+    page = await site.read("/")
+    addresses = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+    assert len(addresses) >= 5
+    browser = await site.browser()
+    for address in addresses:
+        answer = await browser.get(address)
+        assert answer.status_code == 200, address
+        assert "immutable" in answer.headers["cache-control"]
+    assert (await browser.get("/static/../app.py")).status_code in (303, 404)
+    assert (await browser.get("/static/%2e%2e/pages/app.py")).status_code == 404
+
+
+@requirement("dashboard.sign-in")
+def test_sessions_end_when_they_are_not_used_and_when_there_are_too_many() -> None:
+    now = [0.0]
+    sessions = Sessions(lambda: now[0])
+    first = sessions.open("k", "ann", "admin", frozenset(("read",)), "default")
+    now[0] = LASTS - 1
+    assert sessions.find(first) is not None
+    now[0] = 2 * LASTS
+    assert sessions.find(first) is None
+    tokens = []
+    for _ in range(MOST + 1):
+        now[0] += 1
+        tokens.append(sessions.open("k", "ann", "admin", frozenset(("read",)), "default"))
+    assert sessions.find(tokens[0]) is None
+    assert sessions.find(tokens[-1]) is not None
