@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from tests.conftest import World
+
+STALE = SimpleNamespace(event_id="")
+"""A message that every reader has seen already: it is taken, and nothing is said."""
 
 
 class Frame(NamedTuple):
@@ -26,9 +30,13 @@ def parse(text: str) -> list[Frame]:
 
 
 async def watched(world: World) -> None:
-    """Wait until somebody reads a stream live."""
-    while not world.kernel.hub._watchers:
+    """Wait until somebody reads a stream live, and every reader has read what was there before."""
+    while not (known := world.kernel.hub._watchers):
         await asyncio.sleep(0.001)
+    for reader in [one for readers in known.values() for one in readers]:
+        reader.put(STALE)
+        while not reader.empty:
+            await asyncio.sleep(0.001)
 
 
 async def watch(world: World, task_id: str, after: str | None = None) -> list[Frame]:

@@ -16,6 +16,7 @@ from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_live import listening
 from tests.domains.llm.test_openai_surface import client_of
 from tests.domains.llm.upstream import ANSWER, Upstream
+from tests.domains.streams import watched
 from tests.requirements import requirement
 
 PROMPT = "You are a sailor."
@@ -347,13 +348,10 @@ async def test_tokens_that_come_faster_than_they_are_read_leave_no_hole_in_the_a
     claim = await world.claim(agent, wait_seconds=10)
     hub, task_id = world.kernel.hub, claim["task_id"]
     words = [f"{n} " for n in range(5_000)]
-    while not (readers := hub._watchers.get(("default", task_id))):
-        await asyncio.sleep(0.01)
-    hub.token("default", task_id, "attempt", words[0])
-    while not readers[0].empty:
-        await asyncio.sleep(0.01)  # until the history is read: a reader that finds the end there needs no tokens
-    for word in words[1:]:
+    await watched(world)
+    for word in words:
         hub.token("default", task_id, "attempt", word)
+    hub.forget("default", task_id)  # as its end does: a reader who comes back before that would find them all
     result = {"whole": "".join(words), "other": "Something else."}[told]
     done = {"epoch": claim["epoch"], "result": result}
     assert (await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json=done)).status_code == 200

@@ -32,7 +32,7 @@ def connect(service: Service) -> socket.socket:
 
 
 def exchange(service: Service, request: bytes) -> bytes:
-    """What comes back until the service closes, or says no more for a second."""
+    """What comes back until the service closes, or says no more for a second; its first word may take ten."""
     with closing(connect(service)) as connection:
         with suppress(ConnectionError):
             connection.sendall(request)
@@ -41,9 +41,10 @@ def exchange(service: Service, request: bytes) -> bytes:
 
 def received(connection: socket.socket) -> bytes:
     answer = b""
-    connection.settimeout(1)
+    connection.settimeout(10)
     try:
         while part := connection.recv(65536):
+            connection.settimeout(1)
             answer += part
     except (TimeoutError, ConnectionError):
         pass
