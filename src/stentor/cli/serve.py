@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stentor.cli.serving import Ready
 
 SHOWN = {
-    "dashboard": "the dashboard service",
+    "dashboard": "the dashboard",
     "vault": "the vault",
     "vault_tls": "the vault",
     "notes": "the note store",

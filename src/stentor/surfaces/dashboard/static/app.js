@@ -5,6 +5,8 @@
   const all = (query, from = document) => [...from.querySelectorAll(query)];
   const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName || "");
 
+  const REFRESH = 30_000; // milliseconds after which live parts are asked for even when nothing was heard
+
   // Live changes: at most one a second comes, and a part is asked for again only when the last answer is there.
   const live = $("#live");
   const busy = new Set();
@@ -36,7 +38,10 @@
     source.addEventListener("error", () => say("not live", "off"));
     addEventListener("pagehide", () => source.close());
   };
-  if (live) listen();
+  if (live) {
+    listen();
+    setInterval(() => all("[data-live]").forEach(refresh), REFRESH);
+  }
 
   // Tokens of one task, until its end; then the part around it is asked for again.
   const read = (place) => {

@@ -1,0 +1,33 @@
+"""The pages of a dashboard apart from its gateway, as real processes."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.requirements import requirement
+from tests.surfaces.dashboard.test_service import QUIET, Start, alone, until
+
+
+@requirement("dashboard.sign-in", "dashboard.calls")
+@pytest.mark.fault
+def test_the_pages_ask_the_gateway_of_the_folder_and_say_when_it_is_gone(serve: Start) -> None:
+    service = serve(**QUIET)
+    with alone(service.data_dir) as (address, _), httpx.Client(base_url=address, timeout=30) as browser:
+        assert browser.post("/sign-in", data={"key": "wrong"}).status_code == 401
+        assert browser.post("/sign-in", data={"key": service.key}).status_code == 303
+        body = {"type": "summarize", "input": {"text": "It is late."}, "required_capabilities": ["summarize"]}
+        with service.client() as gateway:
+            task_id = gateway.post("/api/v1/tasks", json=body).json()["task_id"]
+            until(lambda: gateway.get(f"/api/v1/tasks/{task_id}").json()["status"] == "completed")
+        assert task_id in browser.get("/tasks").text
+        assert "event: complete" in browser.get(f"/tasks/{task_id}/stream").text
+        service.process.kill()
+        service.process.wait()
+        gone = browser.get("/tasks")
+        assert gone.status_code == 503
+        assert "The gateway is out of reach" in gone.text
+        overview = browser.get("/")
+        assert overview.status_code == 200
+        assert '<span class="status completed">' in overview.text
+        assert "unavailable" in overview.text
