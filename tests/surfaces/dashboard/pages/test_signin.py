@@ -37,6 +37,9 @@ async def test_the_cookie_is_a_random_name_for_a_key_that_lies_nowhere_else(site
     cookie = answer.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
     assert KEY not in cookie
+    assert "Secure" not in cookie
+    by_tls = await browser.post("/sign-in", data={"key": KEY}, headers={"Origin": LOCAL.replace("http:", "https:")})
+    assert "Secure" in by_tls.headers["set-cookie"]
     for path in ("/", "/tasks"):
         assert KEY not in (await browser.get(path)).text
 

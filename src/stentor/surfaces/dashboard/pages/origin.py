@@ -13,3 +13,8 @@ def same_origin(request: Request) -> bool:
         return site == "same-origin"
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+
+
+def encrypted(request: Request) -> bool:
+    """Whether the browser came by TLS: the origin of a form says so also behind a proxy that ends it."""
+    return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")

@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stentor.core.errors import ServiceUnavailable
 from stentor.surfaces.dashboard.pages.calls import target
-from stentor.surfaces.dashboard.pages.origin import same_origin
+from stentor.surfaces.dashboard.pages.origin import encrypted, same_origin
 from stentor.surfaces.dashboard.pages.sessions import COOKIE, LASTS
 from stentor.surfaces.dashboard.pages.site import Page, Site
 
@@ -43,9 +43,7 @@ async def enter(site: Site, request: Request) -> Response:
     who = reply.data
     token = site.sessions.open(key, who["name"], who["role"], frozenset(who["permissions"]), who["tenant"])
     answer = RedirectResponse(_wanted(str(fields.get("next") or "")), 303)
-    answer.set_cookie(
-        COOKIE, token, max_age=LASTS, httponly=True, samesite="strict", secure=request.url.scheme == "https"
-    )
+    answer.set_cookie(COOKIE, token, max_age=LASTS, httponly=True, samesite="strict", secure=encrypted(request))
     return answer
 
 
