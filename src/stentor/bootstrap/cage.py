@@ -102,7 +102,9 @@ def open_cage(
         log.error("command agents will be refused: %s", cage.problem)
     tools = Tools(sandbox, _tools(settings, cage, outbound, memory, llm), snapshot.get)
     clean = (redactor or Redactor()).clean
-    return Commands(cage, Command(cage, Broker(tools, cage.own), db, runlog, clean), outbound)
+    broker = Broker(tools, cage.own)
+    snapshot.listeners.append(broker.changed)
+    return Commands(cage, Command(cage, broker, db, runlog, clean), outbound)
 
 
 def _tools(settings: Settings, cage: Cage, outbound: Outbound, memory: Memory | None, llm: Llm) -> dict[str, Tool]:

@@ -119,25 +119,33 @@ async def test_the_third_violation_quarantines_and_ends_the_run(caged: Caged) ->
 
 
 @requirement("sandbox.quarantined-refused")
-async def test_an_agent_quarantined_meanwhile_is_refused_at_its_next_call(caged: Caged) -> None:
+async def test_an_agent_quarantined_meanwhile_has_all_its_runs_ended_whatever_they_do(caged: Caged) -> None:
     await caged.python(
-        "open('begun', 'w').close()\n"
-        "while not os.path.exists('go'): time.sleep(0.02)\n"
-        "found = call('list_files')\nopen('found', 'w').write(json.dumps(found))\ntime.sleep(600)",
-        tools=FILES,
-        options={"folder": "kept"},
+        "open(task['task_id'], 'w').close()\ntime.sleep(600)", tools=FILES, options={"folder": "kept"}
     )
     agent = caged.agents["ann"]
-    task_id = await caged.world.submit()
-    kept = caged.folder / "kept" / agent
-    await exists(kept / "begun")
+    tasks = [await caged.world.submit() for _ in range(2)]
+    for task_id in tasks:
+        await exists(caged.folder / "kept" / agent / task_id)
     authorize = f"/api/v1/registry/agents/{agent}/authorize"
     for _ in range(3):
         await caged.world.admin.post(authorize, json={"tool": "shell", "operation": "run"})
-    (kept / "go").touch()
+    for task_id in tasks:
+        task = await caged.ended(task_id)
+        assert (task["status"], task["error"]["code"]) == ("failed", "AGENT_QUARANTINED")
+    assert len(await caged.violations()) == 3
+
+
+@requirement("sandbox.quarantined-refused")
+async def test_an_agent_that_is_suspended_while_it_runs_is_ended(caged: Caged) -> None:
+    await caged.python("open('begun', 'w').close()\ntime.sleep(600)", tools=FILES, options={"folder": "kept"})
+    agent = caged.agents["ann"]
+    task_id = await caged.world.submit()
+    await exists(caged.folder / "kept" / agent / "begun")
+    answer = await caged.world.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "It is late."})
+    assert answer.status_code == 200
     task = await caged.ended(task_id)
     assert (task["status"], task["error"]["code"]) == ("failed", "AGENT_QUARANTINED")
-    assert len(await caged.violations()) == 3
 
 
 async def exists(path: Path) -> None:

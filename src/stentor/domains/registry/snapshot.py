@@ -6,7 +6,7 @@ The cost of a look-up depends on the agents that have the capability, not on all
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from stentor.domains.registry.model import Agent
 
@@ -19,6 +19,8 @@ class Snapshot:
         self._by_key: dict[tuple[str, str], dict[str, Agent]] = {}
         self.statuses: Counter[str] = Counter()
         """How many agents are in each status."""
+        self.listeners: list[Callable[[Agent], None]] = []
+        """Called with every agent as it is now; they must be as good as free."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -39,6 +41,8 @@ class Snapshot:
             tenants.setdefault(agent.tenant, {})[agent.agent_id] = agent
         if agent.key_name is not None:
             self._by_key.setdefault((agent.tenant, agent.key_name), {})[agent.agent_id] = agent
+        for listener in self.listeners:
+            listener(agent)
 
     def _drop(self, agent: Agent) -> None:
         for capability in agent.capabilities:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from stentor.domains.registry.model import Agent
 from stentor.domains.sandbox.broker.model import Run
 from stentor.domains.sandbox.broker.service import AT_ONCE, Tools, _error
 
@@ -79,6 +80,14 @@ class Broker:
     def __init__(self, tools: Tools, own: Callable[[Path, int], None]) -> None:
         self._tools = tools
         self._own = own
+        self._runs: set[Run] = set()
+
+    def changed(self, agent: Agent) -> None:
+        """End all runs of an agent that is no longer active, whoever found it out and whatever they do now."""
+        if agent.status != "active":
+            for run in self._runs:
+                if run.agent_id == agent.agent_id:
+                    run.refused.set()
 
     @asynccontextmanager
     async def serving(self, run: Run, socket: Path) -> AsyncIterator[None]:
@@ -87,7 +96,9 @@ class Broker:
         listening = await asyncio.start_unix_server(server.connected, str(socket), limit=MAX_LINE)
         try:
             self._own(socket, 0o600)
+            self._runs.add(run)
             yield
         finally:
+            self._runs.discard(run)
             listening.close()
             await server.close()
