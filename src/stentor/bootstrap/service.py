@@ -141,5 +141,5 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
     times = Times()
-    root = [monitoring_api.router(kernel.health, figures(kernel, times)), openai_api]
-    return gateway.build(api, root, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000, times)
+    api += [monitoring_api.router(kernel.health, figures(kernel, times)), openai_api]
+    return gateway.build(api, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000, times)

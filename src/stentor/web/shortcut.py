@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fastapi import APIRouter
 from starlette.requests import Request
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.web import errors
@@ -17,12 +17,11 @@ from stentor.web.direct import DirectRoute, Handler
 Addresses = dict[tuple[str, str], Handler]
 
 
-def addresses(prefix: str, routers: Iterable[APIRouter]) -> Addresses:
+def addresses(routes: Iterable[BaseRoute]) -> Addresses:
     """Method and path of each direct route that has no parameters in its path."""
     return {
-        (method, prefix + route.path): route.get_route_handler()
-        for router in routers
-        for route in router.routes
+        (method, route.path): route.get_route_handler()
+        for route in routes
         if isinstance(route, DirectRoute) and "{" not in route.path
         for method in route.methods or ()
     }

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 
-from fastapi import APIRouter
 from prometheus_client.core import Metric
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,22 +40,13 @@ class Times:
         yield histograms("stentor_http_request_duration_seconds", text, LABELS, self._seen.items())
 
 
-def templates(prefix: str, routers: Iterable[APIRouter]) -> dict[int, str]:
-    """The whole path of each route, by the identity of the route, which does not know its prefix."""
-    routes = [route for router in routers for route in router.routes]
-    return {id(route): prefix + getattr(route, "path", "") for route in routes}
-
-
 class Timing:
-    """`direct` are method and path of the routes that are found without the router, `known` are `templates`."""
+    """`direct` are method and path of the routes that are found without the router."""
 
-    def __init__(
-        self, app: ASGIApp, times: Times, direct: Container[tuple[str, str]], known: Mapping[int, str]
-    ) -> None:
+    def __init__(self, app: ASGIApp, times: Times, direct: Container[tuple[str, str]]) -> None:
         self._app = app
         self._times = times
         self._direct = direct
-        self._known = known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -75,4 +65,4 @@ class Timing:
     def _route(self, scope: Scope) -> str:
         if (scope["method"], scope["path"]) in self._direct:
             return str(scope["path"])
-        return self._known.get(id(scope.get("route")), UNROUTED)
+        return getattr(scope.get("route"), "path", UNROUTED)

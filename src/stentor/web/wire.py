@@ -7,7 +7,7 @@ import binascii
 import re
 from typing import Annotated, Any, Generic, TypeVar
 
-from fastapi import Depends, Header, Path, Query
+from fastapi import APIRouter, Depends, Header, Path, Query
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -18,6 +18,7 @@ from pydantic import (
     Strict,
     StringConstraints,
 )
+from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,7 +26,7 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.web.requests import segment
-from stentor.web.routes import caller_of
+from stentor.web.routes import GatewayRoute, caller_of
 
 T = TypeVar("T")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
@@ -164,19 +165,34 @@ class Throttled(Answer):
     message: str
 
 
+def answered(model: type[BaseModel], description: str, **more: Any) -> dict[str, Any]:
+    """For `responses`: an answer by the name of its schema. FastAPI would make a validator for each route's each."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"content": {"application/json": {"schema": schema}}, "description": description, **more}
+
+
+def error_schemas() -> dict[str, Any]:
+    """What the errors of the OpenAPI refer to, by name."""
+    models: list[Any] = [(model, "serialization") for model in (ErrorAnswer, KeyRefused, Throttled)]
+    _, found = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    return dict(found["$defs"])
+
+
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 0}}}
+API = "/api/v1"
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorAnswer, "description": "Malformed request"},
-    401: {"model": KeyRefused, "description": "Missing or wrong key"},
-    403: {"model": ErrorAnswer, "description": "The key lacks a permission"},
-    413: {"model": ErrorAnswer, "description": "The body is too large"},
-    429: {"model": Throttled, "description": "Rate limit exceeded", "headers": RETRY_AFTER},
-    503: {
-        "model": ErrorAnswer,
-        "description": "The store or the run log cannot be written",
-        "headers": RETRY_AFTER,
-    },
+    400: answered(ErrorAnswer, "Malformed request"),
+    401: answered(KeyRefused, "Missing or wrong key"),
+    403: answered(ErrorAnswer, "The key lacks a permission"),
+    413: answered(ErrorAnswer, "The body is too large"),
+    429: answered(Throttled, "Rate limit exceeded", headers=RETRY_AFTER),
+    503: answered(ErrorAnswer, "The store or the run log cannot be written", headers=RETRY_AFTER),
 }
+
+
+def api_router(prefix: str = "", **options: Any) -> APIRouter:
+    """Routes below /api/v1, each with the errors that every operation may answer."""
+    return APIRouter(prefix=API + prefix, route_class=GatewayRoute, responses=ERRORS, **options)
 
 
 _NAMES = {
@@ -193,4 +209,4 @@ _NAMES = {
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For `responses`: the errors of a route beyond those that every route has."""
-    return {status: {"model": ErrorAnswer, "description": _NAMES[status]} for status in statuses}
+    return {status: answered(ErrorAnswer, _NAMES[status]) for status in statuses}

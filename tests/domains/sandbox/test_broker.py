@@ -120,9 +120,7 @@ async def test_the_third_violation_quarantines_and_ends_the_run(caged: Caged) ->
 
 @requirement("sandbox.quarantined-refused")
 async def test_an_agent_quarantined_meanwhile_has_all_its_runs_ended_whatever_they_do(caged: Caged) -> None:
-    await caged.python(
-        "open(task['task_id'], 'w').close()\ntime.sleep(600)", tools=FILES, options={"folder": "kept"}
-    )
+    await caged.python("open(task['task_id'], 'w').close()\ntime.sleep(600)", tools=FILES, options={"folder": "kept"})
     agent = caged.agents["ann"]
     tasks = [await caged.world.submit() for _ in range(2)]
     for task_id in tasks:

@@ -14,6 +14,7 @@ from stentor.core import errors
 from stentor.surfaces.gateway import app as gateway
 from stentor.web.gate import RateLimit
 from stentor.web.routes import PUBLIC, GatewayRoute, needs
+from stentor.web.wire import api_router
 
 MAX_BODY = 1000
 LEAK = "password hunter2 in /srv/stentor/secret.py line 7"
@@ -32,7 +33,7 @@ RAISED: dict[str, Exception] = {
 
 def build(limit: RateLimit | None = None) -> ASGIApp:
     """GET /api/v1/things, /api/v1/raise/{what}, /api/v1/half and the public /health."""
-    api, root = APIRouter(route_class=GatewayRoute), APIRouter(route_class=GatewayRoute)
+    api, root = api_router(), APIRouter(route_class=GatewayRoute)
 
     @api.get("/things")
     async def things() -> dict[str, bool]:
@@ -52,7 +53,7 @@ def build(limit: RateLimit | None = None) -> ASGIApp:
 
     keys = [parse("SERVICE_API_KEY_ONE", "key-one:admin:read"), parse("SERVICE_API_KEY_TWO", "key-two:agent:read")]
     ring = KeyRing({_digest(key): principal for key, principal in keys})
-    return gateway.build([api], [root], ring, limit or RateLimit(0), MAX_BODY)
+    return gateway.build([api, root], ring, limit or RateLimit(0), MAX_BODY)
 
 
 async def _half() -> AsyncIterator[bytes]:

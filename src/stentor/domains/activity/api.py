@@ -11,9 +11,8 @@ from starlette.responses import StreamingResponse
 from stentor.domains.activity import model
 from stentor.domains.activity.service import MAX_EVENTS, Activity
 from stentor.domains.tasks.api import shown
-from stentor.web.routes import GatewayRoute
 from stentor.web.sse import EventStream, Frame, StreamLimit
-from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, errors
+from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, api_router, errors
 
 # The service checks the range, because a limit out of it is told before a task that is unknown.
 Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
@@ -48,7 +47,7 @@ class Trail(Answer):
 
 
 def router(activity: Activity, streams: StreamLimit) -> APIRouter:
-    api = APIRouter(prefix="/tasks", tags=["tasks"], route_class=GatewayRoute)
+    api = api_router("/tasks", tags=["tasks"])
 
     @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
     async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200) -> Json:

@@ -13,8 +13,8 @@ from stentor.domains.execution import model
 from stentor.domains.execution.model import Outcome
 from stentor.domains.execution.service import Workers
 from stentor.domains.tasks.model import Claim, OutcomeClass, Status, Task
-from stentor.web.routes import GatewayRoute, Wire, example
-from stentor.web.wire import AgentId, Answer, Caller, Epoch, Json, Name, TaskId, Text, Timestamp, errors
+from stentor.web.routes import Wire, example
+from stentor.web.wire import AgentId, Answer, Caller, Epoch, Json, Name, TaskId, Text, Timestamp, api_router, errors
 
 LeaseSeconds = Annotated[int, Field(ge=1, le=model.MAX_LEASE_SECONDS)]
 MAX_TOKEN = 65_536
@@ -100,7 +100,7 @@ class Ended(Answer):
 
 
 def router(workers: Workers) -> APIRouter:
-    api = APIRouter(tags=["workers"], route_class=GatewayRoute)
+    api = api_router(tags=["workers"])
 
     @api.post("/agents/{agent_id}/claims", response_model=Claims, responses=errors(404, 409))
     async def claim(request: Request, caller: Caller, agent_id: AgentId, body: ClaimIn) -> Json:

@@ -18,13 +18,14 @@ from stentor.domains.governance.rollbacks import Rollbacks
 from stentor.domains.governance.scoring import Scoring
 from stentor.domains.governance.service import Updates
 from stentor.web.requests import segment
-from stentor.web.routes import GatewayRoute, needs
+from stentor.web.routes import needs
 from stentor.web.wire import (
     AgentId,
     Caller,
     IdempotencyHeader,
     Json,
     Offset,
+    api_router,
     decode_cursor,
     encode_cursor,
     errors,
@@ -43,7 +44,7 @@ Cursor = Annotated[str | None, Query(max_length=512)]
 
 
 def router(updates: Updates, checkpoints: Checkpoints, rollbacks: Rollbacks, scoring: Scoring) -> APIRouter:
-    api = APIRouter(prefix="/governance", tags=["governance"], route_class=GatewayRoute)
+    api = api_router("/governance", tags=["governance"])
     _updates(api, updates)
     _decisions(api, updates)
     _checkpoints(api, checkpoints)

@@ -12,8 +12,8 @@ from stentor.core.clock import iso, iso_or_none
 from stentor.core.errors import Forbidden, InvalidRequest, NotFound
 from stentor.domains.learning.model import Connection
 from stentor.domains.learning.service import Learning
-from stentor.web.routes import GatewayRoute, Wire, example
-from stentor.web.wire import AgentId, Answer, Caller, Enveloped, Json, Name, Timestamp, enveloped, errors
+from stentor.web.routes import Wire, example
+from stentor.web.wire import AgentId, Answer, Caller, Enveloped, Json, Name, Timestamp, api_router, enveloped, errors
 
 AgentKnown = Callable[[str, str], bool]
 """(tenant, agent id) -> whether the registry has it; learning itself knows no agents."""
@@ -76,7 +76,7 @@ class Moved(Answer):
 
 
 def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
-    api = APIRouter(prefix="/hebbian", tags=["hebbian"], route_class=GatewayRoute)
+    api = api_router("/hebbian", tags=["hebbian"])
 
     def check(tenant: str, agent_id: str) -> None:
         if not agent_known(tenant, agent_id):
@@ -108,7 +108,7 @@ def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
 
 
 def trust_router(learning: Learning) -> APIRouter:
-    api = APIRouter(prefix="/trust/hebbian", tags=["trust"], route_class=GatewayRoute)
+    api = api_router("/trust/hebbian", tags=["trust"])
 
     @api.get("/weights", response_model=Enveloped[Matrix])
     async def matrix(caller: Caller) -> Json:

@@ -46,10 +46,10 @@ from stentor.domains.llm.wire import (
     left_out,
 )
 from stentor.web.leaving import while_there
-from stentor.web.routes import GatewayRoute, needs
+from stentor.web.routes import needs
 from stentor.web.sse import DataStream, StreamLimit
 from stentor.web.wire import Caller as CallerOf
-from stentor.web.wire import Enveloped, Json, enveloped, errors
+from stentor.web.wire import Enveloped, Json, api_router, enveloped, errors
 
 DONE = b"data: [DONE]\n\n"
 BROKE_OFF = "The stream broke off: the provider failed."
@@ -81,7 +81,7 @@ def caller_for(principal: Principal) -> Caller:
 def router(
     gateway: Gateway, talk: Talk, speaker: Speaker, prices: Prices, about: About, streams: StreamLimit
 ) -> APIRouter:
-    api = APIRouter(prefix="/llm", tags=["llm"], route_class=GatewayRoute)
+    api = api_router("/llm", tags=["llm"])
 
     @api.post("/chat", response_model=Enveloped[ChatOut], responses=TALKING)
     async def chat(http: HttpRequest, caller: CallerOf, body: ChatBody) -> Json:

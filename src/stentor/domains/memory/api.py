@@ -36,8 +36,8 @@ from stentor.domains.memory.wire import (
 )
 from stentor.domains.notes.model import NoSuchNote
 from stentor.web.direct import DirectRoute
-from stentor.web.routes import GatewayRoute, needs, principal_of
-from stentor.web.wire import Answer, Json, errors
+from stentor.web.routes import needs, principal_of
+from stentor.web.wire import Answer, Json, api_router, errors
 
 TaskHeader = Annotated[
     str | None, Header(alias="X-Task-Id", max_length=255, description="The task that this is done for.")
@@ -49,7 +49,7 @@ IfMatch = Annotated[
 
 def router(bus: Bus, search: Search, history: History, steps: Steps, health: MemoryHealth, tenant: str) -> APIRouter:
     """The vault belongs to one tenant; keys of others are refused."""
-    api = APIRouter(prefix="/memory", tags=["memory"], route_class=GatewayRoute)
+    api = api_router("/memory", tags=["memory"])
     admin = needs("admin")
 
     def caller(request: Request, task_id: str | None, agent_id: str | None = None) -> Caller:

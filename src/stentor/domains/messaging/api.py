@@ -25,9 +25,9 @@ from stentor.domains.messaging.streams import Streams
 from stentor.domains.messaging.wire import MessageIn, ValidateIn
 from stentor.web.direct import DirectRoute
 from stentor.web.requests import segment
-from stentor.web.routes import GatewayRoute, needs, principal_of
+from stentor.web.routes import needs, principal_of
 from stentor.web.sse import EventStream, Frame, StreamLimit
-from stentor.web.wire import Caller, Enveloped, IdempotencyHeader, Json, enveloped, errors
+from stentor.web.wire import Caller, Enveloped, IdempotencyHeader, Json, api_router, enveloped, errors
 
 MessageId = Annotated[str, Path(description="The message's id."), AfterValidator(segment)]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200)]
@@ -37,7 +37,7 @@ ASKS: dict[str, Any] = {"openapi_extra": needs("read")}
 
 
 def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRouter:
-    api = APIRouter(prefix="/atp", tags=["atp"], route_class=GatewayRoute)
+    api = api_router("/atp", tags=["atp"])
 
     async def send(request: Request, body: MessageIn, idempotency_key: IdempotencyHeader = None) -> Json:
         """Queue a message; its id asks for the answer later."""

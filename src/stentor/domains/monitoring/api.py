@@ -61,7 +61,7 @@ class Information(Answer):
 
 
 def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
-    api = APIRouter(tags=["health"], route_class=GatewayRoute)
+    api = APIRouter(tags=["health"], route_class=GatewayRoute, responses={400: ERRORS[400]})
     public = needs(PUBLIC)
 
     @api.get("/health", response_model=Liveness, openapi_extra=public)

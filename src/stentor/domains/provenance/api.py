@@ -17,8 +17,8 @@ from stentor.domains.provenance.notes import Verifier
 from stentor.domains.provenance.service import Provenance
 from stentor.domains.provenance.store import Stored
 from stentor.web.requests import segment
-from stentor.web.routes import GatewayRoute, needs
-from stentor.web.wire import Answer, Caller, Json, Timestamp, errors
+from stentor.web.routes import needs
+from stentor.web.wire import Answer, Caller, Json, Timestamp, api_router, errors
 
 ProvenanceId = Annotated[
     str, Path(description="A provenance id or a task id; a slash in it is written %2F."), AfterValidator(segment)
@@ -76,7 +76,7 @@ class ConsistencyOut(Answer):
 
 
 def router(provenance: Provenance, key: Callable[[], Verifier | None]) -> APIRouter:
-    api = APIRouter(prefix="/provenance", tags=["provenance"], route_class=GatewayRoute)
+    api = api_router("/provenance", tags=["provenance"])
 
     def answer(found: Stored, accept: str | None) -> Response:
         if accept is not None and accept.partition(";")[0].strip().lower() == "text/plain":

@@ -13,8 +13,8 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.registry import model, wire
 from stentor.domains.registry.model import Agent, Runtime, Status, TrustTier
 from stentor.domains.registry.service import Registry
-from stentor.web.routes import GatewayRoute, needs
-from stentor.web.wire import AgentId, Caller, Json, Offset, decode_cursor, encode_cursor, errors, next_link
+from stentor.web.routes import needs
+from stentor.web.wire import AgentId, Caller, Json, Offset, api_router, decode_cursor, encode_cursor, errors, next_link
 
 TrustOf = Callable[[str, str], float | None]
 """(tenant, agent id) -> score now, None while nothing has set one."""
@@ -25,7 +25,7 @@ ADMIN: dict[str, Any] = {"openapi_extra": needs("admin")}
 
 
 def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -> APIRouter:
-    api = APIRouter(prefix="/registry/agents", tags=["registry"], route_class=GatewayRoute)
+    api = api_router("/registry/agents", tags=["registry"])
 
     @api.post("", status_code=201, response_model=wire.Registered, responses=errors(409, 501), **ADMIN)
     async def register(caller: Caller, body: wire.Register) -> Json:

@@ -12,8 +12,8 @@ from stentor.domains.registry.model import ViolationType
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.sandbox.model import Access
 from stentor.domains.sandbox.service import Sandbox
-from stentor.web.routes import GatewayRoute, Wire, example
-from stentor.web.wire import AgentId, Answer, Caller, Json, Name, Text, errors
+from stentor.web.routes import Wire, example
+from stentor.web.wire import AgentId, Answer, Caller, Json, Name, Text, api_router, errors
 
 
 class Authorize(Wire):
@@ -36,7 +36,7 @@ class Verdict(Answer):
 
 
 def router(sandbox: Sandbox, snapshot: Snapshot) -> APIRouter:
-    api = APIRouter(prefix="/registry/agents", tags=["registry"], route_class=GatewayRoute)
+    api = api_router("/registry/agents", tags=["registry"])
 
     @api.post("/{agent_id}/authorize", response_model=Verdict, responses=errors(404))
     async def authorize(caller: Caller, agent_id: AgentId, body: Authorize) -> Json:

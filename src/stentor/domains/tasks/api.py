@@ -16,7 +16,7 @@ from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, 
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
 from stentor.web.direct import DirectRoute
-from stentor.web.routes import GatewayRoute, Wire, example, needs, principal_of
+from stentor.web.routes import Wire, example, needs, principal_of
 from stentor.web.wire import (
     After,
     Answer,
@@ -29,6 +29,7 @@ from stentor.web.wire import (
     Text,
     Timestamp,
     UuidText,
+    api_router,
     decode_cursor,
     encode_cursor,
     errors,
@@ -142,7 +143,7 @@ class CancelledOut(Answer):
 
 
 def router(submission: Submission, tasks: Tasks) -> APIRouter:
-    api = APIRouter(prefix="/tasks", tags=["tasks"], route_class=GatewayRoute)
+    api = api_router("/tasks", tags=["tasks"])
 
     async def submit(request: Request, body: Submit, idempotency_key: IdempotencyHeader = None) -> Json:
         """Route a task to the best agent that may have it, and queue it."""

@@ -13,7 +13,7 @@ from stentor.core.errors import Forbidden, InvalidRequest, NotFound
 from stentor.domains.trust import model
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 from stentor.domains.trust.service import Trust
-from stentor.web.routes import GatewayRoute, Wire, example, needs
+from stentor.web.routes import Wire, example, needs
 from stentor.web.wire import (
     Answer,
     Caller,
@@ -23,6 +23,7 @@ from stentor.web.wire import (
     Name,
     Score,
     Timestamp,
+    api_router,
     enveloped,
     errors,
 )
@@ -108,7 +109,7 @@ class Report(Answer):
 
 
 def router(trust: Trust) -> APIRouter:
-    api = APIRouter(prefix="/trust", tags=["trust"], route_class=GatewayRoute)
+    api = api_router("/trust", tags=["trust"])
 
     @api.get("/report", response_model=Enveloped[Report])
     async def report(caller: Caller) -> Json:

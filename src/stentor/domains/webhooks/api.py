@@ -17,8 +17,18 @@ from stentor.domains.webhooks.history import History
 from stentor.domains.webhooks.service import Webhooks
 from stentor.domains.webhooks.wire import delivery_out, detail_out, webhook_out
 from stentor.web.requests import segment
-from stentor.web.routes import GatewayRoute, needs
-from stentor.web.wire import After, Caller, IdempotencyHeader, Json, decode_cursor, encode_cursor, errors, next_link
+from stentor.web.routes import needs
+from stentor.web.wire import (
+    After,
+    Caller,
+    IdempotencyHeader,
+    Json,
+    api_router,
+    decode_cursor,
+    encode_cursor,
+    errors,
+    next_link,
+)
 
 ADMIN: dict[str, Any] = {"openapi_extra": needs("admin")}
 WebhookId = Annotated[str, Path(description="The webhook's id."), AfterValidator(segment)]
@@ -26,7 +36,7 @@ DeliveryId = Annotated[str, Path(description="The delivery's id."), AfterValidat
 
 
 def router(webhooks: Webhooks, history: History) -> APIRouter:
-    api = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=GatewayRoute)
+    api = api_router("/webhooks", tags=["webhooks"])
 
     @api.post("", status_code=201, response_model=wire.Subscribed, responses=errors(409, 422), **ADMIN)
     async def subscribe(caller: Caller, body: wire.Subscribe, idempotency_key: IdempotencyHeader = None) -> Json:

@@ -16,6 +16,7 @@ from stentor.surfaces.dashboard.wire import ERRORS
 from stentor.web import errors
 from stentor.web.gate import BodyLimit
 from stentor.web.requests import RequestContext
+from stentor.web.wire import error_schemas
 
 DOCUMENT = "/openapi.json"
 MAX_BODY = 2_000_000
@@ -69,6 +70,7 @@ def _describe(app: FastAPI) -> None:
 def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
     components = schema.setdefault("components", {})
     components["securitySchemes"] = {"key": KEY}
+    components["schemas"] = error_schemas() | components.get("schemas", {})
     for operation in _operations(schema):
         operation["responses"].pop("422", None)
         if operation.get("x-permission") != "public":

@@ -9,20 +9,20 @@ from pydantic import Field
 from stentor.domains.registry.model import Status as AgentStatus
 from stentor.domains.registry.model import TrustTier
 from stentor.domains.tasks.model import OutcomeClass, Status
-from stentor.web.wire import RETRY_AFTER, Answer, ErrorAnswer, KeyRefused, Timestamp
+from stentor.web.wire import RETRY_AFTER, Answer, ErrorAnswer, KeyRefused, Timestamp, answered
 
 ShownStatus = Status | Literal["routing_failed"]
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorAnswer, "description": "Malformed request"},
-    401: {"model": KeyRefused, "description": "Missing or wrong key"},
-    403: {"model": ErrorAnswer, "description": "Without a key: not from this machine's own address"},
-    413: {"model": ErrorAnswer, "description": "The body is too large"},
+    400: answered(ErrorAnswer, "Malformed request"),
+    401: answered(KeyRefused, "Missing or wrong key"),
+    403: answered(ErrorAnswer, "Without a key: not from this machine's own address"),
+    413: answered(ErrorAnswer, "The body is too large"),
 }
-NO_TASK: dict[int | str, dict[str, Any]] = {404: {"model": ErrorAnswer, "description": "No such record"}}
-UNREADABLE: dict[int | str, dict[str, Any]] = {500: {"model": ErrorAnswer, "description": "A store cannot be read"}}
+NO_TASK: dict[int | str, dict[str, Any]] = {404: answered(ErrorAnswer, "No such record")}
+UNREADABLE: dict[int | str, dict[str, Any]] = {500: answered(ErrorAnswer, "A store cannot be read")}
 NO_GATEWAY: dict[int | str, dict[str, Any]] = {
-    429: {"model": ErrorAnswer, "description": "Too many streams, or the gateway's limit", "headers": RETRY_AFTER},
-    503: {"model": ErrorAnswer, "description": "No gateway takes the work", "headers": RETRY_AFTER},
+    429: answered(ErrorAnswer, "Too many streams, or the gateway's limit", headers=RETRY_AFTER),
+    503: answered(ErrorAnswer, "No gateway takes the work", headers=RETRY_AFTER),
 }
 
 

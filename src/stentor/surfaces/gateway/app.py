@@ -15,8 +15,7 @@ from stentor.web import errors, shortcut
 from stentor.web.gate import BodyLimit, Gate, RateLimit
 from stentor.web.requests import RequestContext
 from stentor.web.shortcut import Shortcut
-from stentor.web.timing import Times, Timing, templates
-from stentor.web.wire import ERRORS
+from stentor.web.timing import Times, Timing
 
 DOCUMENTS = frozenset(("/openapi.json",))
 DESCRIPTION = (
@@ -26,14 +25,13 @@ DESCRIPTION = (
 
 
 def build(
-    api_routers: Iterable[APIRouter],
-    root_routers: Iterable[APIRouter],
+    routers: Iterable[APIRouter],
     keys: KeyRing,
     limit: RateLimit,
     max_body: int,
     times: Times | None = None,
 ) -> ASGIApp:
-    """The ASGI application. `api_routers` stand under /api/v1, `max_body` is in bytes."""
+    """The ASGI application. The routers know their whole paths; `max_body` is in bytes."""
     app = FastAPI(
         title="Stentor",
         version=__version__,
@@ -44,14 +42,11 @@ def build(
         strict_content_type=False,
     )
     errors.install(app)
-    # In this order, because routes are tried one after the other and tasks are asked for most.
-    api_routers, root_routers = list(api_routers), list(root_routers)
-    for router in api_routers:
-        app.include_router(router, prefix="/api/v1", responses=ERRORS)
-    for router in root_routers:
-        app.include_router(router, responses={400: ERRORS[400]})
+    # In this order, because routes are tried one after the other and tasks are asked for most. Not by include_router,
+    # which makes every route a second time, at the first request.
+    routes = [route for router in routers for route in router.routes]
+    app.router.routes.extend(routes)
     openapi.install(app)
-    direct = shortcut.addresses("/api/v1", api_routers) | shortcut.addresses("", root_routers)
+    direct = shortcut.addresses(routes)
     gate = Gate(Shortcut(app, direct), keys, limit, PATHS | DOCUMENTS)
-    known = templates("/api/v1", api_routers) | templates("", root_routers)
-    return Timing(RequestContext(BodyLimit(gate, max_body)), times or Times(), direct, known)
+    return Timing(RequestContext(BodyLimit(gate, max_body)), times or Times(), direct)

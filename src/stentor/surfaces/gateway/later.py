@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from stentor.core.errors import NotBuilt
 from stentor.web.routes import GatewayRoute, needs
+from stentor.web.wire import API
 
 MEMORY = {"memory": "admin"}
 """When it is switched off."""
@@ -40,7 +41,7 @@ def _built(scope: Scope) -> bool:
 
 def router(prefixes: Mapping[str, str]) -> APIRouter:
     """Routes for each area (with its permission); not in the OpenAPI, because there is nothing to describe yet."""
-    api = APIRouter(route_class=LaterRoute, include_in_schema=False)
+    api = APIRouter(prefix=API, route_class=LaterRoute, include_in_schema=False)
     for prefix, permission in prefixes.items():
         for path in (f"/{prefix}", f"/{prefix}/{{rest:path}}"):
             api.add_api_route(path, _not_built, methods=METHODS, openapi_extra=needs(permission))

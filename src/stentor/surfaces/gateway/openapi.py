@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from stentor.web.errors import PROBLEM
+from stentor.web.wire import error_schemas
 
 SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -48,7 +49,7 @@ def install(app: FastAPI) -> None:
 def _correct(schema: dict[str, Any]) -> None:
     components = schema.setdefault("components", {})
     components["securitySchemes"] = SECURITY
-    schemas = components.setdefault("schemas", {})
+    schemas = components["schemas"] = dict(sorted((error_schemas() | components.get("schemas", {})).items()))
     schemas["Problem"] = PROBLEM_SCHEMA
     for operation in _operations(schema):
         _leave_out_422(operation)

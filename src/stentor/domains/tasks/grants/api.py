@@ -12,8 +12,8 @@ from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.tasks.grants.model import MAX_CAPABILITIES, MAX_SECONDS, Grant, Wish
 from stentor.domains.tasks.grants.service import Grants
 from stentor.web.requests import segment
-from stentor.web.routes import GatewayRoute, Wire, example
-from stentor.web.wire import Answer, Caller, Json, Name, TaskId, Timestamp, UuidText, errors
+from stentor.web.routes import Wire, example
+from stentor.web.wire import Answer, Caller, Json, Name, TaskId, Timestamp, UuidText, api_router, errors
 
 GrantId = Annotated[str, Path(description="The grant's id."), AfterValidator(segment)]
 
@@ -64,7 +64,7 @@ class Who(Answer):
 
 
 def router(grants: Grants, snapshot: Snapshot) -> APIRouter:
-    api = APIRouter(tags=["authority"], route_class=GatewayRoute)
+    api = api_router(tags=["authority"])
 
     @api.post("/tasks/{task_id}/grants", status_code=201, response_model=GrantOut, responses=errors(404, 409))
     async def grant(caller: Caller, task_id: TaskId, body: GrantIn) -> Json:
