@@ -62,7 +62,7 @@ _KINDS = Sql(
 )
 _OPEN = {
     "approvals": Sql(
-        "select count(*) from governance_updates where tenant = :tenant and status = 'pending' and tier = 'human'"
+        "select count(*) from governance_updates where tenant = :tenant and status = 'submitted'"
     ),
     "quarantined": Sql("select count(*) from agents where tenant = :tenant and status = 'quarantined'"),
     "alerts": Sql(

@@ -1,0 +1,36 @@
+"""A series as the points of an SVG line: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+WIDTH, HEIGHT = 600, 100
+"""Units of the drawing, which is stretched to the place that it gets."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """`path` joins the points, `dots` are their places; both are path data."""
+
+    path: str
+    dots: str
+
+
+def line(points: Sequence[tuple[int, float]], low: float, high: float) -> Line | None:
+    """Of (time, value), the oldest first; None of nothing. A single point is in the middle."""
+    if not points:
+        return None
+    start, end = points[0][0], points[-1][0]
+    placed = [f"{_x(time, start, end)} {_y(value, low, high)}" for time, value in points]
+    return Line("M" + " L".join(placed), " ".join(f"M{place} h0" for place in placed))
+
+
+def _x(time: int, start: int, end: int) -> str:
+    share = (time - start) / (end - start) if end > start else 0.5
+    return f"{WIDTH * share:.1f}"
+
+
+def _y(value: float, low: float, high: float) -> str:
+    share = (value - low) / (high - low) if high > low else 0.5
+    return f"{HEIGHT * (1 - max(0.0, min(1.0, share))):.1f}"
