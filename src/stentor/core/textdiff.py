@@ -14,9 +14,13 @@ MOST = 2_000
 """Lines that are compared with each other; of more the old ones are gone and the new ones come."""
 
 
-def lines(before: Any, after: Any) -> list[Line]:
-    """The lines that differ with those around them; an absent value (None) has no lines."""
-    old, new = parts(before), parts(after)
+def lines(before: Any, after: Any, *, deep: bool = False) -> list[Line]:
+    """The lines that differ with those around them; an absent value (None) has no lines.
+
+    With `deep` an object has a line for each of its members, which shows more exactly what differs.
+    """
+    nested = deep and any(isinstance(one, dict) or _holds(one) for one in (before, after))
+    old, new = (tree(one) if nested and isinstance(one, dict | list) else parts(one) for one in (before, after))
     if len(old) + len(new) > MOST:
         return [*(("-", line) for line in old), *(("+", line) for line in new)]
     found: list[Line] = []
@@ -40,14 +44,32 @@ def parts(value: Any) -> list[str]:
         return [visible(_json(item)) for item in value]
     if isinstance(value, str) and "\n" in value:
         return [visible(line) for line in value.split("\n")]
-    if isinstance(value, dict):
-        return [visible(line) for line in json.dumps(value, ensure_ascii=False, indent=2).split("\n")]
     return [visible(_json(value))]
+
+
+def tree(value: Any, depth: int = 0) -> list[str]:
+    """Members of objects and items of lists on lines of their own, without commas that would differ too."""
+    space = "  " * depth
+    if isinstance(value, dict) and value:
+        found = []
+        for name, one in value.items():
+            inner = tree(one, depth + 1)
+            flat = not (isinstance(one, dict | list) and one)
+            found += [f"{space}{visible(str(name))}: {inner[0].lstrip()}"] if flat else [f"{space}{visible(name)}:", *inner]
+        return found
+    if isinstance(value, list) and value:
+        items = [tree(one, depth + 1) for one in value]
+        return [line for item in items for line in (f"{space}- {item[0].lstrip()}", *item[1:])]
+    return [space + visible(_json(value))]
 
 
 def visible(text: str) -> str:
     """Characters that are not seen, or that turn the order of others, are shown by their code."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(one, dict | list) for one in value)
 
 
 def _json(value: Any) -> str:

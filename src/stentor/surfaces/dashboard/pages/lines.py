@@ -8,6 +8,8 @@ import msgspec
 
 WIDTH, HEIGHT = 600, 100
 """Units of the drawing, which is stretched to the place that it gets."""
+DOTS = 40
+"""Of more points only the line is drawn."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -23,7 +25,8 @@ def line(points: Sequence[tuple[int, float]], low: float, high: float) -> Line |
         return None
     start, end = points[0][0], points[-1][0]
     placed = [f"{_x(time, start, end)} {_y(value, low, high)}" for time, value in points]
-    return Line("M" + " L".join(placed), " ".join(f"M{place} h0" for place in placed))
+    dots = placed if len(placed) <= DOTS else []
+    return Line("M" + " L".join(placed), " ".join(f"M{place} h0" for place in dots))
 
 
 def _x(time: int, start: int, end: int) -> str:

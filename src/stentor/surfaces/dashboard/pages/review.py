@@ -54,7 +54,7 @@ def _change(one: dict[str, Any]) -> Change:
     path = str(one["path"])
     name = path.rpartition(".")[2]
     before, after = masked(one["before"], name), masked(one["after"], name)
-    found = textdiff.lines(before, after)
+    found = textdiff.lines(before, after, deep=True)
     lines: list[Line] = [(sign, _cut(line)) for sign, line in found]
     added, deleted = (sum(sign == wanted for sign, _ in found) for wanted in ("+", "-"))
     return Change(textdiff.visible(path), lines, added, deleted, before == after)
