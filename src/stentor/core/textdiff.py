@@ -31,7 +31,8 @@ def lines(before: Any, after: Any, *, deep: bool = False) -> list[Line]:
             if kind == "equal":
                 found += [(" ", line) for line in old[first:last]]
             else:
-                found += [*(("-", line) for line in old[first:last]), *(("+", line) for line in new[first_new:last_new])]
+                found += [("-", line) for line in old[first:last]]
+                found += [("+", line) for line in new[first_new:last_new]]
         at = group[-1][2]
     return found + _left_out(len(old) - at) if found else found
 
@@ -50,17 +51,17 @@ def parts(value: Any) -> list[str]:
 def tree(value: Any, depth: int = 0) -> list[str]:
     """Members of objects and items of lists on lines of their own, without commas that would differ too."""
     space = "  " * depth
-    if isinstance(value, dict) and value:
-        found = []
-        for name, one in value.items():
-            inner = tree(one, depth + 1)
-            flat = not (isinstance(one, dict | list) and one)
-            found += [f"{space}{visible(str(name))}: {inner[0].lstrip()}"] if flat else [f"{space}{visible(name)}:", *inner]
-        return found
-    if isinstance(value, list) and value:
+    if not (isinstance(value, dict | list) and value):
+        return [space + visible(_json(value))]
+    if isinstance(value, list):
         items = [tree(one, depth + 1) for one in value]
         return [line for item in items for line in (f"{space}- {item[0].lstrip()}", *item[1:])]
-    return [space + visible(_json(value))]
+    return [line for name, one in value.items() for line in _member(space + visible(str(name)), one, depth)]
+
+
+def _member(name: str, value: Any, depth: int) -> list[str]:
+    inner = tree(value, depth + 1)
+    return [f"{name}:", *inner] if isinstance(value, dict | list) and value else [f"{name}: {inner[0].lstrip()}"]
 
 
 def visible(text: str) -> str:

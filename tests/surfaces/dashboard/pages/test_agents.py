@@ -11,7 +11,13 @@ from stentor.core.db import Sql, Tx
 from tests.requirements import requirement
 from tests.surfaces.dashboard.pages.conftest import Site
 
+Query = dict[str, Any]
 EVIL = '<script>alert("x")</script>'
+
+
+def asked(query: str) -> Query:
+    """The values of an address's query."""
+    return dict(parse_qsl(query))
 
 
 async def trust(site: Site, agent: str, score: float) -> None:
@@ -32,7 +38,7 @@ async def record(site: Site, agent: str) -> dict[str, Any]:
 
 def shown(page: str) -> list[str]:
     """Names of the agents in a list."""
-    return [html.unescape(name) for name in re.findall(r'<tr data-row>\s*<td><a [^>]*>([^<]*)</a>', page)]
+    return [html.unescape(name) for name in re.findall(r"<tr data-row>\s*<td><a [^>]*>([^<]*)</a>", page)]
 
 
 @requirement("dashboard.page-agents")
@@ -58,7 +64,7 @@ async def test_the_list_is_filtered_by_each_of_its_filters(site: Site) -> None:
     await site.world.register("bob", capabilities=["echo2"], trust_tier="human")
     for _ in range(3):
         await violate(site, ann)
-    for query, names in (
+    filters: list[tuple[Query, list[str]]] = [
         ({"status": "quarantined"}, ["Ann One"]),
         ({"status": "active"}, ["bob"]),
         ({"tier": "human"}, ["bob"]),
@@ -68,7 +74,8 @@ async def test_the_list_is_filtered_by_each_of_its_filters(site: Site) -> None:
         ({"q": "%"}, []),
         ({"alert": "open"}, []),
         ({"status": "", "q": ""}, ["Ann One", "bob"]),
-    ):
+    ]
+    for query, names in filters:
         assert shown(await site.part("/agents", **query)) == names, query
     assert "No agent matches" in await site.part("/agents", q="nobody")
 
@@ -100,7 +107,7 @@ async def test_many_agents_come_in_pages_of_fifty(site: Site) -> None:
     assert following
     assert "status=active" in following[1]
     path, _, query = html.unescape(following[1]).partition("?")
-    rest = await site.part(path, **dict(parse_qsl(query)))
+    rest = await site.part(path, **asked(query))
     assert shown(rest) == ["a50", "a51", "a52"]
     assert "Show more" not in rest
     assert "<table" not in rest
@@ -131,7 +138,8 @@ async def test_a_heat_map_has_the_number_in_each_cell_and_a_legend(site: Site) -
 
 @requirement("dashboard.page-agents")
 async def test_an_agent_shows_its_record_its_trust_and_what_it_did(site: Site) -> None:
-    runtime = {"kind": "http", "endpoint": "https://critic.example.org/hook/T0K3N", "options": {"api_key": "sk-12345678"}}
+    address = "https://critic.example.org/hook/T0K3N"
+    runtime = {"kind": "http", "endpoint": address, "options": {"api_key": "sk-12345678"}}
     ann = await site.world.register(EVIL, runtime=runtime)
     bob = await site.world.register("bob", capabilities=["other"])
     await trust(site, ann, 0.8)
@@ -148,7 +156,9 @@ async def test_an_agent_shows_its_record_its_trust_and_what_it_did(site: Site) -
     assert "https://critic.example.org" in page
     assert "0.600" in page
     assert "MEDIUM" in page
-    assert 'd="M0.0 20.0 L600.0 40.0"' in page, "the line of its trust"
+    assert re.findall(r'class="stroke trust" d="([^"]+)"', page) == ["M0.0 20.0 L600.0 40.0 L600.0 45.0"], (
+        "a violation costs trust"
+    )
     assert "-0.200" in page
     assert "unauthorized tool" in page
     assert f"/tasks/{task_id}" in page
@@ -219,7 +229,7 @@ async def test_a_checkpoint_is_taken_and_shown(site: Site) -> None:
     address = answer.headers["location"]
     assert address.startswith("/governance/checkpoints/")
     path, _, query = address.partition("?")
-    assert "A checkpoint is taken." in await site.read(path, **dict(parse_qsl(query)))
+    assert "A checkpoint is taken." in await site.read(path, **asked(query))
 
 
 @requirement("dashboard.page-agents")

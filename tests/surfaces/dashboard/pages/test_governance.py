@@ -14,6 +14,7 @@ from tests.domains.governance.conftest import Office
 from tests.requirements import requirement
 from tests.surfaces.dashboard.pages.conftest import Site
 
+Query = dict[str, Any]
 EVIL = '<script>alert("x")</script>'
 WIDER = {"agent_patch": {"capabilities": ["echo", "shout"]}}
 
@@ -23,9 +24,14 @@ def office(site: Site) -> Office:
     return Office(site.world)
 
 
+def asked(query: str) -> Query:
+    """The values of an address's query."""
+    return dict(parse_qsl(query))
+
+
 def listed(page: str) -> list[str]:
     """Descriptions of the updates in a list."""
-    return [html.unescape(name) for name in re.findall(r'<tr data-row>\s*<td><a [^>]*>([^<]*)</a>', page)]
+    return [html.unescape(name) for name in re.findall(r"<tr data-row>\s*<td><a [^>]*>([^<]*)</a>", page)]
 
 
 def diff(page: str) -> list[str]:
@@ -42,20 +48,23 @@ def address(update: dict[str, Any]) -> str:
 async def test_the_inbox_shows_what_waits_and_filters_it(site: Site, office: Office) -> None:
     ann = await office.trusted(0.95)
     await office.propose(ann, description="small")
+    site.world.clock.advance(seconds=1)
     await office.propose(ann, {"breaking": True}, description=f"big {EVIL}\nmore")
+    site.world.clock.advance(seconds=1)
     await office.propose(ann, {"lines_added": 50}, description="middle")
     page = await site.read("/governance")
     assert listed(page) == ["middle", f"big {EVIL}"]
     assert EVIL not in page
     assert '<b class="n">2</b> waiting' in page
     assert '<b class="n">3</b> all' in page
-    for query, names in (
+    filters: list[tuple[Query, list[str]]] = [
         ({"status": "pending", "tier": "human"}, [f"big {EVIL}"]),
         ({"tier": "2"}, ["middle"]),
         ({"status": "approved"}, ["small"]),
         ({"status": "all", "agent": ann}, ["middle", f"big {EVIL}", "small"]),
         ({"agent": "018f3a2e-0000-7000-8000-000000000002"}, []),
-    ):
+    ]
+    for query, names in filters:
         assert listed(await site.part("/governance", **query)) == names, query
 
 
@@ -81,11 +90,12 @@ async def test_many_updates_come_in_pages(site: Site, office: Office) -> None:
     ann = await office.trusted(0.8)
     for n in range(52):
         await office.propose(ann, {"breaking": True}, description=f"u{n:02}")
+        site.world.clock.advance(seconds=1)
     page = await site.read("/governance", tier="human")
     assert len(listed(page)) == 50
     following = re.search(r'hx-get="/governance\?([^"]+)"', page)
     assert following
-    query = dict(parse_qsl(html.unescape(following[1])))
+    query = asked(html.unescape(following[1]))
     assert query["tier"] == "human"
     assert listed(await site.part("/governance", **query)) == ["u01", "u00"]
 
@@ -141,7 +151,7 @@ async def test_a_risk_is_accepted_in_so_many_words_and_then_it_is_deployed(site:
 @requirement("dashboard.page-governance")
 async def test_an_update_is_rejected_with_a_reason(site: Site, office: Office) -> None:
     update = await office.propose(await office.trusted(0.8), {"breaking": True})
-    fields = {"reason": "It drops the sources.", "feedback": "Keep them."}
+    fields: Query = {"reason": "It drops the sources.", "feedback": "Keep them."}
     await site.send(f"{address(update)}/reject", key="SECOND", **fields)
     found = await office.update(update["update_id"])
     assert found["status"] == "rejected"
@@ -191,7 +201,7 @@ async def test_a_rollback_is_started_with_a_reason_and_shown_until_it_is_verifie
     await office.idle()
     assert (await office.agent(ann))["accuracy_score"] == 0.5
     where, _, query = answer.headers["location"].partition("?")
-    page = await site.read(where, **dict(parse_qsl(query)))
+    page = await site.read(where, **asked(query))
     assert "The rollback is under way." in page
     assert EVIL not in page
     for text in ("rollback started", "rollback in progress", "rollback completed", "verified", "It got worse."):

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from stentor.core.errors import InvalidRequest
-from stentor.surfaces.dashboard.pages import agents_rows
+from stentor.surfaces.dashboard.pages import agents_rows, lessons_rows
 from stentor.surfaces.dashboard.pages.agents_rows import Wanted
 from stentor.surfaces.dashboard.pages.site import Page
 from stentor.web.wire import decode_cursor, encode_cursor
@@ -59,7 +59,7 @@ async def weights(page: Page) -> Response:
     """Agents by task types."""
     await page.get("/registry/agents", limit=1)
     after, now = _after(page), page.site.now()
-    heat = await page.rows.read(lambda tx: agents_rows.heat(tx, page.tenant, after, now, SHOWN))
+    heat = await page.rows.read(lambda tx: lessons_rows.heat(tx, page.tenant, after, now, SHOWN))
     values = [cell.weight for row in heat.rows for cell in row[2].values()]
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
     return page.render(
@@ -76,7 +76,8 @@ async def weights(page: Page) -> Response:
 def _after(page: Page) -> tuple[int, str]:
     """Raises InvalidRequest."""
     cursor = page.query("cursor")
-    return decode_cursor(cursor, int, str) if cursor else (-1, "")  # type: ignore[return-value]
+    created_at, agent_id = decode_cursor(cursor, int, str) if cursor else (-1, "")
+    return created_at, agent_id
 
 
 def _more(path: str, filters: dict[str, str], last: tuple[int, str]) -> str:

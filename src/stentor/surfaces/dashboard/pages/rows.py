@@ -61,9 +61,7 @@ _KINDS = Sql(
     ) as new group by tenant, event_type"""
 )
 _OPEN = {
-    "approvals": Sql(
-        "select count(*) from governance_updates where tenant = :tenant and status = 'submitted'"
-    ),
+    "approvals": Sql("select count(*) from governance_updates where tenant = :tenant and status = 'submitted'"),
     "quarantined": Sql("select count(*) from agents where tenant = :tenant and status = 'quarantined'"),
     "alerts": Sql(
         """select count(*) from sentinel_alerts where resolved_at is null
