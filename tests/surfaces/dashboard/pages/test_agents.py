@@ -156,7 +156,7 @@ async def test_an_agent_shows_its_record_its_trust_and_what_it_did(site: Site) -
     assert "https://critic.example.org" in page
     assert "0.600" in page
     assert "MEDIUM" in page
-    assert re.findall(r'class="stroke trust" d="([^"]+)"', page) == ["M0.0 20.0 L600.0 40.0 L600.0 45.0"], (
+    assert re.findall(r'class="stroke trust" d="([^"]+)"', page) == ["M0.0 20.0 H600.0 V40.0 H600.0 V45.0"], (
         "a violation costs trust"
     )
     assert "-0.200" in page

@@ -163,13 +163,17 @@ async def test_an_update_is_rejected_with_a_reason(site: Site, office: Office) -
 
 
 @requirement("dashboard.page-governance")
-async def test_reported_tests_are_shown(site: Site, office: Office) -> None:
+async def test_tests_of_an_update_that_lives_outside_are_reported_and_shown(site: Site, office: Office) -> None:
     update = await office.propose(await office.trusted(0.8), {"breaking": True})
     await office.approve(update)
-    tests = {"unit_tests": {"passed": 1120, "failed": 3}}
-    answer = await office.post(f"updates/{update['update_id']}/deployed", {"test_results": tests})
-    assert answer.status_code == 200, answer.text
+    assert "Report that it is deployed" in await site.read(address(update))
+    bad: list[Query] = [{}, {"unit_tests_passed": "many"}, {"unit_tests_passed": "-1"}]
+    for fields in bad:
+        answer = await site.send(f"{address(update)}/deployed", 400, **fields)
+        assert "The gateway refused" in answer.text
+    await site.send(f"{address(update)}/deployed", unit_tests_passed="1120", unit_tests_failed="3")
     await office.idle()
+    assert (await office.update(update["update_id"]))["status"] == "rolled_back"
     page = await site.read(address(update))
     assert "unit tests" in page
     assert "1,120" in page

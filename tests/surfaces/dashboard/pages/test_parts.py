@@ -39,6 +39,7 @@ def test_a_runtime_is_told_without_what_may_be_a_secret() -> None:
         (["run", "--api-key", "x", "--depth", "3"], ["run", "--api-key", MASK, "--depth", "3"]),
         (["API_TOKEN=x", "DEPTH=3"], [f"API_TOKEN={MASK}", "DEPTH=3"]),
         ("https://me:pw@host.example/a?k=v", f"https://host.example/a?{MASK}"),
+        ("HTTPS://me:pw@host.example/a?key=v", f"HTTPS://host.example/a?{MASK}"),
         ("https://host.example", "https://host.example"),
         ("Bearer abcdef", f"Bearer {MASK}"),
         ({"deep": [{"password": None, "secret": {"a": "b"}}]}, {"deep": [{"password": None, "secret": MASK}]}),
@@ -72,6 +73,9 @@ def test_a_series_becomes_a_line_from_left_to_right() -> None:
     assert found is not None
     assert found.path == "M0.0 100.0 L300.0 50.0 L600.0 0.0"
     assert found.dots.count("M") == 3
+    stepped = lines.line([(0, 0.0), (50, 0.5), (100, 1.0)], 0.0, 1.0, stepped=True)
+    assert stepped is not None
+    assert stepped.path == "M0.0 100.0 H300.0 V50.0 H600.0 V0.0", "a value holds until the next one"
     assert lines.line([], 0, 1) is None
     alone = lines.line([(7, 2.0)], 0.0, 1.0)
     assert alone is not None

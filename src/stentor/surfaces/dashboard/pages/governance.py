@@ -27,7 +27,8 @@ TABS = {
 }
 """Value of the query: its name, and the states that it counts."""
 TIERS = model.TIER_NAMES
-DECIDED = (403, 409, 422)
+TESTS = ("unit_tests", "integration_tests")
+DECIDED = (400, 403, 409, 422)
 """Refusals that the review shows in its place."""
 
 
@@ -94,6 +95,7 @@ async def _review(page: Page, refused: Refused | None = None) -> Response:
         moves=moves,
         names=names,
         tiers=TIERS,
+        kinds=TESTS,
         refused=refused,
         typed=await page.form() if refused else {},
     )
@@ -109,6 +111,19 @@ async def reject(page: Page) -> Response:
     form = await page.form()
     body = {"reason": form.get("reason") or None, "feedback": form.get("feedback") or None}
     return await _decide(page, "reject", "rejected", body)
+
+
+async def deployed(page: Page) -> Response:
+    """Of an update that lives outside of this service; failed tests roll the agent back."""
+    form = await page.form()
+    kinds = [kind for kind in TESTS if form.get(f"{kind}_passed") or form.get(f"{kind}_failed")]
+    results = {kind: {end: _count(form.get(f"{kind}_{end}", "")) for end in ("passed", "failed")} for kind in kinds}
+    return await _decide(page, "deployed", "saved", {"test_results": results})
+
+
+def _count(text: str) -> int | str:
+    """What is no number is left to the gateway to refuse."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text or 0
 
 
 async def _decide(page: Page, verb: str, notice: str, body: dict[str, Any]) -> Response:
@@ -127,4 +142,5 @@ ROUTES = [
     ("GET", "/governance/updates/{update_id}", update),
     ("POST", "/governance/updates/{update_id}/approve", approve),
     ("POST", "/governance/updates/{update_id}/reject", reject),
+    ("POST", "/governance/updates/{update_id}/deployed", deployed),
 ]

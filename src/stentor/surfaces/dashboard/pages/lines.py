@@ -19,14 +19,22 @@ class Line(msgspec.Struct, frozen=True):
     dots: str
 
 
-def line(points: Sequence[tuple[int, float]], low: float, high: float) -> Line | None:
-    """Of (time, value), the oldest first; None of nothing. A single point is in the middle."""
+def line(points: Sequence[tuple[int, float]], low: float, high: float, *, stepped: bool = False) -> Line | None:
+    """Of (time, value), the oldest first; None of nothing. A single point is in the middle.
+
+    A stepped line keeps a value until the next one.
+    """
     if not points:
         return None
     start, end = points[0][0], points[-1][0]
-    placed = [f"{_x(time, start, end)} {_y(value, low, high)}" for time, value in points]
+    places = [(_x(time, start, end), _y(value, low, high)) for time, value in points]
+    placed = [f"{x} {y}" for x, y in places]
     dots = placed if len(placed) <= DOTS else []
-    return Line("M" + " L".join(placed), " ".join(f"M{place} h0" for place in dots))
+    if stepped:
+        path = " ".join((f"M{placed[0]}", *(f"H{x} V{y}" for x, y in places[1:])))
+    else:
+        path = "M" + " L".join(placed)
+    return Line(path, " ".join(f"M{place} h0" for place in dots))
 
 
 def _x(time: int, start: int, end: int) -> str:

@@ -31,14 +31,14 @@ def _flag(argument: Any) -> str:
 
 
 def _text(text: str) -> str:
-    name, equals, _ = text.partition("=")
-    if equals and _NAMES_SECRET.search(name) and " " not in name:
-        return f"{name}={MASK}"
-    if text.startswith(("http://", "https://")):
+    if text.lower().startswith(("http://", "https://")):
         head, question, _ = text.partition("?")
         scheme, _, rest = head.partition("://")
         user, at, _ = rest.partition("/")[0].rpartition("@")
         return f"{scheme}://" + rest.removeprefix(f"{user}{at}") + (f"?{MASK}" if question else "")
+    name, equals, _ = text.partition("=")
+    if equals and _NAMES_SECRET.search(name) and " " not in name:
+        return f"{name}={MASK}"
     return _looks.clean(text)
 
 

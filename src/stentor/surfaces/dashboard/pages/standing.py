@@ -30,7 +30,12 @@ def trust(record: dict[str, Any], changes: list[Change], now: int) -> dict[str, 
         for one in changes
     ]
     level = None if score is None else trust_model.level_of(score)
-    return {"line": lines.line(points, 0.0, 1.0), "changes": rows, "level": level, "since": rows and rows[-1]["time"]}
+    return {
+        "line": lines.line(points, 0.0, 1.0, stepped=True),
+        "changes": rows,
+        "level": level,
+        "since": rows and rows[-1]["time"],
+    }
 
 
 def weights(weights: list[Weight], entries: list[dict[str, Any]], now: int) -> list[dict[str, Any]]:
