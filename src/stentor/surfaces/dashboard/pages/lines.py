@@ -30,11 +30,8 @@ def line(points: Sequence[tuple[int, float]], low: float, high: float, *, steppe
     places = [(_x(time, start, end), _y(value, low, high)) for time, value in points]
     placed = [f"{x} {y}" for x, y in places]
     dots = placed if len(placed) <= DOTS else []
-    if stepped:
-        path = " ".join((f"M{placed[0]}", *(f"H{x} V{y}" for x, y in places[1:])))
-    else:
-        path = "M" + " L".join(placed)
-    return Line(path, " ".join(f"M{place} h0" for place in dots))
+    steps = (f"H{x} V{y}" if stepped else f"L{x} {y}" for x, y in places[1:])
+    return Line(" ".join((f"M{placed[0]}", *steps)), " ".join(f"M{place} h0" for place in dots))
 
 
 def _x(time: int, start: int, end: int) -> str:
