@@ -137,6 +137,29 @@ async def test_a_heat_map_has_the_number_in_each_cell_and_a_legend(site: Site) -
 
 
 @requirement("dashboard.page-agents")
+async def test_a_heat_map_of_many_agents_comes_in_pages_and_misses_nobody(site: Site) -> None:
+    agents = [await site.world.register(f"a{n:02}") for n in range(54)]
+    columns = "agent_id, task_type, weight, mean_ms, samples, recent, updated_at"
+    sql = Sql(f"insert into hebbian_weights ({columns}) values (:agent, :type, 1.5, 1, :n, 'S', :now)")
+
+    def learn(tx: Tx) -> None:
+        tx.run(sql, agent=agents[0], type="rare", n=1, now=tx.now)
+        for agent in agents[1:]:
+            for n in range(12):
+                tx.run(sql, agent=agent, type=f"t{n}", n=9, now=tx.now)
+
+    await site.world.kernel.db.write(learn)
+    page = await site.read("/agents/weights")
+    names = re.findall(r'<th scope="row"><a [^>]*>(a\d\d)</a>', page)
+    assert names == [f"a{n:02}" for n in range(1, 51)]
+    following = re.search(r'href="/agents/weights\?([^"]+)"', page)
+    assert following
+    rest = await site.read("/agents/weights", **asked(html.unescape(following[1])))
+    assert re.findall(r'<th scope="row"><a [^>]*>(a\d\d)</a>', rest) == ["a51", "a52", "a53"]
+    assert "More agents" not in rest
+
+
+@requirement("dashboard.page-agents")
 async def test_an_agent_shows_its_record_its_trust_and_what_it_did(site: Site) -> None:
     address = "https://critic.example.org/hook/T0K3N"
     runtime = {"kind": "http", "endpoint": address, "options": {"api_key": "sk-12345678"}}

@@ -24,7 +24,8 @@ _CELLS = Sql(
     f"""select p.agent_id, p.name, p.created_at, w.task_type, w.weight, w.updated_at, w.samples from (
         select a.agent_id, a.name, a.created_at from agents as a
         where a.tenant = :tenant and {AFTER}
-            and exists (select 1 from hebbian_weights as h where h.agent_id = a.agent_id)
+            and exists (select 1 from hebbian_weights as h where h.agent_id = a.agent_id
+                and h.task_type in (select task_type from ({_TOP}) as shown))
         order by a.created_at, a.agent_id limit :limit
     ) as p join hebbian_weights as w on w.agent_id = p.agent_id
     where w.task_type in (select task_type from ({_TOP}) as top) order by p.created_at, p.agent_id"""
@@ -60,7 +61,7 @@ class Heat(msgspec.Struct, frozen=True):
 
 
 def heat(tx: Tx, tenant: str, after: tuple[int, str], now: int, limit: int) -> Heat:
-    """Weights as of now of the agents that have some, oldest agent first."""
+    """Weights as of now of the agents that have one of these types, oldest agent first."""
     types = [str(row[0]) for row in tx.rows(_TYPES, tenant=tenant)]
     total = int(tx.rows(_ALL_TYPES, tenant=tenant)[0][0])
     rows: dict[str, tuple[str, str, dict[str, Cell]]] = {}
