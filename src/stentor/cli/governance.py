@@ -13,6 +13,7 @@ from stentor.cli import display
 from stentor.cli.command import perform
 from stentor.cli.options import AsJson, DataDir, Key, Target, Url
 from stentor.cli.output import USAGE, CommandFailed, out, plain, reporting
+from stentor.core import textdiff
 
 if TYPE_CHECKING:
     from stentor.cli.api import Api
@@ -24,6 +25,7 @@ Status = Literal["submitted", "approved", "rejected", "deploying", "deployed", "
 Tier = Literal["auto", "monitored", "human"]
 TIERS = {1: "auto", 2: "monitored", 3: "human"}
 BASE = "/governance"
+STYLES: dict[str, str] = {"-": "red", "+": "green"}
 
 
 @app.command("list")
@@ -236,17 +238,9 @@ def _show_diff(diff: list[dict[str, Any]]) -> None:
     """What the patch changes of the agent, line by line."""
     for change in diff:
         out.print(f"\n{plain(change['path'])}", style="bold", markup=False)
-        gone, come = _parts(change["before"]), _parts(change["after"])
-        for sign, style, mine, other in (("-", "red", gone, come), ("+", "green", come, gone)):
-            for line in mine:
-                if line not in other:
-                    out.print(f"{sign} {plain(line)}", style=style, markup=False, soft_wrap=True)
-
-
-def _parts(value: Any) -> list[str]:
-    """A list by its items, so that only those that differ are shown."""
-    items = value if isinstance(value, list) else [] if value is None else [value]
-    return [json.dumps(item, ensure_ascii=False) for item in items]
+        for sign, line in textdiff.lines(change["before"], change["after"]):
+            if sign in STYLES:
+                out.print(f"{sign} {plain(line)}", style=STYLES[sign], markup=False, soft_wrap=True)
 
 
 def _show_checkpoints(page: dict[str, Any]) -> None:

@@ -140,16 +140,7 @@ class Stores:
 
     async def agent(self, agent_id: str) -> tuple[Standing, list[Weight]]:
         """Raises NotFound."""
-
-        def read(tx: Tx) -> tuple[Standing, list[Weight]]:
-            agent = registry_store.find(tx, self.tenant, agent_id) if _storable(agent_id) else None
-            if agent is None:
-                raise NotFound("No agent has this id.")
-            entity = trust_store.find(tx, self.tenant, agent_id)
-            score = None if entity is None else entity.at(self._clock.now())
-            return Standing(agent, score), learning_store.of_agent(tx, agent_id)
-
-        return await self._read("The agent", read)
+        return await self._read("The agent", lambda tx: standing(tx, self.tenant, agent_id, self._clock.now()))
 
     async def resolved(self, agent: str) -> str:
         """The id of an agent that was named by its id or its name. Raises InvalidRequest."""
@@ -191,6 +182,16 @@ class Stores:
             raise
         except Exception as error:
             raise _unreadable(what, error) from error
+
+
+def standing(tx: Tx, tenant: str, agent_id: str, now: int) -> tuple[Standing, list[Weight]]:
+    """An agent with its trust as of now, and its weights. Raises NotFound."""
+    agent = registry_store.find(tx, tenant, agent_id) if _storable(agent_id) else None
+    if agent is None:
+        raise NotFound("No agent has this id.")
+    entity = trust_store.find(tx, tenant, agent_id)
+    score = None if entity is None else entity.at(now)
+    return Standing(agent, score), learning_store.of_agent(tx, agent_id)
 
 
 def _check(task_id: str) -> None:

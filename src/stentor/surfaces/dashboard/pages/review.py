@@ -1,0 +1,75 @@
+"""What an update changes, as lines for a reviewer: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.core import textdiff
+from stentor.core.textdiff import Line
+from stentor.domains.governance import patch
+from stentor.surfaces.dashboard.pages.masking import masked
+
+MOST = 2_000
+"""Lines of one page."""
+LONG = 2_000
+"""Characters of one line."""
+SCORES = ("alignment_score", "accuracy_score", "efficiency_score", "trust_tier", "trust_score")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One field. `hidden` says that what changes is not shown, because it may be a secret."""
+
+    path: str
+    lines: list[Line]
+    added: int
+    deleted: int
+    hidden: bool
+
+
+class Review(msgspec.Struct, frozen=True):
+    changes: list[Change]
+    added: int
+    deleted: int
+    whole: bool
+    """False when there are more lines than are shown."""
+
+
+def of(diff: list[dict[str, Any]]) -> Review:
+    """`diff` as the gateway gives it: path, before and after of each field."""
+    changes: list[Change] = []
+    left = MOST
+    for one in diff:
+        if left <= 0:
+            break
+        change = _change(one)
+        changes.append(msgspec.structs.replace(change, lines=change.lines[:left]))
+        left -= len(change.lines)
+    whole = left >= 0 and len(changes) == len(diff)
+    return Review(changes, sum(c.added for c in changes), sum(c.deleted for c in changes), whole)
+
+
+def _change(one: dict[str, Any]) -> Change:
+    path = str(one["path"])
+    name = path.rpartition(".")[2]
+    before, after = masked(one["before"], name), masked(one["after"], name)
+    found = textdiff.lines(before, after, deep=True)
+    lines: list[Line] = [(sign, _cut(line)) for sign, line in found]
+    added, deleted = (sum(sign == wanted for sign, _ in found) for wanted in ("+", "-"))
+    return Change(textdiff.visible(path), lines, added, deleted, before == after)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONG else f"{line[:LONG]}… ({len(line) - LONG} more characters)"
+
+
+def against(state: dict[str, Any], record: dict[str, Any]) -> Review:
+    """What a rollback to this state of a checkpoint would change of the agent as it is."""
+    now = {name: record[name] for name in patch.FIELDS}
+    found = patch.diff(now, {name: state["config"][name] for name in patch.FIELDS})
+    for name in SCORES:
+        # A checkpoint without a trust score leaves trust as it is.
+        if name in state and state[name] != record[name]:
+            found.append({"path": name, "before": record[name], "after": state[name]})
+    return of(found)
