@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stentor.surfaces.dashboard.pages import memory, note, overview, tasks, updates
+from stentor.surfaces.dashboard.pages import deliveries, memory, note, overview, tasks, updates, webhooks
 from stentor.surfaces.dashboard.pages.site import Handler
 
 ROUTES: list[tuple[str, str, Handler]] = [
@@ -11,5 +11,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     *updates.ROUTES,
     *memory.ROUTES,
     *note.ROUTES,
+    *webhooks.ROUTES,
+    *deliveries.ROUTES,
 ]
 """Method, path, handler; every one behind the session, and every POST behind its token."""
