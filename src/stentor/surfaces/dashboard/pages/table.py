@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from stentor.surfaces.dashboard.pages import deliveries, memory, note, overview, tasks, updates, webhooks
+from stentor.surfaces.dashboard.pages import (
+    deliveries,
+    memory,
+    models,
+    note,
+    overview,
+    providers,
+    tasks,
+    updates,
+    webhooks,
+)
 from stentor.surfaces.dashboard.pages.site import Handler
 
 ROUTES: list[tuple[str, str, Handler]] = [
@@ -11,6 +21,8 @@ ROUTES: list[tuple[str, str, Handler]] = [
     *updates.ROUTES,
     *memory.ROUTES,
     *note.ROUTES,
+    *models.ROUTES,
+    *providers.ROUTES,
     *webhooks.ROUTES,
     *deliveries.ROUTES,
 ]
