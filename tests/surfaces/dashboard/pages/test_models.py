@@ -92,7 +92,13 @@ async def test_budgets_show_what_is_spent_of_them(site: Site) -> None:
 
 @requirement("dashboard.page-models")
 async def test_a_provider_is_registered_and_removed_and_its_key_shown_nowhere(site: Site, upstream: Upstream) -> None:
-    fields = {"provider": "acme", "apiKey": KEY, "baseUrl": upstream.v1, "default_model": "sea-small", "format": ""}
+    fields: dict[str, Any] = {
+        "provider": "acme",
+        "apiKey": KEY,
+        "baseUrl": upstream.v1,
+        "default_model": "sea-small",
+        "format": "",
+    }
     answer = await site.send("/models/providers", **fields)
     assert answer.headers["location"] == "/models/providers?notice=saved"
     page = await site.read("/models/providers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stentor.surfaces.dashboard.pages import (
     deliveries,
     memory,
+    messages,
     models,
     note,
     overview,
@@ -21,6 +22,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
     *updates.ROUTES,
     *memory.ROUTES,
     *note.ROUTES,
+    *messages.ROUTES,
     *models.ROUTES,
     *providers.ROUTES,
     *webhooks.ROUTES,
