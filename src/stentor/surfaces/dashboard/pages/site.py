@@ -58,6 +58,7 @@ NOTICES = {
     "taken": "A checkpoint is taken.",
     "sent": "Sent.",
     "replayed": "It will be delivered again.",
+    "pinged": "A ping was sent. Below is how it went.",
     "rotated": "A new secret is in use.",
     "enabled": "Switched on.",
     "disabled": "Switched off.",

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from stentor.surfaces.dashboard.pages import agent, agents, checkpoints, governance, overview, tasks, updates
+from stentor.surfaces.dashboard.pages import (
+    agent,
+    agents,
+    checkpoints,
+    deliveries,
+    governance,
+    memory,
+    messages,
+    models,
+    note,
+    overview,
+    providers,
+    tasks,
+    updates,
+    webhooks,
+)
 from stentor.surfaces.dashboard.pages.site import Handler
 
 ROUTES: list[tuple[str, str, Handler]] = [
@@ -13,5 +28,12 @@ ROUTES: list[tuple[str, str, Handler]] = [
     *agent.ROUTES,
     *governance.ROUTES,
     *checkpoints.ROUTES,
+    *memory.ROUTES,
+    *note.ROUTES,
+    *messages.ROUTES,
+    *models.ROUTES,
+    *providers.ROUTES,
+    *webhooks.ROUTES,
+    *deliveries.ROUTES,
 ]
 """Method, path, handler; every one behind the session, and every POST behind its token."""

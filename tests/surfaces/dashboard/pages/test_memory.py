@@ -1,0 +1,180 @@
+"""The pages of the memory, as somebody without JavaScript sees them."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from stentor.surfaces.dashboard.pages import notetext
+from tests.conftest import MakeWorld
+from tests.requirements import requirement
+from tests.surfaces.dashboard.pages.conftest import Site
+
+
+@pytest.fixture
+async def site(make_world: MakeWorld, make_board: Any) -> Any:
+    """A world with a memory."""
+    made = Site(await make_board(await make_world(SERVICE_MEMORY="1")))
+    yield made
+    for browser in made.browsers.values():
+        await browser.aclose()
+
+
+async def write(site: Site, path: str, content: str = "text\n", operation: str = "write", **fields: Any) -> None:
+    frontmatter = {"frontmatter": fields.pop("frontmatter")} if "frontmatter" in fields else {}
+    body = {"operation": operation, "document": {"path": path, "content": content, **frontmatter}, "metadata": fields}
+    answer = await site.world.admin.post("/api/v1/memory/write", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+async def note(site: Site, path: str, expected: int = 200, **query: str) -> str:
+    return await at(site, "/memory/note?" + urlencode({"path": path, **query}), expected)
+
+
+async def at(site: Site, address: str, expected: int = 200, key: str = "ADMIN") -> str:
+    """A page by its whole address; a client that is given parameters forgets those of the address."""
+    answer = await (await site.browser(key)).get(address)
+    assert answer.status_code == expected, answer.text
+    return answer.text
+
+
+@requirement("dashboard.page-memory")
+async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site) -> None:
+    await write(site, "Plans/launch.md", "# Launch\n\nThe deployment is <b>on</b> Monday.\n")
+    await write(site, "other.md", "# Other\n\nNothing.\n")
+    for mode in ("keyword", "hybrid"):
+        found = await site.part("/memory", q="deploy", mode=mode)
+        assert "<mark>deployment</mark> is &lt;b&gt;on&lt;/b&gt; Monday" in found
+        assert 'href="/memory/note?path=Plans%2Flaunch.md"' in found
+        assert "other.md" not in found
+        assert "<html" not in found
+    assert "No note matches" in await site.part("/memory", q="zebra", mode="keyword")
+    whole = await site.read("/memory", mode="no such mode", q="deploy")
+    assert "Note store" in whole
+    assert "<html" in whole
+
+
+@requirement("dashboard.page-memory")
+async def test_a_search_that_is_not_possible_says_so_and_the_page_stays(site: Site) -> None:
+    page = await site.read("/memory", 503, q="deploy", mode="semantic")
+    assert "This search is not possible now" in page
+    assert "Search by word instead" in page
+    assert "Note store" in page
+    await site.read("/memory", 400, q="x" * 20_000, mode="hybrid")
+    assert (await site.part("/memory", q='" " "', mode="keyword")).strip()
+
+
+@requirement("dashboard.page-memory")
+async def test_a_note_is_markdown_whose_links_lead_to_notes(site: Site) -> None:
+    text = (
+        "# Launch\n\n<script>alert(1)</script> [[plan|the plan]] [x](javascript:alert(1)) [up](../top.md) `[[code]]`\n"
+    )
+    await write(site, "Plans/launch.md", text, frontmatter={"tags": ["a", "<i>"], "owner": "ann"})
+    await write(site, "Plans/plan.md")
+    await write(site, "top.md")
+    page = await note(site, "Plans/launch.md")
+    assert "<h1>Launch</h1>" in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert 'href="javascript:' not in page
+    assert "a, &lt;i&gt;" in page
+    assert "<code>[[code]]</code>" in page
+    links = [link.replace("&amp;", "&") for link in re.findall(r'href="(/memory/open[^"]+)"', page)]
+    client = await site.browser()
+    leads = [(await client.get(link)).headers["location"] for link in links]
+    assert leads == ["/memory/note?path=Plans%2Fplan.md", "/memory/note?path=top.md"]
+
+
+@requirement("dashboard.page-memory")
+@pytest.mark.parametrize("name", ["nowhere", "../../../x", "a\x00b", "", "/", ".hidden", "x" * 5000])
+async def test_a_link_to_no_note_leads_to_a_search(site: Site, name: str) -> None:
+    answer = await (await site.browser()).get("/memory/open", params={"from": "a.md", "name": name})
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/memory?mode=keyword&q=")
+
+
+@requirement("dashboard.page-memory")
+async def test_versions_name_their_writer_and_are_compared_with_the_present_one(site: Site) -> None:
+    site.world.clock.advance(seconds=time.time() - site.world.clock.now() / 1e6)  # ids of events are of the real time
+    agent = await site.world.register("ann")
+    await write(site, "a.md", "one\nsame\n<b>old</b>\n", source_agent=agent)
+    site.world.clock.advance(seconds=0.01)
+    await write(site, "a.md", "one\nsame\nnew\n", frontmatter={"k": 1})
+    page = await note(site, "a.md")
+    versions = re.findall(r"version=([0-9a-f]{64})", page)
+    assert len(versions) == 1
+    assert f'<a href="/agents/{agent}">ann</a> with the key admin' in page
+    assert "key admin</span>" in page
+    old = await note(site, "a.md", version=versions[0])
+    assert '<div class="del"><span class="sign">−</span>&lt;b&gt;old&lt;/b&gt;</div>' in old
+    assert '<div class="add"><span class="sign">+</span>new</div>' in old
+    assert '<div class="add"><span class="sign">+</span>k: 1</div>' in old
+    for wrong in ("0" * 64, "none", "..", "a/b", "%"):
+        await note(site, "a.md", 404, version=wrong)
+
+
+@requirement("dashboard.page-memory")
+async def test_a_deleted_note_still_shows_its_versions(site: Site) -> None:
+    await write(site, "a.md", "what it said\n")
+    answer = await site.world.admin.post(
+        "/api/v1/memory/write", json={"operation": "delete", "document": {"path": "a.md"}}
+    )
+    assert answer.status_code == 200, answer.text
+    page = await note(site, "a.md")
+    assert "This note was deleted" in page
+    version = re.findall(r"version=([0-9a-f]{64})", page)[0]
+    assert "what it said" in await note(site, "a.md", version=version)
+
+
+@requirement("dashboard.page-memory")
+async def test_bad_paths_are_told_and_no_failure(site: Site) -> None:
+    await note(site, "none.md", 404)
+    for wrong in ("", "../a.md", "/etc/passwd", "a\x00.md", ".obsidian/x", "x" * 5000):
+        await note(site, wrong, 400)
+
+
+@requirement("dashboard.page-memory")
+async def test_the_memory_is_for_admins_of_its_tenant(site: Site) -> None:
+    await write(site, "a.md", "secret plan\n")
+    for key in ("READER", "OTHER"):
+        for path in ("/memory?q=secret", "/memory/note?path=a.md", "/memory/open?from=a.md&name=a"):
+            page = await at(site, path, 403, key)
+            assert "secret plan" not in page
+    assert "admin" in await site.read("/memory", 403, key="READER")
+
+
+@requirement("dashboard.page-memory")
+async def test_a_memory_that_is_off_says_how_to_switch_it_on(make_board: Any) -> None:
+    site = Site(await make_board())
+    page = await site.read("/memory")
+    assert "SERVICE_MEMORY=0" in page
+    await note(site, "a.md", 501)
+    for browser in site.browsers.values():
+        await browser.aclose()
+
+
+@requirement("dashboard.page-memory")
+async def test_looking_at_the_health_leaves_nothing_in_the_run_log(site: Site) -> None:
+    """Else a page that is told of each event would ask for ever."""
+    await write(site, "a.md")
+    rows = site.board.world.kernel.db
+
+    async def events() -> int:
+        from stentor.core.db import Sql
+
+        return int((await rows.read(lambda tx: tx.rows(Sql("select count(*) from events"))))[0][0])
+
+    before = await events()
+    assert "Note store" in await site.part("/memory/health")
+    assert await events() == before
+
+
+def test_texts_that_are_too_long_are_not_compared() -> None:
+    assert notetext.compared("a\n" * 3_000, "b\n" * 3_000) is None
+    lines = notetext.compared("".join(f"{n}\n" for n in range(100)), "".join(f"{n}\n" for n in range(99)))
+    assert lines is not None
+    assert [line.kind for line in lines] == ["gap", "same", "same", "same", "del"]
+    assert lines[0].text == "96"

@@ -1,0 +1,174 @@
+"""The pages of models and cost, as somebody without JavaScript sees them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeWorld, World
+from tests.domains.llm.upstream import Upstream, serving
+from tests.requirements import requirement
+from tests.surfaces.dashboard.pages.conftest import Site
+
+KEY = "canary-up-4e1f-secret"
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    async with serving() as made:
+        yield made
+
+
+@pytest.fixture
+async def site(make_world: MakeWorld, make_board: Any, upstream: Upstream) -> Any:
+    """A world with one provider of the operator, priced, and with budgets."""
+    world = await make_world(
+        OPENAI_API_KEY=KEY,
+        OPENAI_BASE_URL=upstream.v1,
+        SERVICE_LLM_RETRIES="0",
+        SERVICE_LLM_PRICES="openai/sea-large=1000/2000",
+        SERVICE_LLM_BUDGETS="key:*:tokens/day=36,agent:*:usd/month=1",
+        SERVICE_OUTBOUND_ALLOW="127.0.0.1",
+    )
+    made = Site(await make_board(world))
+    yield made
+    for browser in made.browsers.values():
+        await browser.aclose()
+
+
+async def chat(world: World, status: int = 200, model: str = "openai/sea-large") -> None:
+    body = {"messages": [{"role": "user", "content": "Why?"}], "model": model}
+    answer = await world.admin.post("/api/v1/llm/chat", json=body)
+    assert answer.status_code == status, answer.text
+
+
+@requirement("dashboard.page-models")
+async def test_usage_is_shown_by_day_provider_and_model(site: Site) -> None:
+    assert "No calls of models in these days" in await site.read("/models")
+    await chat(site.world)
+    page = await site.read("/models")
+    assert "$0.0250" in page  # 11 tokens at 1,000 and 7 at 2,000 dollars a million
+    assert "openai/sea-large" in page
+    assert page.count('<rect class="value"') == 2 * 7
+    assert (await site.read("/models", days="30")).count('<rect class="value"') == 2 * 30
+    site.world.clock.advance(seconds=8 * 86_400)
+    assert "No calls of models in these days" in await site.part("/models", days="7")
+    assert "openai/sea-large" in await site.part("/models", days="30")
+    for wrong in ("0", "-7", "x", "7" * 5000, "٧"):
+        assert "7 days" in await site.read("/models", days=wrong)
+
+
+@requirement("dashboard.page-models")
+async def test_providers_show_health_models_and_whether_a_key_is_set_but_never_the_key(
+    site: Site, upstream: Upstream
+) -> None:
+    page = await site.read("/models/providers")
+    assert "<td>set</td>" in page
+    assert KEY not in page
+    assert '<span class="status available">' in page
+    assert "openai/sea-small" in page
+    assert "$1,000.00" in page
+    await chat(site.world)
+    page = await site.part("/models/providers")
+    assert "<html" not in page
+    assert "<b>openai</b>" in page
+
+
+@requirement("dashboard.page-models")
+async def test_budgets_show_what_is_spent_of_them(site: Site) -> None:
+    page = await site.read("/models/providers")
+    assert "each key" in page
+    assert "each agent" in page
+    await chat(site.world)
+    page = await site.read("/models/providers")
+    assert "key admin" in page
+    assert 'aria-label="50 % spent"' in page
+    await chat(site.world)
+    assert 'class="n wrong">36<' in await site.read("/models/providers")
+
+
+@requirement("dashboard.page-models")
+async def test_a_provider_is_registered_and_removed_and_its_key_shown_nowhere(site: Site, upstream: Upstream) -> None:
+    fields: dict[str, Any] = {
+        "provider": "acme",
+        "apiKey": KEY,
+        "baseUrl": upstream.v1,
+        "default_model": "sea-small",
+        "format": "",
+    }
+    answer = await site.send("/models/providers", **fields)
+    assert answer.headers["location"] == "/models/providers?notice=saved"
+    page = await site.read("/models/providers")
+    assert KEY not in page
+    assert "acme/sea-small" in page
+    assert 'action="/models/providers/acme/remove"' in page
+    assert 'action="/models/providers/openai/remove"' not in page
+    await chat(site.world, model="acme/sea-small")
+    assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {KEY}"
+    assert (await site.send("/models/providers/acme/remove")).headers["location"].endswith("notice=removed")
+    assert "acme/sea-small" not in await site.read("/models/providers")
+    await site.send("/models/providers/acme/remove", 404)
+    await site.send("/models/providers/openai/remove", 404)
+
+
+@requirement("dashboard.page-models")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"provider": "<b>"},
+        {"provider": "acme"},
+        {"provider": "acme", "baseUrl": "ftp://x"},
+        {"provider": "acme", "baseUrl": "http://169.254.1.1/v1"},
+        {"provider": "acme", "baseUrl": "https://a.example/v1", "format": "none"},
+    ],
+)
+async def test_what_the_gateway_refuses_is_told_above_the_form_without_the_key(
+    site: Site, fields: dict[str, Any]
+) -> None:
+    answer = await site.send("/models/providers", 400, **{**fields, "apiKey": KEY})
+    assert 'class="problem"' in answer.text
+    assert KEY not in answer.text
+    assert re.search(r'type="password" name="apiKey" autocomplete="new-password"', answer.text)
+
+
+@requirement("dashboard.page-models")
+async def test_a_readers_key_sees_usage_and_no_addresses_keys_or_buttons(site: Site, upstream: Upstream) -> None:
+    await chat(site.world)
+    assert "openai/sea-large" in await site.read("/models", key="READER")
+    page = await site.read("/models/providers", key="READER")
+    assert "<b>openai</b>" in page
+    assert upstream.v1 not in page
+    assert 'name="apiKey"' not in page
+    await site.send("/models/providers", 403, key="READER", provider="acme", baseUrl=upstream.v1)
+    await site.send("/models/providers/acme/remove", 403, key="READER")
+
+
+@requirement("dashboard.page-models")
+async def test_another_tenant_sees_nothing_of_this_ones_use(site: Site, upstream: Upstream) -> None:
+    await chat(site.world)
+    await site.send("/models/providers", provider="acme", baseUrl=upstream.v1)
+    assert "No calls of models in these days" in await site.read("/models", key="OTHER")
+    page = await site.read("/models/providers", key="OTHER")
+    assert "acme" not in page
+    assert "key admin" not in page
+    await site.send("/models/providers/acme/remove", 404, key="OTHER")
+
+
+@requirement("dashboard.page-models")
+async def test_failed_calls_of_the_last_hour_are_counted(site: Site, upstream: Upstream) -> None:
+    from aiohttp import web
+
+    async def broken(request: web.Request) -> web.Response:
+        return web.Response(status=500, text="no")
+
+    upstream.mood = broken
+    await chat(site.world, 502)
+    page = await site.read("/models/providers")
+    assert '<span class="status unavailable">' in page
+    assert 'title="PROVIDER_ERROR 1">1 failed' in page
+    site.world.clock.advance(seconds=3_700)
+    assert "1 failed" not in await site.read("/models/providers")
