@@ -16,7 +16,7 @@ _WRITTEN = Sql(
     f"""select metadata, agent_id from (
         select tenant, event_type, metadata, agent_id from events where event_id > :low and event_id < :high
         order by event_id limit {LOOKED_AT}
-    ) as near where tenant = :tenant and event_type = 'memory_written'"""  # noqa: S608 - a number of ours
+    ) as near where tenant = :tenant and event_type = 'memory_written'"""
 )
 
 

@@ -19,24 +19,22 @@ _COLUMNS = "message_id, status, priority, header, sender_id, sender_agent, task_
 _BEFORE = "tenant = :tenant and message_id < :before"
 _FIRST = "z"
 """Above every id."""
-_PAGE = Sql(
-    f"select {_COLUMNS} from atp_messages where {_BEFORE} order by message_id desc limit :limit"  # noqa: S608
-)
+_PAGE = Sql(f"select {_COLUMNS} from atp_messages where {_BEFORE} order by message_id desc limit :limit")
 _FILTERED = Sql(
     f"""select {_COLUMNS} from (
         select {_COLUMNS} from atp_messages where {_BEFORE} order by message_id desc limit {LOOKED_AT}
     ) as newest where (:status = '' or status = :status) and (:priority < 0 or priority = :priority)
-    order by message_id desc limit :limit"""  # noqa: S608
+    order by message_id desc limit :limit"""
 )
 _LAST_LOOKED_AT = Sql(
     f"""select count(*), min(message_id) from (
         select message_id from atp_messages where {_BEFORE} order by message_id desc limit {LOOKED_AT}
-    ) as newest"""  # noqa: S608
+    ) as newest"""
 )
 _STATES = Sql(
     f"""select status, count(*) from (
         select status from atp_messages where tenant = :tenant order by message_id desc limit {LATEST}
-    ) as newest group by status"""  # noqa: S608
+    ) as newest group by status"""
 )
 _MORE = Sql(
     """select sender_id, sender_agent, task_id, due_at, deadline_at from atp_messages

@@ -20,13 +20,13 @@ _OUTCOMES = Sql(
     f"""select provider, outcome, count(*), max(happened_at) from (
         select provider, outcome, happened_at from llm_calls where tenant = :tenant and happened_at >= :start
         order by happened_at desc limit {LATEST}
-    ) as latest group by provider, outcome"""  # noqa: S608 - a number of ours
+    ) as latest group by provider, outcome"""
 )
 _SPENT = {
     unit: Sql(
         f"""select subject, sum({column}) as spent from llm_spent
         where tenant = :tenant and kind = :kind and day >= :day and (:subject = '*' or subject = :subject)
-        group by subject order by spent desc, subject limit {MOST}"""  # noqa: S608 - constants of ours
+        group by subject order by spent desc, subject limit {MOST}"""
     )
     for unit, column in (("tokens", "tokens"), ("usd", "cost"))
 }

@@ -17,7 +17,7 @@ MOST = 1_000
 """Deliveries of one webhook that are counted."""
 _WAITING = Sql(
     f"""select count(*) from (select 1 from webhook_deliveries where subscription_id = :subscription_id
-        and tenant = :tenant and status = 'waiting' limit {MOST + 1}) as counted"""  # noqa: S608 - a number of ours
+        and tenant = :tenant and status = 'waiting' limit {MOST + 1}) as counted"""
 )
 _OLDEST = Sql(
     """select created_at from webhook_deliveries where subscription_id = :subscription_id and tenant = :tenant
