@@ -20,6 +20,7 @@ async def test_the_list_shows_tasks_with_their_agents_and_filters_them(site: Sit
     assert "<html" not in only
     assert done in await site.part("/tasks", q=done[:30])
     assert "No task matches" in await site.part("/tasks", status="failed")
+    assert "No task matches" in await site.part("/tasks", q="\0%_")
 
 
 @requirement("dashboard.page-tasks")

@@ -42,7 +42,7 @@ async def tasks(page: Page) -> Response:
 
 async def _named(page: Page, text: str) -> dict[str, Any]:
     """Tasks whose id begins with the text; an id that exists is the first."""
-    rows = await page.rows.tasks_named(page.tenant, text, SHOWN)
+    rows = [] if "\0" in text else await page.rows.tasks_named(page.tenant, text, SHOWN)
     columns = ("task_id", "status", "assigned_agent", "type", "created_at", "completed_at")
     found = [dict(zip(columns, (*row[:4], iso(row[4]), iso_or_none(row[5])), strict=True)) for row in rows]
     return {"tasks": found, "total": len(found), "next_cursor": None}
