@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from stentor.surfaces.dashboard.pages import (
+    compose,
     deliveries,
+    hookactions,
     memory,
     messages,
     models,
@@ -22,10 +24,12 @@ ROUTES: list[tuple[str, str, Handler]] = [
     *updates.ROUTES,
     *memory.ROUTES,
     *note.ROUTES,
+    *compose.ROUTES,
     *messages.ROUTES,
     *models.ROUTES,
     *providers.ROUTES,
     *webhooks.ROUTES,
+    *hookactions.ROUTES,
     *deliveries.ROUTES,
 ]
 """Method, path, handler; every one behind the session, and every POST behind its token."""
