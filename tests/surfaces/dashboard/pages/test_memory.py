@@ -77,7 +77,7 @@ async def test_a_note_is_markdown_whose_links_lead_to_notes(site: Site) -> None:
     await write(site, "Plans/plan.md")
     await write(site, "top.md")
     page = await note(site, "Plans/launch.md")
-    assert "<h1>Launch</h1>" in page
+    assert "<h2>Launch</h2>" in page
     assert "&lt;script&gt;alert(1)" in page
     assert 'href="javascript:' not in page
     assert "a, &lt;i&gt;" in page

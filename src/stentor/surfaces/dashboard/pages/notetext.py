@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlencode
 import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup, escape
@@ -86,7 +87,15 @@ def _markdown() -> MarkdownIt:
     made = MarkdownIt("js-default", {"html": False, "linkify": False}).disable("image")
     made.inline.ruler.before("link", "wikilink", _wikilink)
     made.add_render_rule("link_open", _link_open)
+    made.core.ruler.push("lowered", _lowered)
     return made
+
+
+def _lowered(state: StateCore) -> None:
+    """The headings of a note stand below that of the page."""
+    for token in state.tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
 
 
 def _wikilink(state: StateInline, silent: bool) -> bool:

@@ -63,9 +63,9 @@ async def _health(page: Page) -> list[dict[str, Any]]:
     try:
         found = await page.get("/health/detailed")
     except Refused as refused:
-        found = {"components": {"gateway": {"status": "unavailable", "message": refused.message}}}
+        found = {"components": {"gateway": {"status": "unavailable", "detail": refused.message}}}
     except StentorError as error:
-        found = {"components": {"gateway": {"status": "unavailable", "message": error.message}}}
+        found = {"components": {"gateway": {"status": "unavailable", "detail": error.message}}}
     parts = [{"name": name, **part} for name, part in found["components"].items()]
     return sorted(parts, key=lambda one: (one["status"] == "available", one["name"]))
 

@@ -6,8 +6,10 @@ from stentor.surfaces.dashboard.pages import (
     agent,
     agents,
     checkpoints,
+    compose,
     deliveries,
     governance,
+    hookactions,
     memory,
     messages,
     models,
@@ -30,10 +32,12 @@ ROUTES: list[tuple[str, str, Handler]] = [
     *checkpoints.ROUTES,
     *memory.ROUTES,
     *note.ROUTES,
+    *compose.ROUTES,
     *messages.ROUTES,
     *models.ROUTES,
     *providers.ROUTES,
     *webhooks.ROUTES,
+    *hookactions.ROUTES,
     *deliveries.ROUTES,
 ]
 """Method, path, handler; every one behind the session, and every POST behind its token."""
