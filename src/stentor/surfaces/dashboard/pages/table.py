@@ -7,6 +7,7 @@ from stentor.surfaces.dashboard.pages import (
     agents,
     checkpoints,
     compose,
+    console,
     deliveries,
     governance,
     hookactions,
@@ -25,6 +26,7 @@ from stentor.surfaces.dashboard.pages.site import Handler
 ROUTES: list[tuple[str, str, Handler]] = [
     *overview.ROUTES,
     *tasks.ROUTES,
+    *console.ROUTES,
     *updates.ROUTES,
     *agents.ROUTES,
     *agent.ROUTES,

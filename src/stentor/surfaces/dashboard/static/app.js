@@ -10,23 +10,28 @@
   // Live changes: at most one a second comes, and a part is asked for again only when the last answer is there.
   const live = $("#live");
   const busy = new Set();
+  const again = new Set(); // a change that came meanwhile is not lost
   const say = (text, state) => { live.textContent = text; live.className = `live ${state}`; };
   const refresh = async (part) => {
     const more = $("tr.more", part);
-    if (busy.has(part) || document.hidden || part.contains(document.activeElement) && typing() || part.dataset.grown && more) return;
+    if (busy.has(part)) { again.add(part); return; }
+    if (document.hidden || part.contains(document.activeElement) && typing() || part.dataset.grown && more) return;
     busy.add(part);
-    const at = $("tr.at a", part)?.getAttribute("href");
+    const at = $("[data-row].at a", part)?.getAttribute("href");
     const open = all("details[open]", part).map((one) => all("details", part).indexOf(one));
     try {
       await htmx.ajax("GET", part.dataset.src || location.pathname + location.search, { target: part, swap: "innerHTML", headers: { "X-Live": "1" } });
     } catch { /* the connection says so at the top */ } finally { busy.delete(part); }
-    if (at) all("tr[data-row] a", part).find((a) => a.getAttribute("href") === at)?.closest("tr").classList.add("at");
+    if (at) all("[data-row] a", part).find((a) => a.getAttribute("href") === at)?.closest("[data-row]").classList.add("at");
     const now = all("details", part);
     for (const n of open) if (now[n]) now[n].open = true;
+    if (again.delete(part)) refresh(part);
   };
   const listen = () => {
     const source = new EventSource("/live");
-    source.addEventListener("open", () => say("live", "on"));
+    const missed = () => { if (!document.hidden) all("[data-live]").forEach(refresh); };
+    source.addEventListener("open", () => { if (live.className.includes("off")) missed(); say("live", "on"); });
+    document.addEventListener("visibilitychange", missed);
     source.addEventListener("change", (event) => {
       const topics = JSON.parse(event.data).topics;
       if (!topics.length) return;
@@ -45,9 +50,9 @@
 
   // Tokens of one task, until its end; then the part around it is asked for again.
   const read = (place) => {
-    if (place.dataset.read) return;
-    place.dataset.read = "1";
-    const into = $(".tokens", place);
+    const into = $(".tokens", place); // it outlives the part around it, which is asked for again
+    if (into.dataset.read) return;
+    into.dataset.read = "1";
     const source = new EventSource(place.dataset.stream);
     let waiting = "";
     const put = () => { into.append(waiting); waiting = ""; into.scrollTop = into.scrollHeight; };
@@ -58,8 +63,8 @@
     const end = (event) => {
       if (!event.data) return; // a break of the connection; the browser takes it up again
       source.close();
-      const part = place.closest("[data-live]");
-      place.dispatchEvent(new CustomEvent("stentor:ended", { bubbles: true, detail: JSON.parse(event.data) }));
+      const part = into.closest("[data-live]");
+      into.dispatchEvent(new CustomEvent("stentor:ended", { bubbles: true, detail: JSON.parse(event.data) }));
       if (part) refresh(part);
     };
     source.addEventListener("complete", end);
