@@ -12,7 +12,7 @@ TEXT = "Agents do tasks. Stentor routes each."
 
 async def submit(site: Site, **fields: str) -> str:
     """The id of the task that an instruction became."""
-    answer = await site.send("/console", **{"instruction": TEXT, **fields})
+    answer = await site.send("/console", 303, **{"instruction": TEXT, **fields})
     found = answer.headers["location"].removeprefix("/console/")
     assert found, answer.headers
     return str(found)

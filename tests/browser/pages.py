@@ -1,0 +1,41 @@
+"""Every page: a name, its address, and what must be seen on it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.browser.seed import Seeded
+
+
+class Shown(NamedTuple):
+    name: str
+    path: str
+    sees: str
+
+
+def pages(made: Seeded) -> list[Shown]:
+    scribe = made.agents["scribe"]
+    return [
+        Shown("overview", "/", "Waits for a human"),
+        Shown("tasks", "/tasks", "New task"),
+        Shown("task", f"/tasks/{made.done}", "Why this agent"),
+        Shown("task-failed", f"/tasks/{made.failed}", "SOURCE_UNREADABLE"),
+        Shown("console", "/console", "Instruction"),
+        Shown("agents", "/agents", "translator"),
+        Shown("weights", "/agents/weights", "Hebbian weights"),
+        Shown("agent", f"/agents/{scribe}", "Take a checkpoint"),
+        Shown("card", f"/agents/{scribe}/card", "scribe"),
+        Shown("governance", "/governance", "Let the scribe write files"),
+        Shown("update", f"/governance/updates/{made.update}", "write_file"),
+        Shown("checkpoints", "/governance/checkpoints", "scribe"),
+        Shown("checkpoint", f"/governance/checkpoints/{made.checkpoint}", "scribe"),
+        Shown("rollbacks", "/governance/rollbacks", "Rollbacks"),
+        Shown("memory", "/memory?q=deploy&mode=keyword", "Plan"),
+        Shown("note", "/memory/note?path=Projects%2Fplan.md", "Deploying happens every night"),
+        Shown("messages", "/messages", "registry"),
+        Shown("message", f"/messages/{made.message}", "trace-0001"),
+        Shown("new-message", "/messages/new", "Check without sending"),
+        Shown("models", "/models", "Models & cost"),
+        Shown("webhooks", "/webhooks", "hooks.example.com"),
+        Shown("webhook", f"/webhooks/{made.webhook}", "Deliveries"),
+    ]

@@ -1,0 +1,139 @@
+"""Something to see on every page, made over the gateway's API."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+REPORT = """# Findings
+
+The **agents** did their work:
+
+- routed by composite, Hebbian weight and trust
+- learned from each outcome
+
+Nothing else is of note.
+"""
+NOTES = {
+    "Projects/launch.md": "# Launch\n\nWe launch in May. See [[plan]].\n\n1. Build\n2. Deploy the service\n",
+    "Projects/plan.md": "---\nowner: ann\n---\n# Plan\n\nDeploying happens every night, after [[launch]].\n",
+    "Notes/backups.md": "# Backups\n\nBackups are taken before each deployment, and tried out once a month.\n",
+}
+NAMES = ("scribe", "archivist", "critic", "planner", "translator")
+TOOLS = [{"name": "read_file", "paths": ["notes/**"], "operations": ["read"]}]
+CHANGES = {
+    "files_modified": ["agents/scribe.toml"],
+    "lines_added": 3,
+    "lines_deleted": 1,
+    "lines_total": 900,
+    "breaking": False,
+    "new_dependencies": False,
+    "touches_policy": True,
+}
+
+
+@dataclass
+class Seeded:
+    """Ids of what was made."""
+
+    agents: dict[str, str] = field(default_factory=dict)
+    done: str = ""
+    failed: str = ""
+    waiting: str = ""
+    update: str = ""
+    message: str = ""
+    webhook: str = ""
+    checkpoint: str = ""
+
+
+class Seed:
+    """`api` is a client of the gateway with an admin's key, `second` one with another's."""
+
+    def __init__(self, api: httpx.Client, second: httpx.Client) -> None:
+        self.api = api
+        self.second = second
+        self.made = Seeded()
+        self._random = random.Random(7)
+
+    def all(self, tasks: int = 40) -> Seeded:
+        self.agents()
+        self.tasks(tasks)
+        self.notes()
+        self.governance()
+        self.neighbours()
+        return self.made
+
+    def post(self, path: str, body: Any = None, api: httpx.Client | None = None) -> Any:
+        answer = (api or self.api).post(f"/api/v1{path}", json={} if body is None else body)
+        assert answer.status_code < 300, f"{path}: {answer.text}"
+        return answer.json() if answer.content else None
+
+    def agents(self) -> None:
+        for n, name in enumerate(NAMES):
+            scores = {f"{of}_score": round(0.95 - 0.07 * n, 2) for of in ("alignment", "accuracy", "efficiency")}
+            tier = ("auto", "monitored", "auto", "auto", "human")[n]
+            body = {"name": name, "capabilities": ["write", "review"], "trust_tier": tier, **scores}
+            self.made.agents[name] = self.post("/registry/agents", body | {"sandbox_whitelist": {"tools": TOOLS}})[
+                "agent_id"
+            ]
+        for name, score in (("scribe", 0.91), ("archivist", 0.74), ("critic", 0.42)):
+            answer = self.api.put(f"/api/v1/trust/{self.made.agents[name]}", json={"score": score})
+            assert answer.status_code == 200, answer.text
+
+    def tasks(self, count: int) -> None:
+        for n in range(count):
+            agent = self.made.agents[NAMES[n % 4]]
+            body = {"type": ("write", "review")[n % 2], "input": {"text": f"Write about topic {n}."}}
+            wanted = {"required_capabilities": ["write"], "agent_preference": agent}
+            self.post("/tasks", body | wanted)
+        for name in NAMES[:4]:
+            while claimed := self.post(f"/agents/{self.made.agents[name]}/claims", {"max": 10})["tasks"]:
+                for task in claimed:
+                    self._end(task)
+        for n in range(3):
+            body = {"type": "write", "input": f"Later {n}", "required_capabilities": ["write"]}
+            preferred = {"agent_preference": self.made.agents[NAMES[4 if n == 0 else 1]]}
+            self.made.waiting = self.post("/tasks", body | preferred)["task_id"] if n else self.made.waiting
+
+    def _end(self, task: dict[str, Any]) -> None:
+        address, epoch = f"/tasks/{task['task_id']}", {"epoch": task["epoch"]}
+        if self._random.random() < 0.15:
+            error = {"code": "SOURCE_UNREADABLE", "message": "The source could not be read."}
+            self.post(f"{address}/fail", epoch | {"error": error})
+            self.made.failed = task["task_id"]
+        else:
+            self.post(f"{address}/complete", epoch | {"result": REPORT})
+            self.made.done = task["task_id"]
+
+    def notes(self) -> None:
+        for path, content in NOTES.items():
+            document = {"path": path, "content": content}
+            answer = self.api.post("/api/v1/memory/write", json={"operation": "write", "document": document})
+            assert answer.status_code < 300, answer.text
+
+    def governance(self) -> None:
+        scribe = self.made.agents["scribe"]
+        taken = self.post("/governance/checkpoints", {"agent_id": scribe})
+        self.made.checkpoint = taken["checkpoint_id"]
+        patch = {
+            "sandbox_whitelist": {
+                "tools": [*TOOLS, {"name": "write_file", "paths": ["out/**"], "operations": ["write"]}]
+            }
+        }
+        self.made.update = self.propose("Let the scribe write files", scribe, patch)
+
+    def propose(self, summary: str, agent: str, patch: dict[str, Any]) -> str:
+        """By the second key, so that the first one may approve it."""
+        body = {"agent_id": agent, "update_type": "policy", "description": summary}
+        body |= {"changes": {**CHANGES, "agent_patch": patch}}
+        return str(self.post("/governance/updates", body, self.second)["update_id"])
+
+    def neighbours(self) -> None:
+        header = {"mode": "direct", "context": "trace-0001", "priority": "high", "actionType": "list"}
+        header |= {"targetZone": "registry", "specialNotes": ""}
+        self.made.message = self.post("/atp/send", {"header": header, "payload": {"content": "{}"}})["messageId"]
+        hook = {"url": "https://hooks.example.com/stentor", "events": ["task.completed"], "description": "The team"}
+        self.made.webhook = self.post("/webhooks", hook)["id"]

@@ -1,0 +1,59 @@
+"""Every page in a real browser: no error, nothing wider than the screen, no rule of accessibility broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.base import AXE_FILE_PATH
+from playwright.sync_api import Browser, Page
+
+from tests.browser.conftest import SIZES, Installation, Tab
+from tests.browser.pages import pages
+from tests.requirements import requirement
+
+pytestmark = pytest.mark.xdist_group("browser")
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
+
+
+@requirement("dashboard.pages-in-a-browser")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_shown_without_an_error_and_breaks_no_rule_of_accessibility(
+    chromium: Browser, installation: Installation, scheme: Any, size: str
+) -> None:
+    rules = AXE_FILE_PATH.read_text()
+    context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)  # type: ignore[arg-type]
+    tab = Tab(context.new_page(), installation.board)
+    found = [f"sign-in: {one}" for one in violations(tab.open("/sign-in").page, rules)]
+    tab.sign_in()
+    for name, path, sees in pages(installation.made):
+        page = tab.open(path).live().page
+        page.locator("main").get_by_text(sees).locator("visible=true").first.wait_for()
+        found += [f"{name}: {one}" for one in violations(page, rules)]
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            found.append(f"{name}: wider than the screen")
+    context.close()
+    assert [*found, *tab.errors] == []
+
+
+def violations(page: Page, rules: str) -> list[str]:
+    """What axe finds, with the element. By evaluate, because the page's policy forbids a script of others."""
+    page.evaluate(rules + "\n;undefined")
+    found = page.evaluate("options => axe.run(document, options)", RULES)["violations"]
+    return [
+        f"{one['id']}: {node['html'][:120]} {node['failureSummary'][:200]}" for one in found for node in one["nodes"]
+    ]
+
+
+@requirement("dashboard.page-weight")
+@pytest.mark.parametrize("path", ["/", "/tasks", "/agents", "/memory"])
+def test_a_page_with_all_that_it_loads_weighs_less_than_300_kilobytes(tab: Tab, path: str) -> None:
+    tab.open(path).live()
+    tab.page.wait_for_timeout(500)
+    sizes = tab.page.evaluate(
+        """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+            .map(one => one.decodedBodySize)"""
+    )
+    assert len(sizes) >= 5
+    assert 20_000 < sum(sizes) < 300_000
