@@ -37,8 +37,8 @@ class FolderVault:
         self._unlisted = unlisted
         self._locks = [threading.Lock() for _ in range(256)]
         self._flush = Flush()
-        self._reads: Gathered[str, Note | Exception] = Gathered(self.read_all_now)
-        self._writes: Gathered[Wish, Change | Exception] = Gathered(self.write_all_now)
+        self._reads: Gathered[str, Note | Exception] = Gathered(self.read_all_now, 2)
+        self._writes: Gathered[Wish, Change | Exception] = Gathered(self.write_all_now, 1)
 
     async def read(self, path: str) -> Note:
         return _result(await self._reads.do(path))

@@ -16,17 +16,19 @@ R = TypeVar("R")
 
 MOST = 32
 """Pieces of one call at most: bounds the wait of the first one."""
-CALLS = 2
-"""Under way at the same time: one works while the other waits for the disk."""
 
 _Waiting = tuple[W, "asyncio.Future[R]"]
 
 
 class Gathered(Generic[W, R]):
-    """`work` answers a result for each piece, in their order. For one event loop at a time."""
+    """`work` answers a result for each piece, in their order; `most` calls of it are under way at the same time.
 
-    def __init__(self, work: Callable[[Sequence[W]], Sequence[R]]) -> None:
+    For one event loop at a time.
+    """
+
+    def __init__(self, work: Callable[[Sequence[W]], Sequence[R]], most: int) -> None:
         self._work = work
+        self._most = most
         self._waiting: deque[_Waiting[W, R]] = deque()
         self._calls = 0
 
@@ -38,7 +40,7 @@ class Gathered(Generic[W, R]):
         return await future
 
     def _start(self) -> None:
-        while self._calls < CALLS and (taken := self._take()):
+        while self._calls < self._most and (taken := self._take()):
             self._calls += 1
             call = asyncio.get_running_loop().run_in_executor(None, self._work, [piece for piece, _ in taken])
             call.add_done_callback(lambda done, taken=taken: self._answer(taken, done))  # type: ignore[misc]
