@@ -41,8 +41,8 @@ class Gathered(Generic[W, R]):
 
     def _start(self) -> None:
         while self._calls < self._most and (taken := self._take()):
-            self._calls += 1
             call = asyncio.get_running_loop().run_in_executor(None, self._work, [piece for piece, _ in taken])
+            self._calls += 1
             call.add_done_callback(lambda done, taken=taken: self._answer(taken, done))  # type: ignore[misc]
 
     def _take(self) -> list[_Waiting[W, R]]:
