@@ -94,3 +94,12 @@ def test_the_text_of_a_number_means_that_number(value: float) -> None:
 @given(TEXT)
 def test_the_text_of_a_text_means_that_text(value: str) -> None:
     assert json.loads(canonical.text(value)) == value
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.none() | st.integers() | st.text(), min_size=2)
+)
+def test_the_way_for_many_objects_of_the_same_names_writes_the_same(value: dict[str, Any]) -> None:
+    names = list(value)
+    written = canonical.writer(names)(tuple(value.values()))
+    assert written == canonical.text(value).encode()

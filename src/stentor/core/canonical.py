@@ -8,7 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any
+
+import msgspec
 
 LARGEST_PLAIN = 21
 """Digits before the point that ECMAScript writes without an exponent."""
@@ -25,9 +29,28 @@ def text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(text, value)) + "]"
     if isinstance(value, dict):
-        members = sorted(value.items(), key=lambda member: member[0].encode("utf-16-be"))
-        return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{text(item)}" for name, item in members) + "}"
+        return "{" + ",".join(f"{text(name)}:{text(value[name])}" for name in _ordered(value)) + "}"
     raise ValueError(f"JSON has no {type(value).__name__}.")
+
+
+def writer(names: Iterable[str]) -> Callable[[tuple[Any, ...]], bytes]:
+    """A fast way for many objects that have the same names, with texts, integers and nulls as their values.
+
+    It answers the canonical text in UTF-8 of an object whose values come in the order of `names`, at least two of
+    plain letters.
+    """
+    given = tuple(names)
+    ordered = _ordered(given)
+    fields = {f"m{i}": name for i, name in enumerate(ordered)}
+    members = msgspec.defstruct("Members", [(field, Any) for field in fields], rename=fields, gc=False)
+    pick = itemgetter(*map(given.index, ordered))
+    encode = msgspec.json.Encoder().encode
+    return lambda values: encode(members(*pick(values)))
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """By their code units in UTF-16."""
+    return sorted(names, key=lambda name: name.encode("utf-16-be"))
 
 
 def digest(value: Any) -> str:

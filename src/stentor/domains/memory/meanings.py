@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # numpy takes 20 MB and 0.1 s, and is loaded with the first d
 
 BATCH = 8
 AGAIN_SECONDS = 30.0
+SWEEP_EVERY = 600 * SECOND
+"""Vectors that nothing has any more are forgotten so often at most, because all have to be looked at."""
 log = logging.getLogger(__name__)
 
 
@@ -35,6 +37,7 @@ class Meanings:
         self._wake = asyncio.Event()
         self._loading = asyncio.Lock()
         self._waiting: set[int] = set()
+        self._sweep_at = 0
         self.lag = Lag()
         self.problem: str | None = None if embedder else "no embedding model is set up: words only"
 
@@ -86,18 +89,19 @@ class Meanings:
         """Make all vectors that are missing; answers of how many documents."""
         from stentor.domains.memory.index import vectors
 
-        if await self._index.read(lambda tx: vectors.count_waiting(tx, "")) == 0:
+        if not await self._index.read(vectors.any_documents):
             return 0  # an empty vault loads no model
         embedder, matrix = await self._ready()
         done = 0
-        while batch := await self._index.read(lambda tx: vectors.waiting(tx, embedder.identity, BATCH)):
+        while batch := await self._index.read(lambda tx: vectors.waiting(tx, BATCH)):
             for document in batch:
                 await self._make(embedder, matrix, document)
             done += len(batch)
         self._waiting.clear()
         self.problem = None
-        if done:
+        if done and self._clock.now() >= self._sweep_at:
             await self._index.write(lambda tx: vectors.sweep(tx, embedder.identity))
+            self._sweep_at = self._clock.now() + SWEEP_EVERY
         return done
 
     async def nearest(
@@ -133,9 +137,13 @@ class Meanings:
     async def _ready(self) -> tuple[Embedder, Matrix]:
         if self._embedder is None:
             raise EmbeddingUnavailable(f"There is no search by meaning: {self.problem}.")
+        from stentor.domains.memory.index import vectors
+
         async with self._loading:
             await self._embedder.load()
             if self._matrix is None:
+                identity = self._embedder.identity
+                await self._index.write(lambda tx: vectors.outdate(tx, identity))
                 self._matrix = await self._index.read(self._load)
         return self._embedder, self._matrix
 

@@ -124,26 +124,25 @@ class Bus:
             copy = _copy_path(draft.path, self._clock.now())
             await self._carry_out(caller, copy, None, decision.loser, draft, "success")
         status: Literal["success", "conflict"] = "conflict" if decision.conflict else "success"
-        write_id, at = await self._carry_out(caller, draft.path, present, decision.after, draft, status)
+        done, at = await self._carry_out(caller, draft.path, present, decision.after, draft, status)
         if status == "success" and decision.after is not None:
-            self._seen.put(caller.who, draft.path, content_hash(decision.after))
+            self._seen.put(caller.who, draft.path, done.after_hash)
         shown = _content_hash(draft, decision)
         return Written(
-            status, write_id, at, shown, _hash(decision.after), _hash(present), decision.merged, copy, self.ready_at()
+            status, done.write_id, at, shown, done.after_hash, done.before_hash, decision.merged, copy, self.ready_at()
         )
 
     async def _carry_out(
         self, caller: Caller, path: str, before: bytes | None, after: bytes | None, draft: WriteDraft, status: str
-    ) -> tuple[str, int]:
-        """Record it, change the file, bring it into the index; answers the write's id and time."""
-        write_id = ids.new_id()
-        intent = Intent(write_id, path, _hash(before), _hash(after), 0)
+    ) -> tuple[Intent, int]:
+        """Record it, change the file, bring it into the index; answers what was done and its time."""
+        intent = Intent(ids.new_id(), path, _hash(before), _hash(after), 0)
         event = _event(caller, draft, intent, status)
         changes = before != after
         at = await self._db.write(lambda tx: self._intend(tx, caller, intent, before, after, event, changes=changes))
         if changes:
             await self._change(caller, intent, after, event)
-        return write_id, at
+        return intent, at
 
     def _intend(
         self, tx: Tx, caller: Caller, intent: Intent, before: bytes | None, after: bytes | None, event: Draft,
@@ -151,9 +150,10 @@ class Bus:
     ) -> int:  # fmt: skip
         self.record(tx, caller, event)
         if changes:
-            for content, origin in ((before, "vault"), (after, "bus")):
-                if content is not None:
-                    store.keep(tx, intent.path, content_hash(content), content, origin)
+            if before is not None:
+                store.keep(tx, intent.path, intent.before_hash, before, "vault")
+            if after is not None:
+                store.keep(tx, intent.path, intent.after_hash, after, "bus")
             store.intend(tx, intent)
         return tx.now
 
@@ -200,7 +200,7 @@ class Bus:
             log.warning("%d writes stay open until the next start: %s", len(intents), error)
 
     def _give_up(self, tx: Tx, caller: Caller, intent: Intent, event: Draft) -> None:
-        store.settle(tx, intent.write_id)
+        store.settle(tx, [intent.write_id])
         self.record(tx, caller, event)
 
     async def recover(self) -> int:
@@ -281,10 +281,8 @@ async def _decided(draft: WriteDraft, present: bytes | None, seen: frozenset[str
 
 
 def _settled(tx: Tx, intents: list[Intent]) -> None:
-    for intent in intents:
-        store.settle(tx, intent.write_id)
-    for path in {intent.path for intent in intents}:
-        store.prune(tx, path)
+    store.settle(tx, [intent.write_id for intent in intents])
+    store.prune(tx, {intent.path for intent in intents})
 
 
 def _content_hash(draft: WriteDraft, decision: Decision) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -10,6 +11,10 @@ from stentor.core.db import Sql, Tx
 
 KEPT_VERSIONS = 50
 """Of one note; older ones go when a newer one comes."""
+
+SHORT = 4096
+"""Bytes of a content that is packed with a window of its own size."""
+SMALL_MEMORY = 5
 
 _INTEND = Sql(
     """insert into memory_intents (write_id, path, before_hash, after_hash, created_at)
@@ -28,7 +33,11 @@ _VERSIONS = Sql(
     """select content_hash, size, origin, created_at from memory_versions where path = :path
     order by created_at desc, content_hash limit :limit"""
 )
-_DROP = Sql("delete from memory_versions where path = :path and content_hash = :content_hash")
+_PRUNE = Sql(
+    """delete from memory_versions where path = :path and content_hash in (
+        select content_hash from memory_versions where path = :path
+        order by created_at desc, content_hash limit 10000 offset :kept)"""
+)
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -59,9 +68,9 @@ def intend(tx: Tx, intent: Intent) -> None:
     )
 
 
-def settle(tx: Tx, write_id: str) -> None:
-    """The intent was carried out, or given up."""
-    tx.run(_SETTLE, write_id=write_id)
+def settle(tx: Tx, write_ids: Iterable[str]) -> None:
+    """These intents were carried out, or given up."""
+    tx.many(_SETTLE, ({"write_id": write_id} for write_id in write_ids))
 
 
 def open_intents(tx: Tx) -> list[Intent]:
@@ -70,8 +79,18 @@ def open_intents(tx: Tx) -> list[Intent]:
 
 def keep(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:
     """Remember the bytes of a version: the base of later merges, and what a person can go back to."""
-    packed = zlib.compress(content, 1)
-    tx.run(_KEEP, path=path, content_hash=content_hash, content=packed, size=len(content), origin=origin, now=tx.now)
+    tx.run(
+        _KEEP, path=path, content_hash=content_hash, content=_packed(content), size=len(content), origin=origin,
+        now=tx.now,
+    )  # fmt: skip
+
+
+def _packed(content: bytes) -> bytes:
+    """For zlib. A short one with a small window, because to clear a large one takes longer than the rest."""
+    if len(content) > SHORT:
+        return zlib.compress(content, 1)
+    packer = zlib.compressobj(1, zlib.DEFLATED, SHORT.bit_length() - 1, SMALL_MEMORY)
+    return packer.compress(content) + packer.flush()
 
 
 def has(tx: Tx, path: str, content_hash: str) -> bool:
@@ -83,11 +102,11 @@ def version(tx: Tx, path: str, content_hash: str) -> bytes | None:
     return zlib.decompress(row[0]) if row else None
 
 
-def versions(tx: Tx, path: str, limit: int = KEPT_VERSIONS) -> list[Version]:
+def versions(tx: Tx, path: str) -> list[Version]:
     """Newest first."""
-    return [Version(*row) for row in tx.rows(_VERSIONS, path=path, limit=limit)]
+    return [Version(*row) for row in tx.rows(_VERSIONS, path=path, limit=KEPT_VERSIONS)]
 
 
-def prune(tx: Tx, path: str) -> None:
-    for old in versions(tx, path, 10_000)[KEPT_VERSIONS:]:
-        tx.run(_DROP, path=path, content_hash=old.content_hash)
+def prune(tx: Tx, paths: Iterable[str]) -> None:
+    """Forget what is older than the versions that are kept."""
+    tx.many(_PRUNE, ({"path": path, "kept": KEPT_VERSIONS} for path in paths))

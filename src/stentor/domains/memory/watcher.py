@@ -56,14 +56,14 @@ class Watcher:
 
     async def _look(self, root: Path, names: Iterable[str]) -> None:
         """A folder that came or went may send one event for all that is in it."""
-        head = len(f"{root}{os.sep}")
-        # A quick look first: the mirror of the tasks writes hundreds of notes a second into folders that are skipped.
-        found = {path for name in names if not self._indexer.skips(name[head:]) and (path := _path(root, Path(name)))}
+        head = f"{root}{os.sep}"
+        found = {path for name in names if (path := _path(head, name)) is not None and not self._indexer.skips(path)}
         self.on_change(found)
+        if not found:
+            return
         files: list[str] = []
         others: list[str] = []
-        for path in found:
-            info = _stat(f"{root}{os.sep}{path}")
+        for path, info in await asyncio.to_thread(_stats, head, found):
             if info is None or not stat.S_ISREG(info.st_mode):
                 others.append(path)
             if info is None or self._unknown(path, info):
@@ -99,6 +99,11 @@ class Watcher:
             self._told = True
 
 
+def _stats(head: str, found: Iterable[str]) -> list[tuple[str, os.stat_result | None]]:
+    """All in one call in a thread: each look at a file gives up the interpreter and waits for it again."""
+    return [(path, _stat(head + path)) for path in found]
+
+
 def _stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path, follow_symlinks=False)  # noqa: PTH116 - called for every event
@@ -106,12 +111,10 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _path(root: Path, file: Path) -> str | None:
-    """The vault's path of a file, None for what is not the vault's."""
-    try:
-        parts = file.relative_to(root).parts
-    except ValueError:
+def _path(head: str, name: str) -> str | None:
+    """The vault's path of a file, None for what is not the vault's. `head` is the vault's folder with its slash."""
+    # By hand, because there are several events for every file written, and most name a temporary one.
+    path = name[len(head) :].replace(os.sep, "/")
+    if not path or not name.startswith(head) or any(hidden(part) for part in path.split("/")):
         return None
-    if not parts or any(hidden(part) for part in parts):
-        return None
-    return unicodedata.normalize("NFC", "/".join(parts))
+    return path if path.isascii() else unicodedata.normalize("NFC", path)

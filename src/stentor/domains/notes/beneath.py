@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,13 +81,26 @@ def spelled(above: int, name: str) -> str | None:
 
 def refuse_twin(above: int, name: str) -> None:
     """Raises NameTaken when the folder has the name in other letters."""
-    wanted, length = folded(name), len(name) if name.isascii() else -1
+    for taken in twins(above, [name]).values():
+        raise taken
+
+
+def twins(above: int, names: Iterable[str]) -> dict[str, NameTaken]:
+    """Those of the names that the folder has in other letters, with what to say of each."""
+    wanted = {folded(name): name for name in names}
+    # A folder may have thousands: names of plain letters and other lengths are out without a closer look.
+    lengths = {len(name) for name in wanted.values()}
+    plain = all(name.isascii() for name in wanted.values())
+    found: dict[str, NameTaken] = {}
     for known in os.listdir(above):
-        # A folder may have thousands: names of plain letters and another length are out without a closer look.
-        if known == name or (known.isascii() and len(known) != length and length >= 0):
+        if plain and known.isascii() and len(known) not in lengths:
             continue
-        if folded(known) == wanted:
-            raise NameTaken(f"{name!r} and {known!r} are the same name on some systems; use the one that is there.")
+        name = wanted.get(folded(known))
+        if name is not None and name != known:
+            found[name] = NameTaken(
+                f"{name!r} and {known!r} are the same name on some systems; use the one that is there."
+            )
+    return found
 
 
 def entries(above: int) -> Iterator[tuple[str, os.stat_result]]:

@@ -54,21 +54,16 @@ def stat_of(info: os.stat_result, path: str) -> Stat:
     return Stat(path, info.st_size, info.st_mtime_ns // 1000, created)
 
 
-def temporary(folder: int, name: str, data: bytes) -> str:
-    """The content in a file of its own, durable, with the mode of the file that it is to replace."""
-    aside = f"{PREFIX}{ids.new_id()}"
-    opened = os.open(aside, _MAKE, 0o666, dir_fd=folder)
-    try:
-        write_all(opened, data)
-        with contextlib.suppress(FileNotFoundError):
-            os.fchmod(opened, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
-        os.fsync(opened)
-    except BaseException:
-        remove(folder, aside)
-        raise
-    finally:
-        os.close(opened)
-    return aside
+def aside(folder: int) -> tuple[str, int]:
+    """A new empty file under a name that no vault shows, open for writing."""
+    name = f"{PREFIX}{ids.new_id()}"
+    return name, os.open(name, _MAKE, 0o666, dir_fd=folder)
+
+
+def copy_mode(folder: int, name: str, opened: int) -> None:
+    """Give an open file the mode of the one that it is to replace."""
+    with contextlib.suppress(FileNotFoundError):
+        os.fchmod(opened, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
 
 
 def write_all(opened: int, data: bytes) -> None:

@@ -7,17 +7,21 @@ import os
 import stat
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from stentor.domains.notes import beneath, files, model, paths
-from stentor.domains.notes.model import ANYTHING, Change, NoSuchNote, Note, NoteChanged, NoteTooLarge, Stat, expects
+from stentor.domains.notes import batch, beneath, files, model, paths
+from stentor.domains.notes.batch import Flush, Wish
+from stentor.domains.notes.gathered import Gathered
+from stentor.domains.notes.model import ANYTHING, Change, NoSuchNote, Note, NoteChanged, Stat, expects
 
 T = TypeVar("T")
 TRASH = ".trash"
 _TRASH = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LARGE = 1 << 18
+"""Bytes from which a note is written alone."""
 LEFT_OVER_SECONDS = 3600
 """Age from which a temporary file is nobody's any more."""
 
@@ -32,12 +36,17 @@ class FolderVault:
         self.root = root
         self._unlisted = unlisted
         self._locks = [threading.Lock() for _ in range(256)]
+        self._flush = Flush()
+        self._reads: Gathered[str, Note | Exception] = Gathered(self.read_all_now, 2)
+        self._writes: Gathered[Wish, Change | Exception] = Gathered(self.write_all_now, 1)
 
     async def read(self, path: str) -> Note:
-        return await self.run(self.read_now, path)
+        return _result(await self._reads.do(path))
 
     async def write(self, path: str, content: bytes, expected: str = ANYTHING) -> Change:
-        return await self.run(self.write_now, path, content, expected)
+        if len(content) > LARGE:  # the small ones do not wait for it
+            return await self.run(self.write_now, path, content, expected)
+        return _result(await self._writes.do(Wish(path, content, expected)))
 
     async def delete(self, path: str, expected: str = ANYTHING) -> Change:
         return await self.run(self.delete_now, path, expected)
@@ -57,27 +66,30 @@ class FolderVault:
         await self.run(touch)
 
     def read_now(self, path: str) -> Note:
-        with self._parent(path) as (folder, name):
-            return files.read(folder, files.known(folder, name, path), path)
+        return _result(self.read_all_now([path])[0])
+
+    def read_all_now(self, wanted: Sequence[str]) -> list[Note | Exception]:
+        """The note of each path, or why there is none."""
+        return batch.read(self.root, wanted)
 
     def write_now(self, path: str, content: bytes, expected: str = ANYTHING) -> Change:
-        if len(content) > model.MAX_BYTES:
-            raise NoteTooLarge(f"{path!r} would have {len(content)} bytes; {model.MAX_BYTES} are the most.")
-        with self._lock(path), self._parent(path, make=True) as (folder, name):
-            spelled = beneath.spelled(folder, name)
-            if spelled is None:
-                beneath.refuse_twin(folder, name)
-                spelled = name
-            aside = files.temporary(folder, spelled, content)
-            try:
-                before = files.put(folder, aside, spelled, path, expected)
-            except BaseException:
-                files.remove(folder, aside)
-                raise
-            if before is not None:  # it has the temporary name now
-                files.remove(folder, aside)
-            os.fsync(folder)
-            return Change(files.stat_at(folder, spelled, path), before)
+        return _result(self.write_all_now([Wish(path, content, expected)])[0])
+
+    def write_all_now(self, wishes: Sequence[Wish]) -> list[Change | Exception]:
+        """What came of each, in their order; those of one path are done one after the other."""
+        outcomes: dict[int, Change | Exception] = {}
+        left = dict(enumerate(wishes))
+        while left:
+            first = {paths.folded(wish.path): i for i, wish in reversed(left.items())}
+            chosen = {i: left.pop(i) for i in sorted(first.values())}
+            outcomes |= zip(chosen, self._write_distinct(list(chosen.values())), strict=True)
+        return [outcomes[i] for i in range(len(wishes))]
+
+    def _write_distinct(self, wishes: list[Wish]) -> list[Change | Exception]:
+        with ExitStack() as stack:
+            for number in sorted({self._number(wish.path) for wish in wishes}):  # in order: nobody waits in a ring
+                stack.enter_context(self._locks[number])
+            return batch.write(self.root, wishes, self._flush)
 
     def delete_now(self, path: str, expected: str = ANYTHING, *, permanent: bool = False) -> Change:
         """Takes the file into the trash, looks at it there, and puts it back when it is not the expected one."""
@@ -159,11 +171,20 @@ class FolderVault:
                 os.close(opened)
 
     def _lock(self, path: str) -> threading.Lock:
-        return self._locks[hash(path) % len(self._locks)]
+        return self._locks[self._number(path)]
+
+    def _number(self, path: str) -> int:
+        return hash(path) % len(self._locks)
 
     async def run(self, function: Callable[..., T], *args: object, **options: object) -> T:
         """One of the synchronous methods in a thread."""
         return await asyncio.to_thread(function, *args, **options)
+
+
+def _result(outcome: T | Exception) -> T:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def _has_file(above: int, name: str) -> bool:

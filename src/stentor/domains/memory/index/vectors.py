@@ -15,8 +15,9 @@ Vector = NDArray[np.float32]
 
 _WAITING = Sql(
     """select doc_id, path, title, body, weight, created_at, modified_at, raw_hash from documents
-    where model is null or model <> :model order by doc_id limit :limit"""
+    where model is null order by doc_id limit :limit"""
 )
+_OUTDATE = Sql("update documents set model = null where model <> :model")
 _READY = Sql(
     """select d.doc_id, d.weight, d.created_at, v.vector from documents d
     join chunks c on c.doc_id = d.doc_id join vectors v on v.model = d.model and v.hash = c.hash
@@ -27,7 +28,7 @@ _CHUNK = Sql("insert into chunks (doc_id, ordinal, heading, hash) values (:doc_i
 _VECTOR = Sql("insert into vectors (model, hash, vector) values (:model, :hash, :vector) on conflict do nothing")
 _KNOWN = Sql("select vector from vectors where model = :model and hash = :hash")
 _DONE = Sql("update documents set model = :model where doc_id = :doc_id and raw_hash = :raw_hash")
-_COUNT = Sql("select count(*) from documents where model is null or model <> :model")
+_ANY = Sql("select 1 from documents limit 1")
 _HEADING = Sql("select heading from chunks where doc_id = :doc_id and ordinal = :ordinal")
 _SWEEP = Sql("delete from vectors where model <> :model or hash not in (select hash from chunks)")
 
@@ -54,13 +55,18 @@ class Ready(msgspec.Struct, frozen=True):
     vector: Vector
 
 
-def waiting(tx: Tx, model: str, limit: int) -> list[Waiting]:
-    return [Waiting(*row) for row in tx.rows(_WAITING, model=model, limit=limit)]
+def waiting(tx: Tx, limit: int) -> list[Waiting]:
+    """Documents without vectors: found by an index, however many have theirs."""
+    return [Waiting(*row) for row in tx.rows(_WAITING, limit=limit)]
 
 
-def count_waiting(tx: Tx, model: str) -> int:
-    row = tx.row(_COUNT, model=model)
-    return int(row[0]) if row else 0
+def outdate(tx: Tx, model: str) -> int:
+    """Documents with vectors of another model wait for new ones; answers how many. Looks at all documents."""
+    return tx.run(_OUTDATE, model=model)
+
+
+def any_documents(tx: Tx) -> bool:
+    return tx.row(_ANY) is not None
 
 
 def ready(tx: Tx, model: str) -> list[Ready]:
@@ -91,5 +97,5 @@ def heading(tx: Tx, doc_id: int, ordinal: int) -> str:
 
 
 def sweep(tx: Tx, model: str) -> int:
-    """Forget vectors that no chunk has any more; answers how many."""
+    """Forget vectors that no chunk has any more; answers how many. Looks at all vectors."""
     return tx.run(_SWEEP, model=model)

@@ -16,6 +16,8 @@ _stemmer = snowballstemmer.stemmer("english")
 
 def terms(text: str) -> list[str]:
     """The terms of a text, in its order."""
+    if text.isascii():
+        return [term(word) for word in _RUN.findall(text)]
     found: list[str] = []
     for word in _RUN.findall(text):
         if word.isascii():
