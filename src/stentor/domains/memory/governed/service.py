@@ -185,7 +185,11 @@ class GovernedMemory:
         document, state = await self._document(caller, target)
         version = await self._db.read(lambda tx: records.seen(tx, target.path, state))
         if version is None:
-            version = await self._db.write(lambda tx: records.see(tx, target.path, state))
+            # Somebody else changed the note. Read again with the writers of the record held off, so that what is
+            # counted as seen is what is there, and not what one of them has replaced meanwhile.
+            async with self._locks[hash(target) % len(self._locks)]:
+                document, state = await self._document(caller, target)
+                version = await self._db.write(lambda tx: records.see(tx, target.path, state))
         return ReadRecord(
             target.record_id, target.namespace, target.key, document.content, document.frontmatter, version,
             document.content_hash, caller.cause or "",
