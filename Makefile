@@ -4,11 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
-.PHONY: setup demo serve test lint bench lock docs clean
+.PHONY: setup demo serve test lint bench screenshots lock docs clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.main ## make .venv from the pinned requirements
 
@@ -61,6 +61,9 @@ bench: $(VENV)/.peers ## figures with their method, peers in the same run
 docs: $(VENV)/.dev ## write docs/generated and the demo's output in the README again
 	@$(BIN)/python -m stentor.cli.reference docs/generated
 	@$(BIN)/python -m tests.readme.blocks
+
+screenshots: $(VENV)/.dev ## pictures of every page of the dashboard, into screenshots/ (needs chromium)
+	@$(BIN)/python -m tests.browser.screenshots screenshots
 
 UV ?= uv
 lock: ## compile requirements/*.txt again (needs uv)

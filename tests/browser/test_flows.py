@@ -1,0 +1,170 @@
+"""What people do with the pages, from end to end, in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import Installation, Tab
+from tests.requirements import requirement
+
+pytestmark = pytest.mark.xdist_group("browser")
+WORDS = ["The ", "sea ", "is ", "salty."]
+
+
+@requirement("dashboard.flows")
+def test_one_signs_in_where_one_wanted_to_go_and_out_again(chromium: Browser, installation: Installation) -> None:
+    context = chromium.new_context()
+    page = Tab(context.new_page(), installation.board).page
+    page.goto(f"{installation.board}/tasks?status=failed")
+    expect(page).to_have_url(f"{installation.board}/sign-in?next=%2Ftasks%3Fstatus%3Dfailed")
+    page.get_by_label("Key").fill("not-a-key")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("not one that the service knows")
+    page.goto(f"{installation.board}/tasks?status=failed")
+    page.get_by_label("Key").fill("admin-key-7c1e")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{installation.board}/tasks?status=failed")
+    cookies = context.cookies()
+    assert [(one["httpOnly"], one["sameSite"]) for one in cookies] == [(True, "Strict")]
+    assert page.evaluate("document.cookie") == ""
+    page.locator(".who summary").click()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.goto(f"{installation.board}/tasks")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    context.close()
+
+
+@requirement("dashboard.flows")
+def test_an_instruction_becomes_tokens_as_they_come_and_then_an_answer(tab: Tab, installation: Installation) -> None:
+    seed, page = installation.seed, tab.open("/console").page
+    agent = seed.post("/registry/agents", {"name": "sailor", "capabilities": ["explain"], "trust_tier": "auto"})
+    page.get_by_label("Instruction").fill("Why is the sea salty?")
+    page.get_by_label("Capability").fill("explain")
+    page.get_by_role("button", name="Submit").click()
+    page.wait_for_url("**/console/*")
+    expect(page.locator(".why")).to_contain_text("sailor was chosen")
+    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 10})["tasks"]
+    address = f"/tasks/{task['task_id']}"
+    tokens = page.locator(".tokens")
+    for n, word in enumerate(WORDS):
+        seed.post(f"{address}/tokens", {"epoch": task["epoch"], "tokens": [word]})
+        expect(tokens).to_have_text("".join(WORDS[: n + 1]).strip())
+    page.reload()
+    expect(page.locator(".tokens")).to_have_text("".join(WORDS))
+    seed.post(f"{address}/complete", {"epoch": task["epoch"], "result": "Because **rivers** bring salt."})
+    expect(page.locator(".tokens-done strong")).to_have_text("rivers")
+    expect(page.locator(".status.completed").first).to_be_visible()
+
+
+@requirement("dashboard.flows")
+def test_an_update_of_somebody_else_is_read_and_approved(tab: Tab, installation: Installation) -> None:
+    seed = installation.seed
+    patch = {"capabilities": ["write", "review", "measure"]}
+    seed.propose("Let the critic measure", installation.made.agents["critic"], patch)
+    page = tab.open("/governance").page
+    page.get_by_role("link", name="Let the critic measure").click()
+    expect(page.locator(".diff .add")).to_contain_text("measure")
+    page.get_by_label("Why it is approved").fill("It was measured.")
+    for box in page.locator(".decide input[type=checkbox]").all():
+        box.check()
+    page.get_by_role("button", name="Approve and deploy").click()
+    expect(page.locator(".status.deployed").first).to_be_visible()
+
+
+@requirement("dashboard.flows")
+def test_a_quarantine_appears_without_a_reload(tab: Tab, installation: Installation) -> None:
+    seed = installation.seed
+    made = seed.post("/registry/agents", {"name": "prowler", "capabilities": ["prowl"], "trust_tier": "auto"})
+    page = tab.open("/agents").live().page
+    row = page.locator("tr", has=page.get_by_role("link", name="prowler"))
+    expect(row.locator(".status.active")).to_be_visible()
+    for _ in range(3):
+        seed.api.post(
+            f"/api/v1/registry/agents/{made['agent_id']}/authorize", json={"tool": "shell", "operation": "run"}
+        )
+    expect(row.locator(".status.quarantined")).to_be_visible()
+    tab.open("/")
+    expect(page.get_by_role("link", name="agents in quarantine")).to_be_visible()
+    tab.open(f"/agents/{made['agent_id']}")
+    page.locator("summary", has_text="Clear violations").click()
+    page.get_by_label("Why").fill("It was a test.")
+    asked: list[str] = []
+    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
+    page.locator("form[action$=clear-violations] button").click()
+    expect(page.locator(".status.active").first).to_be_visible()
+    assert len(asked) == 1
+
+
+@requirement("dashboard.flows")
+def test_a_note_is_found_while_one_types_and_opened(tab: Tab) -> None:
+    page = tab.open("/memory").page
+    page.get_by_label("Look for").press_sequentially("backups", delay=20)
+    page.get_by_role("link", name="Backups").first.click()
+    expect(page.locator("main")).to_contain_text("tried out once a month")
+    tab.open("/memory/note?path=Projects%2Flaunch.md")
+    page.locator(".prose").get_by_role("link", name="plan").click()
+    expect(page.locator("main")).to_contain_text("Deploying happens every night")
+
+
+@requirement("dashboard.live", "dashboard.page-tasks")
+def test_the_list_of_tasks_grows_and_a_question_comes_before_a_cancel(tab: Tab, installation: Installation) -> None:
+    page = tab.open("/tasks").live().page
+    body = {"type": "write", "input": "x", "required_capabilities": ["review"]}
+    wanted = {"agent_preference": installation.made.agents["archivist"]}
+    task_id = installation.seed.post("/tasks", body | wanted)["task_id"]
+    link = page.locator(f'a[title="{task_id}"]')
+    expect(link).to_be_visible()
+    link.click()
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".head .status")).to_have_text("queued")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".head .status")).to_have_text("cancelled")
+    expect(page.get_by_text("The task is cancelled.")).to_be_visible()
+
+
+@requirement("dashboard.refresh")
+def test_parts_are_asked_for_every_thirty_seconds_though_nothing_is_heard(tab: Tab) -> None:
+    page = tab.page
+    page.clock.install()
+    tab.open("/tasks").live()
+    with page.expect_request(lambda request: request.headers.get("x-live") == "1"):
+        page.clock.fast_forward(30_500)
+
+
+@requirement("dashboard.keyboard")
+def test_the_pages_are_used_by_keyboard(tab: Tab) -> None:
+    page = tab.open("/").live().page
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_url("**/tasks")
+    tab.live()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    first = page.locator("tr[data-row]").first
+    expect(first).to_have_class("at")
+    title = first.locator("a").first.get_attribute("title")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_attribute("title", title or "")
+    page.keyboard.press("/")
+    expect(page.locator("#search")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def test_the_colours_that_were_chosen_are_kept(tab: Tab) -> None:
+    page = tab.open("/tasks").page
+    before = page.evaluate("document.documentElement.dataset.theme")
+    page.locator(".who summary").click()
+    page.get_by_role("button", name="Light or dark").click()
+    after = page.evaluate("document.documentElement.dataset.theme")
+    assert {before, after} == {"light", "dark"}
+    tab.open("/agents")
+    assert page.evaluate("document.documentElement.dataset.theme") == after
