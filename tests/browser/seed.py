@@ -35,6 +35,9 @@ CHANGES = {
 }
 
 
+Body = dict[str, Any]
+
+
 @dataclass
 class Seeded:
     """Ids of what was made."""
@@ -84,21 +87,23 @@ class Seed:
             assert answer.status_code == 200, answer.text
 
     def tasks(self, count: int) -> None:
+        routed: set[str] = set()
         for n in range(count):
-            agent = self.made.agents[NAMES[n % 4]]
-            body = {"type": ("write", "review")[n % 2], "input": {"text": f"Write about topic {n}."}}
-            wanted = {"required_capabilities": ["write"], "agent_preference": agent}
-            self.post("/tasks", body | wanted)
+            # Every other task goes to whoever is best; the rest is spread, so that more than one learns.
+            preferred = {"agent_preference": self.made.agents[NAMES[n % 4]]} if n % 2 else {}
+            body: Body = {"type": ("write", "review")[n // 2 % 2], "input": {"text": f"Write about topic {n}."}}
+            made = self.post("/tasks", body | {"required_capabilities": ["write"]} | preferred)
+            routed |= set() if preferred else {made["task_id"]}
         for name in NAMES[:4]:
             while claimed := self.post(f"/agents/{self.made.agents[name]}/claims", {"max": 10})["tasks"]:
                 for task in claimed:
-                    self._end(task)
+                    self._end(task, task["task_id"] in routed)
         for n in range(3):
             body = {"type": "write", "input": f"Later {n}", "required_capabilities": ["write"]}
             preferred = {"agent_preference": self.made.agents[NAMES[4 if n == 0 else 1]]}
             self.made.waiting = self.post("/tasks", body | preferred)["task_id"] if n else self.made.waiting
 
-    def _end(self, task: dict[str, Any]) -> None:
+    def _end(self, task: Body, routed: bool) -> None:
         address, epoch = f"/tasks/{task['task_id']}", {"epoch": task["epoch"]}
         if self._random.random() < 0.15:
             error = {"code": "SOURCE_UNREADABLE", "message": "The source could not be read."}
@@ -106,7 +111,7 @@ class Seed:
             self.made.failed = task["task_id"]
         else:
             self.post(f"{address}/complete", epoch | {"result": REPORT})
-            self.made.done = task["task_id"]
+            self.made.done = task["task_id"] if routed else self.made.done
 
     def notes(self) -> None:
         for path, content in NOTES.items():
@@ -127,7 +132,7 @@ class Seed:
 
     def propose(self, summary: str, agent: str, patch: dict[str, Any]) -> str:
         """By the second key, so that the first one may approve it."""
-        body = {"agent_id": agent, "update_type": "policy", "description": summary}
+        body: Body = {"agent_id": agent, "update_type": "policy", "description": summary}
         body |= {"changes": {**CHANGES, "agent_patch": patch}}
         return str(self.post("/governance/updates", body, self.second)["update_id"])
 

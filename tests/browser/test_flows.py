@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Dialog, expect
 
 from tests.browser.conftest import Installation, Tab
 from tests.requirements import requirement
@@ -91,7 +91,12 @@ def test_a_quarantine_appears_without_a_reload(tab: Tab, installation: Installat
     page.locator("summary", has_text="Clear violations").click()
     page.get_by_label("Why").fill("It was a test.")
     asked: list[str] = []
-    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
+
+    def accept(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.accept()
+
+    page.once("dialog", accept)
     page.locator("form[action$=clear-violations] button").click()
     expect(page.locator(".status.active").first).to_be_visible()
     assert len(asked) == 1

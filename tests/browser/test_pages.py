@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from axe_playwright_python.base import AXE_FILE_PATH
+from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page
 
 from tests.browser.conftest import SIZES, Installation, Tab
