@@ -31,8 +31,9 @@ class Installation:
     api: httpx.Client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """For a module alone: while it is open, a loop of its own runs in this thread, and no asynchronous test can."""
     with open_browser(need("chromium")) as opened:
         yield opened
 

@@ -11,16 +11,15 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.core.errors import ServiceUnavailable, StentorError
-from stentor.surfaces.dashboard.pages import sessions, signin, table
+from stentor.surfaces.dashboard.pages import assets, sessions, signin, table
 from stentor.surfaces.dashboard.pages.calls import Refused
 from stentor.surfaces.dashboard.pages.origin import same_origin
 from stentor.surfaces.dashboard.pages.sessions import Session
-from stentor.surfaces.dashboard.pages.site import STATIC, Handler, Page, Site
+from stentor.surfaces.dashboard.pages.site import Handler, Page, Site
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -34,7 +33,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-FOR_EVER = "public, max-age=31536000, immutable"
 FOREIGN = "This form did not come from a page of this session. Go back, load the page again, and send it once more."
 AGAIN = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
 """For somebody who followed a link from another site: their browser keeps a strict cookie back the first time."""
@@ -47,7 +45,7 @@ def build(site: Site) -> ASGIApp:
         Route("/sign-in", _open(site, signin.enter), methods=["POST"]),
         Route("/sign-out", _signed_in(site, signin.leave), methods=["POST"]),
         *(Route(path, _signed_in(site, handler), methods=[method]) for method, path, handler in table.ROUTES),
-        Mount("/static", _Static(directory=STATIC)),
+        *assets.routes(),
     ]
     handlers = {
         Refused: _on_refused,
@@ -145,16 +143,6 @@ def _on_missing(request: Request, error: Exception) -> Failure:
 def _on_unexpected(request: Request, error: Exception) -> Failure:
     log.error("page %s failed", request.url.path, exc_info=error)
     return 500, "This page failed", "The operator finds the reason in the log of the dashboard."
-
-
-class _Static(StaticFiles):
-    """Files that never change under one address: each address has a mark of the content."""
-
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        answer = await super().get_response(path, scope)
-        if scope["query_string"].startswith(b"v="):
-            answer.headers["Cache-Control"] = FOR_EVER
-        return answer
 
 
 class _Headers:

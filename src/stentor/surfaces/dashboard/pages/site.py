@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -14,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stentor import __version__
-from stentor.surfaces.dashboard.pages import shown
+from stentor.surfaces.dashboard.pages import assets, shown
 from stentor.surfaces.dashboard.pages.attempts import Attempts
 from stentor.surfaces.dashboard.pages.calls import Caller, Query, Refused, Reply, target
 from stentor.surfaces.dashboard.pages.kept import Kept
@@ -38,7 +37,6 @@ MENU = (
 )
 """Address, name, and the key that goes there after `g`."""
 HERE = Path(__file__).parents[1]
-STATIC = HERE / "static"
 PARTIAL = "HX-Request"
 FRESH = 5.0
 """Seconds that a chart and the state of the components may be old: many readers cost as much as one."""
@@ -164,20 +162,12 @@ def _environment() -> Environment:
     )
     made.filters |= shown.FILTERS
     made.filters["attribute"] = shown.attribute
-    made.globals |= {"version": __version__, "static": static, "share": shown.share, "step": shown.step, "menu": MENU}
+    made.globals |= {
+        "version": __version__,
+        "static": assets.address,
+        "share": shown.share,
+        "step": shown.step,
+        "menu": MENU,
+    }
     made.globals["ui"] = made.get_template("macros.html").module
     return made
-
-
-def static(name: str) -> str:
-    """The address of a file, with a mark of its content so that a browser may keep it for ever."""
-    return f"/static/{name}?v={_mark(name)}"
-
-
-_marks: dict[str, str] = {}
-
-
-def _mark(name: str) -> str:
-    if name not in _marks:
-        _marks[name] = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
-    return _marks[name]
