@@ -5,7 +5,9 @@ Two of them stand in the README; these are written to docs/images.
 
 from __future__ import annotations
 
+import random
 import shutil
+import sqlite3
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser
 
+from stentor.core.clock import SECOND
 from tests.browser.chromium import browser
 from tests.browser.conftest import SIZES, Tab
 from tests.browser.pages import pages
@@ -22,6 +25,7 @@ from tests.conftest import KEYS, Service, serving
 
 IN_README = {"overview-light-wide": "overview.png", "task-dark-wide": "task.png"}
 IMAGES = Path("docs/images")
+MINUTE = 60 * SECOND
 SETTLED = 900
 """Milliseconds until charts are drawn."""
 
@@ -34,6 +38,7 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as data, serving(Path(data)) as start, browser(path) as opened:
         service = start(SERVICE_EMBEDDING_MODEL="none")
         made = _seeded(service)
+        _spread(service.data_dir / "stentor.db")
         for scheme in ("light", "dark"):
             for size in SIZES:
                 _take(opened, service, made, folder, scheme, size)
@@ -50,6 +55,29 @@ def _seeded(service: Service) -> Seeded:
     finally:
         for client in clients:
             client.close()
+
+
+def _spread(database: Path) -> None:
+    """Give the hour before a history: what the seed did in a second, over its minutes; and calls of models."""
+    chance = random.Random(3)
+    with sqlite3.connect(database, timeout=10) as store:
+        for task_id, created in store.execute(
+            "select task_id, created_at from tasks where status <> 'queued'"
+        ).fetchall():
+            moved = created - int(chance.triangular(0, 58, 12) * MINUTE)
+            took = int(chance.lognormvariate(0.2, 0.9) * SECOND)
+            store.execute(
+                "update tasks set created_at = ?, start_time = ?, completion_time = ? where task_id = ?",
+                (moved, moved + MINUTE // 600, moved + MINUTE // 600 + took, task_id),
+            )
+            cost = int(chance.lognormvariate(0, 0.6) * 4_000_000)
+            row = (task_id, "admin", "chat", "openai", "gpt-5-mini", "ok", 900, 240, cost, took // 1000, moved + took)
+            store.execute(
+                """insert into llm_calls (call_id, tenant, key_name, operation, provider, model, outcome, input_tokens,
+                output_tokens, estimated, cost, latency_ms, happened_at)
+                values (?, 'default', ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)""",
+                row,
+            )
 
 
 def _take(opened: Browser, service: Service, made: Seeded, folder: Path, scheme: Any, size: str) -> None:

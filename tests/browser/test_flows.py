@@ -86,7 +86,7 @@ def test_a_quarantine_appears_without_a_reload(tab: Tab, installation: Installat
         )
     expect(row.locator(".status.quarantined")).to_be_visible()
     tab.open("/")
-    expect(page.get_by_role("link", name="agents in quarantine")).to_be_visible()
+    expect(page.get_by_role("link", name="in quarantine")).to_be_visible()
     tab.open(f"/agents/{made['agent_id']}")
     page.locator("summary", has_text="Clear violations").click()
     page.get_by_label("Why").fill("It was a test.")

@@ -19,8 +19,8 @@ async def test_the_overview_counts_tasks_and_names_what_waits_for_a_human(site: 
     assert '<span class="n">1</span><span class="status failed">' in page
     careful = await site.world.register("bea", trust_tier="human", capabilities=["careful"])
     await site.world.submit(required_capabilities=["careful"], agent_preference=careful)
-    assert "tasks to approve" in await site.part("/")
-    assert "tasks to approve" not in await site.read("/", key="OTHER")
+    assert "task to approve" in await site.part("/")
+    assert "to approve" not in await site.read("/", key="OTHER")
 
 
 @requirement("dashboard.page-overview")

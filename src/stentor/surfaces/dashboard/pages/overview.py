@@ -14,11 +14,11 @@ from stentor.surfaces.dashboard.pages.site import Page
 
 STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
 WAITS = (
-    ("pending_approval", "tasks to approve", "/tasks?status=pending_approval"),
-    ("approvals", "updates to review", "/governance?status=submitted"),
-    ("quarantined", "agents in quarantine", "/agents?status=quarantined"),
-    ("alerts", "agents that oscillate", "/agents?alert=open"),
-    ("webhooks", "webhooks switched off", "/webhooks"),
+    ("pending_approval", ("task to approve", "tasks to approve"), "/tasks?status=pending_approval"),
+    ("approvals", ("update to review", "updates to review"), "/governance?status=submitted"),
+    ("quarantined", ("agent in quarantine", "agents in quarantine"), "/agents?status=quarantined"),
+    ("alerts", ("open alert of the sentinel", "open alerts of the sentinel"), "/agents?alert=open"),
+    ("webhooks", ("webhook switched off", "webhooks switched off"), "/webhooks"),
 )
 
 
@@ -34,7 +34,7 @@ async def overview(page: Page) -> Response:
         "overview.html",
         block="live",
         states={status: states.get(status, 0) for status in STATUSES},
-        waits=[(name, waiting[name], said, where) for name, said, where in WAITS if waiting[name]],
+        waits=[(waiting[name], said[waiting[name] > 1], where) for name, said, where in WAITS if waiting[name]],
         health=health,
         range=chosen if chosen in RANGES else "1h",
         ranges=tuple(RANGES),
