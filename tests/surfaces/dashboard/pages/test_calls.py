@@ -72,6 +72,12 @@ async def test_a_stream_comes_as_it_happens_and_goes_on_where_it_was(caller: Cal
     assert "event: complete" in again
 
 
+@requirement("dashboard.calls", "dashboard.sign-in")
+async def test_a_key_is_known_as_long_as_the_gateway_takes_it(caller: Caller) -> None:
+    assert await caller.known(READER)
+    assert not await caller.known("nobody")
+
+
 @requirement("dashboard.calls")
 async def test_a_stream_that_is_refused_begins_with_no_chunk(caller: Caller, world: World) -> None:
     for key, path, status in ((READER, "/tasks/none/stream", 404), ("nobody", "/tasks/none/stream", 401)):
@@ -100,5 +106,6 @@ async def test_without_a_gateway_a_call_says_so(address: str | None) -> None:
         await made.call(ADMIN, "GET", target("/tasks"))
     with pytest.raises(ServiceUnavailable):
         await anext(made.stream(ADMIN, target("/tasks/x/stream")))
+    assert await made.known(ADMIN)
     with suppress(ServiceUnavailable):
         await made.close()

@@ -7,6 +7,7 @@ import re
 import httpx
 import pytest
 
+from stentor.auth.principal import Principal
 from stentor.surfaces.dashboard.pages.sessions import LASTS, MOST, Sessions
 from tests.requirements import requirement
 from tests.surfaces.dashboard.conftest import LOCAL
@@ -85,6 +86,23 @@ async def test_a_key_that_is_taken_back_ends_its_session(site: Site) -> None:
     assert (await browser.get("/tasks")).headers["location"].startswith("/sign-in")
     part = await browser.get("/tasks", headers={"HX-Request": "true"})
     assert (part.status_code, part.headers["hx-redirect"]) == (401, "/sign-in")
+
+
+@requirement("dashboard.sign-in")
+async def test_pages_that_ask_the_gateway_nothing_end_with_the_key_too(site: Site) -> None:
+    browser = await site.browser("BOB")
+    site.world.ring._principals = {
+        digest: one for digest, one in site.world.ring._principals.items() if one.name != "bob"
+    }
+    assert (await browser.get("/series")).headers["location"].startswith("/sign-in")
+
+
+@requirement("dashboard.sign-in")
+async def test_a_key_that_may_not_read_does_not_come_in(site: Site, stranger: httpx.AsyncClient) -> None:
+    digest = next(d for d, p in site.world.ring._principals.items() if p.name == "bob")
+    site.world.ring._principals[digest] = Principal("bob", "agent", frozenset(("write",)))
+    answer = await stranger.post("/sign-in", data={"key": "bob-key-7c1e"})
+    assert (answer.status_code, "may not read" in answer.text) == (403, True)
 
 
 @requirement("dashboard.csrf")

@@ -69,7 +69,7 @@ def _signed_in(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Re
 
     async def answer(request: Request) -> Response:
         session = site.sessions.find(request.cookies.get(sessions.COOKIE, ""))
-        if session is None:
+        if session is None or not await site.still(session):
             return _to_sign_in(request)
         if request.method == "POST" and not await _genuine(request, session):
             raise HTTPException(403, FOREIGN)

@@ -34,6 +34,10 @@ class Caller(Protocol):
         """Server-sent events as they come. Raises Refused before the first of them, ServiceUnavailable."""
         ...
 
+    async def known(self, key: str) -> bool:
+        """Whether the gateway still takes this key; also true when it cannot be asked, for then it does nothing."""
+        ...
+
     async def close(self) -> None: ...
 
 

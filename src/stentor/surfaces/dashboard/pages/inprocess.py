@@ -55,6 +55,9 @@ class InProcess:
             with suppress(asyncio.CancelledError):
                 await running
 
+    async def known(self, key: str) -> bool:
+        return self._find(key) is not None
+
     async def close(self) -> None:
         """The gateway is another's to stop."""
 

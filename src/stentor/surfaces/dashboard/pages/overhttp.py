@@ -13,6 +13,7 @@ from stentor.core import jsontext
 from stentor.core.errors import ServiceUnavailable
 from stentor.core.outbound import Outbound
 from stentor.surfaces.dashboard.pages.calls import Refused, Reply, decoded
+from stentor.surfaces.dashboard.pages.calls import target as target_of
 
 NO_GATEWAY = "No gateway runs on this data folder. Start `stentor serve`, or set SERVICE_URL."
 SILENT = "The gateway cannot be reached. Nothing is known of work that it may have taken."
@@ -54,6 +55,12 @@ class OverHttp:
                     yield chunk
         except FAILURES as error:
             raise ServiceUnavailable(SILENT) from error
+
+    async def known(self, key: str) -> bool:
+        try:
+            return (await self.call(key, "GET", target_of("/whoami"))).status != 401
+        except ServiceUnavailable:
+            return True
 
     async def close(self) -> None:
         for client in self._clients.values():

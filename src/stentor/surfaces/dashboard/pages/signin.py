@@ -14,6 +14,7 @@ from stentor.surfaces.dashboard.pages.sessions import COOKIE, LASTS
 from stentor.surfaces.dashboard.pages.site import Page, Site
 
 WRONG = "This key is not one that the service knows."
+BLIND = "This key may not read, and pages are for reading."
 EMPTY = "Give a key."
 FOREIGN = "The form did not come from this page. Try again."
 MANY = "Too many attempts. Wait a minute."
@@ -37,6 +38,8 @@ async def enter(site: Site, request: Request) -> Response:
         reply = await site.caller.call(key, "GET", target("/whoami"))
     except ServiceUnavailable as error:
         return _form(site, request, error.message, 503)
+    if reply.status == 403:
+        return _form(site, request, BLIND, 403)
     if reply.status != 200:
         site.attempts.count()
         return _form(site, request, WRONG, 401)

@@ -78,6 +78,10 @@ class Site:
         self.templates = _environment()
         self.kept = Kept(FRESH, time.monotonic)
 
+    async def still(self, session: Session) -> bool:
+        """Whether the session's key is still one; pages that read rows alone ask nobody else. May be seconds old."""
+        return bool(await self.kept.get(("key", session.csrf), lambda: self.caller.known(session.key)))
+
     async def close(self) -> None:
         await self.live.close()
         await self.caller.close()
