@@ -232,6 +232,19 @@ async def test_a_caller_reads_who_it_is_and_what_was_handed_to_it(crew: Crew) ->
     assert who["grants"] == [grant]
     crew.world.clock.advance(seconds=301)
     assert (await crew.world.clients["BOB"].get("/api/v1/whoami")).json()["grants"] == []
+
+
+@requirement("http.whoami")
+async def test_authority_is_not_shown_any_more_when_the_work_is_over_that_it_was_for(crew: Crew) -> None:
+    await crew.granted(capabilities=["read"])
+    bob = crew.world.clients["BOB"]
+    assert len((await bob.get("/api/v1/whoami")).json()["grants"]) == 1
+    assert (await crew.world.admin.post(f"/api/v1/tasks/{crew.task}/cancel")).status_code == 200
+    assert (await bob.get("/api/v1/whoami")).json()["grants"] == []
+
+
+@requirement("http.whoami")
+async def test_a_key_without_agents_holds_nothing(crew: Crew) -> None:
     assert (await crew.world.clients["READER"].get("/api/v1/whoami")).json()["agents"] == []
 
 

@@ -19,7 +19,10 @@ _OF_TASK = Sql(
 )
 _TO_AGENT = Sql(
     f"""select {_COLUMNS} from grants where tenant = :tenant and to_agent = :agent_id and revoked_at is null
-        and expires_at > :now order by grant_id limit :limit"""
+        and expires_at > :now and exists (
+            select 1 from tasks where tasks.tenant = grants.tenant and tasks.task_id = grants.task_id
+            and tasks.status = 'executing' and tasks.epoch = grants.epoch
+        ) order by grant_id limit :limit"""
 )
 _INSERT = Sql(f"insert into grants ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
 _REVOKE = Sql(
@@ -55,7 +58,7 @@ def of_task(tx: Tx, tenant: str, task_id: str) -> list[Grant]:
 
 
 def to_agent(tx: Tx, tenant: str, agent_id: str) -> list[Grant]:
-    """Those that have not ended by themselves."""
+    """Those that have not ended by themselves, or with the work that they were given for."""
     return [_grant(row) for row in tx.rows(_TO_AGENT, tenant=tenant, agent_id=agent_id, now=tx.now, limit=MOST)]
 
 
