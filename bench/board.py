@@ -84,7 +84,7 @@ def known(data: Path) -> dict[str, list[str]]:
 
 
 def populate(client: Client, agents: list[str]) -> dict[str, list[str]]:
-    """Updates, checkpoints, rollbacks, messages and a webhook made through the service; their ids by route parameter."""
+    """Updates, checkpoints, rollbacks, messages and a webhook made by the service; their ids by route parameter."""
     dice = random.Random(13)
     some = dice.sample(agents, min(OF_EACH, len(agents)))
     _post(client, "registry/agents", _worker())

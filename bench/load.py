@@ -1,4 +1,6 @@
-"""The load generator, a process of its own: `python -m bench.load closed|paced|notes HOST PORT COUNT CONNECTIONS|RATE [CAPABILITY]`.
+"""The load generator, a process of its own.
+
+`python -m bench.load closed|paced|notes HOST PORT COUNT CONNECTIONS|RATE [CAPABILITY]`
 
 Raw sockets on uvloop with prebuilt requests, so that what is measured is the service and not the
 client, which shares the machine. `closed` keeps every connection busy; `paced` is an open loop: requests

@@ -84,9 +84,7 @@ def serving(data_dir: Path, settings: Mapping[str, str] | None = None) -> Iterat
     """A service on a free port, stopped at the end. Raises RuntimeError when it does not start."""
     environ = environment() | dict(settings or {})
     with (data_dir.parent / "serve.log").open("w") as log:
-        process = subprocess.Popen(
-            command(data_dir, 0), stdout=subprocess.PIPE, stderr=log, text=True, env=environ
-        )
+        process = subprocess.Popen(command(data_dir, 0), stdout=subprocess.PIPE, stderr=log, text=True, env=environ)
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
