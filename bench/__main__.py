@@ -27,6 +27,7 @@ from bench import (
     lists,
     llm,
     memory,
+    pages,
     provenance,
     receipts,
     start,
@@ -54,6 +55,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "webhooks": (webhooks.TITLE, webhooks.run),
     "governance": (governance.TITLE, governance.run),
     "llm": (llm.TITLE, llm.run),
+    "pages": (pages.TITLE, pages.run),
 }
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from bench.rows import TENANTS, Rows
+from bench.rows import AGENTS, TENANTS, Rows
 from bench.scale import say
 from stentor.core import jsontext, migrations
 from stentor.core.clock import HOUR, SECOND, SystemClock
@@ -25,26 +25,27 @@ from stentor.domains.tasks.model import Task
 BATCH = 50_000
 SAMPLE = 10
 """Every so many tasks have their events in the run log."""
-LAYOUT = 1
+LAYOUT = 2
 """Part of the folder's name: a change here makes a kept database anew."""
 STRUCTURED = ("required_capabilities", "metadata", "error", "result", "capabilities", "runtime", "sandbox_whitelist")
 
 Value = str | int | float | None
 
 
-def database(folder: Path, rows: int) -> Path:
+def database(folder: Path, rows: int, agents: Mapping[str, int] = AGENTS) -> Path:
     """The data folder of a filled database in `folder`; made unless one is there."""
-    data = folder / f"tasks-{rows}-{migrations.HEAD}-{LAYOUT}"
+    many = "" if agents is AGENTS else f"-{sum(agents.values())}"
+    data = folder / f"tasks-{rows}{many}-{migrations.HEAD}-{LAYOUT}"
     if not data.exists():
         half = folder / f"{data.name}.part"
         shutil.rmtree(half, ignore_errors=True)
-        _make(half, rows)
+        _make(half, rows, agents)
         half.rename(data)
     _lease_again(data / "stentor.db")
     return data
 
 
-def _make(data: Path, rows: int) -> None:
+def _make(data: Path, rows: int, agents: Mapping[str, int]) -> None:
     data.mkdir(parents=True)
     migrations.upgrade(SqliteDriver(data / "stentor.db"))
     with closing(sqlite3.connect(data / "stentor.db", isolation_level=None)) as db:
@@ -52,7 +53,7 @@ def _make(data: Path, rows: int) -> None:
         for pragma in ("journal_mode=off", "synchronous=off", "locking_mode=exclusive", "cache_size=-262144"):
             db.execute(f"pragma {pragma}")
         indexes = _drop_indexes(db)
-        _fill(db, Rows(rows, SystemClock().now()))
+        _fill(db, Rows(rows, SystemClock().now(), agents))
         say("lists: indexes and counts ...")
         for create in indexes:
             db.execute(create)

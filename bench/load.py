@@ -1,4 +1,6 @@
-"""The load generator, a process of its own: `python -m bench.load closed|paced|notes HOST PORT COUNT CONNECTIONS|RATE`.
+"""The load generator, a process of its own.
+
+`python -m bench.load closed|paced|notes HOST PORT COUNT CONNECTIONS|RATE [CAPABILITY]`
 
 Raw sockets on uvloop with prebuilt requests, so that what is measured is the service and not the
 client, which shares the machine. `closed` keeps every connection busy; `paced` is an open loop: requests
@@ -136,9 +138,12 @@ async def paced(pool: Pool, rate: float) -> None:
     await pool.done
 
 
-async def run(kind: str, host: str, port: int, count: int, number: int) -> dict[str, object]:
+async def run(
+    kind: str, host: str, port: int, count: int, number: int, capability: str = "summarize"
+) -> dict[str, object]:
     before = 0 if kind == "notes" else _completed(host, port)
-    pool = Pool([note(i) for i in range(count)] if kind == "notes" else [post("/api/v1/tasks", TASK)] * count)
+    task = post("/api/v1/tasks", {**TASK, "required_capabilities": [capability]})
+    pool = Pool([note(i) for i in range(count)] if kind == "notes" else [task] * count)
     await pool.open(host, port, CONNECTIONS if kind == "paced" else min(count, number))
     started = time.monotonic()
     await (paced(pool, number) if kind == "paced" else closed(pool))
@@ -157,9 +162,9 @@ def _completed(host: str, port: int) -> int:
 
 
 def main() -> None:
-    kind, host, port, count, number = sys.argv[1:]
+    kind, host, port, count, number, *capability = sys.argv[1:]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        print(json.dumps(runner.run(run(kind, host, int(port), int(count), int(number)))))
+        print(json.dumps(runner.run(run(kind, host, int(port), int(count), int(number), *capability))))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stentor.core import jsontext
@@ -37,9 +37,12 @@ WORDS = "agent task route trust queue lease epoch outcome weight ledger vault no
 
 
 class Rows:
-    """`count` tasks that end at `now` (microseconds); the last thousandth of them has not ended yet."""
+    """`count` tasks that end at `now` (microseconds); the last thousandth of them has not ended yet.
 
-    def __init__(self, count: int, now: int) -> None:
+    `agents` says how many each tenant has.
+    """
+
+    def __init__(self, count: int, now: int, agents: Mapping[str, int] = AGENTS) -> None:
         self.count = count
         self._random = random.Random(7)
         self._start = now - DAYS * DAY
@@ -47,7 +50,7 @@ class Rows:
         self._living = count - max(8, count // 1000)
         self._texts = [jsontext.dump(self._prose(40 + 12 * n)) for n in range(20)]
         self._results = [{"summary": self._prose(20 + 2 * n), "coverage": 0.4 + n / 50} for n in range(20)]
-        self._agents = {tenant: [self._id(self._start) for _ in range(n)] for tenant, n in AGENTS.items()}
+        self._agents = {tenant: [self._id(self._start) for _ in range(n)] for tenant, n in agents.items()}
         # The n-th agent has about a share of 1/n, and the last one nearly nothing.
         self._shares = {t: [*(1 / (n + 1) for n in range(len(ids) - 1)), 0.001] for t, ids in self._agents.items()}
 
@@ -156,7 +159,8 @@ class Rows:
         candidates = [{"agent_id": a, "name": a[:8], **terms} for a in self._agents[task.tenant][:5]]
         policy = {"alpha": 0.3, "beta": 0.0, "trust_floor": 0.0, "trust_available": True}
         chosen = {"agent_id": task.assigned_agent, "agent_name": "default-0", "capability": [task.type]}
-        return {**chosen, **policy, "candidates": candidates, "candidates_total": 5, "denied": [], "duration_us": 31}
+        more = {"denied_total": 0, "preferred": False, "duration_us": 31}
+        return {**chosen, **policy, "candidates": candidates, "candidates_total": 5, "denied": [], **more}
 
     def _prose(self, words: int) -> str:
         return " ".join(self._random.choice(WORDS) for _ in range(words)).capitalize() + "."

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -22,6 +22,8 @@ class Service:
     process: subprocess.Popen[str]
     host: str
     port: int
+    dashboard: str = ""
+    """Address of the dashboard."""
 
     def connect(self) -> Client:
         return Client(self.host, self.port)
@@ -78,19 +80,19 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def serving(data_dir: Path) -> Iterator[Service]:
+def serving(data_dir: Path, settings: Mapping[str, str] | None = None) -> Iterator[Service]:
     """A service on a free port, stopped at the end. Raises RuntimeError when it does not start."""
+    environ = environment() | dict(settings or {})
     with (data_dir.parent / "serve.log").open("w") as log:
-        process = subprocess.Popen(
-            command(data_dir, 0), stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
-        )
+        process = subprocess.Popen(command(data_dir, 0), stdout=subprocess.PIPE, stderr=log, text=True, env=environ)
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
         if not line:
             raise RuntimeError((data_dir.parent / "serve.log").read_text())
-        host, port = json.loads(line)["gateway"].removeprefix("http://").split(":")
-        yield Service(process, host, int(port))
+        ready = json.loads(line)
+        host, port = ready["gateway"].removeprefix("http://").split(":")
+        yield Service(process, host, int(port), ready.get("dashboard", ""))
     finally:
         stop(process)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stentor.surfaces.dashboard.pages import rows
 from tests.requirements import requirement
 from tests.surfaces.dashboard.pages.conftest import Site
 
@@ -37,6 +38,22 @@ async def test_the_charts_get_columns_of_one_length(site: Site, chosen: str) -> 
     columns = [*found["outcomes"].values(), *found["durations"].values(), *found["cost"].values()]
     assert {len(values) for values in columns} == {n}
     assert [one for one in found["durations"]["p50"] if one is not None]
+
+
+@requirement("dashboard.page-overview")
+async def test_percentiles_of_very_many_tasks_are_those_of_a_sample_over_all_of_the_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "SAMPLED", 4)  # of eight tasks every third microsecond
+    agent = await site.world.register("ann")
+    for _ in range(8):
+        await site.world.do(agent)
+        site.world.clock.advance(seconds=300.000_001)
+    found = (await (await site.browser()).get("/series")).json()
+    assert sum(found["outcomes"]["completed"]) == 8
+    times = [n for n, one in enumerate(found["durations"]["p50"]) if one is not None]
+    assert len(times) in (2, 3)
+    assert times[-1] - times[0] >= 15
 
 
 @requirement("dashboard.page-overview")

@@ -12,11 +12,14 @@ import msgspec
 
 from stentor.core.clock import DAY, HOUR, SECOND, Clock
 from stentor.core.db import Database, Sql, Tx
+from stentor.domains.tasks.model import STATUSES
 
 T = TypeVar("T")
 MINUTE = 60 * SECOND
 NEWEST = 100_000
-"""Tasks that a chart of minutes or of durations looks at."""
+"""Tasks of one status that a chart of minutes looks at, and tasks among which one of durations samples."""
+SAMPLED = 20_000
+"""About so many tasks at most are read for a chart of durations, spread over all of its time."""
 RANGES = {"1h": (HOUR, MINUTE), "24h": (DAY, HOUR), "7d": (7 * DAY, 6 * HOUR)}
 """Name to length and width of a bucket, in microseconds."""
 STEPS: tuple[int, ...] = tuple(10**power * lead * 1000 for power in range(7) for lead in (1, 2, 5))
@@ -26,18 +29,20 @@ _SUBMITTED = Sql(
     """select hour, status, sum(n) from task_counts
     where tenant = :tenant and hour >= :first and n <> 0 group by hour, status"""
 )
+# Of one status, because then the index has all that is read.
 _MINUTES = Sql(
-    f"""select (created_at - :start) / :width as bucket, status, count(*) from (
-        select created_at, status from tasks where tenant = :tenant and created_at >= :start
+    f"""select (created_at - :start) / :width as bucket, count(*) from (
+        select created_at from tasks where tenant = :tenant and status = :status and created_at >= :start
         order by created_at desc, task_id desc limit {NEWEST}
-    ) as newest group by bucket, status"""  # noqa: S608 - a number of ours
+    ) as newest group by bucket"""  # noqa: S608 - a number of ours
 )
+_SINCE = Sql("select coalesce(sum(n), 0) from task_counts where tenant = :tenant and hour >= :first")
 _BIN = " ".join(f"when lasted <= {bound} then {n}" for n, bound in enumerate(STEPS))
 _DURATIONS = Sql(
     f"""select bucket, bin, count(*) from (
         select (ended - :start) / :width as bucket, case {_BIN} else {len(STEPS)} end as bin from (
             select completion_time as ended, completion_time - start_time as lasted from tasks
-            where tenant = :tenant and created_at >= :start
+            where tenant = :tenant and created_at >= :start and created_at % :step = 0
                 and start_time is not null and completion_time >= :start
             order by created_at desc, task_id desc limit {NEWEST}
         ) as newest
@@ -126,7 +131,7 @@ class Rows:
 
         def read(tx: Tx) -> Sequence[tuple[Any, ...]]:
             if span.width < HOUR:
-                return tx.rows(_MINUTES, tenant=tenant, start=span.start, width=span.width)
+                return [row for status in STATUSES for row in _minutes(tx, tenant, status, span)]
             found = tx.rows(_SUBMITTED, tenant=tenant, first=span.start // HOUR)
             return [((hour * HOUR - span.start) // span.width, status, n) for hour, status, n in found]
 
@@ -138,7 +143,13 @@ class Rows:
 
     async def durations(self, tenant: str, span: Span) -> dict[str, list[float | None]]:
         """Percentiles 50 and 95 of the work of each bucket in seconds, None without work; to the next of 1, 2, 5."""
-        found = await self._db.read(lambda tx: tx.rows(_DURATIONS, tenant=tenant, start=span.start, width=span.width))
+
+        def read(tx: Tx) -> Sequence[tuple[Any, ...]]:
+            since = int(tx.rows(_SINCE, tenant=tenant, first=span.start // HOUR)[0][0])
+            step = 1 + since // SAMPLED
+            return tx.rows(_DURATIONS, tenant=tenant, start=span.start, width=span.width, step=step)
+
+        found = await self._db.read(read)
         bins: list[dict[int, int]] = [{} for _ in range(span.buckets)]
         for bucket, step, n in found:
             if 0 <= bucket < span.buckets:
@@ -175,6 +186,12 @@ class Rows:
     async def changes(self, after: str) -> list[Change]:
         """What the run log has had since an event, 5,000 events at most."""
         return [Change(*row) for row in await self._db.read(lambda tx: tx.rows(_KINDS, after=after))]
+
+
+def _minutes(tx: Tx, tenant: str, status: str, span: Span) -> list[tuple[Any, ...]]:
+    """Rows of (bucket, status, count)."""
+    found = tx.rows(_MINUTES, tenant=tenant, status=status, start=span.start, width=span.width)
+    return [(bucket, status, n) for bucket, n in found]
 
 
 def _percentile(bins: dict[int, int], q: float) -> float | None:

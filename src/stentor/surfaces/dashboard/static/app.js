@@ -11,10 +11,13 @@
   const live = $("#live");
   const busy = new Set();
   const again = new Set(); // a change that came meanwhile is not lost
+  let pressed = null; // were it exchanged before the pointer lets go, the click would be lost
+  const held = new Set(); // parts that wait for that
   const say = (text, state) => { live.textContent = text; live.className = `live ${state}`; };
   const refresh = async (part) => {
     const more = $("tr.more", part);
     if (busy.has(part)) { again.add(part); return; }
+    if (part.contains(pressed)) { held.add(part); return; }
     if (document.hidden || part.contains(document.activeElement) && typing() || part.dataset.grown && more) return;
     busy.add(part);
     const at = $("[data-row].at a", part)?.getAttribute("href");
@@ -27,6 +30,22 @@
     for (const n of open) if (now[n]) now[n].open = true;
     if (again.delete(part)) refresh(part);
   };
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { target, requestConfig } = event.detail;
+    if (!requestConfig.headers["X-Live"] || !target.contains(pressed)) return;
+    event.detail.shouldSwap = false;
+    held.add(target);
+  });
+  const release = () => setTimeout(() => { // after the click
+    pressed = null;
+    const parts = [...held];
+    held.clear();
+    parts.forEach(refresh);
+  });
+  document.addEventListener("pointerdown", (event) => { pressed = event.target; });
+  document.addEventListener("pointerup", release);
+  document.addEventListener("pointercancel", release);
+  document.addEventListener("pointermove", (event) => { if (pressed && !event.buttons) release(); }); // it let go elsewhere
   const listen = () => {
     const source = new EventSource("/live");
     const missed = () => { if (!document.hidden) all("[data-live]").forEach(refresh); };
