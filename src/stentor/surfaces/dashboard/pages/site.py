@@ -60,6 +60,7 @@ NOTICES = {
     "rotated": "A new secret is in use.",
     "enabled": "Switched on.",
     "disabled": "Switched off.",
+    "signed": "All that is recorded is numbered and signed.",
 }
 """What a redirect after an action may say: by name, so that no address can put words on a page."""
 
