@@ -16,8 +16,8 @@ from bench.figures import Figure, at_most, number, percentile
 from bench.scale import Scale, say
 from bench.service import KEY, Service, serving
 from stentor.surfaces.dashboard.pages import table
-from stentor.surfaces.dashboard.pages.rows import RANGES
-from stentor.surfaces.dashboard.pages.site import FRESH
+from stentor.surfaces.dashboard.site.page import FRESH
+from stentor.surfaces.dashboard.site.rows import RANGES
 
 TITLE = "pages of the dashboard"
 SETTINGS = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1"}

@@ -50,6 +50,8 @@ class Seeded:
     message: str = ""
     webhook: str = ""
     checkpoint: str = ""
+    root: str = ""
+    """The provenance of the task that is done."""
 
 
 class Seed:
@@ -67,6 +69,7 @@ class Seed:
         self.notes()
         self.governance()
         self.neighbours()
+        self.made.root = self.api.get(f"/api/v1/tasks/{self.made.done}").json()["provenance_id"]
         return self.made
 
     def post(self, path: str, body: Any = None, api: httpx.Client | None = None) -> Any:

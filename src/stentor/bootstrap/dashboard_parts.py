@@ -29,13 +29,13 @@ from stentor.domains.notes.pluginvault import PluginVault
 from stentor.domains.reports.service import Reports
 from stentor.surfaces.dashboard import api, app
 from stentor.surfaces.dashboard.gateways import Gateway, Local
-from stentor.surfaces.dashboard.pages import app as pages
-from stentor.surfaces.dashboard.pages.calls import Caller
-from stentor.surfaces.dashboard.pages.inprocess import InProcess
-from stentor.surfaces.dashboard.pages.rows import Rows
-from stentor.surfaces.dashboard.pages.site import Site
 from stentor.surfaces.dashboard.prometheus import Prometheus
 from stentor.surfaces.dashboard.routing import Ranking
+from stentor.surfaces.dashboard.site import app as pages
+from stentor.surfaces.dashboard.site.calls import Caller
+from stentor.surfaces.dashboard.site.inprocess import InProcess
+from stentor.surfaces.dashboard.site.page import Site
+from stentor.surfaces.dashboard.site.rows import Rows
 from stentor.surfaces.dashboard.stores import Stores
 from stentor.surfaces.dashboard.streaming import Execution
 from stentor.web.sse import StreamLimit
@@ -68,8 +68,8 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
             redactor.add(value)
 
     # aiohttp, which takes a fifth of the time of all imports: not for `stentor serve`.
-    from stentor.surfaces.dashboard.pages.overhttp import OverHttp
     from stentor.surfaces.dashboard.remote import Remote
+    from stentor.surfaces.dashboard.site.overhttp import OverHttp
 
     def find() -> str | None:
         if settings.client_url:

@@ -14,7 +14,7 @@ from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
 from tests.requirements import requirement
-from tests.surfaces.dashboard.conftest import KEY, Board
+from tests.surfaces.dashboard.board import KEY, Board
 
 PATHS = (
     "/api/tasks/x",

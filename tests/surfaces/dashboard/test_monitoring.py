@@ -13,7 +13,7 @@ from stentor.domains.learning import store
 from stentor.domains.learning.model import Weight
 from stentor.surfaces.dashboard import routing, wire
 from tests.requirements import requirement
-from tests.surfaces.dashboard.conftest import Board
+from tests.surfaces.dashboard.board import Board
 
 SWINGING, STEADY = "SF" * 25, "S" * 50
 

@@ -17,7 +17,7 @@ from stentor.core.errors import StartRefused
 from stentor.surfaces.dashboard import wire
 from stentor.surfaces.dashboard.prometheus import Prometheus
 from tests.requirements import requirement
-from tests.surfaces.dashboard.conftest import Board
+from tests.surfaces.dashboard.board import Board
 
 PATH = "/api/monitoring/prometheus"
 ALERT = {"labels": {"alertname": "Stuck", "job": "stentor"}, "activeAt": "2026-11-20T10:00:00Z", "value": "1e+00"}

@@ -19,7 +19,7 @@ import pytest
 from stentor.domains.notes import frontmatter
 from tests.conftest import Service
 from tests.requirements import requirement
-from tests.surfaces.dashboard.conftest import frames
+from tests.surfaces.dashboard.board import frames
 
 PATH = "/api/cli/execute/stream"
 KEY = "dashboard-key-7c1e"

@@ -13,7 +13,7 @@ from stentor.domains.activity.service import Step
 from stentor.surfaces.dashboard import streaming
 from stentor.web import sse
 from tests.requirements import requirement
-from tests.surfaces.dashboard.conftest import Board, frames
+from tests.surfaces.dashboard.board import Board, frames
 
 PATH = "/api/cli/execute/stream"
 TEXT = "Agents do tasks. Stentor routes each task to the best agent. It records why."

@@ -11,7 +11,7 @@ from stentor.core.db import Sql
 from stentor.core.runlog import Draft
 from stentor.surfaces.dashboard import wire
 from tests.requirements import requirement
-from tests.surfaces.dashboard.conftest import Board
+from tests.surfaces.dashboard.board import Board
 
 REPORT = "---\ntitle: Weekly\ntask_id: {}\nagent: ann\ncreated: 2026-11-20T10:00:00Z\n---\n# Heading\n\nAll\nis well.\n"
 

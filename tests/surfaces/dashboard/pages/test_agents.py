@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from stentor.core.db import Sql, Tx
 from tests.requirements import requirement
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.signed_in import Site
 
 Query = dict[str, Any]
 EVIL = '<script>alert("x")</script>'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.signed_in import Site
 
 TEXT = "Agents do tasks. Stentor routes each."
 

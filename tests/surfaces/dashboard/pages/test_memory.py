@@ -12,7 +12,7 @@ import pytest
 from stentor.surfaces.dashboard.pages import notetext
 from tests.conftest import MakeWorld
 from tests.requirements import requirement
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.signed_in import Site
 
 
 @pytest.fixture

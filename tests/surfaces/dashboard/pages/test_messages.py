@@ -10,7 +10,7 @@ import pytest
 from stentor.surfaces.dashboard.pages import messages_rows
 from tests.domains.messaging.conftest import Post, task
 from tests.requirements import requirement
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.signed_in import Site
 
 FORM: dict[str, Any] = {
     "mode": "direct",

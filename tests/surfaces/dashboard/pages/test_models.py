@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.upstream import Upstream, serving
 from tests.requirements import requirement
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.signed_in import Site
 
 KEY = "canary-up-4e1f-secret"
 

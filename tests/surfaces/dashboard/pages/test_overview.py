@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.surfaces.dashboard.pages import rows
+from stentor.surfaces.dashboard.site import rows
 from tests.requirements import requirement
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.signed_in import Site
 
 
 @requirement("dashboard.page-overview")

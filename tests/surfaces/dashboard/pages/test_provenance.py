@@ -11,7 +11,7 @@ import pytest
 from stentor.core.db import Sql
 from stentor.surfaces.dashboard.pages import provenance_check, provenance_tree
 from tests.requirements import requirement
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.signed_in import Site
 
 ID = "01a1fe98-0433-77c0-b27e-{:012x}"
 EDIT = Sql("update events set message = 'Nothing happened.' where event_id = :event_id")

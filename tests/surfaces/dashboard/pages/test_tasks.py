@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.requirements import requirement
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.signed_in import Site
 
 
 @requirement("dashboard.page-tasks")

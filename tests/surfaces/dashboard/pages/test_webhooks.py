@@ -14,7 +14,7 @@ from tests.conftest import MakeWorld
 from tests.domains.webhooks.conftest import Hooks
 from tests.domains.webhooks.receiver import Receiver, receiving
 from tests.requirements import requirement
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.signed_in import Site
 
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/=]+")
 

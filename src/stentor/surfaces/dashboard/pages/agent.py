@@ -14,8 +14,8 @@ from stentor.surfaces.dashboard.card import card as text_card
 from stentor.surfaces.dashboard.pages import lessons_rows, masking
 from stentor.surfaces.dashboard.pages import standing as shown
 from stentor.surfaces.dashboard.pages.agents import TIERS
-from stentor.surfaces.dashboard.pages.calls import Refused, part
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, part
+from stentor.surfaces.dashboard.site.page import Page
 from stentor.surfaces.dashboard.stores import standing
 
 TASKS, ENTRIES, UPDATES = 10, 100, 5

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from stentor.core.errors import InvalidRequest
 from stentor.surfaces.dashboard.pages import agents_rows, lessons_rows
 from stentor.surfaces.dashboard.pages.agents_rows import Wanted
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.page import Page
 from stentor.web.wire import decode_cursor, encode_cursor
 
 SHOWN = 50

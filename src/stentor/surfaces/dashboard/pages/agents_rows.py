@@ -9,7 +9,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.domains.trust.model import decayed
-from stentor.surfaces.dashboard.pages.calls import decoded
+from stentor.surfaces.dashboard.site.calls import decoded
 
 _WHERE = """a.tenant = :tenant
     and (:status = '' or a.status = :status)

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from stentor.surfaces.dashboard.pages import governance_rows, masking, review
-from stentor.surfaces.dashboard.pages.calls import Refused, part
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, part
+from stentor.surfaces.dashboard.site.page import Page
 
 SHOWN = 50
 STEPS = ("initiated", "in_progress", "completed")

@@ -7,9 +7,9 @@ from typing import Any
 from starlette.responses import Response
 
 from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES
-from stentor.surfaces.dashboard.pages.calls import Refused, decoded, part
-from stentor.surfaces.dashboard.pages.shown import pretty
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, decoded, part
+from stentor.surfaces.dashboard.site.page import Page
+from stentor.surfaces.dashboard.site.shown import pretty
 
 HEADER = ("mode", "context", "priority", "actionType", "targetZone", "specialNotes")
 CHOICES = {"mode": MODES, "priority": PRIORITIES, "actionType": ACTION_TYPES, "targetZone": ZONES}

@@ -10,9 +10,9 @@ from starlette.responses import RedirectResponse, Response
 from stentor.core.errors import InvalidRequest
 from stentor.domains.conversation.model import said
 from stentor.surfaces.dashboard.pages import console_form, console_rows
-from stentor.surfaces.dashboard.pages.calls import Refused, decoded, part
 from stentor.surfaces.dashboard.pages.console_form import Fields
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, decoded, part
+from stentor.surfaces.dashboard.site.page import Page
 
 RUNS = 8
 """Newest tasks that are listed."""

@@ -7,8 +7,8 @@ import asyncio
 from starlette.responses import Response
 
 from stentor.surfaces.dashboard.pages import webhooks_rows
-from stentor.surfaces.dashboard.pages.calls import part
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import part
+from stentor.surfaces.dashboard.site.page import Page
 
 
 async def delivery(page: Page) -> Response:

@@ -12,8 +12,8 @@ from stentor.core.clock import iso
 from stentor.domains.governance import model
 from stentor.domains.governance.shown import tier_of
 from stentor.surfaces.dashboard.pages import governance_rows, masking, review
-from stentor.surfaces.dashboard.pages.calls import Refused, part
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, part
+from stentor.surfaces.dashboard.site.page import Page
 
 SHOWN = 50
 TABS = {

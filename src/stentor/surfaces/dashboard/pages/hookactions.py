@@ -6,9 +6,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from stentor.surfaces.dashboard.pages.calls import Refused, part
-from stentor.surfaces.dashboard.pages.site import Page
 from stentor.surfaces.dashboard.pages.webhooks import list_page, one_page
+from stentor.surfaces.dashboard.site.calls import Refused, part
+from stentor.surfaces.dashboard.site.page import Page
 
 
 async def add(page: Page) -> Response:

@@ -10,9 +10,9 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.domains.memory.text import words
 from stentor.surfaces.dashboard.pages import notetext
-from stentor.surfaces.dashboard.pages.calls import Refused
 from stentor.surfaces.dashboard.pages.note import address
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused
+from stentor.surfaces.dashboard.site.page import Page
 
 MODES = {"hybrid": "By both", "keyword": "By word", "semantic": "By meaning"}
 SHOWN = 30

@@ -13,8 +13,8 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.atp.jsonform import UUID
 from stentor.domains.atp.model import PRIORITIES
 from stentor.surfaces.dashboard.pages import messages_rows
-from stentor.surfaces.dashboard.pages.calls import Refused, decoded, part
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, decoded, part
+from stentor.surfaces.dashboard.site.page import Page
 
 SHOWN = 50
 STATUSES = ("queued", "executing", "completed", "failed")

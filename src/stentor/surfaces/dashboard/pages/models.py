@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from stentor.core.clock import SECOND
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.page import Page
 
 RANGES = (7, 30)
 """Days, today included."""

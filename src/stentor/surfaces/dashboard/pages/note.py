@@ -13,8 +13,8 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import from_datetime
 from stentor.surfaces.dashboard.pages import memory_rows, notetext
-from stentor.surfaces.dashboard.pages.calls import Refused, part
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, part
+from stentor.surfaces.dashboard.site.page import Page
 
 NAMED = 20
 """Versions, the newest ones, whose writer is looked for."""

@@ -8,9 +8,9 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from stentor.core.errors import StentorError
-from stentor.surfaces.dashboard.pages.calls import Refused
-from stentor.surfaces.dashboard.pages.rows import RANGES
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused
+from stentor.surfaces.dashboard.site.page import Page
+from stentor.surfaces.dashboard.site.rows import RANGES
 
 STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
 WAITS = (

@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from stentor.core.clock import iso_or_none
 from stentor.domains.provenance.notes import NoteError, Verifier, read_verifier
 from stentor.surfaces.dashboard.pages import provenance_rows
-from stentor.surfaces.dashboard.pages.calls import Refused, part, target
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, part, target
+from stentor.surfaces.dashboard.site.page import Page
 
 NEWEST = 25
 """Runs that are shown as ways in."""

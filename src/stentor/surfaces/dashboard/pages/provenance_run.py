@@ -10,10 +10,10 @@ from starlette.responses import Response
 from stentor.core.clock import SECOND
 from stentor.core.ids import floor
 from stentor.surfaces.dashboard.pages import provenance_rows, provenance_tree
-from stentor.surfaces.dashboard.pages.calls import Refused, part
 from stentor.surfaces.dashboard.pages.provenance import component, signed, verifier
 from stentor.surfaces.dashboard.pages.provenance_check import Check, check
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, part
+from stentor.surfaces.dashboard.site.page import Page
 
 GROWING = 3600 * SECOND
 """How long after its last event a run is looked at for more."""

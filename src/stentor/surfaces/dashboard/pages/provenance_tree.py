@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from stentor.surfaces.dashboard.pages.calls import part
 from stentor.surfaces.dashboard.pages.note import address as note_address
+from stentor.surfaces.dashboard.site.calls import part
 
 DEEPEST = 6
 """Branches in branches; what is deeper stands at that depth, for the sake of narrow screens and of browsers."""

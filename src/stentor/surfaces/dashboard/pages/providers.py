@@ -8,8 +8,8 @@ from typing import Any
 from starlette.responses import Response
 
 from stentor.surfaces.dashboard.pages import models_rows
-from stentor.surfaces.dashboard.pages.calls import Refused, part
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, part
+from stentor.surfaces.dashboard.site.page import Page
 
 FORMATS = ("openai", "anthropic", "gemini")
 LISTED = 300

@@ -19,17 +19,17 @@ from stentor.surfaces.dashboard.pages import (
     provenance,
     provenance_run,
     providers,
+    streams,
     tasks,
-    updates,
     webhooks,
 )
-from stentor.surfaces.dashboard.pages.site import Handler
+from stentor.surfaces.dashboard.site.page import Handler
 
 ROUTES: list[tuple[str, str, Handler]] = [
     *overview.ROUTES,
     *tasks.ROUTES,
     *console.ROUTES,
-    *updates.ROUTES,
+    *streams.ROUTES,
     *agents.ROUTES,
     *agent.ROUTES,
     *governance.ROUTES,

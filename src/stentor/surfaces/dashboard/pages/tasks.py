@@ -8,9 +8,9 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import iso, iso_or_none
-from stentor.surfaces.dashboard.pages.calls import Refused, decoded, part
 from stentor.surfaces.dashboard.pages.overview import STATUSES
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, decoded, part
+from stentor.surfaces.dashboard.site.page import Page
 
 SHOWN = 50
 EVENTS = 500

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from stentor.core.clock import DAY, iso
 from stentor.domains.webhooks import model
 from stentor.surfaces.dashboard.pages import webhooks_rows
-from stentor.surfaces.dashboard.pages.calls import Refused, part
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import Refused, part
+from stentor.surfaces.dashboard.site.page import Page
 
 SHOWN = 50
 STATES = ("waiting", "sending", "delivered", "failed")

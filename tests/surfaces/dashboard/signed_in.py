@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.conftest import KEYS, World
-from tests.surfaces.dashboard.conftest import LOCAL, Board
+from tests.surfaces.dashboard.board import LOCAL, Board
 
 
 @dataclass
@@ -53,11 +52,3 @@ class Site:
         answer = await client.post(path, data={"csrf": found[1], **fields})
         assert answer.status_code == expected, answer.text
         return answer
-
-
-@pytest.fixture
-async def site(make_board: Any) -> Any:
-    made = Site(await make_board())
-    yield made
-    for browser in made.browsers.values():
-        await browser.aclose()

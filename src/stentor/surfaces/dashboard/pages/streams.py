@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from stentor.surfaces.dashboard.pages.calls import part, target
-from stentor.surfaces.dashboard.pages.site import Page
+from stentor.surfaces.dashboard.site.calls import part, target
+from stentor.surfaces.dashboard.site.page import Page
 from stentor.web.sse import EventStream
 
 READ = "read"

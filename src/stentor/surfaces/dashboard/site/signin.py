@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stentor.core.errors import ServiceUnavailable
-from stentor.surfaces.dashboard.pages.calls import target
-from stentor.surfaces.dashboard.pages.origin import encrypted, same_origin
-from stentor.surfaces.dashboard.pages.sessions import COOKIE, LASTS
-from stentor.surfaces.dashboard.pages.site import Page, Site
+from stentor.surfaces.dashboard.site.calls import target
+from stentor.surfaces.dashboard.site.origin import encrypted, same_origin
+from stentor.surfaces.dashboard.site.page import Page, Site
+from stentor.surfaces.dashboard.site.sessions import COOKIE, LASTS
 
 WRONG = "This key is not one that the service knows."
 BLIND = "This key may not read, and pages are for reading."

@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stentor import __version__
-from stentor.surfaces.dashboard.pages import assets, shown
-from stentor.surfaces.dashboard.pages.attempts import Attempts
-from stentor.surfaces.dashboard.pages.calls import Caller, Query, Refused, Reply, target
-from stentor.surfaces.dashboard.pages.kept import Kept
-from stentor.surfaces.dashboard.pages.live import Live
-from stentor.surfaces.dashboard.pages.rows import Rows
-from stentor.surfaces.dashboard.pages.sessions import Session, Sessions
 from stentor.surfaces.dashboard.prometheus import Prometheus
+from stentor.surfaces.dashboard.site import assets, shown
+from stentor.surfaces.dashboard.site.attempts import Attempts
+from stentor.surfaces.dashboard.site.calls import Caller, Query, Refused, Reply, target
+from stentor.surfaces.dashboard.site.kept import Kept
+from stentor.surfaces.dashboard.site.live import Live
+from stentor.surfaces.dashboard.site.rows import Rows
+from stentor.surfaces.dashboard.site.sessions import Session, Sessions
 from stentor.web.sse import StreamLimit
 
 MENU = (

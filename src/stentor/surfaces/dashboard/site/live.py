@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from stentor.surfaces.dashboard.pages.rows import Change, Rows
+from stentor.surfaces.dashboard.site.rows import Change, Rows
 from stentor.web.sse import Frame
 
 PERIOD = 1.0

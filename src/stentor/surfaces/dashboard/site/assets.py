@@ -15,7 +15,7 @@ from starlette.types import Scope
 FOLDER = Path(__file__).parents[1] / "static"
 STYLES = (
     *("tokens", "base", "frame", "parts", "tables", "forms", "trail", "charts", "dialog"),
-    *("memory", "webhooks", "models", "messages", "narrow", "agents", "governance", "console"),
+    *("memory", "webhooks", "models", "messages", "narrow", "agents", "governance", "console", "provenance"),
 )
 """The parts of the style sheet in their order; a later one overrides."""
 SHEET = "app.css"

@@ -15,11 +15,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.core.errors import ServiceUnavailable, StentorError
-from stentor.surfaces.dashboard.pages import assets, sessions, signin, table
-from stentor.surfaces.dashboard.pages.calls import Refused
-from stentor.surfaces.dashboard.pages.origin import same_origin
-from stentor.surfaces.dashboard.pages.sessions import Session
-from stentor.surfaces.dashboard.pages.site import Handler, Page, Site
+from stentor.surfaces.dashboard.pages import table
+from stentor.surfaces.dashboard.site import assets, sessions, signin
+from stentor.surfaces.dashboard.site.calls import Refused
+from stentor.surfaces.dashboard.site.origin import same_origin
+from stentor.surfaces.dashboard.site.page import Handler, Page, Site
+from stentor.surfaces.dashboard.site.sessions import Session
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

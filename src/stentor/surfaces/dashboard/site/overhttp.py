@@ -12,8 +12,8 @@ from yarl import URL
 from stentor.core import jsontext
 from stentor.core.errors import ServiceUnavailable
 from stentor.core.outbound import Outbound
-from stentor.surfaces.dashboard.pages.calls import Refused, Reply, decoded
-from stentor.surfaces.dashboard.pages.calls import target as target_of
+from stentor.surfaces.dashboard.site.calls import Refused, Reply, decoded
+from stentor.surfaces.dashboard.site.calls import target as target_of
 
 NO_GATEWAY = "No gateway runs on this data folder. Start `stentor serve`, or set SERVICE_URL."
 SILENT = "The gateway cannot be reached. Nothing is known of work that it may have taken."

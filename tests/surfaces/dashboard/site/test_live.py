@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 
-from stentor.surfaces.dashboard.pages import live
-from stentor.surfaces.dashboard.pages.live import Live, topic
-from stentor.surfaces.dashboard.pages.rows import Change, Rows
+from stentor.surfaces.dashboard.site import live
+from stentor.surfaces.dashboard.site.live import Live, topic
+from stentor.surfaces.dashboard.site.rows import Change, Rows
 from stentor.web.sse import Frame
 from tests.conftest import World
 from tests.requirements import requirement

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stentor.surfaces.dashboard.pages.kept import Kept
+from stentor.surfaces.dashboard.site.kept import Kept
 
 
 async def test_one_answer_serves_all_who_ask_until_it_is_old_and_a_failure_serves_nobody_else() -> None:

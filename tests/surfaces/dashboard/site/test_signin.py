@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from stentor.auth.principal import Principal
-from stentor.surfaces.dashboard.pages.sessions import LASTS, MOST, Sessions
+from stentor.surfaces.dashboard.site.sessions import LASTS, MOST, Sessions
 from tests.requirements import requirement
-from tests.surfaces.dashboard.conftest import LOCAL
-from tests.surfaces.dashboard.pages.conftest import Site
+from tests.surfaces.dashboard.board import LOCAL
+from tests.surfaces.dashboard.signed_in import Site
 
 KEY = "admin-key-7c1e"
 
@@ -151,7 +151,7 @@ async def test_files_are_kept_by_the_browser_under_addresses_of_their_content(si
         assert answer.status_code == 200, address
         assert "immutable" in answer.headers["cache-control"]
     assert (await browser.get("/static/../app.py")).status_code in (303, 404)
-    assert (await browser.get("/static/%2e%2e/pages/app.py")).status_code == 404
+    assert (await browser.get("/static/%2e%2e/site/app.py")).status_code == 404
 
 
 @requirement("dashboard.sign-in")

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
-from stentor.surfaces.dashboard.pages.calls import Refused, Reply, decoded
+from stentor.surfaces.dashboard.site.calls import Refused, Reply, decoded
 from stentor.web.gate import INSIDE
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ import pytest
 import uvicorn
 
 from stentor.core.errors import ServiceUnavailable
-from stentor.surfaces.dashboard.pages.calls import Caller, Refused, part, target
-from stentor.surfaces.dashboard.pages.inprocess import InProcess
-from stentor.surfaces.dashboard.pages.overhttp import OverHttp
+from stentor.surfaces.dashboard.site.calls import Caller, Refused, part, target
+from stentor.surfaces.dashboard.site.inprocess import InProcess
+from stentor.surfaces.dashboard.site.overhttp import OverHttp
 from tests.conftest import World
 from tests.requirements import requirement
 
