@@ -36,7 +36,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("message", f"/messages/{made.message}", "trace-0001"),
         Shown("new-message", "/messages/new", "Check without sending"),
         Shown("models", "/models", "Models & cost"),
-        Shown("provenance", "/provenance", "Merkle"),
+        Shown("provenance", "/provenance", "Verify everything"),
         Shown("run", f"/provenance/{made.root}", "task completed"),
         Shown("webhooks", "/webhooks", "hooks.example.com"),
         Shown("webhook", f"/webhooks/{made.webhook}", "Deliveries"),
