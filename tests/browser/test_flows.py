@@ -173,3 +173,19 @@ def test_the_colours_that_were_chosen_are_kept(tab: Tab) -> None:
     assert {before, after} == {"light", "dark"}
     tab.open("/agents")
     assert page.evaluate("document.documentElement.dataset.theme") == after
+
+
+@requirement("dashboard.live")
+def test_pages_that_nobody_looks_at_hold_no_connection(tab: Tab, installation: Installation) -> None:
+    """A browser opens six connections to a service; a page of which each keeps one would keep the next out."""
+    hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true})"
+    turn = f"(hidden) => {{ {hide % 'hidden'}; document.dispatchEvent(new Event('visibilitychange')); }}"
+    context = tab.page.context
+    for _ in range(7):
+        page = Tab(context.new_page(), installation.board).open("/models").live().page
+        page.evaluate(turn, True)
+    page.evaluate(turn, False)
+    tab.open("/agents").live()
+    name = "latecomer"
+    installation.seed.post("/registry/agents", {"name": name, "capabilities": ["wait"], "trust_tier": "auto"})
+    expect(tab.page.get_by_role("link", name=name)).to_be_visible()

@@ -88,6 +88,8 @@ async def test_budgets_show_what_is_spent_of_them(site: Site) -> None:
     assert 'aria-label="50 % spent"' in page
     await chat(site.world)
     assert 'class="n wrong">36<' in await site.read("/models/providers")
+    reader = await site.read("/models/providers", key="READER")
+    assert ("key admin" in reader, "What others spend is for admins to see." in reader) == (False, True)
 
 
 @requirement("dashboard.page-models")

@@ -31,3 +31,14 @@ def test_the_pages_ask_the_gateway_of_the_folder_and_say_when_it_is_gone(serve: 
         assert overview.status_code == 200
         assert '<span class="status completed">' in overview.text
         assert "unavailable" in overview.text
+
+
+@requirement("dashboard.sign-in")
+def test_a_key_whose_requests_are_used_up_is_not_called_a_wrong_one(serve: Start) -> None:
+    service = serve(**QUIET, SERVICE_RATE_LIMIT_PER_MINUTE="1")
+    with alone(service.data_dir) as (address, _), httpx.Client(base_url=address, timeout=30) as browser:
+        with service.client() as gateway:
+            while gateway.get("/api/v1/whoami").status_code != 429:
+                pass
+        answer = browser.post("/sign-in", data={"key": service.key})
+        assert (answer.status_code, "used up" in answer.text) == (429, True)

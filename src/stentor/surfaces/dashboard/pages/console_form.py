@@ -65,10 +65,15 @@ def body(fields: Fields, names: Mapping[str, str]) -> dict[str, Any]:
         "type": draft.type,
         "input": draft.input,
         "required_capabilities": list(draft.required_capabilities),
-        "timeout_seconds": int(fields.timeout) if fields.timeout.isdecimal() else fields.timeout,
+        "timeout_seconds": _number(fields.timeout),
         "agent_preference": draft.agent_preference,
         "metadata": {"priority": fields.priority, "tags": ["console"]},
     }
+
+
+def _number(text: str) -> int | str:
+    """What is no number is left to the gateway to refuse."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
 
 
 def _agent(text: str, names: Mapping[str, str]) -> str:

@@ -19,9 +19,12 @@ from markupsafe import Markup, escape
 
 from stentor.core import jsontext
 from stentor.domains.memory.text import words
+from stentor.surfaces.dashboard.site.shown import as_it_is, dear
 
 MOST_LINES = 4_000
 """Of both states together: comparing takes time with the product of their lines."""
+BRACKETS = 20_000
+"""Opening ones, of a note that is read as Markdown: a thread of its own has the time."""
 AROUND = 3
 """Lines without a change that are shown beside one with it."""
 _WIKI = re.compile(r"!?\[\[([^\[\]|\n]{1,1000})(?:\|([^\[\]\n]{0,1000}))?\]\]")
@@ -37,6 +40,8 @@ class Line(msgspec.Struct, frozen=True):
 
 def rendered(text: str, path: str) -> Markup:
     """HTML of a note that nobody vouches for. Links to other notes are looked up when somebody follows them."""
+    if dear(text, BRACKETS):
+        return as_it_is(text)
     return Markup(_markdown().render(text, {"path": path}))  # noqa: S704 - the renderer escapes all that it does not make itself
 
 

@@ -15,7 +15,7 @@ from stentor.surfaces.dashboard.site.rows import RANGES
 STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
 WAITS = (
     ("pending_approval", ("task to approve", "tasks to approve"), "/tasks?status=pending_approval"),
-    ("approvals", ("update to review", "updates to review"), "/governance?status=submitted"),
+    ("approvals", ("update to review", "updates to review"), "/governance"),
     ("quarantined", ("agent in quarantine", "agents in quarantine"), "/agents?status=quarantined"),
     ("alerts", ("open alert of the sentinel", "open alerts of the sentinel"), "/agents?alert=open"),
     ("webhooks", ("webhook switched off", "webhooks switched off"), "/webhooks"),
@@ -34,11 +34,17 @@ async def overview(page: Page) -> Response:
         "overview.html",
         block="live",
         states={status: states.get(status, 0) for status in STATUSES},
-        waits=[(waiting[name], said[waiting[name] > 1], where) for name, said, where in WAITS if waiting[name]],
+        waits=_waits(page, waiting),
         health=health,
         range=chosen if chosen in RANGES else "1h",
         ranges=tuple(RANGES),
     )
+
+
+def _waits(page: Page, waiting: dict[str, int]) -> list[tuple[int, str, str]]:
+    """Number, words and place; all but the tasks are on pages for admins alone."""
+    seen = WAITS if page.session.may("admin") else WAITS[:1]
+    return [(waiting[name], said[waiting[name] > 1], where) for name, said, where in seen if waiting[name]]
 
 
 async def series(page: Page) -> Response:

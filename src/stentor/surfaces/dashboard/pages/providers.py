@@ -45,7 +45,7 @@ async def _shown(page: Page, problem: Refused | None = None, given: dict[str, st
         models=_by_provider(offered["data"]),
         registered=registered,
         lately=lately,
-        spending=spending,
+        spending=[one for one in spending if admin or (one.kind, one.subject) == ("key", page.session.name)],
         names=names,
         problem=problem,
         given=given or dict.fromkeys(("provider", "baseUrl", "default_model", "format"), ""),

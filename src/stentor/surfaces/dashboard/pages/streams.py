@@ -18,7 +18,9 @@ async def changes(page: Page) -> Response:
 
 async def task(page: Page) -> Response:
     """A task's stream as the gateway gives it, with the reader's own key."""
-    address = target(f"/tasks/{part(page.param('task_id'))}/stream")
+    task_id = part(page.param("task_id"))
+    await page.get(f"/tasks/{task_id}")  # whoever may not see the task hears so before a stream begins
+    address = target(f"/tasks/{task_id}/stream")
     frames = page.site.caller.stream(page.session.key, address, page.request.headers.get("last-event-id"))
     return EventStream(frames, page.site.streams, page.session.csrf)
 

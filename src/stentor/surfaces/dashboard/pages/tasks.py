@@ -32,12 +32,21 @@ async def tasks(page: Page) -> Response:
         block="rows" if page.query("cursor") else "results",
         tasks=found["tasks"],
         total=found["total"],
+        agents=_offered(page, names, found["tasks"]),
         following=found["next_cursor"],
         names=names,
         statuses=STATUSES,
         wanted=wanted,
         text=text,
     )
+
+
+def _offered(page: Page, names: dict[str, str], tasks: list[dict[str, Any]]) -> dict[str, str]:
+    """Agents to filter by: all of them for whoever may list agents, else those of the tasks that are shown."""
+    if page.session.may("admin"):
+        return names
+    seen = {task["assigned_agent"] for task in tasks}
+    return {agent_id: name for agent_id, name in names.items() if agent_id in seen}
 
 
 async def _named(page: Page, text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,7 +34,9 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+SIGN_IN = "/sign-in"
 FOREIGN = "This form did not come from a page of this session. Go back, load the page again, and send it once more."
+UNREADABLE = "Forms of these pages are sent as application/x-www-form-urlencoded."
 AGAIN = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
 """For somebody who followed a link from another site: their browser keeps a strict cookie back the first time."""
 log = logging.getLogger(__name__)
@@ -42,8 +44,8 @@ log = logging.getLogger(__name__)
 
 def build(site: Site) -> ASGIApp:
     routes = [
-        Route("/sign-in", _open(site, signin.form), methods=["GET"]),
-        Route("/sign-in", _open(site, signin.enter), methods=["POST"]),
+        Route(SIGN_IN, _open(site, signin.form), methods=["GET"]),
+        Route(SIGN_IN, _open(site, signin.enter), methods=["POST"]),
         Route("/sign-out", _signed_in(site, signin.leave), methods=["POST"]),
         *(Route(path, _signed_in(site, handler), methods=[method]) for method, path, handler in table.ROUTES),
         *assets.routes(),
@@ -60,6 +62,7 @@ def build(site: Site) -> ASGIApp:
 
 def _open(site: Site, handler: Callable[[Site, Request], Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
     async def answer(request: Request) -> Response:
+        _urlencoded(request)
         return await handler(site, request)
 
     return answer
@@ -72,11 +75,18 @@ def _signed_in(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Re
         session = site.sessions.find(request.cookies.get(sessions.COOKIE, ""))
         if session is None or not await site.still(session):
             return _to_sign_in(request)
+        _urlencoded(request)
         if request.method == "POST" and not await _genuine(request, session):
             raise HTTPException(403, FOREIGN)
         return await handler(Page(site, request, session))
 
     return answer
+
+
+def _urlencoded(request: Request) -> None:
+    """Other forms name an encoding of their own, in which texts come that are none. Raises HTTPException."""
+    if request.headers.get("content-type", "").lower().startswith("multipart/"):
+        raise HTTPException(415, UNREADABLE)
 
 
 async def _genuine(request: Request, session: Session) -> bool:
@@ -90,12 +100,12 @@ def _to_sign_in(request: Request) -> Response:
     if request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET":
         return HTMLResponse(AGAIN)
     if request.headers.get("hx-request"):
-        return Response(status_code=401, headers={"HX-Redirect": "/sign-in"})
+        return Response(status_code=401, headers={"HX-Redirect": SIGN_IN})
     if request.method != "GET" or request.headers.get("accept", "").startswith("text/event-stream"):
         return Response("Sign in again.", 401)
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     after = "" if wanted == "/" else f"?next={quote(wanted, safe='')}"
-    return RedirectResponse(f"/sign-in{after}", 303)
+    return RedirectResponse(SIGN_IN + after, 303)
 
 
 Failure = tuple[int, str, str]
@@ -108,6 +118,8 @@ def _shown(
     async def answer(request: Request, error: Exception) -> Response:
         status, title, message = judged(request, error)
         session = site.sessions.find(request.cookies.get(sessions.COOKIE, ""))
+        if session is None and request.url.path == SIGN_IN:
+            return PlainTextResponse(message, status)  # a redirect would lead here again
         if status == 401 or session is None:
             return _to_sign_in(request)
         page = Page(site, request, session)

@@ -12,7 +12,14 @@ def same_origin(request: Request) -> bool:
     if (site := request.headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
     origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    return origin is None or _place(origin) == request.headers.get("host")
+
+
+def _place(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def encrypted(request: Request) -> bool:

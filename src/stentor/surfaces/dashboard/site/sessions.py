@@ -51,7 +51,10 @@ class Sessions:
 
     def find(self, token: str) -> Session | None:
         session = self._sessions.get(_digest(token)) if token else None
-        if session is None or session.used_at + LASTS < self._now():
+        if session is None:
+            return None
+        if session.used_at + LASTS < self._now():
+            self.end(token)
             return None
         session.used_at = self._now()
         return session

@@ -13,6 +13,9 @@ from markupsafe import Markup, escape
 
 UNSCORED = "unscored"
 NOTHING = "–"
+LONG, LONGEST = 50_000, 200_000
+"""Characters of a text that is read as Markdown, and of one that is shown as it is."""
+BRACKETS = 2_000
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
@@ -96,8 +99,20 @@ def _markdown() -> MarkdownIt:
 
 
 def markdown(text: str) -> Markup:
-    """HTML of a Markdown text that nobody vouches for."""
+    """HTML of a Markdown text that nobody vouches for; of one that takes long to read, the text as it is."""
+    if dear(text, BRACKETS):
+        return as_it_is(text)
     return Markup(_markdown().render(text))  # noqa: S704 - the renderer escapes all that it does not make itself
+
+
+def dear(text: str, brackets: int) -> bool:
+    """Whether a text may be written to keep its reader busy: an opening bracket takes as long as fifty words."""
+    return len(text) > LONG or text.count("[") > brackets
+
+
+def as_it_is(text: str) -> Markup:
+    rest = f"\n… ({len(text) - LONGEST:,} more characters)" if len(text) > LONGEST else ""
+    return Markup('<pre class="code" tabindex="0">{}</pre>').format(text[:LONGEST] + rest)
 
 
 def share(value: float, most: float) -> float:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stentor.core.errors import ServiceUnavailable
-from stentor.surfaces.dashboard.site.calls import target
+from stentor.surfaces.dashboard.site.calls import Refused, target
 from stentor.surfaces.dashboard.site.origin import encrypted, same_origin
 from stentor.surfaces.dashboard.site.page import Page, Site
 from stentor.surfaces.dashboard.site.sessions import COOKIE, LASTS
@@ -40,9 +40,12 @@ async def enter(site: Site, request: Request) -> Response:
         return _form(site, request, error.message, 503)
     if reply.status == 403:
         return _form(site, request, BLIND, 403)
-    if reply.status != 200:
+    if reply.status == 401:
         site.attempts.count()
         return _form(site, request, WRONG, 401)
+    if reply.status != 200 or not isinstance(reply.data, dict):
+        # Nothing is known of the key: the gateway is busy or out of order.
+        return _form(site, request, Refused(reply).message, 429 if reply.status == 429 else 503)
     who = reply.data
     token = site.sessions.open(key, who["name"], who["role"], frozenset(who["permissions"]), who["tenant"])
     answer = RedirectResponse(_wanted(str(fields.get("next") or "")), 303)
@@ -65,6 +68,8 @@ def _form(site: Site, request: Request, problem: str = "", status: int = 200) ->
 
 def _wanted(path: str) -> str:
     """Where somebody was going; only ever a path of this site."""
-    parts = urlsplit(path)
-    harmless = path.startswith("/") and not path.startswith(("//", "/\\")) and not parts.netloc and path.isprintable()
-    return path if harmless and "\\" not in path else "/"
+    harmless = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
+    try:
+        return path if harmless and not urlsplit(path).netloc else "/"
+    except ValueError:
+        return "/"

@@ -47,20 +47,30 @@
   document.addEventListener("pointercancel", release);
   document.addEventListener("pointermove", (event) => { if (pressed && !event.buttons) release(); }); // it let go elsewhere
   const listen = () => {
-    const source = new EventSource("/live");
+    let source = null;
     const missed = () => { if (!document.hidden) all("[data-live]").forEach(refresh); };
-    source.addEventListener("open", () => { if (live.className.includes("off")) missed(); say("live", "on"); });
-    document.addEventListener("visibilitychange", missed);
-    source.addEventListener("change", (event) => {
+    const changed = (event) => {
       const topics = JSON.parse(event.data).topics;
       if (!topics.length) return;
       for (const part of all("[data-live]")) {
         if (part.dataset.live.split(" ").some((topic) => topics.includes(topic))) refresh(part);
       }
       document.dispatchEvent(new CustomEvent("stentor:change", { detail: topics }));
+    };
+    const hear = () => {
+      source = new EventSource("/live");
+      source.addEventListener("open", () => { if (live.className.includes("off")) missed(); say("live", "on"); });
+      source.addEventListener("change", changed);
+      source.addEventListener("error", () => say("not live", "off"));
+    };
+    // A browser has six connections to a service: those of hidden pages would keep the next page from loading.
+    const leave = () => { source?.close(); source = null; };
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) leave(); else if (!source) hear();
+      missed();
     });
-    source.addEventListener("error", () => say("not live", "off"));
-    addEventListener("pagehide", () => source.close());
+    addEventListener("pagehide", leave);
+    if (!document.hidden) hear();
   };
   if (live) {
     listen();
