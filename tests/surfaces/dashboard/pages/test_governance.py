@@ -71,7 +71,7 @@ async def test_the_inbox_shows_what_waits_and_filters_it(site: Site, office: Off
 @requirement("dashboard.page-governance")
 async def test_the_overview_counts_the_updates_that_wait(site: Site, office: Office) -> None:
     await office.propose(await office.trusted(0.8), {"breaking": True})
-    assert '<b class="n">1</b> updates to review' in await site.read("/")
+    assert '<b class="n">1</b> update to review' in await site.read("/")
 
 
 @requirement("dashboard.page-governance")
