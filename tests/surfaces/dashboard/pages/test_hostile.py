@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -15,7 +16,8 @@ from tests.surfaces.dashboard.signed_in import Site
 
 PARTS = ("a%00b", "%FF", "%3F", "x" * 3000, "%0d%0aX:1", "%5B", "nobody")
 VALUES = ("a%00b", "%ED%A0%80", "x" * 9000, "9" * 30, quote("['\"<b>"))
-CURSORS = ((1,), (10**40, "a"), (-5, "a"), (1, "\0"), (2**62, "x"), (1.5, "x"), ([], {}))
+CURSORS: tuple[tuple[Any, ...], ...] = ((1,), (10**40, "a"), (-5, "a"), (1, "\0"), (2**62, "x"), (1.5, "x"), ([], {}))
+_PARAMETER = re.compile(r"\{[^}]+\}")
 NAMES = (
     *("status", "agent", "q", "cursor", "capability", "tier", "alert", "range", "part", "before", "priority"),
     *("event", "days", "mode", "path", "version", "from", "name", "notice", "missing"),
@@ -29,7 +31,7 @@ def addresses(agent_id: str, task_id: str) -> list[str]:
         if method == "GET" and path != "/live":
             real = path.replace("{agent_id}", agent_id).replace("{task_id}", task_id)
             real = real.replace("{task_id:path}", task_id)
-            found += [re.sub(r"\{[^}]+\}", lambda _, part=part: part, path) for part in PARTS if "{" in path]
+            found += [_PARAMETER.sub(part, path) for part in PARTS if "{" in path]
             found += [real] if "{" not in real and not real.endswith("/stream") else []
     return found
 
@@ -138,3 +140,9 @@ async def test_what_waits_for_an_admin_is_not_counted_for_others(site: Site) -> 
     assert "update to review" in await site.read("/")
     reader = await site.read("/", key="READER")
     assert ("task to approve" in reader, "to review" in reader) == (True, False)
+
+
+def test_two_versions_of_few_different_lines_are_compared_at_once() -> None:
+    found = notetext.compared("\n".join(["x"] * 2_000), "\n".join(["x", "y"] * 1_000))
+    assert found is not None
+    assert [line.text for line in found if line.kind == "add"].count("y") == 1_000

@@ -66,7 +66,8 @@ def compared(old: str, new: str) -> list[Line] | None:
     before, after = old.splitlines(), new.splitlines()
     if len(before) + len(after) > MOST_LINES:
         return None
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    # With its heuristic on: a line that is everywhere begins no match, else such lines alone take minutes.
+    matcher = difflib.SequenceMatcher(None, before, after)
     lines: list[Line] = []
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":
