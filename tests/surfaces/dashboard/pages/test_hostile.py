@@ -9,7 +9,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from stentor.surfaces.dashboard.pages import notetext, shown, table
+from stentor.surfaces.dashboard.pages import notetext, table
+from stentor.surfaces.dashboard.site import shown
 from stentor.web.wire import encode_cursor
 from tests.domains.governance.conftest import Office
 from tests.surfaces.dashboard.signed_in import Site

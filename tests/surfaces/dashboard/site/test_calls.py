@@ -74,8 +74,9 @@ async def test_a_stream_comes_as_it_happens_and_goes_on_where_it_was(caller: Cal
 
 @requirement("dashboard.calls", "dashboard.sign-in")
 async def test_a_key_is_known_as_long_as_the_gateway_takes_it(caller: Caller) -> None:
-    assert await caller.known(READER)
-    assert not await caller.known("nobody")
+    assert await caller.known(READER, "default")
+    assert not await caller.known(READER, "other")
+    assert not await caller.known("nobody", "default")
 
 
 @requirement("dashboard.calls")
@@ -106,6 +107,6 @@ async def test_without_a_gateway_a_call_says_so(address: str | None) -> None:
         await made.call(ADMIN, "GET", target("/tasks"))
     with pytest.raises(ServiceUnavailable):
         await anext(made.stream(ADMIN, target("/tasks/x/stream")))
-    assert await made.known(ADMIN)
+    assert await made.known(ADMIN, "default")
     with suppress(ServiceUnavailable):
         await made.close()

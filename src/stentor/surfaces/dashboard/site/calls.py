@@ -34,8 +34,8 @@ class Caller(Protocol):
         """Server-sent events as they come. Raises Refused before the first of them, ServiceUnavailable."""
         ...
 
-    async def known(self, key: str) -> bool:
-        """Whether the gateway still takes this key; also true when it cannot be asked, for then it does nothing."""
+    async def known(self, key: str, tenant: str) -> bool:
+        """Whether the gateway takes this key for this tenant; true as well when it cannot be asked."""
         ...
 
     async def close(self) -> None: ...

@@ -55,8 +55,9 @@ class InProcess:
             with suppress(asyncio.CancelledError):
                 await running
 
-    async def known(self, key: str) -> bool:
-        return self._find(key) is not None
+    async def known(self, key: str, tenant: str) -> bool:
+        principal = self._find(key)
+        return principal is not None and principal.tenant == tenant
 
     async def close(self) -> None:
         """The gateway is another's to stop."""

@@ -56,11 +56,14 @@ class OverHttp:
         except FAILURES as error:
             raise ServiceUnavailable(SILENT) from error
 
-    async def known(self, key: str) -> bool:
+    async def known(self, key: str, tenant: str) -> bool:
         try:
-            return (await self.call(key, "GET", target_of("/whoami"))).status != 401
+            reply = await self.call(key, "GET", target_of("/whoami"))
         except ServiceUnavailable:
             return True
+        if reply.status == 200 and isinstance(reply.data, dict):
+            return bool(reply.data.get("tenant") == tenant)
+        return reply.status != 401
 
     async def close(self) -> None:
         for client in self._clients.values():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from stentor import __version__
 from stentor.surfaces.dashboard.prometheus import Prometheus
@@ -41,7 +43,7 @@ PARTIAL = "HX-Request"
 FRESH = 5.0
 """Seconds that a chart and the state of the components may be old: many readers cost as much as one."""
 ATTEMPTS = 20
-"""Failed sign-ins of a minute, from everywhere. Keys are too long to be guessed; this keeps the log readable."""
+"""Failed sign-ins of a minute and an address. Keys are too long to be guessed; this keeps the log readable."""
 NOTICES = {
     "cancelled": "The task is cancelled.",
     "retried": "The task is queued again.",
@@ -81,7 +83,7 @@ class Site:
 
     async def still(self, session: Session) -> bool:
         """Whether the session's key is still one; pages that read rows alone ask nobody else. May be seconds old."""
-        return bool(await self.kept.get(("key", session.csrf), lambda: self.caller.known(session.key)))
+        return bool(await self.kept.get(("key", session.csrf), lambda: self.caller.known(session.key, session.tenant)))
 
     async def close(self) -> None:
         await self.live.close()
@@ -138,12 +140,25 @@ class Page:
         headers = {"Vary": PARTIAL}
         if self.request.headers.get(PARTIAL):
             context = template.new_context(values)
-            return HTMLResponse("".join(template.blocks[block](context)), status, headers)
-        return HTMLResponse(template.render(values), status, headers)
+            return Rendered(lambda: "".join(template.blocks[block](context)), status, headers)
+        return Rendered(lambda: template.render(values), status, headers)
 
     def back(self, path: str, notice: str) -> Response:
         """After an action: to a page that shows what became of it."""
         return RedirectResponse(f"{path}{'&' if '?' in path else '?'}notice={notice}", 303)
+
+
+class Rendered(HTMLResponse):
+    """Made on a thread: what agents wrote may take long to render, and the gateway may live in this process."""
+
+    def __init__(self, make: Callable[[], str], status: int, headers: Mapping[str, str]) -> None:
+        super().__init__("", status, headers)
+        self._make = make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.body = self.render(await asyncio.to_thread(self._make))
+        self.headers["Content-Length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
 
 
 Handler = Callable[[Page], Awaitable[Response]]

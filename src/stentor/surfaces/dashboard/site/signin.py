@@ -32,7 +32,8 @@ async def enter(site: Site, request: Request) -> Response:
         return _form(site, request, FOREIGN, 403)
     if not key:
         return _form(site, request, EMPTY, 400)
-    if site.attempts.full():
+    address = request.client.host if request.client else ""
+    if site.attempts.full(address):
         return _form(site, request, MANY, 429)
     try:
         reply = await site.caller.call(key, "GET", target("/whoami"))
@@ -41,7 +42,7 @@ async def enter(site: Site, request: Request) -> Response:
     if reply.status == 403:
         return _form(site, request, BLIND, 403)
     if reply.status == 401:
-        site.attempts.count()
+        site.attempts.count(address)
         return _form(site, request, WRONG, 401)
     if reply.status != 200 or not isinstance(reply.data, dict):
         # Nothing is known of the key: the gateway is busy or out of order.
