@@ -21,10 +21,21 @@ async def page(world: World, **params: Any) -> dict[str, Any]:
     return dict(answer.json())
 
 
+LEASE = 3_600
+"""Seconds, the most there is."""
+
+
+async def keep(world: World, held: list[dict[str, Any]]) -> None:
+    """Or the reconciler, which keeps real time, would take them back while the clock goes on by hours."""
+    for claim in held:
+        body = {"epoch": claim["epoch"], "lease_seconds": LEASE}
+        assert (await world.admin.post(f"{PATH}/{claim['task_id']}/heartbeat", json=body)).status_code == 200
+
+
 async def fill(world: World, count: int = 40) -> list[dict[str, Any]]:
     """Tasks over many hours, in many states, of two agents; answers them newest first."""
     agents = [await world.register(f"n{i}", capabilities=[f"c{i}"]) for i in range(2)]
-    made = []
+    made, held = [], []
     for i in range(count):
         agent = agents[i % 2]
         # The clock goes on by hours: none of them may run out of its time meanwhile.
@@ -38,7 +49,9 @@ async def fill(world: World, count: int = 40) -> list[dict[str, Any]]:
             claim = await world.claim(agent)
             await world.admin.post(f"{PATH}/{claim['task_id']}/complete", json={"epoch": claim["epoch"], "result": 1})
         elif i % 5 == 3:
-            await world.claim(agent, lease_seconds=3600)
+            held.append(await world.claim(agent, lease_seconds=LEASE))
+        elif i % 5 == 4:
+            await keep(world, held)
         world.clock.advance(seconds=600)
     return [await world.task(task_id) for task_id in reversed(made)]
 
