@@ -21,6 +21,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("task", f"/tasks/{made.done}", "Why this agent"),
         Shown("task-failed", f"/tasks/{made.failed}", "SOURCE_UNREADABLE"),
         Shown("console", "/console", "Instruction"),
+        Shown("console-run", f"/console/{made.done}", "Next instruction"),
         Shown("agents", "/agents", "translator"),
         Shown("weights", "/agents/weights", "Hebbian weights"),
         Shown("agent", f"/agents/{scribe}", "Take a checkpoint"),
@@ -30,6 +31,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("checkpoints", "/governance/checkpoints", "scribe"),
         Shown("checkpoint", f"/governance/checkpoints/{made.checkpoint}", "scribe"),
         Shown("rollbacks", "/governance/rollbacks", "Rollbacks"),
+        Shown("rollback", f"/governance/rollbacks/{made.rollback}", "It answers without sources."),
         Shown("memory", "/memory?q=deploy&mode=keyword", "Plan"),
         Shown("note", "/memory/note?path=Projects%2Fplan.md", "Deploying happens every night"),
         Shown("messages", "/messages", "registry"),
@@ -40,4 +42,5 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("run", f"/provenance/{made.root}", "task completed"),
         Shown("webhooks", "/webhooks", "hooks.example.com"),
         Shown("webhook", f"/webhooks/{made.webhook}", "Deliveries"),
+        Shown("delivery", f"/webhooks/{made.webhook}/deliveries/{made.delivery}", "ping"),
     ]

@@ -50,6 +50,8 @@ class Seeded:
     message: str = ""
     webhook: str = ""
     checkpoint: str = ""
+    rollback: str = ""
+    delivery: str = ""
     root: str = ""
     """The provenance of the task that is done."""
 
@@ -126,6 +128,9 @@ class Seed:
         scribe = self.made.agents["scribe"]
         taken = self.post("/governance/checkpoints", {"agent_id": scribe})
         self.made.checkpoint = taken["checkpoint_id"]
+        earlier = self.post("/governance/checkpoints", {"agent_id": self.made.agents["critic"]})["checkpoint_id"]
+        back = {"checkpoint_id": earlier, "reason": "It answers without sources."}
+        self.made.rollback = self.post("/governance/rollbacks", back)["rollback_id"]
         patch = {
             "sandbox_whitelist": {
                 "tools": [*TOOLS, {"name": "write_file", "paths": ["out/**"], "operations": ["write"]}]
@@ -145,3 +150,4 @@ class Seed:
         self.made.message = self.post("/atp/send", {"header": header, "payload": {"content": "{}"}})["messageId"]
         hook = {"url": "https://hooks.example.com/stentor", "events": ["task.completed"], "description": "The team"}
         self.made.webhook = self.post("/webhooks", hook)["id"]
+        self.made.delivery = self.post(f"/webhooks/{self.made.webhook}/test")["id"]
