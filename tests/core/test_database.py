@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Database, Sql, Tx
-from stentor.core.db.driver import Connection, Driver, Params, Row
+from stentor.core.db.driver import Connection, Driver, Locks, Params, Row
 from stentor.core.db.journal import Journal
 from stentor.core.errors import StoreUnavailable
 from stentor.testing import FixedClock
@@ -213,8 +213,11 @@ class Flaky:
             raise self._errors.pop()
         self._inner.commit()
 
-    def begin(self) -> int:
-        return self._inner.begin()
+    def begin(self, locks: Locks = ()) -> int:
+        return self._inner.begin(locks)
+
+    def lock(self, name: str) -> bool:
+        return self._inner.lock(name)
 
     def rollback(self) -> None:
         self._inner.rollback()

@@ -1,31 +1,193 @@
-"""PostgreSQL: a connection that breaks is opened anew."""
+"""PostgreSQL: what several processes on one database do to each other, and what the network does to all of them."""
 
 from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
 
 from stentor.core import migrations
-from stentor.core.db import Database, Sql
+from stentor.core.db import Database, Sql, Tx, postgres
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.errors import StoreUnavailable
 
 WHO = Sql("select pg_backend_pid()")
+READ = Sql("select n from task_counts where tenant = :tenant")
+PUT = Sql(
+    """insert into task_counts (tenant, hour, status, agent_id, n) values (:tenant, 1, '', '', :n)
+    on conflict (tenant, hour, status, agent_id) do update set n = excluded.n"""
+)
+ADD = Sql("update task_counts set n = n + 1 where tenant = :tenant")
 
 
-async def test_a_broken_connection_fails_its_work_and_the_next_one_is_new(postgres_url: str) -> None:
+@pytest.fixture
+async def two(postgres_url: str) -> AsyncIterator[tuple[Database, Database]]:
+    """Two processes, as the database sees them."""
     driver = PostgresDriver(postgres_url)
     migrations.upgrade(driver)
-    database = Database(driver)
+    databases = Database(driver), Database(driver)
+    yield databases
+    for database in databases:
+        database.close()
+
+
+def one_more(*names: str, lock: bool = False) -> Callable[[Tx], None]:
+    """Reads, adds one here, and writes back: what is lost when others do the same at the same time."""
+
+    def work(tx: Tx) -> None:
+        for name in names:
+            if lock:
+                tx.lock(name)
+            row = tx.row(READ, tenant=name)
+            tx.run(PUT, tenant=name, n=(row[0] if row else 0) + 1)
+
+    return work
+
+
+async def number(database: Database, name: str) -> int:
+    row = await database.read(lambda tx: tx.row(READ, tenant=name))
+    return int(row[0]) if row else 0
+
+
+def end(url: str, pid: Any) -> None:
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("select pg_terminate_backend(%s)", (pid,))
+
+
+async def test_no_update_is_lost_between_processes_whatever_a_transaction_says_of_itself(
+    two: tuple[Database, Database],
+) -> None:
+    alone = [database.write(one_more("a")) for _ in range(100) for database in two]
+    named = [database.write(one_more("b"), ("b",)) for _ in range(100) for database in two]
+    found = [database.write(one_more("c", lock=True), ()) for _ in range(100) for database in two]
+    await asyncio.gather(*alone, *named, *found)
+    assert [await number(two[0], name) for name in "abc"] == [200, 200, 200]
+
+
+async def test_locks_that_are_taken_in_any_order_never_end_in_a_circle(two: tuple[Database, Database]) -> None:
+    orders = ("a", "b", "c"), ("c", "b", "a"), ("b", "a")
+    work = [two[i % 2].write(one_more(*orders[i % 3], lock=True), ()) for i in range(240)]
+    await asyncio.wait_for(asyncio.gather(*work), 20)
+    assert [await number(two[0], name) for name in "abc"] == [240, 240, 160]
+
+
+async def test_transactions_that_name_nothing_in_common_run_at_the_same_time(two: tuple[Database, Database]) -> None:
+    inside = threading.Barrier(2, timeout=10)
+    await asyncio.gather(two[0].write(lambda tx: inside.wait(), ("a",)), two[1].write(lambda tx: inside.wait(), ("b",)))
+
+
+async def test_a_transaction_that_names_nothing_at_all_is_alone(two: tuple[Database, Database]) -> None:
+    inside = threading.Barrier(2, timeout=0.5)
+    together = [two[0].write(lambda tx: inside.wait()), two[1].write(lambda tx: inside.wait(), ())]
+    for error in await asyncio.gather(*together, return_exceptions=True):
+        assert isinstance(error, threading.BrokenBarrierError)
+
+
+async def test_a_deadlock_is_tried_again_until_both_are_done(two: tuple[Database, Database]) -> None:
+    for name in "ab":
+        await two[0].write(one_more(name))
+    met = threading.Barrier(2)
+
+    def crossing(first: str, second: str) -> Callable[[Tx], None]:
+        tries: list[int] = []
+
+        def work(tx: Tx) -> None:
+            tx.run(ADD, tenant=first)
+            if not tries:
+                tries.append(1)
+                met.wait(10)
+            tx.run(ADD, tenant=second)
+
+        return work
+
+    await asyncio.gather(two[0].write(crossing("a", "b"), ()), two[1].write(crossing("b", "a"), ()))
+    assert [await number(two[0], name) for name in "ab"] == [3, 3]
+
+
+async def test_a_connection_that_broke_between_two_transactions_is_not_noticed(postgres_url: str) -> None:
+    database = Database(PostgresDriver(postgres_url))
     for call in (database.write, database.read):
         first = await call(lambda tx: tx.row(WHO))
         assert first is not None
-        with psycopg.connect(postgres_url, autocommit=True) as admin:
-            admin.execute("select pg_terminate_backend(%s)", first)
-        with pytest.raises(StoreUnavailable):
-            await call(lambda tx: tx.row(WHO))
+        end(postgres_url, first[0])
         assert await call(lambda tx: tx.row(WHO)) != first
     database.close()
+
+
+async def test_a_connection_that_breaks_in_a_transaction_costs_one_more_try(two: tuple[Database, Database]) -> None:
+    url: str = two[0].driver.url  # type: ignore[attr-defined]
+    broken: list[Any] = []
+
+    def work(tx: Tx) -> None:
+        one_more("a")(tx)
+        if not broken:
+            broken.extend(tx.row(WHO) or ())
+            end(url, broken[0])
+        one_more("a")(tx)
+
+    await two[0].write(work)
+    assert await number(two[0], "a") == 2
+
+
+async def test_a_process_that_stands_still_does_not_hold_up_the_others(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_SESSION", postgres._SESSION.replace("'10s'", "'200ms'"))
+    migrations.upgrade(PostgresDriver(postgres_url))
+    stopped, other = Database(PostgresDriver(postgres_url)), Database(PostgresDriver(postgres_url))
+    go_on, inside = threading.Event(), threading.Event()
+    tries: list[int] = []
+
+    def still(tx: Tx) -> None:
+        one_more("a")(tx)
+        tries.append(1)
+        inside.set()
+        if len(tries) == 1:
+            go_on.wait(10)
+
+    waiting = asyncio.create_task(stopped.write(still))
+    await asyncio.to_thread(inside.wait)
+    await other.write(one_more("a"))
+    go_on.set()
+    await waiting  # its first try was thrown out, and had no effect
+    assert await number(other, "a") == 2
+    stopped.close()
+    other.close()
+
+
+async def test_what_became_of_a_commit_that_broke_is_not_guessed(two: tuple[Database, Database]) -> None:
+    runs: list[int] = []
+
+    def work(tx: Tx) -> None:
+        runs.append(1)
+        one_more("a")(tx)
+        with breaking_at_commit(tx):
+            pass
+
+    with pytest.raises(StoreUnavailable):
+        await two[0].write(work)
+    assert len(runs) == 1
+
+
+@contextmanager
+def breaking_at_commit(tx: Tx) -> Any:
+    """Ends the connection as the commit is sent."""
+    connection: Any = tx._connection
+    commit, url = connection.commit, connection._url
+    pid = connection._raw.info.backend_pid
+
+    def broken() -> None:
+        connection.commit = commit
+        end(url, pid)
+        commit()
+
+    connection.commit = broken
+    yield
 
 
 async def test_the_servers_own_time_is_the_stores_time(postgres_url: str) -> None:

@@ -108,6 +108,10 @@ class StoreUnavailable(ServiceUnavailable):
     """The database could not take or answer a statement. Nothing was written."""
 
 
+class StoreConflict(StoreUnavailable):
+    """The transaction lost against another one, or its connection before the commit: it may be tried again."""
+
+
 class Timeout(StentorError):
     code, status = "TIMEOUT", 504
 

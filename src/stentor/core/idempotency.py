@@ -11,7 +11,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import HOUR
-from stentor.core.db import Sql, Tx
+from stentor.core.db import Sql, Tx, locks
 from stentor.core.errors import IdempotencyMismatch
 
 IDEMPOTENCY_KEPT = 24 * HOUR
@@ -52,7 +52,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def find(tx: Tx, key: IdempotencyKey) -> Answer | None:
-    """The stored answer. Raises IdempotencyMismatch for another body."""
+    """The stored answer; without one, nobody else can keep one before this transaction ends. Raises
+    IdempotencyMismatch for another body.
+    """
+    tx.lock(locks.of_key(*key.scope))
     row = tx.row(
         _GET,
         tenant=key.tenant,

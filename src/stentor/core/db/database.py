@@ -20,11 +20,11 @@ from typing import TypeVar
 from prometheus_client.core import Metric
 
 from stentor.core.db import group as group_commit
-from stentor.core.db.driver import Connection, Driver
+from stentor.core.db.driver import Connection, Driver, Locks
 from stentor.core.db.group import Unit
 from stentor.core.db.outage import Outage
 from stentor.core.db.tx import Tx
-from stentor.core.errors import StoreUnavailable
+from stentor.core.errors import StoreConflict, StoreUnavailable
 from stentor.core.figures import USUAL, Histogram, counters, gauges, histogram
 
 T = TypeVar("T")
@@ -52,15 +52,17 @@ class Database:
         self._closed = False
         self._writer.start()
 
-    async def write(self, fn: Callable[[Tx], T]) -> T:
+    async def write(self, fn: Callable[[Tx], T], locks: Locks = None) -> T:
         """Run `fn` in a transaction; returns after the commit. Errors of `fn` undo only `fn`.
 
-        `fn` may run twice, so it changes nothing but what its `Tx` can undo.
+        `fn` may run several times, so it changes nothing but what its `Tx` can undo. On a shared database no other
+        process writes meanwhile, unless `locks` names what must stand still for `fn`: then only those wait that name
+        the same. An empty one says that every statement of `fn` is right whatever others do between two of them.
         """
         if self._closed:
             raise StoreUnavailable("The service is shutting down.")
         loop = asyncio.get_running_loop()
-        unit = Unit(fn, loop, loop.create_future())
+        unit = Unit(fn, locks, loop, loop.create_future())
         self._queue.put(unit)
         result: T = await unit.future
         return result
@@ -83,7 +85,10 @@ class Database:
 
     def _read(self, fn: Callable[[Tx], T]) -> T:
         try:
-            result = self._read_once(fn)
+            try:
+                result = self._read_once(fn)
+            except StoreConflict:
+                result = self._read_once(fn)  # the connection broke: a new one may do
         except StoreUnavailable as error:
             self._reading.failed(error.message)
             raise

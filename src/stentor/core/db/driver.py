@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from stentor.core.db.journal import Journal
 from stentor.core.db.sql import Sql
 
 Params = Mapping[str, Any]
+Locks = Collection[str] | None
+"""What a transaction must not share with those of other processes: names, or None for everything."""
 Row = tuple[Any, ...]
 
 
 class Connection(Protocol):
     """One connection, used by one thread at a time. Failures of the store raise StoreUnavailable."""
 
-    def begin(self) -> int:
-        """Open a transaction; answers the time of the store in microseconds."""
+    def begin(self, locks: Locks = ()) -> int:
+        """Open a transaction once the locks are held; answers the time of the store in microseconds, taken then."""
+        ...
+
+    def lock(self, name: str) -> bool:
+        """Hold one more lock until the end of the transaction; False when another process has it."""
         ...
 
     def commit(self) -> None: ...

@@ -2,25 +2,32 @@
 
 At first the units run side by side without savepoints, which are a third of all statements. When one
 of them fails after it wrote something, the transaction is rolled back and all run again, each in a
-savepoint of its own. So a unit may run twice, and only what it does through its `Tx` is undone.
+savepoint of its own; when the transaction itself loses against another process's, all run again too.
+So a unit may run several times, and only what it does through its `Tx` is undone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stentor.core.db.driver import Connection
+from stentor.core.db.driver import Connection, Locks
 from stentor.core.db.journal import Pending
-from stentor.core.db.tx import Added, Again, Tally, Tx
-from stentor.core.errors import StentorError, StoreUnavailable
+from stentor.core.db.tx import Added, Again, Contended, Tally, Tx
+from stentor.core.errors import StentorError, StoreConflict, StoreUnavailable
 
+TRIES, PAUSE_SECONDS = 6, 0.01
+"""Of a transaction that loses against others; the pause doubles each time, to 0.3 s."""
 log = logging.getLogger(__name__)
+
+
+RunAll = Callable[[Connection, list["Unit"], int], None]
 
 
 @dataclass(slots=True)
@@ -28,6 +35,7 @@ class Unit:
     """A function that waits for its transaction, and then what came of it."""
 
     fn: Callable[[Tx], Any]
+    locks: Locks
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
     result: Any = None
@@ -39,24 +47,46 @@ class Unit:
 
 def run(connection: Connection, group: list[Unit]) -> None:
     """One transaction for all units. Raises StoreUnavailable when nothing was committed."""
-    try:
+    locks, run_all = _locks(group), _run_bare
+    tries = 0
+    while True:
+        tries += 1
         try:
-            _attempt(connection, group, _run_bare)
+            return _attempt(connection, group, locks, run_all)
+        except Contended as error:
+            connection.rollback()
+            locks = {*(locks or ()), error.name}
+            continue
         except Again:
             connection.rollback()
-            _attempt(connection, group, _run_guarded)
-    except BaseException:
-        connection.rollback()
-        raise
+        except StoreConflict:
+            connection.rollback()
+            if tries == TRIES:
+                raise
+            time.sleep(PAUSE_SECONDS * 2 ** (tries - 1) * random.uniform(0.5, 1))  # noqa: S311 - a jitter is no secret
+        except BaseException:
+            connection.rollback()
+            raise
+        run_all = _run_guarded
 
 
-def _attempt(connection: Connection, group: list[Unit], run_all: Callable[[Connection, list[Unit], int], None]) -> None:
-    now = connection.begin()
+def _attempt(connection: Connection, group: list[Unit], locks: Locks, run_all: RunAll) -> None:
+    now = connection.begin(locks)
     for unit in group:
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
     run_all(connection, group, now)
     _write_tallies(connection, group)
     connection.commit()
+
+
+def _locks(group: list[Unit]) -> Locks:
+    """What all of them ask for together."""
+    names: set[str] = set()
+    for unit in group:
+        if unit.locks is None:
+            return None
+        names.update(unit.locks)
+    return names
 
 
 def _run_bare(connection: Connection, group: list[Unit], now: int) -> None:
@@ -76,6 +106,8 @@ def _run_one_bare(unit: Unit, tx: Tx) -> None:
         if tx.wrote or isinstance(error, StoreUnavailable):
             raise Again from None
         unit.error = error
+    except Contended:
+        raise
     except BaseException:  # noqa: BLE001 - whatever a unit raises is its caller's
         raise Again from None
 
@@ -91,7 +123,9 @@ def _run_one_guarded(connection: Connection, unit: Unit, tx: Tx) -> None:
         _keep(unit, tx)
         tx.flush()
     except BaseException as error:
-        if isinstance(error, StoreUnavailable) and not connection.in_transaction():
+        if isinstance(error, StoreConflict | Contended) or (
+            isinstance(error, StoreUnavailable) and not connection.in_transaction()
+        ):
             raise  # the store gave up the whole transaction
         unit.error, unit.hooks, unit.added = error, [], []
         connection.control("rollback to savepoint unit")
@@ -104,12 +138,12 @@ def _keep(unit: Unit, tx: Tx) -> None:
 
 
 def _write_tallies(connection: Connection, group: list[Unit]) -> None:
-    """In the order of their keys, so that two processes never wait for each other's rows."""
+    """In the order of statements and keys, so that two processes never wait for each other's rows."""
     sums: dict[Tally, dict[tuple[Any, ...], int]] = defaultdict(lambda: defaultdict(int))
     for unit in group:
         for tally, key, n in unit.added:
             sums[tally][key] += n
-    for tally, of_key in sums.items():
+    for tally, of_key in sorted(sums.items(), key=lambda item: item[0].sql.text):
         if rows := [tally.params(key, n) for key, n in sorted(of_key.items()) if n]:
             connection.many(tally.sql, rows)
 

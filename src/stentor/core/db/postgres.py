@@ -1,10 +1,12 @@
 """PostgreSQL through psycopg 3, synchronous: the same transactions as plain functions.
 
-A broken connection fails the open work with StoreUnavailable and is opened anew for the next.
+A broken connection fails the open work and is opened anew for the next. A process that stands still in the middle of a
+transaction is thrown out by the server, so that nobody waits for its locks for longer than a few seconds.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,20 +15,31 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
-from stentor.core.db.driver import Params, Row
+from stentor.core.db.driver import Locks, Params, Row
 from stentor.core.db.journal import Journal, statements
 from stentor.core.db.sql import Sql
-from stentor.core.errors import StoreUnavailable
+from stentor.core.errors import StoreConflict, StoreUnavailable
+
+STANDSTILL_SECONDS = 10
+"""How long a transaction may wait for its own process."""
 
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
-
-
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"The database cannot be used: {error}.") from error
+_CONNECT = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    "application_name": "stentor",
+}
+_SESSION = (
+    "set synchronous_commit = on; set statement_timeout = '60s'; "
+    f"set idle_in_transaction_session_timeout = '{STANDSTILL_SECONDS}s'"
+)
+_AGAIN = frozenset(("40001", "40P01", "55P03", "25P03"))
+"""Serialization failure, deadlock, lock not to be had, thrown out for standing still: nothing was written."""
+_SPACE, _NAMES = 7_305_000, 7_305_002
+"""Advisory locks of ours: one for everything, and one for each name."""
 
 
 class PostgresConnection:
@@ -35,27 +48,63 @@ class PostgresConnection:
         self._clock = clock
         self._read_only = read_only
         self._raw = self._connect()
+        self._held: set[int] | None = set()
 
     def _connect(self) -> psycopg.Connection[Row]:
-        with _store_errors():
-            raw = psycopg.connect(self._url, autocommit=True, connect_timeout=10)
-            raw.execute("set synchronous_commit = on")
-            raw.execute("set statement_timeout = '60s'")
-            return raw
+        try:
+            raw = psycopg.connect(self._url, autocommit=True, **self._options())
+            raw.execute(_SESSION)
+        except psycopg.OperationalError as error:
+            raise _unavailable(error) from error
+        return raw
 
-    def begin(self) -> int:
+    def _options(self) -> dict[str, Any]:
+        """Ours, unless the address says otherwise."""
+        given = psycopg.conninfo.conninfo_to_dict(self._url)
+        return {name: value for name, value in _CONNECT.items() if name not in given}
+
+    def begin(self, locks: Locks = ()) -> int:
         if self._raw.closed or self._raw.broken:
             self._raw = self._connect()
-        self.control("begin isolation level repeatable read read only" if self._read_only else "begin")
-        if self._clock is not None:
-            return self._clock.now()
-        with _store_errors():
-            row = self._raw.execute(_NOW).fetchone()
+        with self._store_errors(), self._raw.pipeline():
+            self._raw.execute("begin isolation level repeatable read read only" if self._read_only else "begin")
+            if not self._read_only:
+                self._hold(locks)
+            cursor = self._raw.execute(_NOW)
+        row = cursor.fetchone()
         assert row is not None
-        return int(row[0])
+        return int(row[0]) if self._clock is None else self._clock.now()
+
+    def _hold(self, locks: Locks) -> None:
+        """All or nothing is shared; names in the order of their numbers, so that nobody waits in a circle."""
+        self._held = None if locks is None else {_number(name) for name in locks}
+        if self._held is None:
+            self._raw.execute(f"select pg_advisory_xact_lock({_SPACE})")
+            return
+        self._raw.execute(f"select pg_advisory_xact_lock_shared({_SPACE})")
+        if self._held:
+            numbers = (_NAMES, sorted(self._held))
+            self._raw.execute("select pg_advisory_xact_lock(%s, n) from unnest(%s::int[]) as n", numbers)
+
+    def lock(self, name: str) -> bool:
+        number = _number(name)
+        if self._held is None or number in self._held:
+            return True
+        with self._store_errors():
+            row = self._raw.execute(f"select pg_try_advisory_xact_lock({_NAMES}, %s)", (number,)).fetchone()
+        if row is None or not row[0]:
+            return False
+        self._held.add(number)
+        return True
 
     def commit(self) -> None:
-        self.control("commit")
+        """What became of a commit whose connection broke cannot be known, so that is no StoreConflict."""
+        try:
+            self._raw.execute("commit")
+        except psycopg.Error as error:
+            if error.sqlstate in _AGAIN:
+                raise StoreConflict(_unavailable(error).message) from error
+            raise _unavailable(error) from error
 
     def rollback(self) -> None:
         if not self.in_transaction():
@@ -73,29 +122,49 @@ class PostgresConnection:
         )
 
     def control(self, text: str) -> None:
-        with _store_errors():
+        with self._store_errors():
             self._raw.execute(text)
 
     def run(self, sql: Sql, params: Params) -> int:
-        with _store_errors():
+        with self._store_errors():
             return self._raw.execute(sql.pyformat, params).rowcount
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
-        with _store_errors(), self._raw.cursor() as cursor:
+        with self._store_errors(), self._raw.cursor() as cursor:
             cursor.executemany(sql.pyformat, rows)
 
     def add(self, journal: Journal, rows: list[Row]) -> None:
-        with _store_errors():
+        with self._store_errors():
             for text, values in statements(journal, rows, "%s"):
                 self._raw.execute(text, values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
-        with _store_errors():
+        with self._store_errors():
             cursor: psycopg.Cursor[Any] = self._raw.execute(sql.pyformat, params)
             return cursor.fetchall()
 
     def close(self) -> None:
         self._raw.close()
+
+    @contextmanager
+    def _store_errors(self) -> Iterator[None]:
+        """Constraint and programming errors stay what they are: they are bugs or races, not outages."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if error.sqlstate in _AGAIN or self._raw.closed:
+                raise StoreConflict(_unavailable(error).message) from error
+            if isinstance(error, psycopg.OperationalError):
+                raise _unavailable(error) from error
+            raise
+
+
+def _number(name: str) -> int:
+    return zlib.crc32(name.encode()) - 2**31
+
+
+def _unavailable(error: psycopg.Error) -> StoreUnavailable:
+    return StoreUnavailable(f"The database cannot be used: {str(error).rstrip('.')}.")
 
 
 class PostgresDriver:

@@ -32,6 +32,14 @@ class Again(BaseException):
     """Something failed half-way and has to be undone alone: run the group again, with savepoints."""
 
 
+class Contended(BaseException):
+    """Another process holds a lock of this name: run the group again, with the lock from its beginning."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 class Tx:
     """`now` is the store's time in microseconds; `wrote` tells whether a statement may have changed something.
 
@@ -78,6 +86,14 @@ class Tx:
         """Add to a counter at the commit; this transaction does not see it."""
         self.added.append((tally, key, n))
 
+    def lock(self, name: str) -> None:
+        """From here on no other process is in a transaction that locked the same name, or everything.
+
+        For what is read, changed here and written back: without it a change of another process could be lost.
+        """
+        if not self._connection.lock(name):
+            raise Contended(name)
+
     def flush(self) -> None:
         """Write the rows that wait."""
         for journal, rows in self._pending.take():
@@ -97,6 +113,8 @@ class Tx:
         if self._shared:
             try:
                 yield
+            except Contended:
+                raise
             except BaseException:  # noqa: BLE001 - whatever a part raises undoes it
                 raise Again from None
             return

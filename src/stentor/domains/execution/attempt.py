@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 
 from stentor.core import ids, tracing
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied
 from stentor.core.live import Hub
 from stentor.core.runlog import Draft, RunLog
@@ -58,14 +58,14 @@ class Attempts:
 
     async def run(self, queued: Queued) -> None:
         """Returns when the attempt is over, whatever its outcome, or when somebody else has the task."""
-        claim = await self._db.write(lambda tx: self.claim(tx, queued, LEASE))
+        claim = await self._db.write(lambda tx: self.claim(tx, queued, LEASE), ())
         if claim is None:
             return
         key = (claim.tenant, claim.task_id)
         self.held[key] = claim
         try:
             outcome = await self._work(claim)
-            await self._db.write(lambda tx: self.end(tx, claim, outcome))
+            await self._db.write(lambda tx: self.end(tx, claim, outcome), (locks.of_agent(claim.agent_id),))
         except LeaseLost:
             log.info("task %s was taken from this attempt", claim.task_id)
         finally:

@@ -104,7 +104,7 @@ class Reconciler:
         def work(tx: Tx) -> list[Claim]:
             return [c for c in claims if not store.renew(tx, c.tenant, c.task_id, c.epoch, model.LEASE)]
 
-        for claim in await self._db.write(work):
+        for claim in await self._db.write(work, ()):
             self._dispatcher.stop(claim.tenant, claim.task_id)
 
     def _take_up(self, tx: Tx) -> int:

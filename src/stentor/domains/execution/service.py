@@ -80,7 +80,7 @@ class Workers:
             return [claim for claim in claims if claim is not None]
 
         try:
-            return await self._db.write(work)
+            return await self._db.write(work, ())
         except Exception:
             for queued in taken:
                 self._dispatcher.offer(queued)
@@ -94,7 +94,7 @@ class Workers:
             store.renew(tx, task.tenant, task_id, epoch, lease * SECOND)
             return tx.now + lease * SECOND
 
-        return await self._db.write(work)
+        return await self._db.write(work, ())
 
     async def tokens(self, principal: Principal, task_id: str, epoch: int, tokens: list[str]) -> None:
         """Announce pieces of the answer to whoever watches. Raises LeaseLost."""
@@ -114,7 +114,7 @@ class Workers:
             self._ending.apply(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
             return require(tx, task.tenant, task_id)
 
-        return await self._db.write(work)
+        return await self._db.write(work, ())
 
     def _worker(self, principal: Principal, agent_id: str) -> Agent:
         agent = self._snapshot.get(principal.tenant, agent_id)

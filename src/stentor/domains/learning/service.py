@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core.clock import Clock
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, locks
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.learning import model, store
 from stentor.domains.learning.model import Alert, Connection, Entry, Weight
@@ -54,6 +54,7 @@ class Learning:
 
         Applied once per (task, attempt): the unique index makes a second time fail.
         """
+        tx.lock(locks.of_agent(lesson.agent_id))
         known = store.find(tx, lesson.agent_id, lesson.task_type)
         known = known or model.fresh(lesson.agent_id, lesson.task_type, tx.now)
         before = known.at(tx.now)
@@ -115,6 +116,7 @@ class Learning:
 
     def strengthen(self, tx: Tx, tenant: str, one: str, other: str, delta: float) -> Connection:
         """The same inside a transaction that records its own event."""
+        tx.lock(locks.of_pair(tenant, *sorted((one, other))))
         known = store.connection(tx, tenant, one, other)
         known = known or Connection(one, other, model.START, tx.now)
         weight = model.strengthened(known.at(tx.now), delta)

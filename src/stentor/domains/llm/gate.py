@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from stentor.core.clock import Clock
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import BudgetSpent, StentorError
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.llm import budgets, store
@@ -177,7 +177,7 @@ class Gate:
             store.record(tx, row)
             self._runlog.append(tx, caller.tenant, [draft], task_id=caller.task_id, parent=caller.parent)
 
-        await self._db.write(work)
+        await self._db.write(work, [locks.of_account(caller.tenant, *subject) for subject in caller.subjects])
 
     def keep(self, passage: Passage, usage: Usage, outcome: str) -> asyncio.Task[None]:
         """`settle` in the background, whoever leaves; it only logs when it cannot be written."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from stentor.core.clock import SECOND
-from stentor.core.db import Database
+from stentor.core.db import Database, locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.domains.atp import checks
@@ -100,7 +100,7 @@ class Carrier:
 
     async def _taken(self, most: int) -> list[Stored]:
         try:
-            return await self._db.write(lambda tx: self._endings.claim(tx, LEASE, most))
+            return await self._db.write(lambda tx: self._endings.claim(tx, LEASE, most), (locks.MESSAGES,))
         except StoreUnavailable:
             return []  # the watch wakes us again
         except Exception:
@@ -171,7 +171,7 @@ class Carrier:
         self._work.set()  # scheduled messages come due, and other processes send some
         if self._held and tick % RENEW_EVERY == 0:
             held = list(self._held.values())
-            await self._db.write(lambda tx: store.renew(tx, held, LEASE))
+            await self._db.write(lambda tx: store.renew(tx, held, LEASE), ())
         lost = await self._db.read(lambda tx: store.lost(tx, tx.now, BATCH))
         await self._give_back([one for one in lost if (one.tenant, one.message_id) not in self._held])
         await self._endings.look(everything=self._shared or tick % SCAN_EVERY == 0)

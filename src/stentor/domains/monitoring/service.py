@@ -75,7 +75,7 @@ def database_check(db: Database) -> Check:
     """A real write transaction: a full disk is found here before a caller finds it."""
 
     async def check() -> Component:
-        await db.write(lambda tx: tx.run(_PROBE))
+        await db.write(lambda tx: tx.run(_PROBE), ())
         return Component("available", db.driver.name)
 
     return check

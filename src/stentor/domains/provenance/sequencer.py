@@ -12,7 +12,7 @@ import asyncio
 import logging
 
 from stentor.core.clock import SECOND, Clock
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StentorError, StoreUnavailable
 from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import Checkpoints
@@ -77,7 +77,7 @@ class Sequencer:
     async def step(self) -> int:
         """Number one batch; 0 when nothing waits or another process numbers. Raises StentorError."""
         async with self._lock:
-            if self._db.driver.shared and not await self._db.write(store.hold):
+            if self._db.driver.shared and not await self._db.write(store.hold, ()):
                 self._edge = None
                 return 0
             return await self._number()
@@ -95,7 +95,7 @@ class Sequencer:
         self._edge = None  # until the commit is known
         if batch:
             try:
-                await self._db.write(lambda tx: store.add(tx, before.size, batch, tiles))
+                await self._db.write(lambda tx: store.add(tx, before.size, batch, tiles), (locks.NUMBERS,))
             except Moved:
                 return 1  # look again
         self._edge = after

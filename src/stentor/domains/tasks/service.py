@@ -45,7 +45,7 @@ class Tasks:
 
     async def cancel(self, principal: Principal, task_id: str) -> int:
         """Final at once; the work is stopped after the commit. Answers the time of the cancellation."""
-        return await self._db.write(lambda tx: self.cancel_in(tx, principal, task_id))
+        return await self._db.write(lambda tx: self.cancel_in(tx, principal, task_id), ())
 
     def cancel_in(self, tx: Tx, principal: Principal, task_id: str, via: Via = NO_VIA) -> int:
         """The same as a part of somebody's own transaction; `via` goes into the event."""

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 
 from stentor.auth.principal import Principal
 from stentor.core import idempotency, ids, tracing
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, RoutingDenied, all_errors
 from stentor.core.figures import USUAL, Histograms, histograms
 from stentor.core.idempotency import Answer, IdempotencyKey
@@ -49,7 +49,7 @@ class Submission:
         trace = tracing.current()  # here, because the writer's thread has another context
         with self._alone(key):
             draft, placement = await self._placed(principal, draft)
-            return await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key, trace=trace))
+            return await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key, trace=trace), ())
 
     def figures(self) -> Iterable[Metric]:
         """For /metrics."""
@@ -83,6 +83,8 @@ class Submission:
         if key is not None and (known := idempotency.find(tx, key)):
             return known
         body_hash = model.body_hash(draft)
+        if draft.id is not None:
+            tx.lock(locks.of_task(principal.tenant, draft.id))
         if draft.id is not None and (task := store.find(tx, principal.tenant, draft.id)):
             if task.body_hash != body_hash:
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists.")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stentor.core.clock import Clock
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import NotFound
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.trust import model, store
@@ -76,6 +76,7 @@ class Trust:
         self, tx: Tx, tenant: str, entity_id: str, score: float, entity_type: str, by: str
     ) -> tuple[Entity, float]:
         """The same as a part of somebody's own transaction, who has looked already."""
+        tx.lock(locks.of_agent(entity_id))
         known = store.find(tx, tenant, entity_id)
         before = known.at(tx.now) if known else None
         entity = Entity(entity_id, entity_type, score, tx.now)
@@ -100,6 +101,7 @@ class Trust:
         by: str | None = None,
     ) -> tuple[Entity, float]:
         """The same inside a transaction; a `cause` is applied once. An event tells what `by` did, or a new level."""
+        tx.lock(locks.of_agent(entity_id))
         known = store.find(tx, tenant, entity_id)
         before = known.at(tx.now) if known else model.START
         after = model.moved(before, amount if kind == "success" else -amount)

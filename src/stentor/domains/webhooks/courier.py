@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.webhooks import store
 from stentor.domains.webhooks.model import Delivery, Reply, Subscription, Verdict
@@ -104,7 +104,7 @@ class Courier:
         taken: tuple[Subscription, list[Delivery]] | None = None
         bodies: list[bytes] = []
         try:
-            taken = await self._db.write(lambda tx: self._claim(tx, room))
+            taken = await self._db.write(lambda tx: self._claim(tx, room), (locks.of_webhook(self._id),))
             bodies = await self._bodies(taken[1]) if taken and taken[1] else []
         except StoreUnavailable:
             pass  # the next look wakes this courier again; what was taken comes back when its lease ends

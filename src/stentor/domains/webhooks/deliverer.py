@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from stentor.core import ids
 from stentor.core.clock import DAY
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import ServiceUnavailable, StoreUnavailable
 from stentor.core.runlog import Draft, RunLog
 from stentor.core.sealing import Sealer
@@ -158,9 +158,10 @@ class Deliverer:
 
     async def _settled(self, delivery: Delivery, reply: Reply) -> Outcome | None:
         """Write what came of it, however long the store is out; None when the service leaves before."""
+        held = (locks.of_webhook(delivery.subscription_id),)
         while True:
             try:
-                return await self._db.write(lambda tx: self._settle(tx, delivery, reply))
+                return await self._db.write(lambda tx: self._settle(tx, delivery, reply), held)
             except StoreUnavailable:
                 if self._closing.is_set():
                     return None
