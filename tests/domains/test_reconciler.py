@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -168,7 +169,7 @@ async def test_a_forgotten_queue_entry_is_found_again(make_world: MakeWorld) -> 
 async def interrupted(world: World, **fields: Any) -> str:
     """A builtin agent's task that was executing when its process went away."""
     await world.register("sum", capabilities=["sum"], runtime={"kind": "builtin", "name": "summarizer"})
-    await world.kernel.dispatcher.close()
+    await world.kernel.dispatcher.close(0, asyncio.Event())
     task_id = await world.submit(input="One sentence. Another one.", required_capabilities=["sum"], **fields)
     executing = Sql(
         "update tasks set status = 'executing', epoch = epoch + 1, start_time = queued_at, "

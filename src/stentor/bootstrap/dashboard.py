@@ -67,14 +67,14 @@ def host_beside(settings: Settings) -> tuple[str, str | None]:
     return LOOPBACK, KEYLESS.format(settings.host)
 
 
-def beside(kernel: Kernel, settings: Settings, gateway: ASGIApp, keys: KeyRing) -> Dashboard:
+def beside(kernel: Kernel, settings: Settings, gateway: Callable[[], ASGIApp], keys: KeyRing) -> Dashboard:
     """In the process of the gateway, whose application the pages call. Raises StartRefused."""
     key_of(settings)
 
     def make() -> Dashboard:
         from stentor.bootstrap import dashboard_parts
 
-        return dashboard_parts.beside(kernel, settings, gateway, keys)
+        return dashboard_parts.beside(kernel, settings, gateway(), keys)
 
     app = OnFirstUse(make)
     return Dashboard(app, kernel.hub.closing.set, app.close)

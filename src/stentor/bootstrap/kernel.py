@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
 from stentor.bootstrap.cage import Commands
@@ -11,18 +12,20 @@ from stentor.bootstrap.governance import Governance
 from stentor.bootstrap.llm import Llm
 from stentor.bootstrap.memory import Memory
 from stentor.bootstrap.messaging import Messages
+from stentor.bootstrap.processes import tell_changes
 from stentor.bootstrap.provenance import ProvenanceParts
 from stentor.bootstrap.tasknotes import TaskNotes
 from stentor.bootstrap.webhooks import Hooks
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
 from stentor.core.errors import StoreUnavailable
+from stentor.core.fanout import Fanout, Fresh, Reconnected
 from stentor.core.live import Hub
 from stentor.core.outbound import Outbound
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
-from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.dispatch import Engine
 from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.service import Workers
 from stentor.domains.learning.service import Learning
@@ -38,6 +41,9 @@ from stentor.domains.trust.service import Trust
 
 REFRESH_OVERLAP = 5 * SECOND
 """How far a refresh looks back, for commits that ended after their time was taken."""
+REMIND_SECONDS = 5.0
+LEAST_SECONDS = 0.05
+"""Between two refreshes, however many changes others tell of."""
 log = logging.getLogger(__name__)
 
 
@@ -48,6 +54,7 @@ class Kernel:
     settings: Settings
     db: Database
     clock: Clock
+    fanout: Fanout
     hub: Hub
     outbound: Outbound
     registry: Registry
@@ -55,7 +62,7 @@ class Kernel:
     learning: Learning
     routing: Routing
     sandbox: Sandbox
-    dispatcher: Dispatcher
+    dispatcher: Engine
     reconciler: Reconciler
     submission: Submission
     grants: Grants
@@ -75,11 +82,18 @@ class Kernel:
 
     def __post_init__(self) -> None:
         self._background: list[asyncio.Task[None]] = []
+        self._stale = asyncio.Event()
+        self.hurry = asyncio.Event()
+        """Set when a stop is to wait for nothing that runs."""
         self.health.check("webhooks", self.hooks.check)
+        tell_changes(self.runlog, self.fanout)
+        for kind in (Fresh, Reconnected):
+            self.fanout.on(kind, lambda _: self._stale.set())
 
     async def start(self, tenants: list[str]) -> int:
         """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
         self.provenance.start()
+        await self.fanout.start()
         await self._refresh(0)
         if self.settings.builtin_agents:
             for tenant in tenants:
@@ -95,7 +109,7 @@ class Kernel:
         await self.governance.runner.start(alone=alone)
         self._background.append(asyncio.create_task(self.reconciler.run()))
         if not alone:
-            self._background.append(asyncio.create_task(self._keep_fresh()))
+            self._background += [asyncio.create_task(job) for job in (self._keep_fresh(), self._remind())]
         return found
 
     async def stop(self) -> None:
@@ -105,7 +119,7 @@ class Kernel:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.messages.carrier.stop()
         await self.governance.runner.stop()
-        await self.dispatcher.close()
+        await self._drain()
         await self.hooks.stop()
         await self.llm.stop()
         if self.task_notes is not None:
@@ -114,7 +128,21 @@ class Kernel:
             await self.memory.stop()
         await self.outbound.close()
         await self.provenance.stop()
+        await self.fanout.stop()
         await asyncio.to_thread(self.db.close)
+
+    async def _drain(self) -> None:
+        """What does not end in time is handed to others, where there are others."""
+        left = await self.dispatcher.close(self.settings.drain, self.hurry)
+        try:
+            await self.reconciler.give_back(left)
+        except StoreUnavailable:
+            log.warning("%d tasks are taken up by others when their leases end", len(left))
+
+    async def _remind(self) -> None:
+        while True:
+            await asyncio.sleep(REMIND_SECONDS)
+            self.hub.remind()
 
     async def _refresh(self, since: int) -> None:
         await self.registry.refresh(since)
@@ -125,7 +153,11 @@ class Kernel:
     async def _keep_fresh(self) -> None:
         since = self.clock.now()
         while True:
-            await asyncio.sleep(self.settings.snapshot_refresh)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.snapshot_refresh):
+                    await self._stale.wait()
+            self._stale.clear()
+            await asyncio.sleep(LEAST_SECONDS)
             started = self.clock.now()
             try:
                 await self._refresh(since - REFRESH_OVERLAP)

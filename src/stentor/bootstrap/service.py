@@ -51,12 +51,25 @@ class Service:
     app: ASGIApp
     lock: DataFolderLock | None
 
+    def gateway(self) -> ASGIApp:
+        """With all routes, for those who call it from within the process."""
+        return self.app if "gateway" in self.kernel.settings.roles else full(self.kernel, self.keys.ring)
+
     async def start(self) -> int:
         return await self.kernel.start(self.keys.ring.tenants)
 
+    def refuse(self) -> None:
+        """Say that nothing more should be sent here, and go on answering."""
+        self.kernel.health.leaving = True
+
     def leave(self) -> None:
         """Have long polls and streams end, so that the server need not cut them off."""
+        self.kernel.health.leaving = True
         self.kernel.hub.closing.set()
+
+    def hurry(self) -> None:
+        """Have the stop wait for nothing that runs."""
+        self.kernel.hurry.set()
 
     async def stop(self) -> None:
         await self.kernel.stop()
@@ -107,7 +120,25 @@ def open_driver(settings: Settings) -> Driver:
 
 
 def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
-    """The gateway over a kernel."""
+    """The gateway over a kernel; a process that is none answers only for its health and its figures."""
+    if "gateway" in kernel.settings.roles:
+        return full(kernel, ring)
+    times = Times()
+    return _behind_the_gate([monitoring_api.router(kernel.health, figures(kernel, times))], kernel, ring, times)
+
+
+def full(kernel: Kernel, ring: KeyRing) -> ASGIApp:
+    """All routes, whatever the roles: for calls within the process too."""
+    times = Times()
+    return _behind_the_gate(_routers(kernel, times), kernel, ring, times)
+
+
+def _behind_the_gate(routers: list[Any], kernel: Kernel, ring: KeyRing, times: Times) -> ASGIApp:
+    settings = kernel.settings
+    return gateway.build(routers, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000, times)
+
+
+def _routers(kernel: Kernel, times: Times) -> list[Any]:
     snapshot, settings = kernel.registry.snapshot, kernel.settings
 
     def trust_of(tenant: str, agent_id: str) -> float | None:
@@ -140,6 +171,4 @@ def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
     llm_api, openai_api = llm_routers(kernel.llm, agents, kernel.messages.messaging.speaker, streams)
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
-    times = Times()
-    api += [monitoring_api.router(kernel.health, figures(kernel, times)), openai_api]
-    return gateway.build(api, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000, times)
+    return [*api, monitoring_api.router(kernel.health, figures(kernel, times)), openai_api]

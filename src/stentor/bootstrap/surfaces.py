@@ -35,11 +35,11 @@ class Surface:
 
 
 def names(settings: Settings) -> list[str]:
-    """The surfaces that `stentor serve` starts beside the gateway; a vault behind a plugin is not served once more."""
+    """The surfaces that this process starts beside the gateway; a vault behind a plugin is not served once more."""
     found = ["dashboard"] if settings.dashboard else []
     if settings.memory:
         found += ["notes", "mcp"] if settings.plugin_url else ["vault", "notes", "mcp"]
-    return found
+    return [name for name in found if name in settings.roles]
 
 
 def host(settings: Settings, name: str) -> tuple[str, str | None]:
@@ -54,7 +54,7 @@ def build(
     made: list[Surface] = []
     plugin = (settings.plugin_url, settings.plugin_key)
     if "dashboard" in addresses:
-        opened_dashboard = dashboard.beside(service.kernel, settings, service.app, service.keys.ring)
+        opened_dashboard = dashboard.beside(service.kernel, settings, service.gateway, service.keys.ring)
         made.append(Surface("dashboard", opened_dashboard.app, at_end=[opened_dashboard.close]))
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor)

@@ -71,6 +71,6 @@ def open_webhooks(settings: Settings, db: Database, clock: Clock, runlog: RunLog
         shared=db.driver.shared,
         retention=settings.webhook_retention * DAY,
     )
-    runlog.outbox = Outbox(view, deliverer.arrived).record
+    runlog.outboxes.append(Outbox(view, deliverer.arrived).record)
     webhooks = Webhooks(db, runlog, sealer, outbound.check, view, deliverer.carry, deliverer.forget)
     return Hooks(webhooks, History(db, runlog, deliverer.arrived), deliverer, outbound, db)

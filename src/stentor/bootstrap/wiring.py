@@ -10,6 +10,7 @@ from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import open_llm
 from stentor.bootstrap.memory import open_memory
 from stentor.bootstrap.messaging import open_messages
+from stentor.bootstrap.processes import open_engine, open_fanout
 from stentor.bootstrap.provenance import ProvenanceParts
 from stentor.bootstrap.tasknotes import open_task_notes
 from stentor.bootstrap.webhooks import open_webhooks
@@ -22,7 +23,6 @@ from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
 from stentor.domains.execution.attempt import Attempts
-from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.runtimes import Driver as RuntimeDriver
@@ -52,7 +52,8 @@ def build(
     redactor: Redactor | None = None,
 ) -> Kernel:
     """Wire the parts over a database whose schema is up to date."""
-    hub = Hub()
+    fanout = open_fanout(settings, db)
+    hub = Hub(fanout)
     runlog = make_runlog(hub)
     outbound = Outbound(settings.outbound_allow)
     registry = Registry(db, clock, runlog)
@@ -73,7 +74,7 @@ def build(
     governance = open_governance(settings, db, clock, runlog, registry, trust, outbound, rules, builtin.names, check)
     grants = Grants(db, runlog, registry.snapshot, routing)
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants)
-    dispatcher = Dispatcher(attempts, settings.concurrency)
+    dispatcher = open_engine(settings, db, attempts, fanout)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
     submission = Submission(db, runlog, placing, dispatcher, grants)
     tasks = Tasks(db, runlog, placing, dispatcher, grants)
@@ -82,6 +83,7 @@ def build(
         settings=settings,
         db=db,
         clock=clock,
+        fanout=fanout,
         hub=hub,
         outbound=outbound,
         registry=registry,
@@ -94,7 +96,7 @@ def build(
         submission=submission,
         grants=grants,
         tasks=tasks,
-        workers=Workers(db, registry.snapshot, dispatcher, attempts, ending, hub),
+        workers=Workers(db, registry.snapshot, dispatcher, ending, hub),
         activity=Activity(db, hub, registry.snapshot),
         health=Health(
             {

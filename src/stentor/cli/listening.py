@@ -61,6 +61,7 @@ class Servers:
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._servers = [(_Server(_config(endpoint)), endpoint.listener.socket) for endpoint in endpoints]
         self._serving: list[asyncio.Task[None]] = []
+        self.leaving = False
 
     async def start(self) -> bool:
         """Answers whether all of them answer; False when they were told to leave meanwhile."""
@@ -74,6 +75,7 @@ class Servers:
         return True
 
     def leave(self) -> None:
+        self.leaving = True
         for server, _ in self._servers:
             server.should_exit = True
 

@@ -36,6 +36,9 @@ def serve(
     vault_port: Port = None,
     vault_tls_port: Port = None,
     grpc_port: Port = None,
+    roles: Annotated[
+        str | None, typer.Option(help="What this process does, between commas; the default is all.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Say that it is ready in one line of JSON.")] = False,
 ) -> None:
     """Start the service; it stops cleanly on Ctrl-C.
@@ -57,7 +60,8 @@ def serve(
     with reporting(as_json=as_json):
         ports = {"gateway_port": gateway_port, "notes_port": notes_port, "mcp_port": mcp_port, "vault_port": vault_port}
         ports |= {"vault_tls_port": vault_tls_port, "dashboard_port": dashboard_port}
-        chosen = settings.load(os.environ, {"data_dir": data_dir, "host": host, **ports})
+        environ = os.environ | ({} if roles is None else {"SERVICE_ROLES": roles})
+        chosen = settings.load(environ, {"data_dir": data_dir, "host": host, **ports})
         redaction.configure(chosen.log_level, redactor)
         serving.run(chosen, os.environ, redactor, say)
 

@@ -91,6 +91,30 @@ def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SS
     return listener
 
 
+class Leaving:
+    """The steps of a stop. A signal begins it; one more leaves out the step that it is in."""
+
+    def __init__(self, service: Service, servers: Servers) -> None:
+        self._service = service
+        self._servers = servers
+        self._signals = 0
+
+    def signal(self) -> None:
+        self._signals += 1
+        seconds = self._service.kernel.settings.leave
+        if self._signals == 1 and seconds > 0:
+            self._service.refuse()
+            asyncio.get_running_loop().call_later(seconds, self._leave)
+        elif self._servers.leaving:
+            self._service.hurry()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._service.leave()
+        self._servers.leave()
+
+
 async def _serve(
     service: Service,
     opened: list[Surface],
@@ -99,12 +123,7 @@ async def _serve(
     on_ready: Callable[[Ready], None],
 ) -> None:
     servers = Servers(endpoints)
-
-    def leave() -> None:
-        service.leave()
-        servers.leave()
-
-    on_signals(leave)
+    on_signals(Leaving(service, servers).signal)
     background: list[asyncio.Task[None]] = []
     try:
         ready.taken_up = await service.start()

@@ -1,4 +1,4 @@
-"""UUIDv7 (RFC 9562), strictly increasing within a process, so that ids sort by creation."""
+"""UUIDv7 (RFC 9562), strictly increasing within a process and behind what it has seen, so that ids sort by creation."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ def new_id() -> str:
         if not _tails:
             _tails.extend(_random_tails())
         return f"{_prefix}{stamp & 0xFFF:03x}{_tails.pop()}"
+
+
+def see(other: str) -> None:
+    """Make every later id sort behind this one, of a process whose clock may be ahead of ours."""
+    global _last
+    stamp = int(other[0:8] + other[9:13] + other[15:18], 16)
+    if stamp > _last:
+        with _lock:
+            _last = max(_last, stamp)
 
 
 def _random_tails() -> list[str]:

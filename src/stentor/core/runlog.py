@@ -156,11 +156,10 @@ def _event(row: Row) -> Event:
 class RunLog:
     """Appends events. A collaborator, so that tests can make it fail."""
 
-    outbox: Callable[[Tx, str, list[Event]], None] | None = None
-    """Called with a tenant and what is appended, to write in the same transaction what is to be told outside."""
-
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self.outboxes: list[Callable[[Tx, str, list[Event]], None]] = []
+        """Called with a tenant and what is appended, to write in the same transaction what is to be told outside."""
 
     def append(
         self,
@@ -180,8 +179,8 @@ class RunLog:
             row = _row(event)
             tx.append(_EVENTS, row)
             tx.append(_WAITING, (event.event_id, leaf_hash(row).hex()))
-        if self.outbox is not None:
-            self.outbox(tx, tenant, written)
+        for outbox in self.outboxes:
+            outbox(tx, tenant, written)
         if task_id is not None:
             tx.after_commit(lambda: self._hub.announce(tenant, task_id, written))
         assert parent is not None

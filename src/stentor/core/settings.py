@@ -15,10 +15,11 @@ from stentor.core import settingkinds as kinds
 from stentor.core.errors import StartRefused
 from stentor.core.settingkinds import Meta, setting
 from stentor.core.settings_dashboard import DashboardSettings
+from stentor.core.settings_scale import ScaleSettings
 
 
 @dataclass(frozen=True)
-class Settings(DashboardSettings):
+class Settings(DashboardSettings, ScaleSettings):
     """Immutable; `sources` says where each value came from (default, environment, option)."""
 
     data_dir: Path = setting("SERVICE_DATA_DIR", Path("data"), "Folder of the database, the keys and the vault.", Path)
@@ -428,6 +429,11 @@ def _parse(meta: Meta, text: str) -> Any:
 
 
 def _check_together(settings: Settings) -> None:
+    if not settings.database_url and not {"gateway", "worker"} <= set(settings.roles):
+        raise StartRefused(
+            "SERVICE_ROLES leaves out gateway or worker, and on SQLite one process is both: set SERVICE_DATABASE_URL "
+            "to a PostgreSQL address, or name both."
+        )
     if settings.alpha + settings.beta > 1:
         raise StartRefused(
             "SERVICE_HEBBIAN_ROUTING_ALPHA and SERVICE_HEBBIAN_ROUTING_BETA may add up to 1 at most "

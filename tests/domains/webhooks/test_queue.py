@@ -117,7 +117,7 @@ async def test_the_schema_refuses_a_move_that_is_none(db: Database) -> None:
 async def test_without_a_subscription_nothing_is_written_and_with_one_it_shares_the_transaction(db: Database) -> None:
     view, told = View(), []
     runlog = RunLog(Hub())
-    runlog.outbox = Outbox(view, lambda found: told.append(set(found))).record
+    runlog.outboxes.append(Outbox(view, lambda found: told.append(set(found))).record)
 
     def drafts() -> list[Draft]:
         return [Draft("task_started", "execution", "m"), Draft("task_queued", "execution", "m")]

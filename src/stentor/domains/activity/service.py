@@ -11,7 +11,7 @@ import msgspec
 from stentor.core import runlog
 from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
-from stentor.core.live import Hub, Token, Watcher
+from stentor.core.live import Hub, Look, Token, Watcher
 from stentor.core.runlog import Event
 from stentor.domains.activity import model
 from stentor.domains.registry.snapshot import Snapshot
@@ -111,7 +111,9 @@ class Activity:
                 if watcher.cut:
                     yield Step("error", {"error": CUT, "task_id": task_id})
                     return
-                task = (await self._read(tenant, task_id)).task
+                async for step in self._past(tenant, task_id, seen):
+                    yield step
+                task = (await self._read(tenant, task_id, seen.event_id)).task
         if task is None:
             raise NotFound("No task has this id.")
         yield self._terminal(task)
@@ -123,16 +125,22 @@ class Activity:
                 yield self._step(event, seen)
 
     async def _until_change(self, watcher: Watcher, seen: Position) -> AsyncIterator[Step]:
-        """Steps up to and with the next terminal event and what waits behind it, or until the cut."""
+        """Steps up to and with the next terminal event and what waits behind it, or until the cut, or until the run
+        log is to be looked at.
+        """
         ended = False
         while not (watcher.empty and (ended or watcher.cut)):
             message = await watcher.get()
+            if isinstance(message, Look):
+                return
             if step := self._next(message, seen):
                 yield step
                 ended = ended or (isinstance(message, Event) and message.event_type in model.TERMINAL_EVENTS)
 
-    def _next(self, message: Token | Event, seen: Position) -> Step | None:
+    def _next(self, message: Token | Event | Look, seen: Position) -> Step | None:
         """What a message of the hub adds to what the reader has seen."""
+        if isinstance(message, Look):
+            return None
         if isinstance(message, Token):
             return _token_step(message, seen)
         return self._step(message, seen) if message.event_id > seen.event_id else None

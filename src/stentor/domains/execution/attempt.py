@@ -59,8 +59,11 @@ class Attempts:
     async def run(self, queued: Queued) -> None:
         """Returns when the attempt is over, whatever its outcome, or when somebody else has the task."""
         claim = await self._db.write(lambda tx: self.claim(tx, queued, LEASE), ())
-        if claim is None:
-            return
+        if claim is not None:
+            await self.carry(claim)
+
+    async def carry(self, claim: Claim) -> None:
+        """The same for a task that is claimed already."""
         key = (claim.tenant, claim.task_id)
         self.held[key] = claim
         try:

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 
 from stentor.core.figures import gauge
-from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.dispatch import Engine
 
 
-def metrics(dispatcher: Dispatcher) -> Iterable[Metric]:
-    yield gauge("stentor_queue_depth", "Tasks that wait for their agent in this process.", dispatcher.depth())
+def metrics(dispatcher: Engine) -> Iterable[Metric]:
+    yield gauge(
+        "stentor_queue_depth", "Tasks that wait for their agent, as far as this process knows.", dispatcher.depth()
+    )
     yield gauge("stentor_running", "Tasks that this process carries out itself just now.", dispatcher.running())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from stentor.core import idempotency
@@ -17,7 +18,7 @@ from stentor.core.errors import LeaseLost, StoreUnavailable
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.execution import model
 from stentor.domains.execution.attempt import Attempts
-from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.dispatch import Engine
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.tasks import listing, store
 from stentor.domains.tasks.model import Claim, Queued, Task, queued_of
@@ -25,11 +26,9 @@ from stentor.domains.tasks.service import require
 
 EVERY_SECONDS = 1.0
 RENEW_EVERY = 20
-RESCAN_EVERY = 10
+RELEARN_EVERY = 10
 PURGE_EVERY = 3_600
 BATCH = 200
-SCAN = 20_000
-"""Waiting tasks brought back into memory by one scan; the rest follow as these are done."""
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +37,7 @@ class Reconciler:
         self,
         db: Database,
         runlog: RunLog,
-        dispatcher: Dispatcher,
+        dispatcher: Engine,
         attempts: Attempts,
         ending: Ending,
         max_attempts: int,
@@ -81,14 +80,14 @@ class Reconciler:
             await self._db.write(self._repairing(task))
         if tick % RENEW_EVERY == 0 and self._attempts.held:
             await self._renew(list(self._attempts.held.values()))
-        if tick % RESCAN_EVERY == 0:
-            await self._rescan()
+        if tick % self._dispatcher.refill_every == 0:
+            await self._dispatcher.refill()
+        if tick % RELEARN_EVERY == 0:
+            await self._relearn()
         if tick % PURGE_EVERY == PURGE_EVERY - 1:
             await self._db.write(idempotency.purge)
 
-    async def _rescan(self) -> None:
-        for queued in await self._db.read(lambda tx: store.waiting(tx, SCAN)):
-            self._dispatcher.offer(queued)
+    async def _relearn(self) -> None:
         for task in await self._db.read(lambda tx: store.unlearned(tx, tx.now - SECOND, BATCH)):
             try:
                 await self._db.write(self._learning(task))
@@ -106,6 +105,19 @@ class Reconciler:
 
         for claim in await self._db.write(work, ()):
             self._dispatcher.stop(claim.tenant, claim.task_id)
+
+    async def give_back(self, claims: list[Claim]) -> None:
+        """Let others have at once what this process claimed and will not finish."""
+
+        def work(tx: Tx) -> None:
+            for claim in claims:
+                task = require(tx, claim.tenant, claim.task_id)
+                if task.status == "executing" and task.epoch == claim.epoch:
+                    queued = self._requeue(tx, task, "The process that had it is leaving.")
+                    tx.after_commit(partial(self._dispatcher.offer, queued))
+
+        if claims:
+            await self._db.write(work)
 
     def _take_up(self, tx: Tx) -> int:
         tasks = store.executing_in_process(tx, BATCH)

@@ -12,8 +12,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
 from stentor.core.live import Hub
-from stentor.domains.execution.attempt import Attempts
-from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.dispatch import Engine
 from stentor.domains.execution.model import Outcome
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.registry.model import Agent
@@ -31,15 +30,13 @@ class Workers:
         self,
         db: Database,
         snapshot: Snapshot,
-        dispatcher: Dispatcher,
-        attempts: Attempts,
+        dispatcher: Engine,
         ending: Ending,
         hub: Hub,
     ) -> None:
         self._db = db
         self._snapshot = snapshot
         self._dispatcher = dispatcher
-        self._attempts = attempts
         self._ending = ending
         self._hub = hub
 
@@ -62,29 +59,13 @@ class Workers:
             self._worker(principal, agent_id)
             if self._hub.closing.is_set() or await gone():
                 return []
-            if claims := await self._take(agent_id, most, lease * SECOND):
+            if claims := await self._dispatcher.take(agent_id, most, lease * SECOND):
                 return claims
             if waited >= wait:
                 return []
             step = min(WATCH_SECONDS, wait - waited)
             if not await self._dispatcher.arrival(agent_id, step):
                 waited += step
-
-    async def _take(self, agent_id: str, most: int, lease: int) -> list[Claim]:
-        taken = self._dispatcher.take(agent_id, most)
-        if not taken:
-            return []
-
-        def work(tx: Tx) -> list[Claim]:
-            claims = (self._attempts.claim(tx, queued, lease) for queued in taken)
-            return [claim for claim in claims if claim is not None]
-
-        try:
-            return await self._db.write(work, ())
-        except Exception:
-            for queued in taken:
-                self._dispatcher.offer(queued)
-            raise
 
     async def heartbeat(self, principal: Principal, task_id: str, epoch: int, lease: int) -> int:
         """Renew the lease; answers when it ends. Raises LeaseLost."""

@@ -39,6 +39,8 @@ class Health:
         self._last: dict[str, Component] = {}
         self._at = float("-inf")
         self._lock = asyncio.Lock()
+        self.leaving = False
+        """Whether nothing more should be sent here, because the process is being stopped."""
 
     def check(self, name: str, check: Check) -> None:
         """From now on this is how the component is asked."""
@@ -55,7 +57,9 @@ class Health:
 
     async def ready(self) -> bool:
         found = await self.components()
-        return all(c.status != "unavailable" for name, c in found.items() if name not in self._apart)
+        return not self.leaving and all(
+            c.status != "unavailable" for name, c in found.items() if name not in self._apart
+        )
 
 
 async def _run(check: Check) -> Component:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import jsontext
+from stentor.core import ids, jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
@@ -50,9 +50,16 @@ _QUEUE = Sql(
     where {_KEY} and status = :source and epoch = :epoch"""
 )
 _SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
-_WAITING = Sql(
-    """select tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, metadata from tasks
-    where status = 'queued' order by priority, queued_at limit :limit"""
+_QUEUED = "tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, metadata"
+_NEXT = f"""select {_QUEUED} from tasks
+    where status = 'queued' and {{which}} order by priority, queued_at limit :limit for update skip locked"""
+_WAITING = Sql(f"select {_QUEUED} from tasks where status = 'queued' order by priority, queued_at limit :limit")
+_NEXT_OF = Sql(_NEXT.format(which="assigned_agent = :agent_id"))
+_NEXT_INSIDE = Sql(_NEXT.format(which="runtime_kind <> 'worker' and assigned_agent <> all(:full)"))
+"""For several processes on PostgreSQL: each takes what no other has in hand."""
+_DEPTHS = Sql(
+    """select agent_id, sum(n) from task_counts where hour = -1 and status = 'queued' and agent_id <> ''
+    group by agent_id having sum(n) > 0"""
 )
 _OVERDUE = Sql(
     f"""select {_COLUMNS} from tasks
@@ -220,6 +227,21 @@ def waiting(tx: Tx, limit: int) -> list[Queued]:
     return [_queued(*row) for row in tx.rows(_WAITING, limit=limit)]
 
 
+def next_of(tx: Tx, agent_id: str, limit: int) -> list[Queued]:
+    """The most urgent and oldest of an agent's waiting tasks that nobody is taking; PostgreSQL only."""
+    return [_queued(*row) for row in tx.rows(_NEXT_OF, agent_id=agent_id, limit=limit)]
+
+
+def next_inside(tx: Tx, full: list[str], limit: int) -> list[Queued]:
+    """The same for all agents that run inside the service, but for those which are full."""
+    return [_queued(*row) for row in tx.rows(_NEXT_INSIDE, full=full, limit=limit)]
+
+
+def depths(tx: Tx) -> dict[str, int]:
+    """How many tasks wait for each agent."""
+    return {agent_id: int(n) for agent_id, n in tx.rows(_DEPTHS)}
+
+
 def overdue(tx: Tx, limit: int) -> list[Task]:
     """Executing tasks whose lease or time has ended."""
     return [_task(row) for row in tx.rows(_OVERDUE, now=tx.now, limit=limit)]
@@ -237,6 +259,7 @@ def unlearned(tx: Tx, before: int, limit: int) -> list[Task]:
 
 def _queued(*row: Any) -> Queued:
     queued = Queued(*row[:-1])
+    ids.see(queued.head_id)
     return msgspec.structs.replace(queued, granted=True) if '"grant_id"' in row[-1] else queued
 
 
@@ -246,6 +269,7 @@ _metadata = msgspec.json.Decoder(Metadata)
 
 def _task(row: tuple[Any, ...]) -> Task:
     values = dict(zip(_FIELDS, row, strict=True))
+    ids.see(values["head_id"])  # the next event of the task is to sort behind it
     try:
         values["required_capabilities"] = _capabilities.decode(values["required_capabilities"])
         values["metadata"] = _metadata.decode(values["metadata"])

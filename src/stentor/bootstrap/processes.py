@@ -1,0 +1,65 @@
+"""Wires what differs between one process and several on one database: the engine, and what they tell each other."""
+
+from __future__ import annotations
+
+import importlib
+
+from stentor.core.db import Database, Tx
+from stentor.core.errors import StartRefused
+from stentor.core.fanout import Fanout, Fresh, Transport
+from stentor.core.runlog import Event, RunLog
+from stentor.core.settings import Settings
+from stentor.domains.execution.attempt import Attempts
+from stentor.domains.execution.dispatch import Engine
+from stentor.domains.execution.dispatch.lanes import Lanes
+from stentor.domains.execution.dispatch.rows import Rows
+
+KEPT_IN_MEMORY = frozenset(
+    (
+        "agent_registered",
+        "agent_updated",
+        "agent_status_changed",
+        "violation_recorded",
+        "provider_changed",
+        "webhook_changed",
+        "webhook_disabled",
+        "update_deployed",
+        "update_rolled_back",
+        "rollback_completed",
+    )
+)
+"""Events after which the memory of other processes is old."""
+
+
+def open_fanout(settings: Settings, db: Database) -> Fanout:
+    """Without a transport where no other process can be. Raises StartRefused."""
+    if not db.driver.shared:
+        return Fanout()
+    if settings.nats_url:
+        return Fanout(_transport("nats", "NatsTransport", settings.nats_url, settings.nats_subject))
+    return Fanout(_transport("postgres", "PostgresTransport", settings.database_url or db.driver.url))  # type: ignore[attr-defined]
+
+
+def open_engine(settings: Settings, db: Database, attempts: Attempts, fanout: Fanout) -> Engine:
+    if db.driver.shared:
+        return Rows(db, attempts, fanout, settings.concurrency, works="worker" in settings.roles)
+    return Lanes(db, attempts, settings.concurrency)
+
+
+def tell_changes(runlog: RunLog, fanout: Fanout) -> None:
+    """Have other processes look when something changes that they keep in memory."""
+
+    def record(tx: Tx, tenant: str, events: list[Event]) -> None:
+        if any(event.event_type in KEPT_IN_MEMORY for event in events):
+            tx.after_commit(lambda: fanout.send(Fresh()))
+
+    if not fanout.alone:
+        runlog.outboxes.append(record)
+
+
+def _transport(module: str, name: str, *arguments: str) -> Transport:
+    try:
+        made: Transport = getattr(importlib.import_module(f"stentor.core.fanout.{module}"), name)(*arguments)
+    except ImportError:
+        raise StartRefused("SERVICE_NATS_URL needs the extra: pip install 'stentor[nats]'.") from None
+    return made

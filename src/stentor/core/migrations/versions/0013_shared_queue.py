@@ -1,0 +1,17 @@
+"""The queue of an agent, for several processes that take from it on one PostgreSQL."""
+
+from alembic import op
+
+revision = "0013"
+down_revision = "0012"
+
+
+def upgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute(
+            "create index tasks_waiting_for on tasks (assigned_agent, priority, queued_at) where status = 'queued'"
+        )
+
+
+def downgrade() -> None:
+    raise NotImplementedError("restore the backup made before the upgrade")

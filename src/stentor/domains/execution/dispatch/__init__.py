@@ -1,0 +1,44 @@
+"""The dispatch engine: which task is the next for an agent, and what runs in this process.
+
+Two engines stand behind one port: `lanes`, in memory, for a process that has the database to itself; and `rows`, for
+several processes on one database. The task's row is the truth for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from stentor.domains.tasks.model import Claim
+from stentor.domains.tasks.placement import Dispatch
+
+
+class Engine(Dispatch, Protocol):
+    """What tasks are offered to, with what execution needs of it besides."""
+
+    refill_every: int
+    """Ticks of the reconciler."""
+
+    def depth(self) -> int:
+        """Tasks that wait."""
+        ...
+
+    def running(self) -> int:
+        """Tasks that this process carries out itself just now."""
+        ...
+
+    async def take(self, agent_id: str, most: int, lease: int) -> list[Claim]:
+        """Claim up to `most` waiting tasks of an agent, the most urgent first; `lease` in microseconds."""
+        ...
+
+    async def arrival(self, agent_id: str, seconds: float) -> bool:
+        """Wait until something may wait for the agent, at most `seconds`."""
+        ...
+
+    async def refill(self) -> None:
+        """Look at the rows for what nobody offered here."""
+        ...
+
+    async def close(self, seconds: float, hurry: asyncio.Event) -> list[Claim]:
+        """Take no more; what runs has so many seconds to end, less if there is a hurry. Answers what was stopped."""
+        ...

@@ -1,0 +1,181 @@
+"""The engine of several processes on one database: the rows themselves are the queue.
+
+A process claims what is next in one transaction and passes over the rows that another one is taking, so nothing is
+handed out twice and nothing has to be repaired when a process dies. Who offers a task tells the others; a look at the
+counts each second finds what they were not told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+from stentor.core.db import Database, Tx
+from stentor.core.errors import StoreUnavailable
+from stentor.core.fanout import Fanout, Reconnected, Stopped
+from stentor.core.fanout import Queued as Told
+from stentor.domains.execution.attempt import Attempts
+from stentor.domains.execution.dispatch.running import Running
+from stentor.domains.execution.model import LEASE
+from stentor.domains.tasks import store
+from stentor.domains.tasks.model import Claim, Queued
+
+LOOK_SECONDS = 1.0
+BATCH = 32
+"""Tasks claimed in one transaction at most."""
+log = logging.getLogger(__name__)
+
+
+class Arrival(asyncio.Event):
+    """Set while something may wait for an agent; `number` counts how often that was said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def set(self) -> None:
+        self.number += 1
+        super().set()
+
+
+class Rows:
+    """`works`: whether this process runs the agents that live inside the service."""
+
+    refill_every = 1
+
+    def __init__(self, db: Database, attempts: Attempts, fanout: Fanout, concurrency: int, *, works: bool) -> None:
+        self._db = db
+        self._attempts = attempts
+        self._fanout = fanout
+        self._concurrency = concurrency
+        self._works = works
+        self._depths: dict[str, int] = {}
+        self._arrivals: dict[str, Arrival] = {}
+        self._wake = asyncio.Event()
+        self._more = False
+        self._running = Running(self._freed)
+        self._pumping: asyncio.Task[None] | None = None
+        self._open = True
+        fanout.on(Told, lambda told: self._arrived(told.agent_id, inside=told.inside))
+        fanout.on(Stopped, lambda stopped: self._running.stop((stopped.tenant, stopped.task_id)))
+        fanout.on(Reconnected, lambda _: self._wake.set())
+
+    def offer(self, queued: Queued) -> None:
+        inside = queued.runtime_kind != "worker"
+        self._depths[queued.agent_id] = self._depths.get(queued.agent_id, 0) + 1
+        self._arrived(queued.agent_id, inside=inside)
+        self._fanout.send(Told(queued.agent_id, inside))
+
+    def stop(self, tenant: str, task_id: str) -> None:
+        self._running.stop((tenant, task_id))
+        self._fanout.send(Stopped(tenant, task_id))
+
+    def ahead(self, agent_id: str) -> int:
+        """As far as this process knows."""
+        return self._depths.get(agent_id, 0) + self._running.of_agent.get(agent_id, 0)
+
+    def lanes(self, agent_id: str) -> int:
+        return self._concurrency
+
+    def depth(self) -> int:
+        return sum(self._depths.values())
+
+    def running(self) -> int:
+        return len(self._running)
+
+    async def take(self, agent_id: str, most: int, lease: int) -> list[Claim]:
+        arrival = self._arrivals.setdefault(agent_id, Arrival())
+        if not self._open or not arrival.is_set():
+            return []
+        seen = arrival.number
+
+        def work(tx: Tx) -> tuple[int, list[Claim]]:
+            found = store.next_of(tx, agent_id, most)
+            claims = (self._attempts.claim(tx, queued, lease) for queued in found)
+            return len(found), [claim for claim in claims if claim is not None]
+
+        found, claims = await self._db.write(work, ())
+        self._took(agent_id, found)
+        if found < most and arrival.number == seen:
+            arrival.clear()
+        return claims
+
+    async def arrival(self, agent_id: str, seconds: float) -> bool:
+        arrival = self._arrivals.setdefault(agent_id, Arrival())
+        try:
+            async with asyncio.timeout(seconds):
+                await arrival.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def refill(self) -> None:
+        """Begins to work, at the first call."""
+        self._depths = await self._db.read(store.depths)
+        for agent_id in self._depths:
+            self._arrivals.setdefault(agent_id, Arrival()).set()
+        if self._depths:
+            self._wake.set()
+        if self._works and self._open and self._pumping is None:
+            self._pumping = asyncio.create_task(self._pump())
+
+    async def close(self, seconds: float, hurry: asyncio.Event) -> list[Claim]:
+        self._open = False
+        if self._pumping is not None:
+            self._pumping.cancel()
+            await asyncio.gather(self._pumping, return_exceptions=True)
+        await self._running.end(seconds, hurry)
+        left = list(self._attempts.held.values())
+        await self._running.stop_all()
+        return left
+
+    def _arrived(self, agent_id: str, *, inside: bool) -> None:
+        if inside:
+            self._wake.set()
+        else:
+            self._arrivals.setdefault(agent_id, Arrival()).set()
+
+    def _freed(self, agent_id: str) -> None:
+        if self._more:
+            self._wake.set()
+
+    def _took(self, agent_id: str, number: int) -> None:
+        self._depths[agent_id] = max(0, self._depths.get(agent_id, 0) - number)
+
+    async def _pump(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                for claim in await self._next():
+                    self._running.start((claim.tenant, claim.task_id), claim.agent_id, self._attempts.carry(claim))
+            except StoreUnavailable:
+                await asyncio.sleep(LOOK_SECONDS)  # the database says in the log that it is out
+                self._wake.set()
+            except Exception:
+                # Fails open: the next look finds them again.
+                log.exception("the next tasks could not be taken")
+
+    async def _next(self) -> list[Claim]:
+        """Claims for the agents that have a lane free here."""
+        full = [agent_id for agent_id, n in self._running.of_agent.items() if n >= self._concurrency]
+
+        def work(tx: Tx) -> tuple[int, list[Claim]]:
+            room = Counter(self._running.of_agent)
+            claims: list[Claim] = []
+            found = store.next_inside(tx, full, BATCH)
+            for queued in found:
+                if room[queued.agent_id] < self._concurrency and (claim := self._attempts.claim(tx, queued, LEASE)):
+                    room[queued.agent_id] += 1
+                    claims.append(claim)
+            return len(found), claims
+
+        self._more = True
+        found, claims = await self._db.write(work, ())
+        if found == BATCH:
+            self._wake.set()
+        self._more = bool(full) or found > len(claims)
+        for claim in claims:
+            self._took(claim.agent_id, 1)
+        return claims
