@@ -16,6 +16,13 @@ class TaskSettings:
         "Claims of one task before a lost lease fails it.",
         kinds.number(1, 100, int),
     )
+    lease: int = setting(
+        "SERVICE_LEASE_SECONDS",
+        60,
+        "How long work inside the service stays with its process without a sign of life, before another process that "
+        "shares the database takes it up.",
+        kinds.number(3, 3600, int),
+    )
     concurrency: int = setting(
         "SERVICE_AGENT_CONCURRENCY",
         32,
