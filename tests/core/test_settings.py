@@ -35,6 +35,7 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
         ("SERVICE_GATEWAY_PORT", "http"),
         ("SERVICE_GATEWAY_PORT", ""),
         ("SERVICE_TASK_MAX_ATTEMPTS", "0"),
+        ("SERVICE_LEASE_SECONDS", "2"),
         ("SERVICE_ROUTING_TRUST_FLOOR", "1.01"),
         ("SERVICE_ROUTING_TRUST_FLOOR", "nan"),
         ("SERVICE_BUILTIN_AGENTS", "maybe"),

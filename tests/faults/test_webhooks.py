@@ -135,8 +135,9 @@ def test_every_event_is_delivered_through_kills_of_the_service(serve: Callable[.
 def test_every_event_is_delivered_through_a_kill_on_postgresql_too(
     serve: Callable[..., Service], sink: Sink, postgres_url: str
 ) -> None:
-    """What was under way at a kill comes back when its lease of a minute ends: other processes may live."""
-    accepted = killed(serve, sink, 60, 1, SERVICE_DATABASE_URL=postgres_url)
+    """What was under way at a kill comes back when its lease ends: other processes may live."""
+    lease = {"SERVICE_LEASE_SECONDS": "3", "SERVICE_WEBHOOK_TIMEOUT_SECONDS": "2"}
+    accepted = killed(serve, sink, 60, 1, SERVICE_DATABASE_URL=postgres_url, **lease)
     assert set(sink.tasks) == set(accepted)
     assert in_order(sink)
 

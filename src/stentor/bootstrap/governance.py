@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from pydantic import ValidationError
 
 from stentor.core import policy as policy_files
-from stentor.core.clock import Clock
+from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest
 from stentor.core.outbound import Outbound
@@ -69,7 +69,7 @@ def open_governance(
     checkpoints = Checkpoints(db, runlog, registry, trust, settings.checkpoint_days)
     registry.before_clear.append(checkpoints.before_clear)
     trust.before_set.append(checkpoints.before_trust)
-    runner = Runner(db, clock, checkpoints)
+    runner = Runner(db, clock, checkpoints, int(max(settings.lease, 1.5 * probes.PROBE_SECONDS) * SECOND))
     judging = Judging(configuration(check_runtime), rules)
     rollbacks = Rollbacks(db, runlog, checkpoints, runner.wake)
     reach = {

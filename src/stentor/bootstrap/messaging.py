@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from stentor.bootstrap.governance import Governance
 from stentor.bootstrap.memory import Memory
-from stentor.core.clock import Clock
+from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest
 from stentor.core.live import Hub
@@ -76,7 +76,7 @@ def open_messages(
         zones |= MemoryZone(db, memory.bus, memory.search, memory.health, settings.vault_tenant).table()
     actions = later.table() | zones
     endings = Endings(db, runlog, tasks)
-    carrier = Carrier(db, endings, hub, actions, shared=db.driver.shared)
+    carrier = Carrier(db, endings, hub, actions, settings.lease * SECOND, shared=db.driver.shared)
     return Messages(Messaging(db, runlog, registry.snapshot, actions, carrier.arrived), carrier)
 
 

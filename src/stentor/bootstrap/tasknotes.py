@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from stentor.bootstrap.memory import Memory
+from stentor.core.clock import SECOND
 from stentor.core.db import Database
 from stentor.core.live import Hub
 from stentor.core.settings import Settings
@@ -58,5 +59,5 @@ def open_task_notes(
         memory.watcher.on_change = inbox.noticed
     if not settings.task_notes or isinstance(vault, PluginVault):  # the mirror writes files, not requests
         return TaskNotes(memory.indexer, None, inbox)
-    mirror = Mirror(db, hub, vault.root, tenant, shared=db.driver.shared)
+    mirror = Mirror(db, hub, vault.root, tenant, settings.lease * SECOND, shared=db.driver.shared)
     return TaskNotes(Upkeep(memory.indexer, mirror, db, tenant), mirror, inbox)

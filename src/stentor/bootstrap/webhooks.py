@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from prometheus_client.core import Metric
 
-from stentor.core.clock import DAY, Clock
+from stentor.core.clock import DAY, SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.outbound import Outbound
 from stentor.core.runlog import RunLog
@@ -68,9 +68,10 @@ def open_webhooks(settings: Settings, db: Database, clock: Clock, runlog: RunLog
         view,
         sender,
         result_of,
+        int(max(settings.lease, 2 * settings.webhook_timeout) * SECOND),
         shared=db.driver.shared,
         retention=settings.webhook_retention * DAY,
     )
     runlog.outboxes.append(Outbox(view, deliverer.arrived).record)
-    webhooks = Webhooks(db, runlog, sealer, outbound.check, view, deliverer.carry, deliverer.forget)
+    webhooks = Webhooks(db, runlog, sealer, outbound.check, view, deliverer.carry, deliverer.lease, deliverer.forget)
     return Hooks(webhooks, History(db, runlog, deliverer.arrived), deliverer, outbound, db)

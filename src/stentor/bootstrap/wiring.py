@@ -14,7 +14,7 @@ from stentor.bootstrap.processes import open_engine, open_fanout
 from stentor.bootstrap.provenance import ProvenanceParts
 from stentor.bootstrap.tasknotes import open_task_notes
 from stentor.bootstrap.webhooks import open_webhooks
-from stentor.core.clock import Clock
+from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
 from stentor.core.live import Hub
 from stentor.core.outbound import Outbound
@@ -73,7 +73,7 @@ def build(
     drivers["command"] = commands.driver
     governance = open_governance(settings, db, clock, runlog, registry, trust, outbound, rules, builtin.names, check)
     grants = Grants(db, runlog, registry.snapshot, routing)
-    attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants)
+    attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants, settings.lease * SECOND)
     dispatcher = open_engine(settings, db, attempts, fanout)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
     submission = Submission(db, runlog, placing, dispatcher, grants)

@@ -14,8 +14,8 @@ import msgspec
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
-from stentor.core.settingkinds import Meta
 from stentor.core.settings import Settings
+from stentor.core.settings.kinds import Meta
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied
 from stentor.core.live import Hub
 from stentor.core.runlog import Draft, RunLog
-from stentor.domains.execution.model import LEASE, TIMED_OUT, AgentFailed, Outcome
+from stentor.domains.execution.model import TIMED_OUT, AgentFailed, Outcome
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.execution.runtimes import Driver
 from stentor.domains.learning.service import skipped
@@ -32,7 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class Attempts:
-    """Holds the drivers of the runtimes; shared by the dispatcher and the workers' routes."""
+    """Holds the drivers of the runtimes; shared by the dispatcher and the workers' routes. `lease`, in microseconds, is
+    how long a claim inside the service holds before it must be renewed.
+    """
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Attempts:
         hub: Hub,
         drivers: Mapping[str, Driver],
         grants: Grants,
+        lease: int,
     ) -> None:
         self._db = db
         self._runlog = runlog
@@ -53,12 +56,13 @@ class Attempts:
         self._hub = hub
         self._drivers = drivers
         self._grants = grants
+        self.lease = lease
         self.held: dict[tuple[str, str], Claim] = {}
         """The claims whose work runs in this process; their leases are renewed."""
 
     async def run(self, queued: Queued) -> None:
         """Returns when the attempt is over, whatever its outcome, or when somebody else has the task."""
-        claim = await self._db.write(lambda tx: self.claim(tx, queued, LEASE), ())
+        claim = await self._db.write(lambda tx: self.claim(tx, queued, self.lease), ())
         if claim is not None:
             await self.carry(claim)
 

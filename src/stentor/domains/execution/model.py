@@ -6,11 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from stentor.core.clock import SECOND
 from stentor.domains.tasks.model import LEARNABLE, OutcomeClass, Status, Task
 
-LEASE = 60 * SECOND
-"""How long a claim inside the service holds before it must be renewed."""
 DEFAULT_LEASE_SECONDS, MAX_LEASE_SECONDS = 30, 3_600
 MAX_CLAIM, MAX_WAIT_SECONDS = 100, 60
 

@@ -25,7 +25,6 @@ from stentor.domains.tasks.model import Claim, Queued, Task, queued_of
 from stentor.domains.tasks.service import require
 
 EVERY_SECONDS = 1.0
-RENEW_EVERY = 20
 RELEARN_EVERY = 10
 PURGE_EVERY = 3_600
 BATCH = 200
@@ -48,6 +47,7 @@ class Reconciler:
         self._attempts = attempts
         self._ending = ending
         self._max_attempts = max_attempts
+        self._renew_every = attempts.lease // (3 * SECOND)
 
     async def recover(self, *, alone: bool) -> int:
         """At the start: take up what the process before left. `alone`: no other process runs tasks.
@@ -78,7 +78,7 @@ class Reconciler:
         overdue = await self._db.read(lambda tx: store.overdue(tx, BATCH))
         for task in overdue:
             await self._db.write(self._repairing(task))
-        if tick % RENEW_EVERY == 0 and self._attempts.held:
+        if tick % self._renew_every == 0 and self._attempts.held:
             await self._renew(list(self._attempts.held.values()))
         if tick % self._dispatcher.refill_every == 0:
             await self._dispatcher.refill()
@@ -101,7 +101,7 @@ class Reconciler:
 
     async def _renew(self, claims: list[Claim]) -> None:
         def work(tx: Tx) -> list[Claim]:
-            return [c for c in claims if not store.renew(tx, c.tenant, c.task_id, c.epoch, model.LEASE)]
+            return [c for c in claims if not store.renew(tx, c.tenant, c.task_id, c.epoch, self._attempts.lease)]
 
         for claim in await self._db.write(work, ()):
             self._dispatcher.stop(claim.tenant, claim.task_id)

@@ -15,9 +15,6 @@ from stentor.domains.governance.checkpoints import Checkpoints
 from stentor.domains.governance.deployment import Deployer
 from stentor.domains.governance.rollbacks import Rollbacks
 
-SCAN_SECONDS = 30.0
-LEFT_ALONE = 60 * SECOND
-"""A deployment that has not moved for so long belongs to nobody; longer than a probe can take."""
 AT_ONCE = 100
 EXPIRE_EVERY = HOUR
 Key = tuple[str, str, str]
@@ -25,12 +22,15 @@ log = logging.getLogger(__name__)
 
 
 class Runner:
-    """`wake` may be called from the event loop at any time."""
+    """`wake` may be called from the event loop at any time. A deployment that has not moved for `left_alone`
+    microseconds, longer than a probe can take, belongs to nobody.
+    """
 
-    def __init__(self, db: Database, clock: Clock, checkpoints: Checkpoints) -> None:
+    def __init__(self, db: Database, clock: Clock, checkpoints: Checkpoints, left_alone: int) -> None:
         self._db = db
         self._clock = clock
         self._checkpoints = checkpoints
+        self._left_alone = left_alone
         self._carry: dict[str, Callable[[str, str], Awaitable[None]]] = {}
         self._work = asyncio.Event()
         self._in_hand: dict[Key, asyncio.Task[None]] = {}
@@ -46,7 +46,7 @@ class Runner:
 
     async def start(self, *, alone: bool) -> None:
         """`alone`: no other process has this database, so whatever is under way was left by an earlier one."""
-        await self._look(0 if alone else LEFT_ALONE)
+        await self._look(0 if alone else self._left_alone)
         self._loop = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -64,9 +64,9 @@ class Runner:
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._work.wait(), SCAN_SECONDS)
+                await asyncio.wait_for(self._work.wait(), self._left_alone / 2 / SECOND)
             try:
-                await self._look(LEFT_ALONE)
+                await self._look(self._left_alone)
                 await self._expire()
             except StoreUnavailable:
                 continue  # the database says in the log that it is out; the next look finds what is left

@@ -22,8 +22,7 @@ from stentor.domains.messaging.model import Action, Closing, Reply, Route, Store
 
 LANES = 16
 """Messages that one process carries at a time; a task that is waited for holds no lane."""
-LEASE = 30 * SECOND
-RENEW_EVERY, SCAN_EVERY = 10, 10
+SCAN_EVERY = 10
 """Ticks of a second."""
 BATCH, SCAN = 200, 100_000
 EVER = 2**62
@@ -34,14 +33,25 @@ log = logging.getLogger(__name__)
 
 
 class Carrier:
-    """`shared`: other processes may carry messages of the same database."""
+    """`lease`, in microseconds: how long a message stays with a carrier that gives no sign of life. `shared`: other
+    processes may carry messages of the same database.
+    """
 
     def __init__(
-        self, db: Database, endings: Endings, hub: Hub, actions: Mapping[tuple[str, str], Action], *, shared: bool
+        self,
+        db: Database,
+        endings: Endings,
+        hub: Hub,
+        actions: Mapping[tuple[str, str], Action],
+        lease: int,
+        *,
+        shared: bool,
     ) -> None:
         self._db = db
         self._endings = endings
         self._actions = actions
+        self._lease = lease
+        self._renew_every = lease // (3 * SECOND)
         self._shared = shared
         self._work = asyncio.Event()
         self._room = asyncio.Event()
@@ -100,7 +110,7 @@ class Carrier:
 
     async def _taken(self, most: int) -> list[Stored]:
         try:
-            return await self._db.write(lambda tx: self._endings.claim(tx, LEASE, most), (locks.MESSAGES,))
+            return await self._db.write(lambda tx: self._endings.claim(tx, self._lease, most), (locks.MESSAGES,))
         except StoreUnavailable:
             return []  # the watch wakes us again
         except Exception:
@@ -169,9 +179,9 @@ class Carrier:
             self._dropped += dropped
             raise
         self._work.set()  # scheduled messages come due, and other processes send some
-        if self._held and tick % RENEW_EVERY == 0:
+        if self._held and tick % self._renew_every == 0:
             held = list(self._held.values())
-            await self._db.write(lambda tx: store.renew(tx, held, LEASE), ())
+            await self._db.write(lambda tx: store.renew(tx, held, self._lease), ())
         lost = await self._db.read(lambda tx: store.lost(tx, tx.now, BATCH))
         await self._give_back([one for one in lost if (one.tenant, one.message_id) not in self._held])
         await self._endings.look(everything=self._shared or tick % SCAN_EVERY == 0)

@@ -39,10 +39,8 @@ REST_PER_SECOND, MOST_REST = 100, 19
 AGAIN_SECONDS = 1.0
 KEEP_SECONDS = 1.0
 """Between two writes of the cursor."""
-BEAT_SECONDS = 10.0
-"""Between two signs of life of a writer that shares its database."""
-DEAD = 60 * SECOND
-"""Since the last one, after which others take over."""
+BEATS = 6
+"""Signs of life that a writer who shares its database gives before others may take it for gone."""
 EVER = 2**62
 """After any time: nobody else writes to a database that is not shared, even if the clock was set back."""
 UNFLUSHED_MS = 60_000
@@ -52,12 +50,15 @@ log = logging.getLogger(__name__)
 
 
 class Mirror:
-    """`shared`: other processes may write to the same database."""
+    """`shared`: other processes may write to the same database, and take over from one that gave no sign of life for
+    `lease` microseconds.
+    """
 
-    def __init__(self, db: Database, hub: Hub, root: Path, tenant: str, *, shared: bool) -> None:
+    def __init__(self, db: Database, hub: Hub, root: Path, tenant: str, lease: int, *, shared: bool) -> None:
         self._db = db
         self._root = root
         self._tenant = tenant
+        self._lease, self._beat_seconds = lease, lease / SECOND / BEATS
         self._shared = shared
         self._writer_id = ids.new_id() if shared else "local"
         self._kept, self._kept_at, self._beat_at = "", 0.0, 0.0
@@ -79,7 +80,7 @@ class Mirror:
         own = self.changes.low() or ids.new_id()
 
         def work(tx: Tx) -> str:
-            return store.adopt(tx, self._writer_id, own, tx.now - DEAD if self._shared else EVER)
+            return store.adopt(tx, self._writer_id, own, tx.now - self._lease if self._shared else EVER)
 
         start = await self._db.write(work)
         self._kept, self._beat_at = start, time.monotonic()
@@ -106,7 +107,7 @@ class Mirror:
         if self.changes.idle:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_SECONDS if self._shared else None):
+                async with asyncio.timeout(self._beat_seconds if self._shared else None):
                     await self._wake.wait()
             await asyncio.sleep(SETTLE_SECONDS)
 
@@ -192,7 +193,7 @@ class Mirror:
         """The cursor into the database, and now and then a look for writers that are gone."""
         low = self.changes.low()
         due = at_once or now - self._kept_at >= KEEP_SECONDS
-        beat = self._shared and now - self._beat_at >= BEAT_SECONDS
+        beat = self._shared and now - self._beat_at >= self._beat_seconds
         if beat:
             await self._adopt_others()
         elif due and low not in ("", self._kept):

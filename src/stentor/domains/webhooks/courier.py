@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.webhooks import store
@@ -22,7 +21,6 @@ LANES = 16
 """Deliveries that are on their way to one endpoint at a time."""
 SLOW = 2_000
 """Milliseconds above which an endpoint counts as slow."""
-LEASE = 60 * SECOND
 log = logging.getLogger(__name__)
 
 
@@ -61,15 +59,18 @@ class Pool:
 
 
 class Courier:
-    """`bodies` reads what is posted; `send` makes one attempt and writes what came of it, None when not known."""
+    """`bodies` reads what is posted; `send` makes one attempt and writes what came of it, None when not known. `lease`,
+    in microseconds, is longer than an attempt can take.
+    """
 
     def __init__(
-        self, subscription_id: str, db: Database, bodies: Bodies, send: Send, well: Pool, ailing: Pool
+        self, subscription_id: str, db: Database, bodies: Bodies, send: Send, lease: int, well: Pool, ailing: Pool
     ) -> None:
         self._id = subscription_id
         self._db = db
         self._bodies = bodies
         self._send = send
+        self._lease = lease
         self._well, self._ailing = well, ailing
         self._wake = asyncio.Event()
         self._more = False
@@ -125,7 +126,7 @@ class Courier:
         subscription = store.by_id(tx, self._id)
         if subscription is None or not subscription.enabled or subscription.hold_until > tx.now:
             return None
-        return subscription, store.claim(tx, self._id, LEASE, most)
+        return subscription, store.claim(tx, self._id, self._lease, most)
 
     async def _carry(self, subscription: Subscription, delivery: Delivery, body: bytes, pool: Pool) -> None:
         try:

@@ -39,8 +39,9 @@ ResultOf = Callable[[Tx, str, str], str | None]
 
 
 class Deliverer:
-    """`result_of` reads a completed task's result as JSON text; `shared`: other processes deliver from this database.
-    `retention` is in microseconds. `counts`: attempts by what became of them, and webhooks `disabled`, since the start.
+    """`result_of` reads a completed task's result as JSON text; `shared`: other processes deliver from this database,
+    and take up a delivery that was in hand when its lease ends. `lease` and `retention` are in microseconds. `counts`:
+    attempts by what became of them, and webhooks `disabled`, since the start.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Deliverer:
         view: View,
         sender: Sender,
         result_of: ResultOf,
+        lease: int,
         *,
         shared: bool,
         retention: int = 30 * DAY,
@@ -61,6 +63,7 @@ class Deliverer:
         self._view = view
         self._sender = sender
         self._result_of = result_of
+        self.lease = lease
         self._shared = shared
         self._retention = retention
         self._well, self._ailing = Pool(WELL), Pool(AILING)
@@ -107,7 +110,8 @@ class Deliverer:
         for subscription_id in subscription_ids:
             courier = self._couriers.get(subscription_id)
             if courier is None:
-                courier = Courier(subscription_id, self._db, self.bodies, self.carry, self._well, self._ailing)
+                pools = self._well, self._ailing
+                courier = Courier(subscription_id, self._db, self.bodies, self.carry, self.lease, *pools)
                 self._couriers[subscription_id] = courier
             courier.wake()
 

@@ -10,7 +10,6 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core import idempotency, ids
-from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable
 from stentor.core.idempotency import Answer, IdempotencyKey
@@ -22,7 +21,6 @@ from stentor.domains.webhooks.outbox import View
 
 MOST = 100
 """Subscriptions of one tenant."""
-LEASE = 60 * SECOND
 
 
 class Carries(Protocol):
@@ -42,6 +40,7 @@ class Webhooks:
         check: Callable[[str], None],
         view: View,
         carry: Carries,
+        lease: int,
         forget: Callable[[str], None],
     ) -> None:
         self._db = db
@@ -50,6 +49,7 @@ class Webhooks:
         self._check = check
         self._view = view
         self._carry = carry
+        self._lease = lease
         self._forget = forget
 
     async def subscribe(
@@ -171,7 +171,7 @@ class Webhooks:
             event = Event.of(draft, known.tenant, None, None, tx.now)
             waiting = outbox.fresh(subscription_id, model.PING, event, tx.now)
             held = msgspec.structs.replace(waiting, status="sending", epoch=1)
-            store.put(tx, held, tx.now + LEASE)
+            store.put(tx, held, tx.now + self._lease)
             return known, held
 
         subscription, held = await self._db.write(work)

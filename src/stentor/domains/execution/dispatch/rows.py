@@ -17,7 +17,6 @@ from stentor.core.fanout import Fanout, Reconnected, Stopped
 from stentor.core.fanout import Queued as Told
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch.running import Running
-from stentor.domains.execution.model import LEASE
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import Claim, Queued
 
@@ -166,7 +165,9 @@ class Rows:
             claims: list[Claim] = []
             found = store.next_inside(tx, full, BATCH)
             for queued in found:
-                if room[queued.agent_id] < self._concurrency and (claim := self._attempts.claim(tx, queued, LEASE)):
+                if room[queued.agent_id] >= self._concurrency:
+                    continue
+                if claim := self._attempts.claim(tx, queued, self._attempts.lease):
                     room[queued.agent_id] += 1
                     claims.append(claim)
             return len(found), claims

@@ -1,12 +1,12 @@
-"""The settings of the dashboard service; `Settings` has them among its own. Source: second contract, "Limits"."""
+"""Settings: the dashboard service. Source: second contract, "Limits"."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from stentor.core import settingkinds as kinds
-from stentor.core.settingkinds import setting
+from stentor.core.settings import kinds
+from stentor.core.settings.kinds import setting
 
 
 def backend(value: str) -> str:

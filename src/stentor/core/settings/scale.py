@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stentor.core import settingkinds as kinds
-from stentor.core.settingkinds import setting
+from stentor.core.settings import kinds
+from stentor.core.settings.kinds import setting
 
 ROLES = ("gateway", "worker", "dashboard", "vault", "notes", "mcp", "grpc")
 

@@ -1,0 +1,52 @@
+"""Settings: the vault that the memory is made of, and how it is searched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stentor.core.settings import kinds
+from stentor.core.settings.kinds import setting
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    memory: bool = setting(
+        "SERVICE_MEMORY", True, "Whether the service has a memory: a vault, its index, the bus.", kinds.flag
+    )
+    vault_dir: Path | None = setting(
+        "SERVICE_VAULT_DIR",
+        None,
+        "Folder of the vault's notes; empty means `vault` in the data folder.",
+        kinds.path_or_none,
+    )
+    plugin_url: str = setting(
+        "SERVICE_VAULT_PLUGIN_URL",
+        "",
+        "Vault plugin that holds the notes instead of a folder, such as https://127.0.0.1:27124.",
+        kinds.text,
+    )
+    plugin_key: str = setting("SERVICE_VAULT_PLUGIN_KEY", "", "Key of that plugin.", kinds.text, secret=True)
+    vault_tenant: str = setting(
+        "SERVICE_VAULT_TENANT", "default", "The tenant whose keys may use the memory.", kinds.text
+    )
+    vault_reconcile: float = setting(
+        "SERVICE_VAULT_RECONCILE_SECONDS",
+        300.0,
+        "How often the whole vault is compared with the index.",
+        kinds.number(1, 86_400, float),
+    )
+    vault_poll: bool = setting(
+        "SERVICE_VAULT_POLL", False, "Look for edits by polling: for a vault on a network's file system.", kinds.flag
+    )
+    embedding_model: str = setting(
+        "SERVICE_EMBEDDING_MODEL",
+        "",
+        "Folder of a local model, or with SERVICE_EMBEDDING_URL a model's name; empty takes the packaged model, "
+        "`none` searches by word alone.",
+        kinds.text,
+    )
+    embedding_url: str = setting(
+        "SERVICE_EMBEDDING_URL", "", "Service with OpenAI's embeddings API, such as https://host/v1.", kinds.text
+    )
+    embedding_key: str = setting("SERVICE_EMBEDDING_KEY", "", "Key for that service.", kinds.text, secret=True)

@@ -1,0 +1,33 @@
+"""Settings: how agents are ranked and who may be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stentor.core.settings import kinds
+from stentor.core.settings.kinds import setting
+
+
+@dataclass(frozen=True)
+class RoutingSettings:
+    alpha: float = setting(
+        "SERVICE_HEBBIAN_ROUTING_ALPHA",
+        0.3,
+        "Share of the Hebbian weight in the ranking.",
+        kinds.number(0, 1, float),
+    )
+    beta: float = setting(
+        "SERVICE_HEBBIAN_ROUTING_BETA", 0.0, "Share of trust in the ranking.", kinds.number(0, 1, float)
+    )
+    trust_floor: float = setting(
+        "SERVICE_ROUTING_TRUST_FLOOR",
+        0.0,
+        "Agents below it are not routed to; 0 is off.",
+        kinds.number(0, 1, float),
+    )
+    own_authority: bool = setting(
+        "SERVICE_AGENTS_OWN_AUTHORITY",
+        False,
+        "Keys of agents may ask only for what their agents can do, or for what they were granted.",
+        kinds.flag,
+    )
