@@ -26,6 +26,7 @@ from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
 from stentor.domains.execution.dispatch import Engine
+from stentor.domains.execution.dispatch.known import Known
 from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.service import Workers
 from stentor.domains.learning.service import Learning
@@ -55,6 +56,7 @@ class Kernel:
     db: Database
     clock: Clock
     fanout: Fanout
+    known: Known
     hub: Hub
     outbound: Outbound
     registry: Registry
@@ -87,6 +89,7 @@ class Kernel:
         """Set when a stop is to wait for nothing that runs."""
         self.health.check("webhooks", self.hooks.check)
         tell_changes(self.runlog, self.fanout)
+        self.known.stale = self._stale.set
         for kind in (Fresh, Reconnected):
             self.fanout.on(kind, lambda _: self._stale.set())
 
@@ -162,6 +165,7 @@ class Kernel:
             try:
                 await self._refresh(since - REFRESH_OVERLAP)
                 since = started
+                self.dispatcher.fresh()
             except StoreUnavailable:
                 continue  # the database says in the log that it is out; routing goes on with what is known
             except Exception:

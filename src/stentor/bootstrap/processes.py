@@ -11,6 +11,7 @@ from stentor.core.runlog import Event, RunLog
 from stentor.core.settings import Settings
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch import Engine
+from stentor.domains.execution.dispatch.known import Known
 from stentor.domains.execution.dispatch.lanes import Lanes
 from stentor.domains.execution.dispatch.rows import Rows
 
@@ -40,9 +41,9 @@ def open_fanout(settings: Settings, db: Database) -> Fanout:
     return Fanout(_transport("postgres", "PostgresTransport", settings.database_url or db.driver.url))  # type: ignore[attr-defined]
 
 
-def open_engine(settings: Settings, db: Database, attempts: Attempts, fanout: Fanout) -> Engine:
+def open_engine(settings: Settings, db: Database, attempts: Attempts, known: Known, fanout: Fanout) -> Engine:
     if db.driver.shared:
-        return Rows(db, attempts, fanout, settings.concurrency, works="worker" in settings.roles)
+        return Rows(db, attempts, known, fanout, settings.concurrency, works="worker" in settings.roles)
     return Lanes(db, attempts, settings.concurrency)
 
 

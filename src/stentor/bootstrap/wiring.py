@@ -23,6 +23,7 @@ from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
 from stentor.domains.execution.attempt import Attempts
+from stentor.domains.execution.dispatch.known import Known
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.runtimes import Driver as RuntimeDriver
@@ -74,7 +75,8 @@ def build(
     governance = open_governance(settings, db, clock, runlog, registry, trust, outbound, rules, builtin.names, check)
     grants = Grants(db, runlog, registry.snapshot, routing)
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants, settings.lease * SECOND)
-    dispatcher = open_engine(settings, db, attempts, fanout)
+    known = Known(registry.snapshot)
+    dispatcher = open_engine(settings, db, attempts, known, fanout)
     placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
     submission = Submission(db, runlog, placing, dispatcher, grants)
     tasks = Tasks(db, runlog, placing, dispatcher, grants)
@@ -84,6 +86,7 @@ def build(
         db=db,
         clock=clock,
         fanout=fanout,
+        known=known,
         hub=hub,
         outbound=outbound,
         registry=registry,

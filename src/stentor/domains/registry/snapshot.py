@@ -55,6 +55,11 @@ class Snapshot:
         agent = self._by_id.get(agent_id)
         return agent if agent is not None and agent.tenant == tenant else None
 
+    def version(self, agent_id: str) -> int | None:
+        """When the record that is known here was made; None for an unknown agent."""
+        agent = self._by_id.get(agent_id)
+        return None if agent is None else agent.updated_at
+
     def capable(self, tenant: str, capabilities: Iterable[str]) -> list[Agent]:
         """The tenant's agents that have all the capabilities."""
         wanted = frozenset(capabilities)

@@ -17,6 +17,7 @@ _COLUMNS = (
 )
 _FIELDS = tuple(_COLUMNS.split(", "))
 _ONE = Sql(f"select {_COLUMNS} from agents where tenant = :tenant and agent_id = :agent_id")
+_VERSIONS = Sql("select agent_id, updated_at from agents where agent_id = any(:agent_ids)")
 _CHANGED = Sql(f"select {_COLUMNS} from agents where updated_at >= :since")
 _OF_TENANT = Sql(f"select {_COLUMNS} from agents where tenant = :tenant order by created_at, agent_id")
 _INSERT = Sql(f"insert into agents ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
@@ -50,6 +51,11 @@ def find(tx: Tx, tenant: str, agent_id: str) -> Agent | None:
 def changed_since(tx: Tx, since: int) -> tuple[list[Agent], list[RegistryRecordError]]:
     """The agents changed since, and an error for each record that is malformed."""
     return _sorted(tx.rows(_CHANGED, since=since))
+
+
+def versions(tx: Tx, agent_ids: list[str]) -> dict[str, int]:
+    """When each of them was changed last; PostgreSQL only."""
+    return {agent_id: int(at) for agent_id, at in tx.rows(_VERSIONS, agent_ids=agent_ids)}
 
 
 def of_tenant(tx: Tx, tenant: str) -> tuple[list[Agent], list[RegistryRecordError]]:

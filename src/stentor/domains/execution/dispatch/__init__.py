@@ -39,6 +39,10 @@ class Engine(Dispatch, Protocol):
         """Look at the rows for what nobody offered here."""
         ...
 
+    def fresh(self) -> None:
+        """What other processes changed in the registry is known here now."""
+        ...
+
     async def close(self, seconds: float, hurry: asyncio.Event) -> list[Claim]:
         """Take no more; what runs has so many seconds to end, less if there is a hurry. Answers what was stopped."""
         ...

@@ -108,6 +108,9 @@ class Lanes:
         for queued in await self._db.read(lambda tx: store.waiting(tx, SCAN)):
             self.offer(queued)
 
+    def fresh(self) -> None:
+        """Nothing waits for that where nobody else changes anything."""
+
     async def close(self, seconds: float, hurry: asyncio.Event) -> list[Claim]:
         self._open = False
         await self._running.end(seconds, hurry)

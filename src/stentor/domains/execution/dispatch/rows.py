@@ -16,6 +16,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import Fanout, Reconnected, Stopped
 from stentor.core.fanout import Queued as Told
 from stentor.domains.execution.attempt import Attempts
+from stentor.domains.execution.dispatch.known import Known
 from stentor.domains.execution.dispatch.running import Running
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import Claim, Queued
@@ -43,9 +44,12 @@ class Rows:
 
     refill_every = 1
 
-    def __init__(self, db: Database, attempts: Attempts, fanout: Fanout, concurrency: int, *, works: bool) -> None:
+    def __init__(
+        self, db: Database, attempts: Attempts, known: Known, fanout: Fanout, concurrency: int, *, works: bool
+    ) -> None:
         self._db = db
         self._attempts = attempts
+        self._known = known
         self._fanout = fanout
         self._concurrency = concurrency
         self._works = works
@@ -90,12 +94,14 @@ class Rows:
         seen = arrival.number
 
         def work(tx: Tx) -> tuple[int, list[Claim]]:
+            if not self._known.all(tx, [agent_id]):
+                return most, []
             found = store.next_of(tx, agent_id, most)
             claims = (self._attempts.claim(tx, queued, lease) for queued in found)
             return len(found), [claim for claim in claims if claim is not None]
 
         found, claims = await self._db.write(work, ())
-        self._took(agent_id, found)
+        self._took(agent_id, len(claims))
         if found < most and arrival.number == seen:
             arrival.clear()
         return claims
@@ -118,6 +124,12 @@ class Rows:
             self._wake.set()
         if self._works and self._open and self._pumping is None:
             self._pumping = asyncio.create_task(self._pump())
+
+    def fresh(self) -> None:
+        """The registry was read again."""
+        if self._known.passed_over:
+            self._known.passed_over.clear()
+            self._wake.set()
 
     async def close(self, seconds: float, hurry: asyncio.Event) -> list[Claim]:
         self._open = False
@@ -159,13 +171,15 @@ class Rows:
     async def _next(self) -> list[Claim]:
         """Claims for the agents that have a lane free here."""
         full = [agent_id for agent_id, n in self._running.of_agent.items() if n >= self._concurrency]
+        full += self._known.passed_over
 
         def work(tx: Tx) -> tuple[int, list[Claim]]:
             room = Counter(self._running.of_agent)
             claims: list[Claim] = []
             found = store.next_inside(tx, full, BATCH)
+            known = self._known.of(tx, sorted({queued.agent_id for queued in found}))
             for queued in found:
-                if room[queued.agent_id] >= self._concurrency:
+                if queued.agent_id not in known or room[queued.agent_id] >= self._concurrency:
                     continue
                 if claim := self._attempts.claim(tx, queued, self._attempts.lease):
                     room[queued.agent_id] += 1

@@ -1,0 +1,67 @@
+"""Three processes on one database: two gateways, and a worker beside them. And single ones, to be killed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.conftest import Service, serving
+
+Start = Callable[..., Service]
+
+
+@dataclass
+class Installation:
+    """Gateways `one` and `other`, and a process that only works."""
+
+    one: Service
+    other: Service
+    worker: Service
+
+
+@contextmanager
+def database(server: str) -> Iterator[str]:
+    name = f"processes_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'create database "{name}"')
+    head, _, query = server.partition("?")
+    yield f"{head.rsplit('/', 1)[0]}/{name}" + (f"?{query}" if query else "")
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'drop database "{name}" with (force)')
+
+
+@contextmanager
+def starting(folder: Path, url: str) -> Iterator[Start]:
+    """Starts processes of one installation, each with a folder of its own: `start("gateway", SETTING="value")`."""
+    with serving(folder) as serve:
+        count = 0
+
+        def start(roles: str, **environ: str) -> Service:
+            nonlocal count
+            count += 1
+            base = {"SERVICE_DATABASE_URL": url, "SERVICE_MEMORY": "0", "SERVICE_ROLES": roles}
+            base |= {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_LEASE_SECONDS": "3"}
+            return serve(data_dir=folder / f"process{count}", **(base | environ))
+
+        yield start
+
+
+@pytest.fixture
+def start(tmp_path: Path, postgres_server: str) -> Iterator[Start]:
+    """Starts processes on a database that nobody else has."""
+    with database(postgres_server) as url, starting(tmp_path, url) as begin:
+        yield begin
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Iterator[Installation]:
+    """Not to be broken: all tests of a module share it."""
+    folder = tmp_path_factory.mktemp("installation")
+    with database(postgres_server) as url, starting(folder, url) as begin:
+        yield Installation(begin("gateway"), begin("gateway"), begin("worker"))

@@ -1,0 +1,205 @@
+"""Processes that are killed, and processes that are asked to leave."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.conftest import KEYS, Service
+from tests.faults.load import Load, summaries
+from tests.processes.calls import Stream, ended, register, submit, task, until
+from tests.processes.conftest import Start
+from tests.processes.test_together import sleeper
+from tests.requirements import requirement
+
+pytestmark = pytest.mark.xdist_group("leaving")
+KEY = KEYS["ADMIN"].split(":")[0]
+
+
+def asked_to_leave(service: Service) -> int:
+    service.process.send_signal(signal.SIGTERM)
+    return service.process.wait(30)
+
+
+def answering_later(seconds: float) -> tuple[threading.Event, str]:
+    """An agent that takes its time; the event is set when it was asked."""
+    import http.server
+
+    begun = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            begun.set()
+            time.sleep(seconds)
+            body = b'{"result": "late"}'
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return begun, f"http://127.0.0.1:{server.server_address[1]}/do"
+
+
+@requirement("scale.instance-death")
+def test_what_a_killed_process_had_in_hand_is_done_by_another_after_its_lease(start: Start) -> None:
+    gateway, first = start("gateway"), start("worker")
+    begun, _, address = sleeper()
+    register(gateway, "held", runtime={"kind": "http", "endpoint": address})
+    task_id = submit(gateway, type="x", required_capabilities=["held"], timeout_seconds=60)
+    assert begun.wait(20)
+    second = start("worker")
+    first.kill()
+    until(lambda: task(gateway, task_id)["attempts"] == 2, 20)
+    assert second.process.poll() is None
+
+
+@requirement("scale.drain")
+def test_a_task_that_ends_in_time_is_waited_for_when_its_process_is_asked_to_leave(start: Start) -> None:
+    gateway, worker = start("gateway"), start("worker", SERVICE_DRAIN_SECONDS="20")
+    begun, address = answering_later(1.5)
+    register(gateway, "slow", runtime={"kind": "http", "endpoint": address})
+    task_id = submit(gateway, type="x", required_capabilities=["slow"])
+    assert begun.wait(20)
+    assert asked_to_leave(worker) == 0
+    found = task(gateway, task_id)
+    assert (found["status"], found["attempts"]) == ("completed", 1)
+
+
+@requirement("scale.drain")
+def test_a_task_that_does_not_end_in_time_is_given_to_another_at_once(start: Start) -> None:
+    gateway, first = start("gateway"), start("worker", SERVICE_DRAIN_SECONDS="0.2", SERVICE_LEASE_SECONDS="600")
+    begun, stopped, address = sleeper()
+    register(gateway, "stuck", runtime={"kind": "http", "endpoint": address})
+    task_id = submit(gateway, type="x", required_capabilities=["stuck"])
+    assert begun.wait(20)
+    assert asked_to_leave(first) == 0
+    assert stopped.wait(5)
+    assert task(gateway, task_id)["status"] == "queued"
+    start("worker")
+    until(lambda: task(gateway, task_id)["attempts"] == 2)
+
+
+@requirement("scale.drain")
+def test_a_second_signal_waits_for_nothing(start: Start) -> None:
+    gateway, worker = start("gateway"), start("worker", SERVICE_DRAIN_SECONDS="600")
+    begun, _, address = sleeper()
+    register(gateway, "patient", runtime={"kind": "http", "endpoint": address})
+    submit(gateway, type="x", required_capabilities=["patient"])
+    assert begun.wait(20)
+    worker.process.send_signal(signal.SIGINT)
+    with pytest.raises(Exception, match="timed out"):
+        worker.process.wait(1)
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.process.wait(20) == 0
+
+
+@requirement("scale.drain")
+def test_a_gateway_that_is_leaving_says_so_to_the_load_balancer_and_goes_on_answering(start: Start) -> None:
+    gateway = start("gateway,worker", SERVICE_LEAVE_SECONDS="2")
+    with gateway.client() as client:
+        assert client.get("/api/v1/health/ready").status_code == 200
+        gateway.process.send_signal(signal.SIGTERM)
+        until(lambda: client.get("/api/v1/health/ready").status_code == 503, 1.5)
+        assert client.get("/api/v1/health/live").status_code == 200
+        task_id = submit(gateway)
+        ended(gateway, task_id, seconds=1.5)
+    assert gateway.process.wait(20) == 0
+
+
+@requirement("scale.rolling-restart")
+def test_a_rolling_restart_behind_a_load_balancer_fails_no_request_and_loses_no_task(start: Start) -> None:
+    """Here the callers are the load balancer: they send to whoever is ready, and again only what nobody took."""
+    gateways = [start("gateway", SERVICE_LEAVE_SECONDS="1") for _ in range(2)]
+    start("worker")
+    balancer = Balancer(gateways)
+    ids: list[str] = []
+    done = threading.Event()
+
+    def submitting() -> None:
+        while not done.is_set():
+            ids.append(balancer.submit())
+
+    clients = [threading.Thread(target=submitting) for _ in range(4)]
+    for client in clients:
+        client.start()
+    for at in range(2):
+        until(lambda: len(ids) > 30 * (at + 1))  # noqa: B023 - asked at once
+        assert asked_to_leave(gateways[at]) == 0
+        gateways[at] = start("gateway", SERVICE_LEAVE_SECONDS="1")
+        balancer.back(at, gateways[at])
+    done.set()
+    for client in clients:
+        client.join(20)
+    assert balancer.failed == []
+    for task_id in ids:
+        ended(gateways[0], task_id)
+
+
+class Balancer:
+    """Sends each request to the next gateway that is ready, on a connection of its own, and once."""
+
+    def __init__(self, gateways: list[Service]) -> None:
+        self._addresses = [one.address for one in gateways]
+        self._ready = [True, True]
+        self._next = 0
+        self.failed: list[str] = []
+        for at in range(len(gateways)):
+            threading.Thread(target=self._watch, args=(at,), daemon=True).start()
+
+    def back(self, at: int, service: Service) -> None:
+        self._addresses[at] = service.address
+
+    def _watch(self, at: int) -> None:
+        while True:
+            try:
+                self._ready[at] = httpx.get(f"{self._addresses[at]}/api/v1/health/ready", timeout=5).status_code == 200
+            except httpx.TransportError:
+                self._ready[at] = False
+            time.sleep(0.1)
+
+    def submit(self) -> str:
+        until(lambda: any(self._ready))
+        self._next += 1
+        at = self._next % 2 if self._ready[self._next % 2] else (self._next + 1) % 2
+        body = {"type": "summarize", "input": "One. Two.", "required_capabilities": ["summarize"]}
+        try:
+            answer = httpx.post(
+                f"{self._addresses[at]}/api/v1/tasks", json=body, headers={"X-API-Key": KEY}, timeout=20
+            )
+        except httpx.TransportError as error:
+            self.failed.append(repr(error))
+            raise
+        if answer.status_code != 202:
+            self.failed.append(answer.text)
+        return str(answer.json()["task_id"])
+
+
+@requirement("scale.instance-death")
+def test_gateways_and_workers_that_are_killed_in_turn_lose_nothing_that_was_accepted(start: Start) -> None:
+    stable = start("gateway")
+    bodies = summaries(300)
+    load = Load(stable.address, KEY, bodies, pause=0.01)
+    load.start()
+    for _ in range(3):
+        victim = start("gateway,worker")
+        time.sleep(1)
+        victim.kill()
+    start("worker")
+    load.join()
+    for body in bodies:
+        found = ended(stable, str(body["id"]), seconds=60)
+        assert found["attempts"] >= 1
+    kinds = Stream(stable, str(bodies[0]["id"]))
+    kinds.join(10)
+    assert kinds.kinds().count("task_completed") == 1
