@@ -28,6 +28,7 @@ from bench import (
     llm,
     memory,
     pages,
+    processes,
     provenance,
     receipts,
     start,
@@ -56,6 +57,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "governance": (governance.TITLE, governance.run),
     "llm": (llm.TITLE, llm.run),
     "pages": (pages.TITLE, pages.run),
+    "processes": (processes.TITLE, processes.run),
 }
 
 

@@ -1,10 +1,11 @@
 """The load generator, a process of its own.
 
-`python -m bench.load closed|paced|notes HOST PORT COUNT CONNECTIONS|RATE [CAPABILITY]`
+`python -m bench.load closed|submit|paced|notes HOST PORT[,PORT] COUNT CONNECTIONS|RATE [CAPABILITY]`
 
 Raw sockets on uvloop with prebuilt requests, so that what is measured is the service and not the
 client, which shares the machine. `closed` keeps every connection busy; `paced` is an open loop: requests
 are due at fixed moments, whatever the answers do, and a latency counts from the moment it was due. Both submit tasks;
+`submit` does not wait until they are done;
 `notes` is closed, and writes a new note of 60 words with each request.
 Prints one line of JSON: `seconds` from the first submit to the last completed task, `submit_seconds`, `latencies_ms`.
 """
@@ -85,10 +86,11 @@ class Pool:
         self.due: deque[float] = deque()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def open(self, host: str, port: int, connections: int) -> None:
+    async def open(self, host: str, ports: Sequence[int], connections: int) -> None:
+        """To each port in turn."""
         loop = asyncio.get_running_loop()
-        for _ in range(connections):
-            _, made = await loop.create_connection(lambda: Connection(self), host, port)
+        for n in range(connections):
+            _, made = await loop.create_connection(lambda: Connection(self), host, ports[n % len(ports)])
             self.free.append(made)
 
     def submit(self, due: float) -> None:
@@ -139,16 +141,17 @@ async def paced(pool: Pool, rate: float) -> None:
 
 
 async def run(
-    kind: str, host: str, port: int, count: int, number: int, capability: str = "summarize"
+    kind: str, host: str, ports: Sequence[int], count: int, number: int, capability: str = "summarize"
 ) -> dict[str, object]:
-    before = 0 if kind == "notes" else _completed(host, port)
+    waits = kind in ("closed", "paced")
+    before = _completed(host, ports[0]) if waits else 0
     task = post("/api/v1/tasks", {**TASK, "required_capabilities": [capability]})
     pool = Pool([note(i) for i in range(count)] if kind == "notes" else [task] * count)
-    await pool.open(host, port, CONNECTIONS if kind == "paced" else min(count, number))
+    await pool.open(host, ports, CONNECTIONS if kind == "paced" else min(count, number))
     started = time.monotonic()
     await (paced(pool, number) if kind == "paced" else closed(pool))
     submitted = time.monotonic()
-    while kind != "notes" and _completed(host, port) < before + count:
+    while waits and _completed(host, ports[0]) < before + count:
         await asyncio.sleep(POLL_SECONDS)
     ended = time.monotonic()
     latencies = [1000 * seconds for seconds in pool.latencies]
@@ -162,9 +165,10 @@ def _completed(host: str, port: int) -> int:
 
 
 def main() -> None:
-    kind, host, port, count, number, *capability = sys.argv[1:]
+    kind, host, ports, count, number, *capability = sys.argv[1:]
+    wanted = [int(port) for port in ports.split(",")]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        print(json.dumps(runner.run(run(kind, host, int(port), int(count), int(number), *capability))))
+        print(json.dumps(runner.run(run(kind, host, wanted, int(count), int(number), *capability))))
 
 
 if __name__ == "__main__":

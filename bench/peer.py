@@ -1,4 +1,4 @@
-"""The peer, a process of its own: DBOS on SQLite, `python -m bench.peer MODE DATABASE COUNT CONCURRENCY`.
+"""The peer, a process of its own: DBOS on SQLite or PostgreSQL, `python -m bench.peer MODE DATABASE COUNT CONCURRENCY`.
 
 A workflow of two steps that do nothing, each started and awaited by one of COUNT callers, CONCURRENCY at a
 time. Set up as its documentation says: the default SQLite system database, `DBOS.launch()`, logs at ERROR, no
@@ -97,9 +97,16 @@ def pragma(database: Path, text: str) -> Any:
 def main() -> None:
     mode, _, wal = sys.argv[1].partition("-")
     database, count, concurrency = Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    shared = sys.argv[2].startswith("postgresql:")
     if wal:
         pragma(database, "journal_mode=wal")
-    DBOS(config={"name": "peer", "system_database_url": f"sqlite:///{database}", "log_level": "ERROR"})
+    DBOS(
+        config={
+            "name": "peer",
+            "system_database_url": sys.argv[2] if shared else f"sqlite:///{database}",
+            "log_level": "ERROR",
+        }
+    )
     DBOS.launch()
     run("start", 2 * concurrency, concurrency)  # threads and pools are warm when the clock starts
     started = time.perf_counter()
@@ -109,7 +116,7 @@ def main() -> None:
         raise RuntimeError("the workflows answered something else")
     DBOS.destroy()
     # DBOS sets no pragma but busy_timeout and foreign_keys, so a plain connection has its synchronous.
-    found = {"journal_mode": pragma(database, "journal_mode"), "synchronous": pragma(database, "synchronous")}
+    found = {} if shared else {name: pragma(database, name) for name in ("journal_mode", "synchronous")}
     print(json.dumps({"seconds": seconds, "version": importlib.metadata.version("dbos"), **found}))
 
 

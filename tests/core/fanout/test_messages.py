@@ -1,0 +1,101 @@
+"""Payloads of messages, without any transport."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.fanout import Changed, Fanout, Message, Queued, Tokens, fanout, messages
+
+TEXTS = st.text(max_size=40)
+MESSAGES = st.one_of(
+    st.builds(Queued, TEXTS, st.booleans()),
+    st.builds(Changed, TEXTS, TEXTS),
+    st.builds(Tokens, TEXTS, TEXTS, TEXTS, st.integers(1, 99), st.lists(TEXTS, max_size=5).map(tuple), st.booleans()),
+)
+
+
+@given(st.lists(MESSAGES, max_size=40), st.integers(300, 2_000))
+def test_what_fits_into_a_payload_comes_out_as_it_was_and_none_is_larger_than_the_limit(
+    sent: list[Message], limit: int
+) -> None:
+    made = list(messages.payloads("me", sent, limit))
+    assert all(len(payload) <= limit for payload in made)
+    fitting = [one for one in sent if len(messages._encode(one)) <= limit - len('["me",[]]')]
+    assert [one for payload in made for one in messages.read(payload, "you")] == fitting
+
+
+def test_ones_own_messages_are_passed_over() -> None:
+    payload = next(messages.payloads("me", [Changed("a", "b")], 500))
+    assert list(messages.read(payload, "me")) == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["", "x", "[]", '["a"]', '["a",[["?",1]]]', '["a",[["c",1,2]]]', '["a",[1]]', '{"a":1}', "[" * 5_000, b"\xff\xfe"],
+)
+def test_what_nobody_can_read_is_passed_over(payload: str | bytes) -> None:
+    assert list(messages.read(payload, "me")) == []
+
+
+def test_what_is_unknown_does_not_hide_what_follows() -> None:
+    known = json.loads(messages._encode(Changed("a", "b")))
+    assert list(messages.read(json.dumps(["x", [["new", 1], known]]), "me")) == [Changed("a", "b")]
+
+
+def test_tokens_of_one_attempt_are_joined_and_others_are_not() -> None:
+    first = [Tokens("t", "a", "one", n, (str(n),)) for n in (1, 2, 3)]
+    other = Tokens("t", "b", "one", 1, ("x",))
+    again = Tokens("t", "a", "two", 1, ("y",))
+    gap = Tokens("t", "a", "two", 5, ("z",))
+    joined = fanout._joined([first[0], other, first[1], first[2], again, gap])
+    assert joined == [Tokens("t", "a", "one", 1, ("1", "2", "3")), other, again, gap]
+
+
+async def test_without_others_nothing_waits_and_nothing_runs() -> None:
+    alone = Fanout()
+    await alone.start()
+    alone.send(Changed("a", "b"))
+    await alone.stop()
+    assert (alone.alone, alone.up) == (True, False)
+
+
+class Silent:
+    """A transport whose server is away."""
+
+    limit = 1_000
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    async def listen(self, receive: object, ready: object) -> None:
+        self.tries += 1
+        raise ConnectionError("away")
+
+    async def publish(self, payloads: list[bytes]) -> None:
+        raise ConnectionError("away")
+
+    async def close(self) -> None:
+        return None
+
+
+async def test_an_outage_of_the_messages_costs_nobody_anything(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fanout, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(fanout, "MOST_WAITING", 10)
+    transport = Silent()
+    lonely = Fanout(transport)
+    await lonely.start()
+    for n in range(100):
+        lonely.send(Changed("a", str(n)))
+    assert lonely.dropped == 90
+    async with asyncio.timeout(10):
+        while transport.tries < 4:
+            await asyncio.sleep(0.01)
+    await lonely.stop()
+    assert caplog.text.count("do not arrive") == 1

@@ -1,0 +1,133 @@
+"""Two hubs that hear each other: what a watcher gets of a task that runs elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from stentor.core.fanout import Fanout, messages
+from stentor.core.live import Hub, Look, Token, hub
+from stentor.core.live.elsewhere import INTEREST_SECONDS
+from stentor.core.live.messages import Watcher
+
+KEY = ("default", "task")
+
+
+class Wire:
+    """Carries payloads from each to all at once, in this process."""
+
+    limit = 7_900
+
+    def __init__(self) -> None:
+        self.receivers: list[Callable[[bytes | str], None]] = []
+        self.cut = False
+
+    async def listen(self, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
+        self.receivers.append(receive)
+        ready()
+        await asyncio.Event().wait()
+
+    async def publish(self, payloads: list[bytes]) -> None:
+        for payload in payloads if not self.cut else ():
+            for receive in self.receivers:
+                receive(payload)
+
+    async def close(self) -> None:
+        return None
+
+
+class Pair:
+    def __init__(self) -> None:
+        self.wire = Wire()
+        self.fanouts = [Fanout(self.wire) for _ in range(3)]
+        self.runs, self.watches, self.third = (Hub(one) for one in self.fanouts)
+
+
+@pytest.fixture
+async def pair() -> object:
+    made = Pair()
+    for one in made.fanouts:
+        await one.start()
+    await asyncio.sleep(0.01)
+    yield made
+    for one in made.fanouts:
+        await one.stop()
+
+
+async def tokens(watcher: Watcher, number: int) -> list[str]:
+    found: list[str] = []
+    async with asyncio.timeout(5):
+        while len(found) < number:
+            message = await watcher.get()
+            if isinstance(message, Token):
+                found.append(message.text)
+    return found
+
+
+async def test_a_watcher_that_comes_late_gets_what_was_said_and_then_what_is_said(pair: Pair) -> None:
+    for text in ("a", "b"):
+        pair.runs.token(*KEY, "attempt", text)
+    with pair.watches.watch(*KEY) as watcher:
+        assert await tokens(watcher, 2) == ["a", "b"]
+        pair.runs.token(*KEY, "attempt", "c")
+        assert await tokens(watcher, 1) == ["c"]
+        with pair.third.watch(*KEY) as other:
+            assert await tokens(other, 3) == ["a", "b", "c"]
+            pair.runs.token(*KEY, "attempt", "d")
+            assert await tokens(other, 1) == ["d"]
+        assert await tokens(watcher, 1) == ["d"]  # and what the third was sent once more is not repeated
+    assert pair.watches.tokens(*KEY) == []
+
+
+async def test_more_than_one_message_can_hold_arrives_in_order(pair: Pair) -> None:
+    said = [f"{n} " * 50 for n in range(200)]
+    for text in said:
+        pair.runs.token(*KEY, "attempt", text)
+    with pair.watches.watch(*KEY) as watcher:
+        assert await tokens(watcher, 200) == said
+
+
+async def test_a_change_elsewhere_makes_a_watcher_look_and_nobody_else_is_told(pair: Pair) -> None:
+    with pair.watches.watch(*KEY) as watcher, pair.third.watch("default", "other") as other:
+        await asyncio.sleep(0.05)
+        pair.runs.announce(*KEY, [])
+        async with asyncio.timeout(1.5):  # before it would look by itself
+            assert isinstance(await watcher.get(), Look)
+        assert other.empty
+
+
+async def test_without_messages_a_watcher_looks_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "LOOK_SECONDS", 0.05)
+    pair.wire.cut = True
+    with pair.watches.watch(*KEY) as watcher:
+        async with asyncio.timeout(5):
+            assert isinstance(await watcher.get(), Look)
+
+
+async def test_interest_ends_when_nobody_speaks_of_it_any_more(pair: Pair) -> None:
+    with pair.watches.watch(*KEY):
+        await asyncio.sleep(0.05)
+    elsewhere = pair.runs._elsewhere
+    assert elsewhere is not None
+    assert KEY in elsewhere._interest
+    later = elsewhere._clock() + INTEREST_SECONDS + 1
+    elsewhere._clock = lambda: later
+    pair.runs.remind()
+    assert elsewhere._interest == {}
+
+
+async def test_a_new_attempt_elsewhere_begins_anew(pair: Pair) -> None:
+    with pair.watches.watch(*KEY) as watcher:
+        await asyncio.sleep(0.05)
+        pair.runs.token(*KEY, "first", "a")
+        assert await tokens(watcher, 1) == ["a"]
+        pair.third.token(*KEY, "second", "b")
+        assert await tokens(watcher, 1) == ["b"]
+        assert [token.attempt for token in pair.watches.tokens(*KEY)] == ["second"]
+
+
+def test_the_kinds_of_messages_have_marks_of_their_own() -> None:
+    marks = [kind.__struct_config__.tag for kind in messages.Message.__subclasses__()]
+    assert len(set(marks)) == len(marks)
