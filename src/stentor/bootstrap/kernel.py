@@ -136,6 +136,9 @@ class Kernel:
 
     async def _drain(self) -> None:
         """What does not end in time is handed to others, where there are others."""
+        if (running := self.dispatcher.running()) and self.settings.drain:
+            text = "%d tasks run here and have %g s to end; one more signal stops them at once"
+            log.warning(text, running, self.settings.drain)
         left = await self.dispatcher.close(self.settings.drain, self.hurry)
         try:
             await self.reconciler.give_back(left)

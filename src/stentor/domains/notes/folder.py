@@ -22,8 +22,6 @@ TRASH = ".trash"
 _TRASH = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LARGE = 1 << 18
 """Bytes from which a note is written alone."""
-LEFT_OVER_SECONDS = 3600
-"""Age from which a temporary file is nobody's any more."""
 
 
 class FolderVault:
