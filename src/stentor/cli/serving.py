@@ -7,17 +7,21 @@ import gc
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stentor import bootstrap
 from stentor.auth.keys import key_file
-from stentor.bootstrap import Service, surfaces
+from stentor.bootstrap import Service, grpc, surfaces
 from stentor.bootstrap.surfaces import Surface
 from stentor.cli.listening import Endpoint, Listener, Servers, bind, on_signals, runner
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
+
+if TYPE_CHECKING:
+    from stentor.surfaces.grpc.server import Server
 
 
 class Ready(msgspec.Struct):
@@ -43,12 +47,16 @@ def run(
     """Serve until SIGINT or SIGTERM: the gateway with all surfaces, or one surface alone. Raises StartRefused."""
     with ExitStack() as stack:
         warnings: list[str] = []
+        loop = stack.enter_context(runner())
         gateway = None if alone else bind(settings.host, settings.gateway_port, "--gateway-port")
         wanted = [alone] if alone else surfaces.names(settings)
         beside = {name: _bind_beside(settings, name, warnings) for name in wanted}
         for listener in (gateway, *beside.values()):
             if listener is not None:
                 stack.enter_context(listener)
+        rpc = None if alone else loop.run(grpc.bind(settings, warnings))
+        if rpc is not None:
+            stack.callback(lambda: loop.run(rpc.stop()))
         service = bootstrap.open_service(settings, environ, redactor)
         addresses = {name: listener.address for name, listener in beside.items()}
         try:
@@ -64,6 +72,8 @@ def run(
                 addresses[f"{one.name}_tls"] = secure.address
         if gateway is not None:
             endpoints.insert(0, Endpoint(service.app, gateway))
+        if rpc is not None:
+            addresses["grpc"] = rpc.address
         ready = Ready(
             gateway=gateway.address if gateway else None,
             surfaces=addresses,
@@ -73,7 +83,7 @@ def run(
             taken_up=0,
             warnings=service.keys.warnings + warnings,
         )
-        stack.enter_context(runner()).run(_serve(service, opened, endpoints, ready, on_ready))
+        loop.run(_serve(service, opened, endpoints, rpc, ready, on_ready))
 
 
 def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
@@ -95,6 +105,7 @@ async def _serve(
     service: Service,
     opened: list[Surface],
     endpoints: list[Endpoint],
+    rpc: Server | None,
     ready: Ready,
     on_ready: Callable[[Ready], None],
 ) -> None:
@@ -103,17 +114,23 @@ async def _serve(
     def leave() -> None:
         service.leave()
         servers.leave()
+        if rpc is not None:
+            rpc.leave()
 
     on_signals(leave)
     background: list[asyncio.Task[None]] = []
     try:
         ready.taken_up = await service.start()
         background += [asyncio.create_task(work()) for one in opened for work in one.background]
+        if rpc is not None:
+            await grpc.start(rpc, service)
         if await servers.start():
             _settle(service, ready)
             on_ready(ready)
         await servers.wait()
     finally:
+        if rpc is not None:
+            await rpc.stop()
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)

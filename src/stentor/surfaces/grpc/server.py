@@ -1,0 +1,62 @@
+"""The server: bound first, answering later, and drained at the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from stentor.core.errors import StartRefused
+from stentor.surfaces.grpc.gate import Gate
+
+GRACE_SECONDS = 3
+"""As long as requests over HTTP have when the service leaves."""
+ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - how an address for all is shown
+_LIMITS = {
+    # Two services would share the port and its callers.
+    "grpc.so_reuseport": 0,
+    # The core unpacks a message before it looks at its size, so a small one could fill the memory.
+    "grpc.compression_enabled_algorithms_bitset": 1,
+    "grpc.max_concurrent_streams": 1_000,
+    # Finds readers of streams that are gone without a word, as often as event streams do.
+    "grpc.keepalive_time_ms": 15_000,
+    "grpc.http2.min_ping_interval_without_data_ms": 10_000,
+}
+
+
+class Server:
+    """`address` is what clients connect to: host and port."""
+
+    def __init__(self, server: grpc.aio.Server, address: str) -> None:
+        self._server, self.address = server, address
+        self._stopping: asyncio.Task[None] | None = None
+
+    @classmethod
+    def bind(cls, host: str, port: int, max_bytes: int) -> Server:
+        """Within the loop that will serve. `max_bytes` is the largest message. Raises StartRefused."""
+        options = {**_LIMITS, "grpc.max_receive_message_length": max_bytes, "grpc.max_send_message_length": -1}
+        server = grpc.aio.server(options=list(options.items()))
+        literal = f"[{host}]" if ":" in host else host
+        try:
+            bound = server.add_insecure_port(f"{literal}:{port}")
+        except RuntimeError:
+            raise StartRefused(
+                f"Port {port} on {host} cannot be used: it is taken, or not yours to use. Choose another with "
+                "--grpc-port, 0 takes a free one."
+            ) from None
+        return cls(server, f"{ANY.get(host, literal)}:{bound}")
+
+    async def start(self, gate: Gate) -> None:
+        self._server.add_generic_rpc_handlers((gate,))
+        await self._server.start()
+
+    def leave(self) -> None:
+        """Refuse new calls, and let those that run end; whoever streams has to be told by others."""
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._server.stop(GRACE_SECONDS))
+
+    async def stop(self) -> None:
+        """Returns when no call runs any more."""
+        self.leave()
+        assert self._stopping is not None
+        await self._stopping
