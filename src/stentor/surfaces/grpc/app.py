@@ -33,4 +33,4 @@ def build(
     """What a server answers with. Streams count with those of the gateway, and end when `closing` is set."""
     methods = {**tasks.methods(streams), **atp.methods(), **llm.methods(streams)}
     services = sorted({name.split("/")[1] for name in methods})
-    return Gate(keys, rate, {**methods, **Standard(services, ready, closing).methods()}, times)
+    return Gate(keys, rate, {**methods, **Standard(services, ready, closing).methods()}, times, closing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,6 +35,28 @@ class Metadata:
         return next((value.decode("latin-1") for value in self.all(name)), None)
 
 
+class Running:
+    """The calls that are being answered."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._idle.clear()
+
+    def __exit__(self, *exception: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._idle.set()
+
+    async def ended(self) -> None:
+        """Returns when there is none."""
+        await self._idle.wait()
+
+
 @dataclass
 class Call:
     """`method` is its name, for metrics; `trailing` is what every answer to it carries, refusals too."""
@@ -41,6 +64,7 @@ class Call:
     method: str
     metadata: Metadata
     times: CallTimes
+    running: Running
     principal: Principal | None = None
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ the gateway. It decides before the message is read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 
@@ -13,8 +14,9 @@ import grpc
 
 from stentor.auth.keys import KeyRing
 from stentor.auth.principal import Principal
-from stentor.core.errors import RateLimited, Unauthorized
-from stentor.surfaces.grpc.calls import Call, Context, Metadata
+from stentor.core.errors import RateLimited, ServiceUnavailable, Unauthorized
+from stentor.surfaces.grpc.calls import Call, Context, Metadata, Running
+from stentor.surfaces.grpc.ending import LEAVING
 from stentor.surfaces.grpc.methods import Handler, Method
 from stentor.web.gate import RateLimit, authenticate, used_up
 from stentor.web.timing import CallTimes
@@ -26,14 +28,22 @@ UNKNOWN = "unknown"
 class Gate(grpc.GenericRpcHandler):
     """`methods` by their whole name, such as /stentor.v1.TaskService/GetTask."""
 
-    def __init__(self, keys: KeyRing, rate: RateLimit, methods: Mapping[str, Method], times: CallTimes) -> None:
-        self._keys, self._rate, self._methods, self._times = keys, rate, methods, times
+    def __init__(
+        self,
+        keys: KeyRing,
+        rate: RateLimit,
+        methods: Mapping[str, Method],
+        times: CallTimes,
+        closing: asyncio.Event,
+    ) -> None:
+        self._keys, self._rate, self._methods, self._times, self._closing = keys, rate, methods, times, closing
+        self.running = Running()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
         """What answers the call; None, which is UNIMPLEMENTED, for a method that there is not."""
         name, metadata = handler_call_details.method, Metadata(handler_call_details.invocation_metadata)
         method = self._methods.get(name)
-        call = Call(name.lstrip("/") if method else UNKNOWN, metadata, self._times)
+        call = Call(name.lstrip("/") if method else UNKNOWN, metadata, self._times, self.running)
         try:
             if method is None or method.permission is not None:
                 self._admit(call)
@@ -46,7 +56,9 @@ class Gate(grpc.GenericRpcHandler):
         return method.handler(call)
 
     def _admit(self, call: Call) -> None:
-        """Raises Unauthorized, RateLimited."""
+        """Raises ServiceUnavailable when the service leaves, Unauthorized, RateLimited."""
+        if self._closing.is_set():
+            raise ServiceUnavailable(LEAVING)
         found = authenticate(self._keys, call.metadata.pairs)
         if not isinstance(found, Principal):
             raise Unauthorized(f"{found[0]}. {found[1]}")

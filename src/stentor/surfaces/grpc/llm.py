@@ -48,12 +48,14 @@ class LlmService:
 
 def _body(request: pb.StreamChatRequest) -> dict[str, Any]:
     """As a caller over HTTP would have sent it."""
-    messages = [
-        {"role": ROLE.word(f"messages.{at}.role", message.role), "content": message.content}
-        for at, message in enumerate(request.messages)
-    ]
+    messages = [_message(at, message) for at, message in enumerate(request.messages)]
     options = wire.given(request.options, _OPTIONS) | {"stop": list(request.options.stop)}
     return {"messages": messages, "options": options, **wire.given(request, ("model",))}
+
+
+def _message(at: int, message: pb.ChatMessage) -> dict[str, str]:
+    role = ROLE.word(f"messages.{at}.role", message.role)
+    return {"content": message.content} | ({"role": role} if role else {})
 
 
 async def _parts(found: Answering) -> AsyncIterator[pb.StreamChatResponse]:

@@ -50,7 +50,7 @@ class Unary:
 
     async def _answer(self, call: Call, raw: bytes, context: Context) -> bytes:
         try:
-            with tracing.carrying(call.traceparent):
+            with call.running, tracing.carrying(call.traceparent):
                 answer = await self.work(call, decoded(self.request, raw))
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
             await call.refuse(context, error)
@@ -100,7 +100,7 @@ class Conversing:
 
 async def _stream(call: Call, work: Stream, streams: StreamLimit, context: Context) -> None:
     """Raises RateLimited when the caller has too many open, ServiceUnavailable when the service leaves."""
-    with tracing.carrying(call.traceparent), held(streams, call.holder), ended_by(streams.closing):
+    with call.running, tracing.carrying(call.traceparent), held(streams, call.holder), ended_by(streams.closing):
         async with work as answers:
             await context.send_initial_metadata(call.trailing)
             call.answered()

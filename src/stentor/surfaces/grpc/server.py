@@ -7,10 +7,13 @@ import asyncio
 import grpc
 
 from stentor.core.errors import StartRefused
+from stentor.surfaces.grpc.calls import Running
 from stentor.surfaces.grpc.gate import Gate
 
 GRACE_SECONDS = 3
 """As long as requests over HTTP have when the service leaves."""
+LAST_SECONDS = 1
+"""For sending the last answers."""
 ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - how an address for all is shown
 _LIMITS = {
     # Two services would share the port and its callers.
@@ -29,6 +32,7 @@ class Server:
 
     def __init__(self, server: grpc.aio.Server, address: str) -> None:
         self._server, self.address = server, address
+        self._running = Running()
         self._stopping: asyncio.Task[None] | None = None
 
     @classmethod
@@ -47,16 +51,26 @@ class Server:
         return cls(server, f"{ANY.get(host, literal)}:{bound}")
 
     async def start(self, gate: Gate) -> None:
+        self._running = gate.running
         self._server.add_generic_rpc_handlers((gate,))
         await self._server.start()
 
     def leave(self) -> None:
-        """Refuse new calls, and let those that run end; whoever streams has to be told by others."""
+        """Let the calls that run end. The gate refuses new ones meanwhile, once it knows that the service leaves."""
         if self._stopping is None:
-            self._stopping = asyncio.ensure_future(self._server.stop(GRACE_SECONDS))
+            self._stopping = asyncio.ensure_future(self._drain())
 
     async def stop(self) -> None:
         """Returns when no call runs any more."""
         self.leave()
         assert self._stopping is not None
         await self._stopping
+
+    async def _drain(self) -> None:
+        """Only then the server: what it has not handed on when it is told to stop, it cancels instead of refusing."""
+        left = LAST_SECONDS
+        try:
+            await asyncio.wait_for(self._running.ended(), GRACE_SECONDS)
+        except TimeoutError:
+            left = 0
+        await self._server.stop(left)
