@@ -12,7 +12,6 @@ from tests.faults.load import until
 from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import SECONDS, Client, keyed, refused
 
-pytestmark = requirement("scale.grpc-other-services")
 TASK = {"type": "summarize", "input": "One thing. Another.", "required_capabilities": ["summarize"]}
 
 
@@ -26,6 +25,7 @@ def send(client: Client, asked: pb.SendMessageRequest, key: str = "ADMIN", **met
     return str(client.atp.SendMessage(asked, metadata=keyed(key, **metadata), timeout=SECONDS).message_id)
 
 
+@requirement("scale.grpc-other-services")
 def test_a_message_is_carried_out_and_answered(client: Client) -> None:
     message_id = send(client, message({"task": TASK}, special_notes="type=summarize"))
     with client.service.client() as http:
@@ -37,6 +37,7 @@ def test_a_message_is_carried_out_and_answered(client: Client) -> None:
     assert shown["header"]["senderId"] == "admin"
 
 
+@requirement("scale.grpc-other-services")
 def test_an_idempotency_key_is_one_key_over_both(client: Client) -> None:
     content = {"task": TASK}
     first = send(client, message(content), idempotency_key="m-1")
@@ -49,6 +50,7 @@ def test_an_idempotency_key_is_one_key_over_both(client: Client) -> None:
         send(client, message(content, context="c-2"), idempotency_key="m-1")
 
 
+@requirement("scale.grpc-other-services")
 def test_a_message_does_nothing_that_the_key_might_not_do_over_http(client: Client) -> None:
     registration = {"name": "ann", "capabilities": ["fly"]}
     asked = message(registration, action_type="register", target_zone="registry")

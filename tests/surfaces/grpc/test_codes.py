@@ -31,7 +31,7 @@ def rows() -> list[tuple[str, str, str, str]]:
     return CODE.findall((FOLDER / "errors.md").read_text())
 
 
-@requirement("scale.grpc-tasks")
+@requirement("scale.grpc-errors")
 def test_every_error_has_a_status_of_its_own_choice() -> None:
     codes = {code for code, *_ in rows()}
     assert codes == BY_CODE.keys()
@@ -40,7 +40,7 @@ def test_every_error_has_a_status_of_its_own_choice() -> None:
     assert set(STATUSES) <= {status.name for status in grpc.StatusCode}
 
 
-@requirement("scale.grpc-tasks")
+@requirement("scale.grpc-errors")
 def test_where_http_and_grpc_mean_the_same_they_say_the_same() -> None:
     found = {(code, status) for code, http, _, status in rows() if BY_HTTP.get(int(http), status) != status}
     assert found == set()

@@ -18,7 +18,7 @@ from tests.faults.load import until
 from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import Client, code_of, connected, keyed, refused, request
 
-pytestmark = [requirement("scale.grpc-tasks"), pytest.mark.fault]
+pytestmark = pytest.mark.fault
 Serve = Callable[..., Service]
 WAITS: dict[str, Any] = {"type": "wait", "required_capabilities": ["wait"]}
 
@@ -43,6 +43,7 @@ def waiter(service: Service) -> None:
         http.post("/api/v1/registry/agents", json={"name": "waiter", "capabilities": ["wait"]}).raise_for_status()
 
 
+@requirement("scale.grpc-leaving")
 def test_a_deadline_ends_the_wait_and_not_the_task(serve: Serve) -> None:
     service = start(serve)
     waiter(service)
@@ -57,6 +58,7 @@ def test_a_deadline_ends_the_wait_and_not_the_task(serve: Serve) -> None:
         assert client.get("late").status == pb.TASK_STATUS_QUEUED
 
 
+@requirement("scale.grpc-leaving")
 def test_a_watcher_that_leaves_gives_its_place_back_and_the_task_goes_on(serve: Serve) -> None:
     service = start(serve, SERVICE_MAX_STREAMS_PER_KEY="1")
     waiter(service)
@@ -84,6 +86,7 @@ def stopped(service: Service) -> str:
     return said
 
 
+@requirement("scale.grpc-leaving")
 def test_a_service_that_leaves_ends_its_streams_and_they_go_on_at_the_next_one(serve: Serve) -> None:
     service = start(serve)
     waiter(service)
@@ -103,6 +106,7 @@ def test_a_service_that_leaves_ends_its_streams_and_they_go_on_at_the_next_one(s
     assert kinds == ["task_cancelled", "learning_skipped", "ended"]
 
 
+@requirement("scale.grpc-leaving")
 def test_a_service_that_leaves_finishes_what_runs_and_refuses_what_is_new(serve: Serve) -> None:
     service = start(serve)
     with connected(service) as client:
@@ -131,6 +135,7 @@ def taken(service: Service, known: str) -> bool:
             return False
 
 
+@requirement("scale.grpc-leaving")
 def test_watchers_of_health_and_reflection_do_not_hold_a_service_up(serve: Serve) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,7 +19,6 @@ from tests.requirements import requirement
 from tests.surfaces.gateway.operations import DOCUMENT
 from tests.surfaces.grpc.conftest import SECONDS, Client, code_of, connected, keyed, refused, request, trailing
 
-pytestmark = requirement("scale.grpc-tasks")
 READER = KEYS["READER"].split(":")[0]
 METHODS: dict[str, tuple[str, str]] = {
     "/stentor.v1.TaskService/SubmitTask": ("post", "/api/v1/tasks"),
@@ -30,16 +31,24 @@ METHODS: dict[str, tuple[str, str]] = {
 """Each method and its route."""
 
 
+def needed(method: str) -> str:
+    """The permission of its route."""
+    verb, path = METHODS[method]
+    return str(DOCUMENT["paths"][path][verb]["x-permission"])
+
+
 def ask(client: Client, method: str, content: bytes, metadata: Any = ()) -> Any:
     """Whatever bytes; the first answer is waited for."""
     return next(client.channel.unary_stream(method)(content, metadata=metadata, timeout=SECONDS), None)
 
 
+@requirement("scale.grpc-tasks")
 def test_the_table_names_every_method_that_there_is() -> None:
     services = [one for file in (pb, atp_pb2, llm_pb2) for one in file.DESCRIPTOR.services_by_name.values()]
     assert {f"/{one.full_name}/{method.name}" for one in services for method in one.methods} == set(METHODS)
 
 
+@requirement("scale.grpc-tasks")
 @pytest.mark.parametrize("method", [*METHODS, "/stentor.v1.TaskService/Nothing", "/no.Service/Nothing", "/x"])
 def test_without_a_key_nothing_is_answered_whether_or_not_there_is_something(client: Client, method: str) -> None:
     for metadata in ([], [("authorization", "Basic dTpw")], [("authorization", f"{READER}")], [("x-api-key", " ")]):
@@ -53,6 +62,7 @@ def test_without_a_key_nothing_is_answered_whether_or_not_there_is_something(cli
         assert "nobodys-key" not in str(found.value)
 
 
+@requirement("scale.grpc-tasks")
 def test_a_key_is_taken_as_either_metadata(client: Client) -> None:
     task_id = client.submit()
     for metadata in (
@@ -64,18 +74,18 @@ def test_a_key_is_taken_as_either_metadata(client: Client) -> None:
         assert client.tasks.GetTask(asked, metadata=metadata, timeout=SECONDS).task_id == task_id
 
 
+@requirement("scale.grpc-tasks")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_needs_what_its_route_needs(client: Client, method: str) -> None:
-    verb, path = METHODS[method]
-    needed = DOCUMENT["paths"][path][verb]["x-permission"]
-    assert needed in ("read", "write")
+    assert needed(method) in ("read", "write")
     with pytest.raises(grpc.RpcError) as found:
         ask(client, method, b"", keyed("READER"))
-    assert (code_of(found.value) == "FORBIDDEN") == (needed == "write")
-    if needed == "write":
+    assert (code_of(found.value) == "FORBIDDEN") == (needed(method) == "write")
+    if needed(method) == "write":
         assert found.value.code() == StatusCode.PERMISSION_DENIED
 
 
+@requirement("scale.grpc-tasks")
 def test_a_method_that_there_is_not_is_unimplemented_for_those_with_a_key(client: Client) -> None:
     for method in ("/stentor.v1.TaskService/Nothing", "/no.Service/Nothing", "/stentor.v1.TaskService", "/"):
         with refused(StatusCode.UNIMPLEMENTED, None):
@@ -93,6 +103,7 @@ GARBAGE = {
 }
 
 
+@requirement("scale.grpc-tasks")
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
 def test_bytes_that_are_no_message_are_the_callers_mistake(client: Client, content: bytes) -> None:
     for method in METHODS:
@@ -104,6 +115,7 @@ def test_bytes_that_are_no_message_are_the_callers_mistake(client: Client, conte
         assert code_of(found.value) == "INVALID_REQUEST"
 
 
+@requirement("scale.grpc-tasks")
 @pytest.mark.parametrize("content", [bytes([at, *b"\x05abcde"]) for at in range(1, 256, 7)] + [bytes(range(200))])
 def test_no_bytes_make_the_service_fail(client: Client, content: bytes) -> None:
     for method in METHODS:
@@ -113,6 +125,7 @@ def test_no_bytes_make_the_service_fail(client: Client, content: bytes) -> None:
             assert error.code() in (StatusCode.INVALID_ARGUMENT, StatusCode.NOT_FOUND)  # noqa: PT017
 
 
+@requirement("scale.grpc-tasks")
 def test_a_message_above_the_limit_of_bodies_is_refused_unread(client: Client) -> None:
     big = json.dumps("x" * 1_000_001)
     with refused(StatusCode.RESOURCE_EXHAUSTED, None):
@@ -120,12 +133,26 @@ def test_a_message_above_the_limit_of_bodies_is_refused_unread(client: Client) -
     assert client.submit(input_json=json.dumps("x" * 900_000), required_capabilities=["summarize"])
 
 
-def test_a_compressed_message_is_not_unpacked(client: Client) -> None:
-    bomb = request(input_json=json.dumps("x" * 500_000_000))
-    with refused(StatusCode.UNIMPLEMENTED, None):
-        client.tasks.SubmitTask(bomb, metadata=keyed(), timeout=SECONDS, compression=grpc.Compression.Gzip)
+@requirement("scale.grpc-tasks")
+def test_a_compressed_message_counts_as_what_it_unpacks_to(client: Client) -> None:
+    def send(content: str) -> None:
+        asked = request(input_json=json.dumps(content))
+        client.tasks.SubmitTask(asked, metadata=keyed(), timeout=SECONDS, compression=grpc.Compression.Gzip)
+
+    send("One thing. " * 10)
+    before = most_memory(client.service)
+    with refused(StatusCode.RESOURCE_EXHAUSTED, None):
+        send("x" * 500_000_000)  # half a megabyte on the wire
+    assert most_memory(client.service) - before < 50_000_000
 
 
+def most_memory(service: Service) -> int:
+    """Bytes that the process ever had."""
+    status = Path(f"/proc/{service.process.pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
+
+
+@requirement("scale.grpc-tasks")
 def test_a_request_id_is_kept_when_it_is_harmless_and_made_otherwise(client: Client) -> None:
     def answered(given: str, asked: pb.GetTaskRequest) -> str:
         try:
@@ -139,6 +166,7 @@ def test_a_request_id_is_kept_when_it_is_harmless_and_made_otherwise(client: Cli
         assert len(answered("not harmless", asked)) == 36
 
 
+@requirement("scale.grpc-tasks")
 def test_a_trace_goes_on_into_the_task(client: Client) -> None:
     place = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     asked = client.tasks.SubmitTask(request(), metadata=keyed(traceparent=place), timeout=SECONDS)
@@ -146,6 +174,7 @@ def test_a_trace_goes_on_into_the_task(client: Client) -> None:
         assert http.get(f"/api/v1/tasks/{asked.task_id}").json()["metadata"]["traceparent"] == place
 
 
+@requirement("scale.grpc-tasks")
 def test_a_key_has_one_count_of_requests_over_both(serve: Callable[..., Service]) -> None:
     service = serve(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0", SERVICE_RATE_LIMIT_PER_MINUTE="5")
     with connected(service) as client, service.client() as http:
@@ -166,6 +195,7 @@ def test_a_key_has_one_count_of_requests_over_both(serve: Callable[..., Service]
         assert client.submit("WRITER")
 
 
+@requirement("scale.grpc-tasks")
 def test_a_key_has_one_count_of_open_streams_over_both(serve: Callable[..., Service]) -> None:
     service = serve(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0", SERVICE_MAX_STREAMS_PER_KEY="2")
     with connected(service) as client, service.client() as http:
@@ -182,6 +212,7 @@ def test_a_key_has_one_count_of_open_streams_over_both(serve: Callable[..., Serv
         assert list(client.watch(task_id))[-1].ended.status == pb.TASK_STATUS_CANCELLED
 
 
+@requirement("scale.grpc-tasks")
 def test_the_metrics_tell_of_calls_by_method_and_status(serve: Callable[..., Service]) -> None:
     service = serve(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0")
     with connected(service) as client, service.client() as http:

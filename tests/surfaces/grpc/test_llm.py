@@ -19,7 +19,6 @@ from tests.domains.llm.upstream import ANSWER, WORDS, Upstream, hanging_up, held
 from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import SECONDS, code_of, keyed
 
-pytestmark = requirement("scale.grpc-other-services")
 KEY = "canary-up-4e1f-secret"
 Serve = Callable[..., Service]
 Stream = Callable[..., Any]
@@ -72,6 +71,7 @@ async def told(call: Any) -> tuple[StatusCode, str | None, str]:
     return found.value.code(), code_of(found.value), str(found.value.details())
 
 
+@requirement("scale.grpc-other-services")
 async def test_a_model_answers_piece_by_piece(serve: Serve, upstream: Upstream) -> None:
     service = start(serve, upstream)
     async with chatting(service) as stream:
@@ -89,6 +89,7 @@ async def test_a_model_answers_piece_by_piece(serve: Serve, upstream: Upstream) 
         assert http.get("/api/v1/llm/usage").json()["data"]["totalTokens"] == 18
 
 
+@requirement("scale.grpc-other-services")
 async def test_an_agent_answers_as_a_model(serve: Serve, upstream: Upstream) -> None:
     service = start(serve, upstream)
     async with chatting(service) as stream:
@@ -101,6 +102,7 @@ async def test_an_agent_answers_as_a_model(serve: Serve, upstream: Upstream) -> 
     assert finished.finished.usage.estimated
 
 
+@requirement("scale.grpc-other-services")
 async def test_a_budget_that_is_spent_refuses_the_next_stream(serve: Serve, upstream: Upstream) -> None:
     service = start(serve, upstream, SERVICE_LLM_BUDGETS="key:admin:tokens/day=10")
     async with chatting(service) as stream:
@@ -110,6 +112,7 @@ async def test_a_budget_that_is_spent_refuses_the_next_stream(serve: Serve, upst
     assert len(upstream.asked) == 1
 
 
+@requirement("scale.grpc-other-services")
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -137,6 +140,7 @@ async def test_a_provider_that_fails_is_told_as_over_http(
     assert KEY not in str(found)
 
 
+@requirement("scale.grpc-other-services")
 async def test_a_stream_that_breaks_off_ends_without_its_last_part(serve: Serve, upstream: Upstream) -> None:
     upstream.mood = hanging_up
     parts: list[pb.StreamChatResponse] = []
@@ -148,6 +152,7 @@ async def test_a_stream_that_breaks_off_ends_without_its_last_part(serve: Serve,
     assert "broke off" in str(found.value.details())
 
 
+@requirement("scale.grpc-other-services")
 @pytest.mark.parametrize("begun", [True, False], ids=["in the middle", "before it began"])
 async def test_a_caller_that_leaves_ends_the_providers_work(serve: Serve, upstream: Upstream, *, begun: bool) -> None:
     service = start(serve, upstream)
@@ -170,6 +175,7 @@ async def test_a_caller_that_leaves_ends_the_providers_work(serve: Serve, upstre
             assert begin.cancelled() or begin.exception()
 
 
+@requirement("scale.grpc-other-services")
 async def test_a_deadline_ends_the_providers_work(serve: Serve, upstream: Upstream) -> None:
     upstream.mood = silent
     service = start(serve, upstream)
@@ -181,6 +187,7 @@ async def test_a_deadline_ends_the_providers_work(serve: Serve, upstream: Upstre
         await upstream.broken_off.wait()
 
 
+@requirement("scale.grpc-other-services")
 async def test_too_many_streams_are_refused_before_a_provider_is_asked(serve: Serve, upstream: Upstream) -> None:
     upstream.go.clear()
     upstream.mood = held(upstream)

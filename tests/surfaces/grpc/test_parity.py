@@ -18,7 +18,6 @@ from tests.domains.messaging.conftest import HEADER
 from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import SECONDS, Client, code_of, keyed, refused
 
-pytestmark = requirement("scale.grpc-tasks", "scale.grpc-other-services")
 UUID = "00000000-0000-7000-8000-000000000000"
 GOOD: dict[str, Any] = {"type": "summarize", "input": "One. Two.", "required_capabilities": ["summarize"]}
 TASKS: dict[str, dict[str, Any]] = {
@@ -122,6 +121,7 @@ def details(error: grpc.RpcError) -> tuple[str, dict[str, str], dict[str, str]]:
     return status.message, {one.field: one.description for one in bad.field_violations}, dict(info.metadata)
 
 
+@requirement("scale.grpc-errors")
 @pytest.mark.parametrize("body", TASKS.values(), ids=TASKS)
 def test_a_task_is_refused_alike(client: Client, body: dict[str, Any]) -> None:
     compare(
@@ -132,6 +132,7 @@ def test_a_task_is_refused_alike(client: Client, body: dict[str, Any]) -> None:
     )
 
 
+@requirement("scale.grpc-errors")
 @pytest.mark.parametrize("body", MESSAGES.values(), ids=MESSAGES)
 def test_a_message_is_refused_alike(client: Client, body: dict[str, Any]) -> None:
     compare(
@@ -142,6 +143,7 @@ def test_a_message_is_refused_alike(client: Client, body: dict[str, Any]) -> Non
     )
 
 
+@requirement("scale.grpc-errors")
 @pytest.mark.parametrize("body", CHATS.values(), ids=CHATS)
 def test_a_conversation_is_refused_alike(client: Client, body: dict[str, Any]) -> None:
     compare(
@@ -155,6 +157,7 @@ def test_a_conversation_is_refused_alike(client: Client, body: dict[str, Any]) -
 NOT_JSON = ["", "{", "{} {}", "NaN", "1e999", "9" * 5000, "[" * 200 + "]" * 200, '"\\ud800"', "\x01"]
 
 
+@requirement("scale.grpc-errors")
 @pytest.mark.parametrize("text", NOT_JSON)
 def test_an_input_that_is_no_json_names_its_field(client: Client, text: str) -> None:
     with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST") as found:
@@ -164,12 +167,14 @@ def test_an_input_that_is_no_json_names_its_field(client: Client, text: str) -> 
     assert list(fields) == ["input_json"]
 
 
+@requirement("scale.grpc-errors")
 def test_an_input_that_is_not_there_names_its_field(client: Client) -> None:
     with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST") as found:
         client.tasks.SubmitTask(pb.SubmitTaskRequest(type="x"), metadata=keyed(), timeout=SECONDS)
     assert details(found.value)[1] == {"input_json": "Field required"}
 
 
+@requirement("scale.grpc-errors")
 def test_a_value_that_an_enum_does_not_have_names_its_field(client: Client) -> None:
     with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST") as found:
         client.submit(metadata=pb.TaskMetadata.FromString(b"\x10\x63"))

@@ -20,7 +20,6 @@ from tests.conftest import Service
 from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import SECONDS, Client, connected, keyed, refused
 
-pytestmark = requirement("scale.grpc-other-services")
 OURS = ["stentor.v1.AtpService", "stentor.v1.LlmService", "stentor.v1.TaskService"]
 STANDARD = [
     "grpc.health.v1.Health",
@@ -38,12 +37,14 @@ def check(client: Client, name: str) -> int:
     return int(health(client).Check(health_pb2.HealthCheckRequest(service=name), timeout=SECONDS).status)
 
 
+@requirement("scale.grpc-other-services")
 def test_health_needs_no_key_and_knows_every_service(client: Client) -> None:
     assert [check(client, name) for name in ["", *OURS, *STANDARD]] == [Health.SERVING] * 7
     listed = health(client).List(health_pb2.HealthListRequest(), timeout=SECONDS).statuses
     assert {name: one.status for name, one in listed.items()} == dict.fromkeys(["", *OURS, *STANDARD], Health.SERVING)
 
 
+@requirement("scale.grpc-other-services")
 def test_health_of_a_service_that_there_is_not(client: Client) -> None:
     with refused(StatusCode.NOT_FOUND, "NOT_FOUND"):
         check(client, "no.Service")
@@ -52,6 +53,7 @@ def test_health_of_a_service_that_there_is_not(client: Client) -> None:
     watched.cancel()
 
 
+@requirement("scale.grpc-other-services")
 def test_health_follows_the_readiness_check(serve: Callable[..., Service]) -> None:
     service = serve(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0")
     with connected(service) as client, service.client() as http:
@@ -70,6 +72,7 @@ def ready(http: httpx.Client) -> bool:
     return bool(http.get("/api/v1/health/ready").json()["ready"])
 
 
+@requirement("scale.grpc-other-services")
 @pytest.mark.parametrize("version", ["v1alpha", "v1"])
 def test_both_versions_of_reflection_list_the_services_without_a_key(client: Client, version: str) -> None:
     call = client.channel.stream_stream(
@@ -83,6 +86,7 @@ def test_both_versions_of_reflection_list_the_services_without_a_key(client: Cli
     assert flawed.error_response.error_code == StatusCode.INVALID_ARGUMENT.value[0]
 
 
+@requirement("scale.grpc-other-services")
 def test_a_client_that_knows_nothing_submits_a_task_by_reflection(client: Client) -> None:
     database = ProtoReflectionDescriptorDatabase(client.channel)
     assert sorted(database.get_services()) == sorted(OURS + STANDARD)
@@ -101,6 +105,7 @@ def test_a_client_that_knows_nothing_submits_a_task_by_reflection(client: Client
     assert client.get(answer.task_id).type == "summarize"
 
 
+@requirement("scale.grpc-other-services")
 def test_streams_that_need_no_key_are_few(client: Client) -> None:
     asked = health_pb2.HealthCheckRequest()
     opened = [health(client).Watch(asked, timeout=SECONDS) for _ in range(100)]
@@ -117,12 +122,14 @@ def test_streams_that_need_no_key_are_few(client: Client) -> None:
             list(one)
 
 
+@requirement("scale.grpc-other-services")
 @pytest.mark.parametrize("method", ["grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"])
 def test_bytes_that_are_no_message_are_the_callers_mistake(client: Client, method: str) -> None:
     with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"):
         list(client.channel.unary_stream(f"/{method}")(b"\xff", timeout=SECONDS))
 
 
+@requirement("scale.grpc-other-services")
 def test_bytes_that_are_no_question_end_the_reflection(client: Client) -> None:
     call = client.channel.stream_stream(f"/{STANDARD[1]}/ServerReflectionInfo")
     with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"):

@@ -16,7 +16,6 @@ from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import connected
 from tests.surfaces.grpc.protos import GENERATED, PROTOS, generate
 
-pytestmark = requirement("scale.grpc-tasks")
 Serve = Callable[..., Service]
 LEAN = {"SERVICE_MEMORY": "0", "SERVICE_DASHBOARD": "0", "SERVICE_GATEWAY_PORT": "0"}
 WITHOUT = 'import sys\n\nsys.modules["grpc"] = None\n'
@@ -47,6 +46,7 @@ def ready(program: Program, *args: str) -> Iterator[dict[str, object]]:
         process.communicate(timeout=20)
 
 
+@requirement("scale.grpc-optional")
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc")
 def test_nothing_is_served_and_nothing_imported_unless_a_port_is_chosen(serve: Serve) -> None:
     service = serve(**LEAN)
@@ -60,6 +60,7 @@ def test_nothing_is_served_and_nothing_imported_unless_a_port_is_chosen(serve: S
     )
 
 
+@requirement("scale.grpc-optional")
 def test_the_option_chooses_a_port_and_the_line_names_it(program: Program) -> None:
     with ready(program, "--grpc-port", "0") as line:
         host, port = str(line["grpc"]).split(":")
@@ -68,6 +69,7 @@ def test_the_option_chooses_a_port_and_the_line_names_it(program: Program) -> No
             pass
 
 
+@requirement("scale.grpc-optional")
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
 def test_it_listens_where_the_service_does(serve: Serve) -> None:
     try:
@@ -81,6 +83,7 @@ def test_it_listens_where_the_service_does(serve: Serve) -> None:
         assert client.submit()
 
 
+@requirement("scale.grpc-optional")
 def test_a_port_that_is_taken_stops_the_start_before_the_folder_is_touched(program: Program) -> None:
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -94,6 +97,7 @@ def test_a_port_that_is_taken_stops_the_start_before_the_folder_is_touched(progr
     assert not program.data_dir.exists()
 
 
+@requirement("scale.grpc-optional")
 def test_two_services_never_share_a_port(program: Program, serve: Serve) -> None:
     service = serve(SERVICE_GRPC_PORT="0", **LEAN)
     done = program("serve", "--grpc-port", service.ready["grpc"].split(":")[1])
@@ -101,6 +105,7 @@ def test_two_services_never_share_a_port(program: Program, serve: Serve) -> None
     assert "cannot be used" in done.err
 
 
+@requirement("scale.grpc-optional")
 def test_without_its_packages_the_service_starts_with_a_warning_when_a_port_was_asked_for(without: Program) -> None:
     with ready(without, "--grpc-port", "0") as line:
         assert "grpc" not in line
@@ -109,11 +114,13 @@ def test_without_its_packages_the_service_starts_with_a_warning_when_a_port_was_
         ]
 
 
+@requirement("scale.grpc-optional")
 def test_without_its_packages_and_a_port_nothing_is_said(without: Program) -> None:
     with ready(without) as line:
         assert "warnings" not in line
 
 
+@requirement("scale.grpc-optional")
 def test_the_doctor_tells_of_it(program: Program) -> None:
     def told() -> dict[str, str]:
         found = program("doctor", "--json").json["checks"]
@@ -124,6 +131,7 @@ def test_the_doctor_tells_of_it(program: Program) -> None:
     assert told() == {"ok": "It is served on port 50051."}
 
 
+@requirement("scale.grpc-optional")
 def test_the_doctor_tells_what_is_missing(without: Program) -> None:
     without.environ["SERVICE_GRPC_PORT"] = "50051"
     found = without("doctor", "--json").json["checks"]
@@ -131,6 +139,7 @@ def test_the_doctor_tells_what_is_missing(without: Program) -> None:
     assert any("stentor[grpc]" in one["message"] for one in found)
 
 
+@requirement("scale.grpc-optional")
 @pytest.mark.parametrize("value", ["x", "-1", "65536"])
 def test_a_port_that_is_none_stops_the_start(program: Program, value: str) -> None:
     program.environ["SERVICE_GRPC_PORT"] = value
@@ -139,12 +148,14 @@ def test_a_port_that_is_none_stops_the_start(program: Program, value: str) -> No
     assert "SERVICE_GRPC_PORT must be a number from 0 to 65535" in done.err
 
 
+@requirement("scale.grpc-optional")
 def test_the_generated_code_is_what_the_protos_say() -> None:
     made = generate()
     assert {path.name: path.read_text("utf-8") for path in GENERATED.glob("*.py*")} == made, "run `make protos`"
     assert len(made) == 1 + 3 * len(list(PROTOS.rglob("*.proto")))
 
 
+@requirement("scale.grpc-optional")
 def test_every_message_field_and_method_of_the_protos_is_explained() -> None:
     """By a comment above it or above the block that it stands in; names that say it all are few."""
     for path in PROTOS.rglob("*.proto"):

@@ -14,7 +14,6 @@ from tests.conftest import Service
 from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import SECONDS, Client, keyed, refused, request
 
-pytestmark = requirement("scale.grpc-tasks")
 WAITS: dict[str, Any] = {"type": "wait", "required_capabilities": ["wait"]}
 """A task that nobody takes up, until a worker comes."""
 
@@ -29,6 +28,7 @@ def waiting(service: Service) -> str:
     return str(made["agent_id"])
 
 
+@requirement("scale.grpc-tasks")
 def test_a_task_is_submitted_watched_to_its_end_and_read(client: Client) -> None:
     task_id = client.submit(metadata=pb.TaskMetadata(priority=pb.PRIORITY_HIGH, tags=["a"]))
     kinds = [step.WhichOneof("step") for step in client.watch(task_id)]
@@ -40,6 +40,7 @@ def test_a_task_is_submitted_watched_to_its_end_and_read(client: Client) -> None
     assert (task.metadata.priority, list(task.metadata.tags)) == (pb.PRIORITY_HIGH, ["a"])
 
 
+@requirement("scale.grpc-tasks")
 def test_a_task_reads_the_same_over_both(client: Client) -> None:
     task_id = client.submit(id="both ways/é", metadata=pb.TaskMetadata(retry_count=0, parent_task_id="p"))
     list(client.watch(task_id))
@@ -83,6 +84,7 @@ def say(client: Client, claimed: dict[str, Any], verb: str, **fields: Any) -> No
     assert answer.status_code == 200, answer.text
 
 
+@requirement("scale.grpc-tasks")
 def test_a_number_that_no_double_holds_comes_back_as_it_was(client: Client, waiting: str) -> None:
     number = 2**53 + 1
     task_id = client.submit(input_json=json.dumps(number), **WAITS)
@@ -92,6 +94,7 @@ def test_a_number_that_no_double_holds_comes_back_as_it_was(client: Client, wait
     assert json.loads(client.get(task_id).result_json) == number
 
 
+@requirement("scale.grpc-tasks")
 def test_the_same_id_is_the_same_task_whichever_way_it_comes(client: Client) -> None:
     body = {
         "id": "once",
@@ -109,6 +112,7 @@ def test_the_same_id_is_the_same_task_whichever_way_it_comes(client: Client) -> 
             client.submit(**{**fields, "input_json": "2"})
 
 
+@requirement("scale.grpc-tasks")
 def test_an_idempotency_key_is_one_key_over_both(client: Client) -> None:
     body = {"type": "summarize", "input": "One. Two.", "required_capabilities": ["summarize"]}
     with client.service.client() as http:
@@ -123,6 +127,7 @@ def test_an_idempotency_key_is_one_key_over_both(client: Client) -> None:
             client.tasks.SubmitTask(request(), metadata=keyed(idempotency_key=wrong), timeout=SECONDS)
 
 
+@requirement("scale.grpc-tasks")
 def test_a_cancelled_task_ends_its_stream_and_is_not_cancelled_twice(client: Client, waiting: str) -> None:
     task_id = client.submit(**WAITS)
     steps = client.watch(task_id)
@@ -137,6 +142,7 @@ def test_a_cancelled_task_ends_its_stream_and_is_not_cancelled_twice(client: Cli
         client.tasks.CancelTask(asked, metadata=keyed(), timeout=SECONDS)
 
 
+@requirement("scale.grpc-tasks")
 def test_a_stream_goes_on_after_the_last_event_that_was_read(client: Client) -> None:
     task_id = client.submit()
     list(client.watch(task_id))
@@ -148,6 +154,7 @@ def test_a_stream_goes_on_after_the_last_event_that_was_read(client: Client) -> 
         list(client.watch(task_id, "x" * 201))
 
 
+@requirement("scale.grpc-tasks")
 def test_a_stream_goes_on_between_two_tokens(client: Client, waiting: str) -> None:
     task_id = client.submit(**WAITS)
     claimed = claim(client, waiting, task_id)
@@ -166,6 +173,7 @@ def test_a_stream_goes_on_between_two_tokens(client: Client, waiting: str) -> No
     assert rest[-1].completed.result_json == "null"
 
 
+@requirement("scale.grpc-tasks")
 def test_a_task_that_fails_says_so_in_its_last_step(client: Client, waiting: str) -> None:
     task_id = client.submit(**WAITS)
     error = {"code": "NO_SOURCE", "message": "The page is gone."}
@@ -177,6 +185,7 @@ def test_a_task_that_fails_says_so_in_its_last_step(client: Client, waiting: str
     assert not task.HasField("result_json")
 
 
+@requirement("scale.grpc-tasks")
 def test_a_denial_of_routing_is_kept_as_a_failed_task(client: Client) -> None:
     with refused(StatusCode.FAILED_PRECONDITION, "ROUTING_CAPABILITY_UNAVAILABLE"):
         client.submit(id="nobody", required_capabilities=["fly"])
@@ -188,6 +197,7 @@ def test_a_denial_of_routing_is_kept_as_a_failed_task(client: Client) -> None:
         client.submit(id="nobody", required_capabilities=["fly"])
 
 
+@requirement("scale.grpc-tasks")
 @pytest.mark.parametrize("task_id", ["", "none", "x" * 256, "a\0b", "\u202e"])
 def test_a_task_that_there_is_not_is_not_found(client: Client, task_id: str) -> None:
     for call, asked in (
@@ -200,6 +210,7 @@ def test_a_task_that_there_is_not_is_not_found(client: Client, task_id: str) -> 
             list(answer)
 
 
+@requirement("scale.grpc-tasks")
 def test_the_task_of_another_tenant_is_not_found(client: Client) -> None:
     task_id = client.submit()
     for call, asked in (

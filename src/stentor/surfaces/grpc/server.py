@@ -18,12 +18,10 @@ ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - how an address for
 _LIMITS = {
     # Two services would share the port and its callers.
     "grpc.so_reuseport": 0,
-    # The core unpacks a message before it looks at its size, so a small one could fill the memory.
-    "grpc.compression_enabled_algorithms_bitset": 1,
     "grpc.max_concurrent_streams": 1_000,
-    # Finds readers of streams that are gone without a word, as often as event streams do.
+    # Finds readers of streams that are gone without a word, as often as event streams do; readers may look as well.
     "grpc.keepalive_time_ms": 15_000,
-    "grpc.http2.min_ping_interval_without_data_ms": 10_000,
+    "grpc.http2.min_ping_interval_without_data_ms": 5_000,
 }
 
 
