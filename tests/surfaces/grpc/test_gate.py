@@ -221,6 +221,7 @@ def test_the_metrics_tell_of_calls_by_method_and_status(serve: Callable[..., Ser
             client.get("none")
         with refused(StatusCode.UNAUTHENTICATED, "UNAUTHORIZED"):
             ask(client, "/made.up/Name", b"")
+        ask(client, "/grpc.health.v1.Health/Check", b"")
         text = http.get("/metrics").text
     found = {
         line.rsplit(" ", 1)[0]
@@ -234,6 +235,7 @@ def test_the_metrics_tell_of_calls_by_method_and_status(serve: Callable[..., Ser
             ("stentor.v1.TaskService/WatchTask", "OK"),
             ("stentor.v1.TaskService/GetTask", "NOT_FOUND"),
             ("unknown", "UNAUTHENTICATED"),
+            ("grpc.health.v1.Health/Check", "OK"),
         )
     }
     assert "made.up" not in text

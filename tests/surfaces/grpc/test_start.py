@@ -98,6 +98,16 @@ def test_a_port_that_is_taken_stops_the_start_before_the_folder_is_touched(progr
 
 
 @requirement("scale.grpc-optional")
+def test_a_start_that_is_refused_after_the_port_was_taken_ends_cleanly(program: Program, serve: Serve) -> None:
+    service = serve(SERVICE_GRPC_PORT="0", **LEAN)
+    program.data_dir = service.data_dir
+    done = program("serve", "--grpc-port", "0")
+    assert done.code != 0
+    assert f"process {service.process.pid}" in done.err
+    assert done.err.count("\n") <= 3, done.err
+
+
+@requirement("scale.grpc-optional")
 def test_two_services_never_share_a_port(program: Program, serve: Serve) -> None:
     service = serve(SERVICE_GRPC_PORT="0", **LEAN)
     done = program("serve", "--grpc-port", service.ready["grpc"].split(":")[1])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from grpc import StatusCode
 
 from stentor.core.clock import iso
+from stentor.core.errors import ServiceUnavailable
+from stentor.domains.activity.service import CUT, Step
+from stentor.surfaces.grpc import steps
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
 from tests.conftest import Service
 from tests.requirements import requirement
@@ -130,12 +134,12 @@ def test_an_idempotency_key_is_one_key_over_both(client: Client) -> None:
 @requirement("scale.grpc-tasks")
 def test_a_cancelled_task_ends_its_stream_and_is_not_cancelled_twice(client: Client, waiting: str) -> None:
     task_id = client.submit(**WAITS)
-    steps = client.watch(task_id)
-    assert [next(steps).WhichOneof("step") for _ in range(3)] == ["activity", "routing", "activity"]
+    seen = client.watch(task_id)
+    assert [next(seen).WhichOneof("step") for _ in range(3)] == ["activity", "routing", "activity"]
     asked = pb.CancelTaskRequest(task_id=task_id)
     answer = client.tasks.CancelTask(asked, metadata=keyed(), timeout=SECONDS)
     assert answer.task_id == task_id
-    last = list(steps)[-1]
+    last = list(seen)[-1]
     assert (last.id, last.ended.status) == ("", pb.TASK_STATUS_CANCELLED)
     assert client.get(task_id).completion_time == answer.cancelled_at
     with refused(StatusCode.FAILED_PRECONDITION, "CONFLICT"):
@@ -146,10 +150,10 @@ def test_a_cancelled_task_ends_its_stream_and_is_not_cancelled_twice(client: Cli
 def test_a_stream_goes_on_after_the_last_event_that_was_read(client: Client) -> None:
     task_id = client.submit()
     list(client.watch(task_id))
-    steps = list(client.watch(task_id))  # tokens are kept while the attempt runs
-    for at, step in enumerate(steps[:-1]):
-        assert list(client.watch(task_id, step.id)) == steps[at + 1 :]
-    assert list(client.watch(task_id, "nonsense:")) == steps
+    every = list(client.watch(task_id))  # tokens are kept while the attempt runs
+    for at, step in enumerate(every[:-1]):
+        assert list(client.watch(task_id, step.id)) == every[at + 1 :]
+    assert list(client.watch(task_id, "nonsense:")) == every
     with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"):
         list(client.watch(task_id, "x" * 201))
 
@@ -171,6 +175,18 @@ def test_a_stream_goes_on_between_two_tokens(client: Client, waiting: str) -> No
     rest = list(second)
     assert [step.activity.event_type for step in rest[:-1]] == ["task_completed", "learning_updated"]
     assert rest[-1].completed.result_json == "null"
+
+
+@requirement("scale.grpc-tasks")
+async def test_a_reader_that_was_too_slow_is_told_to_come_back() -> None:
+    async def cut() -> AsyncIterator[Step]:
+        yield Step("token", {"text": "Once "}, "e:a:1")
+        yield Step("error", {"error": CUT, "task_id": "t-1"})
+
+    found = steps.of(cut())
+    assert (await anext(found)).id == "e:a:1"
+    with pytest.raises(ServiceUnavailable, match="too slow"):
+        await anext(found)
 
 
 @requirement("scale.grpc-tasks")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
@@ -12,6 +13,7 @@ import grpc
 from grpc import StatusCode
 
 from stentor.auth.principal import Principal
+from stentor.core import tracing
 from stentor.core.errors import Unauthorized
 from stentor.surfaces.grpc import refusals
 from stentor.surfaces.grpc.refusals import Pairs
@@ -84,6 +86,16 @@ class Call:
     def holder(self) -> str:
         """On whose account its stream is; all who need no key share one."""
         return f"{self.principal.tenant}/{self.principal.name}" if self.principal else ""
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """In this block the call is answered; a caller that leaves, or whose time is up, ends it in the middle."""
+        try:
+            with self.running, tracing.carrying(self.traceparent):
+                yield
+        except asyncio.CancelledError:
+            self.answered(StatusCode.CANCELLED)
+            raise
 
     def answered(self, code: StatusCode = StatusCode.OK) -> None:
         """The answer is there, or a stream has begun; the first of these counts."""

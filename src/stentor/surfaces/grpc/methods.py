@@ -15,7 +15,6 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from stentor.auth.principal import Permission
-from stentor.core import tracing
 from stentor.core.errors import InvalidRequest
 from stentor.surfaces.grpc.calls import Call, Context
 from stentor.surfaces.grpc.ending import ended_by, held
@@ -50,13 +49,13 @@ class Unary:
 
     async def _answer(self, call: Call, raw: bytes, context: Context) -> bytes:
         try:
-            with call.running, tracing.carrying(call.traceparent):
-                answer = await self.work(call, decoded(self.request, raw))
+            with call.answering():
+                answer = (await self.work(call, decoded(self.request, raw))).SerializeToString()
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
             await call.refuse(context, error)
         context.set_trailing_metadata(call.trailing)
         call.answered()
-        return answer.SerializeToString()
+        return answer
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Conversing:
 
 async def _stream(call: Call, work: Stream, streams: StreamLimit, context: Context) -> None:
     """Raises RateLimited when the caller has too many open, ServiceUnavailable when the service leaves."""
-    with call.running, tracing.carrying(call.traceparent), held(streams, call.holder), ended_by(streams.closing):
+    with call.answering(), held(streams, call.holder), ended_by(streams.closing):
         async with work as answers:
             await context.send_initial_metadata(call.trailing)
             call.answered()
