@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
-.PHONY: setup demo serve test lint bench screenshots lock docs clean
+.PHONY: setup demo serve test lint bench screenshots lock docs protos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -61,6 +61,9 @@ bench: $(VENV)/.peers ## figures with their method, peers in the same run
 docs: $(VENV)/.dev ## write docs/generated and the demo's output in the README again
 	@$(BIN)/python -m stentor.cli.reference docs/generated
 	@$(BIN)/python -m tests.readme.blocks
+
+protos: $(VENV)/.dev ## write the code of proto/ again
+	@$(BIN)/python -m tests.surfaces.grpc.protos
 
 screenshots: $(VENV)/.dev ## pictures of every page of the dashboard, into screenshots/ (needs chromium)
 	@$(BIN)/python -m tests.browser.screenshots screenshots

@@ -33,7 +33,7 @@ from stentor.domains.llm.providers import from_settings, private_hosts
 from stentor.domains.llm.routes import Routes
 from stentor.domains.llm.service import Gateway
 from stentor.domains.llm.spans import NoSpans, Spans
-from stentor.domains.llm.talk import Agents, Talk
+from stentor.domains.llm.talk import Talk
 from stentor.domains.llm.transport import Limits, Transport
 from stentor.web.sse import StreamLimit
 
@@ -96,9 +96,8 @@ def open_llm(
     return Llm(gateway, prices, about, trusted)
 
 
-def llm_routers(llm: Llm, agents: Agents, speaker: api.Speaker, streams: StreamLimit) -> tuple[APIRouter, APIRouter]:
+def llm_routers(llm: Llm, talk: Talk, speaker: api.Speaker, streams: StreamLimit) -> tuple[APIRouter, APIRouter]:
     """The routes of the contract, and those in OpenAI's dialect."""
-    talk = Talk(llm.gateway, agents)
     ours = api.router(llm.gateway, talk, speaker, llm.prices, llm.about, streams)
     return ours, openai_api.router(llm.gateway, talk, streams)
 

@@ -12,7 +12,6 @@ from stentor.bootstrap.governance import Governance
 from stentor.bootstrap.memory import Memory
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
-from stentor.core.errors import InvalidRequest
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
@@ -35,7 +34,7 @@ from stentor.domains.routing.service import Routing
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
 from stentor.domains.trust.service import Trust
-from stentor.web.errors import field_errors
+from stentor.web.errors import invalid
 from stentor.web.sse import StreamLimit
 
 
@@ -87,9 +86,7 @@ def _registration(check_runtime: CheckRuntime) -> Registration:
         try:
             wanted = Register.model_validate(body).draft()
         except ValidationError as error:
-            details = field_errors(error.errors())
-            first, reason = next(iter(details["fields"].items()))
-            raise InvalidRequest(f"{first}: {reason}", details) from None
+            raise invalid(error.errors()) from None
         check_runtime(wanted.runtime)
         return wanted
 

@@ -17,12 +17,12 @@ from stentor.domains.monitoring import figures as installation
 from stentor.domains.monitoring.metrics import Source, scrape
 from stentor.domains.registry import figures as registry
 from stentor.domains.tasks import figures as tasks
-from stentor.web.timing import Times
+from stentor.web.timing import CallTimes, Times
 
 Part = Callable[[Tx], Iterable[Metric]]
 
 
-def figures(kernel: Kernel, times: Times) -> Callable[[], Awaitable[bytes]]:
+def figures(kernel: Kernel, times: Times, calls: CallTimes) -> Callable[[], Awaitable[bytes]]:
     """A function that answers one scrape of this process."""
     outcomes = tasks.Outcomes(kernel.hub)
 
@@ -31,6 +31,7 @@ def figures(kernel: Kernel, times: Times) -> Callable[[], Awaitable[bytes]]:
         return [
             installation.build(kernel.db.driver.name),
             *times.figures(),
+            *calls.figures(),
             *outcomes.figures(),
             *execution.metrics(kernel.dispatcher),
             *kernel.submission.figures(),

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from stentor.auth import keys as key_files
 from stentor.auth.keys import KeyRing, LoadedKeys
+from stentor.bootstrap.entrance import Entrance, entrance
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import llm_routers
 from stentor.bootstrap.monitoring import figures
@@ -25,7 +26,6 @@ from stentor.core.owner import DataFolderLock
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings, metas
 from stentor.domains.activity import api as activity_api
-from stentor.domains.conversation.service import Conversations
 from stentor.domains.execution import api as execution_api
 from stentor.domains.learning import api as learning_api
 from stentor.domains.memory import api as memory_api
@@ -37,8 +37,6 @@ from stentor.domains.tasks.grants import api as grants_api
 from stentor.domains.trust import api as trust_api
 from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
-from stentor.web.gate import RateLimit
-from stentor.web.sse import StreamLimit
 from stentor.web.timing import Times
 
 
@@ -48,12 +46,13 @@ class Service:
 
     kernel: Kernel
     keys: LoadedKeys
+    entrance: Entrance
     app: ASGIApp
     lock: DataFolderLock | None
 
     def gateway(self) -> ASGIApp:
         """With all routes, for those who call it from within the process."""
-        return self.app if "gateway" in self.kernel.settings.roles else full(self.kernel, self.keys.ring)
+        return self.app if "gateway" in self.kernel.settings.roles else full(self.kernel, self.entrance)
 
     async def start(self) -> int:
         return await self.kernel.start(self.keys.ring.tenants)
@@ -101,7 +100,8 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         migrations.upgrade(driver)
         loaded = key_files.load(settings, environ, redactor)
         kernel = build(settings, Database(driver), clock, redactor=redactor)
-        return Service(kernel, loaded, application(kernel, loaded.ring), lock)
+        shared = entrance(kernel, loaded.ring)
+        return Service(kernel, loaded, shared, application(kernel, loaded.ring, shared), lock)
     except BaseException:
         if lock is not None:
             lock.release()
@@ -119,27 +119,31 @@ def open_driver(settings: Settings) -> Driver:
     return driver
 
 
-def application(kernel: Kernel, ring: KeyRing) -> ASGIApp:
-    """The gateway over a kernel; a process that is none answers only for its health and its figures."""
+def application(kernel: Kernel, ring: KeyRing, shared: Entrance | None = None) -> ASGIApp:
+    """The gateway over a kernel; a process that is none answers only for its health and its figures. `shared` is what
+    it has in common with other surfaces.
+    """
+    shared = shared or entrance(kernel, ring)
     if "gateway" in kernel.settings.roles:
-        return full(kernel, ring)
+        return full(kernel, shared)
     times = Times()
-    return _behind_the_gate([monitoring_api.router(kernel.health, figures(kernel, times))], kernel, ring, times)
+    monitoring = monitoring_api.router(kernel.health, figures(kernel, times, shared.calls))
+    return _behind_the_gate([monitoring], kernel, shared, times)
 
 
-def full(kernel: Kernel, ring: KeyRing) -> ASGIApp:
+def full(kernel: Kernel, shared: Entrance) -> ASGIApp:
     """All routes, whatever the roles: for calls within the process too."""
     times = Times()
-    return _behind_the_gate(_routers(kernel, times), kernel, ring, times)
+    return _behind_the_gate(_routers(kernel, shared, times), kernel, shared, times)
 
 
-def _behind_the_gate(routers: list[Any], kernel: Kernel, ring: KeyRing, times: Times) -> ASGIApp:
-    settings = kernel.settings
-    return gateway.build(routers, ring, RateLimit(settings.rate_limit), settings.max_body_mb * 1_000_000, times)
+def _behind_the_gate(routers: list[Any], kernel: Kernel, shared: Entrance, times: Times) -> ASGIApp:
+    return gateway.build(routers, shared.keys, shared.rate, kernel.settings.max_body_mb * 1_000_000, times)
 
 
-def _routers(kernel: Kernel, times: Times) -> list[Any]:
+def _routers(kernel: Kernel, shared: Entrance, times: Times) -> list[Any]:
     snapshot, settings = kernel.registry.snapshot, kernel.settings
+    streams = shared.streams
 
     def trust_of(tenant: str, agent_id: str) -> float | None:
         return kernel.trust.view.score(tenant, agent_id, kernel.clock.now())
@@ -147,7 +151,6 @@ def _routers(kernel: Kernel, times: Times) -> list[Any]:
     def agent_known(tenant: str, agent_id: str) -> bool:
         return snapshot.get(tenant, agent_id) is not None
 
-    streams = StreamLimit(settings.max_streams, kernel.hub.closing)
     api: list[Any] = [
         tasks_api.router(kernel.submission, kernel.tasks),
         grants_api.router(kernel.grants, snapshot),
@@ -167,8 +170,7 @@ def _routers(kernel: Kernel, times: Times) -> list[Any]:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
         parts = (memory.bus, memory.search, memory.history, steps, memory.health)
         api.append(memory_api.router(*parts, settings.vault_tenant))
-    agents = Conversations(kernel.submission, kernel.tasks, snapshot, kernel.hub, kernel.activity.stream)
-    llm_api, openai_api = llm_routers(kernel.llm, agents, kernel.messages.messaging.speaker, streams)
+    llm_api, openai_api = llm_routers(kernel.llm, shared.talk, kernel.messages.messaging.speaker, streams)
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
-    return [*api, monitoring_api.router(kernel.health, figures(kernel, times)), openai_api]
+    return [*api, monitoring_api.router(kernel.health, figures(kernel, times, shared.calls)), openai_api]

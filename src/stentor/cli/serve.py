@@ -21,6 +21,7 @@ SHOWN = {
     "vault_tls": "the vault",
     "notes": "the note store",
     "mcp": "the governed memory (MCP)",
+    "grpc": "gRPC",
 }
 PATHS = {"mcp": "/mcp"}
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Port of this surface; 0 takes a free one.")]
@@ -44,7 +45,7 @@ def serve(
     """Start the service; it stops cleanly on Ctrl-C.
 
     The gateway, the dashboard service, the vault server, the note store and the governed memory server answer each on
-    a port of its own; a surface that this version does not have yet (gRPC) is left out.
+    a port of its own. gRPC is served when a port is chosen for it, and needs the extra `grpc`.
     """
     # uvicorn and the applications take most of the start: not for `stentor --help`.
     from stentor.cli import serving
@@ -59,7 +60,7 @@ def serve(
 
     with reporting(as_json=as_json):
         ports = {"gateway_port": gateway_port, "notes_port": notes_port, "mcp_port": mcp_port, "vault_port": vault_port}
-        ports |= {"vault_tls_port": vault_tls_port, "dashboard_port": dashboard_port}
+        ports |= {"vault_tls_port": vault_tls_port, "dashboard_port": dashboard_port, "grpc_port": grpc_port}
         environ = os.environ | ({} if roles is None else {"SERVICE_ROLES": roles})
         chosen = settings.load(environ, {"data_dir": data_dir, "host": host, **ports})
         redaction.configure(chosen.log_level, redactor)

@@ -7,17 +7,21 @@ import gc
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stentor import bootstrap
 from stentor.auth.keys import key_file
-from stentor.bootstrap import Service, surfaces
+from stentor.bootstrap import Service, grpc, surfaces
 from stentor.bootstrap.surfaces import Surface
 from stentor.cli.listening import Endpoint, Listener, Servers, bind, on_signals, runner
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
+
+if TYPE_CHECKING:
+    from stentor.surfaces.grpc.server import Server
 
 
 class Ready(msgspec.Struct):
@@ -43,12 +47,16 @@ def run(
     """Serve until SIGINT or SIGTERM: the gateway with all surfaces, or one surface alone. Raises StartRefused."""
     with ExitStack() as stack:
         warnings: list[str] = []
+        loop = stack.enter_context(runner())
         gateway = None if alone else bind(settings.host, settings.gateway_port, "--gateway-port")
         wanted = [alone] if alone else surfaces.names(settings)
         beside = {name: _bind_beside(settings, name, warnings) for name in wanted}
         for listener in (gateway, *beside.values()):
             if listener is not None:
                 stack.enter_context(listener)
+        rpc = None if alone else loop.run(grpc.bind(settings, warnings))
+        if rpc is not None:
+            stack.callback(lambda: loop.run(rpc.stop()))
         service = bootstrap.open_service(settings, environ, redactor)
         addresses = {name: listener.address for name, listener in beside.items()}
         try:
@@ -64,6 +72,8 @@ def run(
                 addresses[f"{one.name}_tls"] = secure.address
         if gateway is not None:
             endpoints.insert(0, Endpoint(service.app, gateway))
+        if rpc is not None:
+            addresses["grpc"] = rpc.address
         ready = Ready(
             gateway=gateway.address if gateway else None,
             surfaces=addresses,
@@ -73,7 +83,7 @@ def run(
             taken_up=0,
             warnings=service.keys.warnings + warnings,
         )
-        stack.enter_context(runner()).run(_serve(service, opened, endpoints, ready, on_ready))
+        loop.run(_serve(service, opened, endpoints, rpc, ready, on_ready))
 
 
 def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
@@ -94,9 +104,10 @@ def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SS
 class Leaving:
     """The steps of a stop. A signal begins it; one more leaves out the step that it is in."""
 
-    def __init__(self, service: Service, servers: Servers) -> None:
+    def __init__(self, service: Service, servers: Servers, rpc: Server | None) -> None:
         self._service = service
         self._servers = servers
+        self._rpc = rpc
         self._signals = 0
 
     def signal(self) -> None:
@@ -113,26 +124,33 @@ class Leaving:
     def _leave(self) -> None:
         self._service.leave()
         self._servers.leave()
+        if self._rpc is not None:
+            self._rpc.leave()
 
 
 async def _serve(
     service: Service,
     opened: list[Surface],
     endpoints: list[Endpoint],
+    rpc: Server | None,
     ready: Ready,
     on_ready: Callable[[Ready], None],
 ) -> None:
     servers = Servers(endpoints)
-    on_signals(Leaving(service, servers).signal)
+    on_signals(Leaving(service, servers, rpc).signal)
     background: list[asyncio.Task[None]] = []
     try:
         ready.taken_up = await service.start()
         background += [asyncio.create_task(work()) for one in opened for work in one.background]
+        if rpc is not None:
+            await grpc.start(rpc, service)
         if await servers.start():
             _settle(service, ready)
             on_ready(ready)
         await servers.wait()
     finally:
+        if rpc is not None:
+            await rpc.stop()
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)

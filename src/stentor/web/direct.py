@@ -34,12 +34,14 @@ class DirectRoute(GatewayRoute):
         if "body" not in hints:
             return self._unread()
         body_of = TypeAdapter(hints["body"])
-        headers = [_Header(name, hints[name]) for name in inspect.signature(function).parameters if name not in _OTHERS]
+        headers = [
+            OptionalHeader(name, hints[name]) for name in inspect.signature(function).parameters if name not in _OTHERS
+        ]
 
         async def handle(request: Request) -> Response:
             principal_of(request).require(permission)
             request = StrictRequest(request.scope, request.receive)
-            body = _checked(body_of, await _content(request), ("body",))
+            body = checked(body_of, await _content(request))
             return await function(request, body, **{header.name: header.read(request) for header in headers})  # type: ignore[no-any-return]
 
         return handle
@@ -57,7 +59,7 @@ class DirectRoute(GatewayRoute):
 _OTHERS = ("request", "body")
 
 
-class _Header:
+class OptionalHeader:
     """An optional header as a parameter: `Annotated[str | None, Header(alias=...)] = None`."""
 
     def __init__(self, name: str, hint: Any) -> None:
@@ -69,8 +71,11 @@ class _Header:
         self._values: TypeAdapter[Any] = TypeAdapter(constrained)
 
     def read(self, request: Request) -> Any:
-        value = request.headers.get(self._alias)
-        return None if value is None else _checked(self._values, value, ("header", self._alias))
+        return self.check(request.headers.get(self._alias))
+
+    def check(self, value: str | None) -> Any:
+        """The value, when it may be one. Raises RequestValidationError."""
+        return None if value is None else checked(self._values, value, ("header", self._alias))
 
 
 async def _content(request: StrictRequest) -> Any:
@@ -91,7 +96,8 @@ def _is_json(content_type: str | None) -> bool:
     return media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
 
 
-def _checked(adapter: TypeAdapter[Any], value: Any, where: tuple[str, ...]) -> Any:
+def checked(adapter: TypeAdapter[Any], value: Any, where: tuple[str, ...] = ("body",)) -> Any:
+    """What the adapter makes of a value that lies there. Raises RequestValidationError."""
     if value is None:
         raise RequestValidationError([{"type": "missing", "loc": where, "msg": "Field required", "input": None}])
     try:

@@ -15,7 +15,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from stentor.core import jsontext
-from stentor.core.errors import RateLimited, StentorError
+from stentor.core.errors import InvalidRequest, RateLimited, StentorError
 from stentor.web import openai_errors
 
 PROBLEM = "application/problem+json"
@@ -103,6 +103,13 @@ def field_errors(errors: Sequence[Any]) -> dict[str, Any]:
     return {"fields": fields}
 
 
+def invalid(errors: Sequence[Any]) -> InvalidRequest:
+    """pydantic's list as the error that says where the first flaw is, and names all of them."""
+    details = field_errors(errors)
+    first, reason = next(iter(details["fields"].items()))
+    return InvalidRequest(f"{first}: {reason}", details)
+
+
 async def _on_stentor_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StentorError)
     return render_error(request.scope, error)
@@ -110,9 +117,7 @@ async def _on_stentor_error(request: Request, error: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    details = field_errors(error.errors())
-    first, reason = next(iter(details["fields"].items()))
-    return render(request.scope, 400, "INVALID_REQUEST", f"{first}: {reason}", details)
+    return render_error(request.scope, invalid(error.errors()))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

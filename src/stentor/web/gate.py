@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from fastapi import HTTPException
@@ -29,6 +29,10 @@ LIMITED = ("/api/v1/", "/v1/")
 """Paths whose requests count."""
 INSIDE = "stentor.principal"
 """A key of the scope that no network server fills: the caller, told by a part of this process that knows who asks."""
+NO_KEY = ("Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'.")
+WRONG_KEY = ("Invalid API key", "The key is not one that this service knows.")
+Refusal = tuple[str, str]
+"""What is refused, and a sentence about it."""
 HANG_UP = {"Connection": "close"}
 """For an answer before the body's end: else the rest of it is read, however long it is."""
 
@@ -122,9 +126,9 @@ class Gate:
             scope.setdefault("state", {})["principal"] = scope[INSIDE]
             await self._app(scope, receive, send)
             return
-        principal = self._keys.development_admin or self._authenticate(scope)
+        principal = authenticate(self._keys, scope["headers"])
         if not isinstance(principal, Principal):
-            await principal(scope, receive, send)
+            await _unauthorized(scope, *principal)(scope, receive, send)
             return
         scope.setdefault("state", {})["principal"] = principal
         if not self._limit.per_minute or not scope["path"].startswith(LIMITED):
@@ -132,8 +136,7 @@ class Gate:
             return
         allowed, headers = self._limit.take(principal)
         if not allowed:
-            message = f"The key's requests of this minute are used up. Try again in {headers['Retry-After']} s."
-            await throttled(scope, message, headers)(scope, receive, send)
+            await throttled(scope, used_up(headers), headers)(scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -143,19 +146,25 @@ class Gate:
 
         await self._app(scope, receive, send_with_headers)
 
-    def _authenticate(self, scope: Scope) -> Principal | Response:
-        key = _presented_key(scope)
-        if key is None:
-            return _unauthorized(
-                scope, "Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'."
-            )
-        principal = self._keys.find(key)
-        return principal or _unauthorized(scope, "Invalid API key", "The key is not one that this service knows.")
+
+def authenticate(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Principal | Refusal:
+    """Who presents a key in these headers, whose names are in lower case; or why nobody does."""
+    if keys.development_admin is not None:
+        return keys.development_admin
+    key = _presented_key(headers)
+    if key is None:
+        return NO_KEY
+    return keys.find(key) or WRONG_KEY
 
 
-def _presented_key(scope: Scope) -> str | None:
+def used_up(headers: dict[str, str]) -> str:
+    """What a caller reads whom `RateLimit.take` did not let pass."""
+    return f"The key's requests of this minute are used up. Try again in {headers['Retry-After']} s."
+
+
+def _presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     bearer = api_key = None
-    for name, value in scope["headers"]:
+    for name, value in headers:
         if name == b"authorization":
             scheme, _, credentials = value.decode("latin-1").partition(" ")
             bearer = credentials.strip() if scheme.lower() == "bearer" else None

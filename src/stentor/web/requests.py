@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 from starlette.datastructures import MutableHeaders
@@ -31,7 +32,7 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
+        request_id = chosen_id(_header(scope, b"x-request-id"))
         scope.setdefault("state", {})["request_id"] = request_id
         raw = scope.get("raw_path") or b""
         if b"%2f" in raw.lower():
@@ -48,7 +49,7 @@ class RequestContext:
             await send(message)
 
         try:
-            with tracing.carrying(_traceparent(scope)):
+            with tracing.carrying(place_in_trace(_header(scope, b"traceparent"))):
                 await self._app(scope, receive, send_with_id)
         except Exception:
             log.exception("request %s %s failed (request_id %s)", scope["method"], scope["path"], request_id)
@@ -59,16 +60,18 @@ class RequestContext:
                 raise
 
 
-def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _HARMLESS.match(value):
-            return str(value.decode("ascii"))
-    return ids.new_id()
+def chosen_id(given: Iterable[bytes]) -> str:
+    """The first of the caller's request ids that is harmless, else a new one."""
+    return next((str(value.decode("ascii")) for value in given if _HARMLESS.match(value)), None) or ids.new_id()
 
 
-def _traceparent(scope: Scope) -> str | None:
-    found = [value for name, value in scope["headers"] if name == b"traceparent"]
-    return tracing.parse(found[0].decode("latin-1")) if len(found) == 1 else None
+def place_in_trace(given: Sequence[bytes]) -> str | None:
+    """The caller's `traceparent`, when it sent one and only one."""
+    return tracing.parse(given[0].decode("latin-1")) if len(given) == 1 else None
+
+
+def _header(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for found, value in scope["headers"] if found == name]
 
 
 def segment(text: str) -> str:

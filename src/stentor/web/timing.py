@@ -1,4 +1,7 @@
-"""How long requests take, by the template of their route: ids in a path never become labels. Pure ASGI, outermost."""
+"""How long requests take, by the template of their route: ids in a path never become labels. Pure ASGI, outermost.
+
+Calls of gRPC are no requests of an ASGI server; who answers them counts them here.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,21 @@ class Times:
     def figures(self) -> Iterable[Metric]:
         text = "Time from a request's head to the head of its answer, by the template of its route."
         yield histograms("stentor_http_request_duration_seconds", text, LABELS, self._seen.items())
+
+
+class CallTimes:
+    """The same for calls of gRPC: until the answer, and of a stream until it begins."""
+
+    def __init__(self) -> None:
+        self._seen = Histograms(USUAL)
+
+    def observe(self, method: str, code: str, seconds: float) -> None:
+        """`method` is one that the service has, `code` the name of a status of gRPC."""
+        self._seen.of(method, code).observe(seconds)
+
+    def figures(self) -> Iterable[Metric]:
+        text = "Time from a gRPC call's head to its answer, by its method; of a stream until it begins."
+        yield histograms("stentor_grpc_call_duration_seconds", text, ("method", "code"), self._seen.items())
 
 
 class Timing:

@@ -15,6 +15,7 @@ CHECKS: dict[str, Check] = {
     "Python": system.python,
     "SQLite": system.sqlite,
     "extras": system.extras,
+    "gRPC": system.grpc,
     "settings": configuration.settings,
     "safety": configuration.safety,
     "keys": configuration.keys,

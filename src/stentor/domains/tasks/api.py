@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.requests import Request
 
+from stentor.auth.principal import Principal
 from stentor.core.clock import from_datetime, iso, iso_or_none
 from stentor.core.errors import InvalidRequest
 from stentor.core.idempotency import IdempotencyKey
@@ -149,10 +150,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
         """Route a task to the best agent that may have it, and queue it."""
         caller = principal_of(request)
         draft = body.draft()
-        key = None
-        if idempotency_key is not None:
-            key = IdempotencyKey(caller.tenant, caller.name, "tasks", idempotency_key, model.body_hash(draft))
-        done = await submission.submit(caller, draft, key)
+        done = await submission.submit(caller, draft, key_of(caller, draft, idempotency_key))
         return Json(
             {
                 "task_id": done.task_id,
@@ -228,6 +226,13 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
         return Json(shown(await tasks.reject(caller, task_id, body.reason if body else None)))
 
     return api
+
+
+def key_of(caller: Principal, draft: TaskDraft, value: str | None) -> IdempotencyKey | None:
+    """The caller's Idempotency-Key for the submission of this draft, on whichever surface it came."""
+    if value is None:
+        return None
+    return IdempotencyKey(caller.tenant, caller.name, "tasks", value, model.body_hash(draft))
 
 
 def shown(task: Task) -> dict[str, Any]:

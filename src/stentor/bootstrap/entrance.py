@@ -1,0 +1,37 @@
+"""What all surfaces for callers with keys share, so that a caller is counted once, wherever it comes in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stentor.auth.keys import KeyRing
+from stentor.bootstrap.kernel import Kernel
+from stentor.domains.conversation.service import Conversations
+from stentor.domains.llm.talk import Talk
+from stentor.web.gate import RateLimit
+from stentor.web.sse import StreamLimit
+from stentor.web.timing import CallTimes
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """Keys, the requests of a key's minute, its open streams, who answers as a model, and the times of gRPC calls."""
+
+    keys: KeyRing
+    rate: RateLimit
+    streams: StreamLimit
+    talk: Talk
+    calls: CallTimes
+
+
+def entrance(kernel: Kernel, keys: KeyRing) -> Entrance:
+    """One for all surfaces over a kernel."""
+    settings, activity = kernel.settings, kernel.activity
+    agents = Conversations(kernel.submission, kernel.tasks, kernel.registry.snapshot, kernel.hub, activity.stream)
+    return Entrance(
+        keys,
+        RateLimit(settings.rate_limit),
+        StreamLimit(settings.max_streams, kernel.hub.closing),
+        Talk(kernel.llm.gateway, agents),
+        CallTimes(),
+    )

@@ -1,0 +1,36 @@
+"""Puts the surface together: its services behind the gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from stentor.auth.keys import KeyRing
+from stentor.surfaces.grpc.atp import AtpService
+from stentor.surfaces.grpc.gate import Gate
+from stentor.surfaces.grpc.llm import LlmService
+from stentor.surfaces.grpc.server import Server
+from stentor.surfaces.grpc.standard import Standard
+from stentor.surfaces.grpc.tasks import TaskService
+from stentor.web.gate import RateLimit
+from stentor.web.sse import StreamLimit
+from stentor.web.timing import CallTimes
+
+__all__ = ["AtpService", "LlmService", "Server", "TaskService", "build"]
+
+
+def build(
+    tasks: TaskService,
+    atp: AtpService,
+    llm: LlmService,
+    keys: KeyRing,
+    rate: RateLimit,
+    streams: StreamLimit,
+    ready: Callable[[], Awaitable[bool]],
+    closing: asyncio.Event,
+    times: CallTimes,
+) -> Gate:
+    """What a server answers with. Streams count with those of the gateway, and end when `closing` is set."""
+    methods = {**tasks.methods(streams), **atp.methods(), **llm.methods(streams)}
+    services = sorted({name.split("/")[1] for name in methods})
+    return Gate(keys, rate, {**methods, **Standard(services, ready, closing).methods()}, times, closing)

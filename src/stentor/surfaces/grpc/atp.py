@@ -1,0 +1,38 @@
+"""AtpService: send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter
+
+from stentor.domains.messaging.api import key_of
+from stentor.domains.messaging.service import Messaging
+from stentor.domains.messaging.wire import MessageIn
+from stentor.surfaces.grpc import wire
+from stentor.surfaces.grpc.calls import Call
+from stentor.surfaces.grpc.generated import atp_pb2 as pb
+from stentor.surfaces.grpc.methods import Method, Unary
+from stentor.web.direct import checked
+
+SERVICE = pb.DESCRIPTOR.services_by_name["AtpService"].full_name
+_MESSAGE = TypeAdapter(MessageIn)
+
+
+class AtpService:
+    def __init__(self, messaging: Messaging) -> None:
+        self._messaging = messaging
+
+    def methods(self) -> Mapping[str, Method]:
+        return {f"/{SERVICE}/SendMessage": Unary("write", pb.SendMessageRequest, self.send)}
+
+    async def send(self, call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
+        body = checked(_MESSAGE, _body(request))
+        key = key_of(call.caller, body, wire.idempotency_key(call))
+        return pb.SendMessageResponse(message_id=await self._messaging.send(call.caller, body.message(), key))
+
+
+def _body(request: pb.SendMessageRequest) -> dict[str, dict[str, str]]:
+    """The JSON form: what is empty is left out, and the codec says what is missing."""
+    header = {field.json_name: value for field, value in request.header.ListFields()}
+    return {"header": header, "payload": {"content": request.payload.content}}

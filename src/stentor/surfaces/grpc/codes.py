@@ -1,0 +1,58 @@
+"""Which status of gRPC each code of an error has. Names, so that who reads the table needs no gRPC.
+
+Clients that repeat calls by themselves repeat UNAVAILABLE alone: it is for what may be tried again as it is.
+FAILED_PRECONDITION says that the call is in order and the state is not, ABORTED that somebody else was faster, UNKNOWN
+that another service failed. Source: docs/decisions, 0025.
+"""
+
+from __future__ import annotations
+
+from stentor.core.errors import StentorError
+
+STATUSES = {
+    "INVALID_ARGUMENT": ("INVALID_REQUEST",),
+    "UNAUTHENTICATED": ("UNAUTHORIZED", "AUTHORITY_REFUSED"),
+    "PERMISSION_DENIED": (
+        "FORBIDDEN",
+        "AUTHORITY_DENIED",
+        "TOOL_DENIED",
+        "GOVERNANCE_SELF_APPROVAL",
+        "ROUTING_TENANT_DENIED",
+        "ROUTING_AUTHORITY_DENIED",
+        "ROUTING_POLICY_DENIED",
+    ),
+    "NOT_FOUND": ("NOT_FOUND", "MODEL_NOT_FOUND"),
+    "FAILED_PRECONDITION": (
+        "CONFLICT",
+        "IDEMPOTENCY_KEY_REUSED",
+        "APPROVAL_PENDING",
+        "CAGE_UNAVAILABLE",
+        "GOVERNANCE_RISK_NOT_OVERRIDDEN",
+        "TRUST_NOT_COMPUTABLE",
+        "ROUTING_CAPABILITY_UNAVAILABLE",
+        "ROUTING_AGENT_UNAVAILABLE",
+        "ROUTING_TRUST_FLOOR",
+        "ROUTING_AGENT_INELIGIBLE",
+    ),
+    "ABORTED": ("LEASE_LOST", "NOTE_CHANGED", "PRECONDITION_FAILED"),
+    "RESOURCE_EXHAUSTED": ("PAYLOAD_TOO_LARGE", "RATE_LIMITED", "BUDGET_EXCEEDED"),
+    "UNIMPLEMENTED": ("METHOD_NOT_ALLOWED", "NOT_IMPLEMENTED"),
+    "UNAVAILABLE": ("SERVICE_UNAVAILABLE",),
+    "DEADLINE_EXCEEDED": ("TIMEOUT",),
+    "UNKNOWN": (
+        "AGENT_FAILED",
+        "PROVIDER_ERROR",
+        "TOOL_FAILED",
+        "VAULT_UNREACHABLE",
+        "VAULT_KEY_REFUSED",
+        "VAULT_BROKEN",
+    ),
+    "DATA_LOSS": ("RECORD_CORRUPT", "REGISTRY_RECORD_INVALID", "RUN_LOG_DAMAGED", "CHECKPOINT_CORRUPT"),
+    "INTERNAL": ("INTERNAL_ERROR", "START_REFUSED", "POLICY_INVALID", "RESTORE_FAILED"),
+}
+BY_CODE = {code: status for status, codes in STATUSES.items() for code in codes}
+
+
+def status_of(error: StentorError | type[StentorError]) -> str:
+    """The name of the status; of a code without one that of a failure of ours. A test says that there is none such."""
+    return BY_CODE.get(error.code, "INTERNAL")

@@ -1,0 +1,1 @@
+"""What `make protos` makes of proto/; change the protos, not this."""

@@ -1,0 +1,82 @@
+"""LlmService: a conversation's next message as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from stentor.core.errors import StentorError
+from stentor.domains.llm.api import BROKE_OFF
+from stentor.domains.llm.model import Delta, Usage
+from stentor.domains.llm.talk import Answering, Talk
+from stentor.domains.llm.wire import ChatBody
+from stentor.surfaces.grpc import wire
+from stentor.surfaces.grpc.calls import Call
+from stentor.surfaces.grpc.generated import llm_pb2 as pb
+from stentor.surfaces.grpc.methods import Method, Streaming
+from stentor.surfaces.grpc.wire import Words
+from stentor.web.direct import checked
+from stentor.web.sse import StreamLimit
+
+SERVICE = pb.DESCRIPTOR.services_by_name["LlmService"].full_name
+ROLE = Words(pb.Role, "ROLE_")
+_CHAT = TypeAdapter(ChatBody)
+_OPTIONS = ("temperature", "top_p", "max_tokens", "seed")
+
+
+class LlmService:
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+
+    def methods(self, streams: StreamLimit) -> Mapping[str, Method]:
+        return {f"/{SERVICE}/StreamChat": Streaming("write", pb.StreamChatRequest, self.stream, streams)}
+
+    @asynccontextmanager
+    async def stream(
+        self, call: Call, request: pb.StreamChatRequest
+    ) -> AsyncIterator[AsyncIterator[pb.StreamChatResponse]]:
+        """Entered once somebody has begun to answer; left, that work ends."""
+        found = await self._talk.stream(call.caller, checked(_CHAT, _body(request)).request())
+        try:
+            yield _parts(found)
+        finally:
+            await found.close()
+
+
+def _body(request: pb.StreamChatRequest) -> dict[str, Any]:
+    """As a caller over HTTP would have sent it."""
+    messages = [_message(at, message) for at, message in enumerate(request.messages)]
+    options = wire.given(request.options, _OPTIONS) | {"stop": list(request.options.stop)}
+    return {"messages": messages, "options": options, **wire.given(request, ("model",))}
+
+
+def _message(at: int, message: pb.ChatMessage) -> dict[str, str]:
+    role = ROLE.word(f"messages.{at}.role", message.role)
+    return {"content": message.content} | ({"role": role} if role else {})
+
+
+async def _parts(found: Answering) -> AsyncIterator[pb.StreamChatResponse]:
+    """Raises what the provider failed with, in words that are for callers."""
+    task_id = found.work.task_id if found.work else None
+    started = pb.ChatStarted(
+        model=found.name, provenance_id=found.provenance_id, task_id=task_id, degraded=found.degraded
+    )
+    yield pb.StreamChatResponse(started=started)
+    try:
+        async for delta in found:
+            if delta.content:
+                yield pb.StreamChatResponse(delta=pb.ChatDelta(content=delta.content))
+            if delta.last:
+                yield pb.StreamChatResponse(finished=_finished(delta))
+    except StentorError as error:
+        error.message = BROKE_OFF
+        raise
+
+
+def _finished(delta: Delta) -> pb.ChatFinished:
+    count = delta.usage or Usage()
+    usage = pb.ChatUsage(input_tokens=count.input_tokens, output_tokens=count.output_tokens, estimated=count.estimated)
+    return pb.ChatFinished(finish_reason=delta.finish or "stop", usage=usage)

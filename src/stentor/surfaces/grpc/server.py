@@ -1,0 +1,74 @@
+"""The server: bound first, answering later, and drained at the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from stentor.core.errors import StartRefused
+from stentor.surfaces.grpc.calls import Running
+from stentor.surfaces.grpc.gate import Gate
+
+GRACE_SECONDS = 3
+"""As long as requests over HTTP have when the service leaves."""
+LAST_SECONDS = 1
+"""For sending the last answers."""
+ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - how an address for all is shown
+_LIMITS = {
+    # Two services would share the port and its callers.
+    "grpc.so_reuseport": 0,
+    "grpc.max_concurrent_streams": 1_000,
+    # Finds readers of streams that are gone without a word, as often as event streams do; readers may look as well.
+    "grpc.keepalive_time_ms": 15_000,
+    "grpc.http2.min_ping_interval_without_data_ms": 5_000,
+}
+
+
+class Server:
+    """`address` is what clients connect to: host and port."""
+
+    def __init__(self, server: grpc.aio.Server, address: str) -> None:
+        self._server, self.address = server, address
+        self._running = Running()
+        self._stopping: asyncio.Task[None] | None = None
+
+    @classmethod
+    def bind(cls, host: str, port: int, max_bytes: int) -> Server:
+        """Within the loop that will serve. `max_bytes` is the largest message. Raises StartRefused."""
+        options = {**_LIMITS, "grpc.max_receive_message_length": max_bytes, "grpc.max_send_message_length": -1}
+        server = grpc.aio.server(options=list(options.items()))
+        literal = f"[{host}]" if ":" in host else host
+        try:
+            bound = server.add_insecure_port(f"{literal}:{port}")
+        except RuntimeError:
+            raise StartRefused(
+                f"Port {port} on {host} cannot be used: it is taken, or not yours to use. Choose another with "
+                "--grpc-port, 0 takes a free one."
+            ) from None
+        return cls(server, f"{ANY.get(host, literal)}:{bound}")
+
+    async def start(self, gate: Gate) -> None:
+        self._running = gate.running
+        self._server.add_generic_rpc_handlers((gate,))
+        await self._server.start()
+
+    def leave(self) -> None:
+        """Let the calls that run end. The gate refuses new ones meanwhile, once it knows that the service leaves."""
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._drain())
+
+    async def stop(self) -> None:
+        """Returns when no call runs any more."""
+        self.leave()
+        assert self._stopping is not None
+        await self._stopping
+
+    async def _drain(self) -> None:
+        """Only then the server: what it has not handed on when it is told to stop, it cancels instead of refusing."""
+        left = LAST_SECONDS
+        try:
+            await asyncio.wait_for(self._running.ended(), GRACE_SECONDS)
+        except TimeoutError:
+            left = 0
+        await self._server.stop(left)

@@ -1,0 +1,149 @@
+"""Deadlines, callers that leave, and a service that leaves: what was begun is whole, and what waits ends."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from grpc import StatusCode
+
+from stentor.surfaces.grpc.generated import tasks_pb2 as pb
+from tests.conftest import Service
+from tests.faults.load import until
+from tests.requirements import requirement
+from tests.surfaces.grpc.conftest import Client, code_of, connected, keyed, refused, request
+
+pytestmark = pytest.mark.fault
+Serve = Callable[..., Service]
+WAITS: dict[str, Any] = {"type": "wait", "required_capabilities": ["wait"]}
+
+
+def start(serve: Serve, **more: str) -> Service:
+    return serve(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0", **more)
+
+
+@contextmanager
+def waiting(service: Service) -> Iterator[sqlite3.Connection]:
+    """Nothing can be written until the block ends, or the connection's transaction does."""
+    with sqlite3.connect(service.data_dir / "stentor.db", isolation_level=None) as thief:
+        thief.execute("begin immediate")
+        yield thief
+        if thief.in_transaction:
+            thief.execute("rollback")
+
+
+def waiter(service: Service) -> None:
+    """An agent that does not work."""
+    with service.client() as http:
+        http.post("/api/v1/registry/agents", json={"name": "waiter", "capabilities": ["wait"]}).raise_for_status()
+
+
+@requirement("scale.grpc-leaving")
+def test_a_deadline_ends_the_wait_and_not_the_task(serve: Serve) -> None:
+    service = start(serve)
+    waiter(service)
+    with connected(service) as client:
+        with waiting(service), refused(StatusCode.DEADLINE_EXCEEDED, None):
+            client.tasks.SubmitTask(request(id="late", **WAITS), metadata=keyed(), timeout=1)
+        with service.client() as http:
+            until(lambda: http.get("/api/v1/tasks/late").status_code == 200)
+        assert client.submit(id="late", **WAITS) == "late"
+        with refused(StatusCode.DEADLINE_EXCEEDED, None):
+            list(client.watch("late", timeout=1))
+        assert client.get("late").status == pb.TASK_STATUS_QUEUED
+
+
+@requirement("scale.grpc-leaving")
+def test_a_watcher_that_leaves_gives_its_place_back_and_the_task_goes_on(serve: Serve) -> None:
+    service = start(serve, SERVICE_MAX_STREAMS_PER_KEY="1")
+    waiter(service)
+    with connected(service) as client:
+        task_id = client.submit(**WAITS)
+        for _ in range(20):
+            call = client.watch(task_id)
+            next(call)
+            call.cancel()
+            until(lambda: free(client))
+        assert client.get(task_id).status == pb.TASK_STATUS_QUEUED
+
+
+def free(client: Client) -> bool:
+    """Whether one more stream is let in; of a task that there is not, so that it ends at once."""
+    with pytest.raises(grpc.RpcError) as found:
+        next(client.watch("none"))
+    return code_of(found.value) == "NOT_FOUND"
+
+
+def stopped(service: Service) -> str:
+    """What it said when it was told to stop."""
+    said = service.process.communicate(timeout=20)[1]
+    assert service.process.returncode == 0
+    return said
+
+
+@requirement("scale.grpc-leaving")
+def test_a_service_that_leaves_ends_its_streams_and_they_go_on_at_the_next_one(serve: Serve) -> None:
+    service = start(serve)
+    waiter(service)
+    with connected(service) as client:
+        task_id = client.submit(**WAITS)
+        steps = client.watch(task_id)
+        last = [next(steps) for _ in range(3)][-1]
+        service.process.send_signal(signal.SIGTERM)
+        with refused(StatusCode.UNAVAILABLE, "SERVICE_UNAVAILABLE"):
+            next(steps)
+    assert stopped(service) == ""
+    service = start(serve)
+    with connected(service) as client:
+        steps = client.watch(task_id, last.id)
+        client.tasks.CancelTask(pb.CancelTaskRequest(task_id=task_id), metadata=keyed())
+        kinds = [step.activity.event_type or step.WhichOneof("step") for step in steps]
+    assert kinds == ["task_cancelled", "learning_skipped", "ended"]
+
+
+@requirement("scale.grpc-leaving")
+def test_a_service_that_leaves_finishes_what_runs_and_refuses_what_is_new(serve: Serve) -> None:
+    service = start(serve)
+    with connected(service) as client:
+        known = client.submit()
+        list(client.watch(known))
+        with waiting(service) as thief:
+            running = client.tasks.SubmitTask.future(request(id="last"), metadata=keyed())
+            assert client.get(known).task_id == known  # on the same connection, so the one before has arrived
+            service.process.send_signal(signal.SIGTERM)
+            until(lambda: not taken(service, known))
+            assert not running.done()
+            thief.execute("rollback")
+            assert running.result(timeout=20).task_id == "last"
+    assert stopped(service) == ""
+    with sqlite3.connect(service.data_dir / "stentor.db") as database:
+        assert database.execute("select count(*) from tasks where task_id = 'last'").fetchone() == (1,)
+
+
+def taken(service: Service, known: str) -> bool:
+    """Whether a new caller is answered; refused means that nobody is there any more."""
+    with connected(service) as client:
+        try:
+            return bool(client.get(known).task_id)
+        except grpc.RpcError as error:
+            assert error.code() == StatusCode.UNAVAILABLE  # noqa: PT017
+            return False
+
+
+@requirement("scale.grpc-leaving")
+def test_watchers_of_health_and_reflection_do_not_hold_a_service_up(serve: Serve) -> None:
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    service = start(serve)
+    with connected(service) as client:
+        watched = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest())
+        next(watched)
+        service.process.send_signal(signal.SIGTERM)
+        with refused(StatusCode.UNAVAILABLE, "SERVICE_UNAVAILABLE"):
+            next(watched)
+    assert stopped(service) == ""
