@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
 
 MISSING = "gRPC is not served, because the package {} is missing: pip install 'stentor[grpc]'."
+FAULTY = "gRPC is not served, because anybody could end it with one call to grpcio {}: pip install 'stentor[grpc]'."
 
 
 async def bind(settings: Settings, warnings: list[str]) -> Server | None:
@@ -21,9 +22,12 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
     # What its core has to say of a failure comes as an exception too, and the log is ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        from stentor.surfaces.grpc.app import Server
+        from stentor.surfaces.grpc.app import VERSION, Server, is_sound
     except ModuleNotFoundError as error:
         warnings.append(MISSING.format(error.name))
+        return None
+    if not is_sound(VERSION):
+        warnings.append(FAULTY.format(VERSION))
         return None
     return Server.bind(settings.host, settings.grpc_port, settings.max_body_mb * 1_000_000)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stentor.surfaces.grpc.server import VERSION, is_sound
 from tests.cli.program import Program
 from tests.conftest import Service
 from tests.requirements import requirement
@@ -122,6 +123,22 @@ def test_without_its_packages_the_service_starts_with_a_warning_when_a_port_was_
         assert line["warnings"] == [
             "gRPC is not served, because the package grpc is missing: pip install 'stentor[grpc]'."
         ]
+
+
+@requirement("scale.grpc-optional")
+def test_a_version_that_anybody_can_end_is_not_served(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text('import grpc\n\ngrpc.__version__ = "1.85.1"\n')
+    program.environ["PYTHONPATH"] = str(tmp_path)
+    with ready(program, "--grpc-port", "0") as line:
+        assert "grpc" not in line
+        assert "grpcio 1.85.1" in str(line["warnings"])
+
+
+@requirement("scale.grpc-optional")
+@pytest.mark.parametrize(("version", "sound"), [("1.83.2", True), ("1.84.0", False), ("1.85.1", False), ("2.0", False)])
+def test_which_versions_are_sound(version: str, *, sound: bool) -> None:
+    assert is_sound(version) is sound
+    assert is_sound(VERSION)
 
 
 @requirement("scale.grpc-optional")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import grpc
 
@@ -10,6 +11,11 @@ from stentor.core.errors import StartRefused
 from stentor.surfaces.grpc.calls import Running
 from stentor.surfaces.grpc.gate import Gate
 
+VERSION: str = grpc.__version__
+FAULTY = (1, 84)
+"""From this version on a call whose path is no UTF-8 ends an asynchronous server, and needs no key for it. A version
+that mends it ends this range; tests/surfaces/grpc/test_raw.py tells.
+"""
 GRACE_SECONDS = 3
 """As long as requests over HTTP have when the service leaves."""
 LAST_SECONDS = 1
@@ -25,6 +31,19 @@ _LIMITS = {
 }
 
 
+def is_sound(version: str) -> bool:
+    """Whether this version of grpcio survives what anybody can send to it."""
+    major, minor = version.split(".")[:2]
+    return (int(major), int(minor)) < FAULTY
+
+
+class _Encodings(logging.Filter):
+    """Leaves out what a caller sent that is no UTF-8: grpcio logs it as it came, be it somebody's key."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
+
+
 class Server:
     """`address` is what clients connect to: host and port."""
 
@@ -36,6 +55,7 @@ class Server:
     @classmethod
     def bind(cls, host: str, port: int, max_bytes: int) -> Server:
         """Within the loop that will serve. `max_bytes` is the largest message. Raises StartRefused."""
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_Encodings())
         options = {**_LIMITS, "grpc.max_receive_message_length": max_bytes, "grpc.max_send_message_length": -1}
         server = grpc.aio.server(options=list(options.items()))
         literal = f"[{host}]" if ":" in host else host

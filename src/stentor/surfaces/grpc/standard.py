@@ -39,7 +39,6 @@ class Standard:
         reflect = Conversing(None, reflection_pb2.ServerReflectionRequest, self.reflect, self._streams)
         return {
             f"/{HEALTH}/Check": Unary(None, pb.HealthCheckRequest, self.check),
-            f"/{HEALTH}/List": Unary(None, pb.HealthListRequest, self.list),
             f"/{HEALTH}/Watch": Streaming(None, pb.HealthCheckRequest, self.watch, self._streams),
             **{f"/{name}/ServerReflectionInfo": reflect for name in REFLECTION},
         }
@@ -48,11 +47,6 @@ class Standard:
         if not self._known(request.service):
             raise NotFound("There is no service of this name.")
         return _state(await self._status())
-
-    async def list(self, call: Call, request: Any) -> Message:
-        state = _state(await self._status())
-        answer: Message = pb.HealthListResponse(statuses=dict.fromkeys(("", *self._services), state))
-        return answer
 
     @asynccontextmanager
     async def watch(self, call: Call, request: Any) -> AsyncIterator[AsyncIterator[Message]]:
