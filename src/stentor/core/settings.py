@@ -15,10 +15,11 @@ from stentor.core import settingkinds as kinds
 from stentor.core.errors import StartRefused
 from stentor.core.settingkinds import Meta, setting
 from stentor.core.settings_dashboard import DashboardSettings
+from stentor.core.settings_migrations import MigrationSettings
 
 
 @dataclass(frozen=True)
-class Settings(DashboardSettings):
+class Settings(DashboardSettings, MigrationSettings):
     """Immutable; `sources` says where each value came from (default, environment, option)."""
 
     data_dir: Path = setting("SERVICE_DATA_DIR", Path("data"), "Folder of the database, the keys and the vault.", Path)

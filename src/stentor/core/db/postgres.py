@@ -13,6 +13,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
+from stentor.core.db import advisory
 from stentor.core.db.driver import Params, Row
 from stentor.core.db.journal import Journal, statements
 from stentor.core.db.sql import Sql
@@ -38,9 +39,11 @@ class PostgresConnection:
 
     def _connect(self) -> psycopg.Connection[Row]:
         with _store_errors():
-            raw = psycopg.connect(self._url, autocommit=True, connect_timeout=10)
+            raw = _connected(self._url)
             raw.execute("set synchronous_commit = on")
             raw.execute("set statement_timeout = '60s'")
+            if not self._read_only:
+                _serve(raw)
             return raw
 
     def begin(self) -> int:
@@ -96,6 +99,24 @@ class PostgresConnection:
 
     def close(self) -> None:
         self._raw.close()
+
+
+def _connected(url: str) -> psycopg.Connection[Row]:
+    try:
+        return psycopg.connect(url, autocommit=True, connect_timeout=10, fallback_application_name="stentor")
+    except psycopg.ProgrammingError as error:
+        # Its words may repeat the address.
+        raise StoreUnavailable("The address of the database cannot be read by PostgreSQL's client.") from error
+
+
+def _serve(raw: psycopg.Connection[Row]) -> None:
+    """Whoever writes is known to a copy of the database, and comes in only when none is under way."""
+    row = raw.execute("select pg_try_advisory_lock_shared(%s)", (advisory.SERVING,)).fetchone()
+    if row is None or not row[0]:
+        raw.close()
+        raise StoreUnavailable(
+            "The database is being copied (`stentor db copy`): nobody else may write to it meanwhile."
+        )
 
 
 class PostgresDriver:
