@@ -55,10 +55,17 @@ def postgresql(text: str) -> Address:
         raise ValueError(_FORMS) from None
     who, at, where = parts.netloc.rpartition("@")
     user, _, password = who.partition(":")
+    if any(not port.isdigit() for port in _ports(where)):
+        raise ValueError("has a port that is no number")
     secrets = {password, unquote(password), *query.get("password", ()), *query.get("sslpassword", ())}
     host = where or ",".join(query.get("host", ()))
     shown = f"postgresql://{user}{at}{host}{parts.path}"
     return Address(shown=shown, url=text, secrets=tuple(sorted(secret for secret in secrets if secret)))
+
+
+def _ports(hosts: str) -> list[str]:
+    """Those that stand behind the hosts, of which there may be several."""
+    return [port for host in hosts.split(",") if (port := host.rpartition("]")[2].partition(":")[2])]
 
 
 def secrets(url: str) -> tuple[str, ...]:

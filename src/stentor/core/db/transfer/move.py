@@ -7,7 +7,7 @@ starts on half of the data; the next copy empties it and begins anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from stentor.core import migrations
 from stentor.core.db.driver import Row
@@ -63,15 +63,17 @@ class Move:
 
     def _fill(self, table: Table, total: int, progress: Progress) -> Copied:
         rows = Rows(table)
-        self._target.load(table, _watched(self._source.rows(table), rows, total, progress))
+        with closing(self._source.rows(table)) as found:
+            self._target.load(table, _watched(found, rows, total, progress))
         return rows.copied
 
     def compare(self, copied: list[Copied], progress: Progress) -> None:
         """Read everything back. Raises StartRefused when a table is not what was copied."""
         for table, expected in zip(self.plan.tables, copied, strict=True):
             rows = Rows(table)
-            for _ in _watched(self._target.rows(table), rows, expected.rows, progress):
-                pass
+            with closing(self._target.rows(table)) as found:
+                for _ in _watched(found, rows, expected.rows, progress):
+                    pass
             if rows.copied != expected:
                 raise StartRefused(
                     f"The table {table.name} is not the same on both sides: {expected.rows} rows with the digest "

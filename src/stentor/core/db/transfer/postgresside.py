@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,7 +92,7 @@ class PostgresSide:
         assert row is not None
         return int(row[0])
 
-    def rows(self, table: Table) -> Iterator[Row]:
+    def rows(self, table: Table) -> Generator[Row]:
         statement = sql.SQL("copy (select {} from {}) to stdout").format(_columns(table), _name(table))
         with _errors(), self._raw.cursor().copy(statement) as copy:
             copy.set_types([column.kind or "text" for column in table.columns])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -33,7 +33,7 @@ class Side(Protocol):
 
     def count(self, table: Table) -> int: ...
 
-    def rows(self, table: Table) -> Iterator[Row]:
+    def rows(self, table: Table) -> Generator[Row]:
         """All rows, in any order, one at a time."""
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -49,24 +49,27 @@ class SqliteSide:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
+        lock = self._lock()
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _lock(self) -> DataFolderLock | None:
         folder = self._path.parent
         try:
             if self._write:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._path.name != SERVED or not folder.is_dir():
-                yield
-                return
-            lock = DataFolderLock(folder, iso(SystemClock().now()))
+                return None
+            return DataFolderLock(folder, iso(SystemClock().now()))
         except StartRefused:
             owner = read_owner(folder)
             who = f"process {owner.pid}, since {owner.since}" if owner else "another process"
             raise StartRefused(f"{self._path} is in use by {who}. Stop it first, and copy then.") from None
         except OSError as error:
             raise StartRefused(f"The folder {folder} cannot be used: {error.strerror}.") from None
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _connect(self) -> sqlite3.Connection:
         mode = "rw" if self._write else "ro"
@@ -93,7 +96,7 @@ class SqliteSide:
         with _errors():
             return int(self._raw.execute(f"select count(*) from {table.name}").fetchone()[0])  # noqa: S608
 
-    def rows(self, table: Table) -> Iterator[Row]:
+    def rows(self, table: Table) -> Generator[Row]:
         with _errors():
             yield from self._raw.execute(f"select {', '.join(table.names)} from {table.name}")  # noqa: S608
 
