@@ -75,7 +75,16 @@ def backup(
 
 
 @app.command()
-def copy(source: Source, target: Target, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def copy(
+    source: Source,
+    target: Target,
+    verifier: Annotated[
+        list[str] | None,
+        typer.Option(help="Verifier key (or its file) of checkpoints; repeatable. Else the one beside the database."),
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Move everything into an empty database: from SQLite to PostgreSQL, or back. Nothing may serve either meanwhile.
 
     Rows are compared and the run log is verified at the end. Until then the target refuses to start; after an
@@ -85,7 +94,7 @@ def copy(source: Source, target: Target, data_dir: DataDir = None, as_json: AsJs
     with reporting(as_json=as_json):
         from stentor.cli import db_copy
 
-        moved = db_copy.run(source, target, data_dir)
+        moved = db_copy.run(source, target, verifier or [], data_dir)
         if as_json:
             print_json(db_copy.document(moved))
         else:

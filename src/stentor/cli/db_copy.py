@@ -22,6 +22,7 @@ from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance.audit import audit
 from stentor.domains.provenance.audit.findings import Report
+from stentor.domains.provenance.notes import Verifier
 
 AGAIN = (
     "The copy did not end. {} refuses to start until it does: run the same command again, which begins anew. "
@@ -41,7 +42,7 @@ class Moved:
     to_move: list[tuple[str, str]]
 
 
-def run(source: str, target: str, data_dir: Path | None) -> Moved:
+def run(source: str, target: str, verifiers: list[str], data_dir: Path | None) -> Moved:
     """Raises CommandFailed."""
     chosen = db_schema.settings_of(data_dir)
     ends = _address("SOURCE", source), _address("TARGET", target)
@@ -56,7 +57,7 @@ def run(source: str, target: str, data_dir: Path | None) -> Moved:
         redactor.add(secret)
     try:
         sides = open_side(ends[0], write=False), open_side(ends[1], write=True)
-        return _moved(chosen, ends, *sides)
+        return _moved(chosen, ends, sides, _keys(chosen, ends, verifiers))
     except StentorError as error:
         raise CommandFailed(redactor.clean(error.message), REFUSED) from None
 
@@ -68,7 +69,14 @@ def _address(name: str, text: str) -> Address:
         raise CommandFailed(f"{name} {error}.", USAGE) from None
 
 
-def _moved(chosen: Settings, ends: tuple[Address, Address], source: Side, target: Side) -> Moved:
+def _keys(chosen: Settings, ends: tuple[Address, Address], given: list[str]) -> list[Verifier]:
+    """Those that were given; else the one beside the SQLite file, or in the data folder."""
+    paths = [end.path for end in ends if end.path is not None]
+    return files.verifiers(chosen, given, paths[0]) or files.verifiers(chosen, [], None)
+
+
+def _moved(chosen: Settings, ends: tuple[Address, Address], sides: tuple[Side, Side], keys: list[Verifier]) -> Moved:
+    source, target = sides
     move = Move(source, target)
     with move.open():
         try:
@@ -76,7 +84,8 @@ def _moved(chosen: Settings, ends: tuple[Address, Address], source: Side, target
                 copied = move.copy(tell)
             with _bar("Comparing") as tell:
                 move.compare(copied, tell)
-            report = _verified(chosen, ends, target)
+            with provenance_view.bar("Verifying the run log") as told:
+                report = audit.verify(target.driver, keys, [], told)
             move.finish()
         except BaseException:
             notice(AGAIN.format(target.shown, source.shown), "yellow")
@@ -90,14 +99,6 @@ def _bar(word: str) -> Iterator[Told]:
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("", total=None)
         yield lambda table, done, total: progress.update(task, description=table, completed=done, total=total)
-
-
-def _verified(chosen: Settings, ends: tuple[Address, Address], target: Side) -> Report:
-    """As `stentor provenance verify` does it, with the key that lies beside the SQLite file, or in the data folder."""
-    paths = [end.path for end in ends if end.path is not None]
-    keys = files.verifiers(chosen, [], paths[0]) or files.verifiers(chosen, [], None)
-    with provenance_view.bar("Verifying the run log") as tell:
-        return audit.verify(target.driver, keys, [], tell)
 
 
 def _to_move(chosen: Settings, ends: tuple[Address, Address]) -> list[tuple[str, str]]:
