@@ -70,7 +70,7 @@ screenshots: $(VENV)/.dev ## pictures of every page of the dashboard, into scree
 
 UV ?= uv
 lock: ## compile requirements/*.txt again (needs uv)
-	@for f in main dev bench litellm; do \
+	@for f in main postgres dev bench litellm; do \
 	  $(UV) pip compile -q --generate-hashes --universal --no-emit-index-url --no-header --override requirements/overrides.txt \
 	    --python-version 3.11 requirements/$$f.in -o requirements/$$f.txt; done
 

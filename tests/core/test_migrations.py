@@ -2,39 +2,200 @@
 
 from __future__ import annotations
 
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from stentor.core import migrations
+from stentor.core.db import backup
 from stentor.core.db.driver import Driver
 from stentor.core.db.sql import Sql
-from stentor.core.errors import StartRefused
+from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.errors import StartRefused, StoreUnavailable
+from stentor.core.migrations import runner
+from tests.cli.program import Program
+from tests.requirements import requirement
+
+BEFORE = max(number for number in migrations.revisions() if number < migrations.HEAD)
 
 
-def write(driver: Driver, text: str) -> None:
+def write(driver: Driver, *texts: str) -> None:
     connection = driver.writer()
     connection.begin()
-    connection.run(Sql(text), {})
+    for text in texts:
+        connection.run(Sql(text), {})
     connection.commit()
     connection.close()
 
 
+def rows(driver: Driver, text: str) -> list[tuple[object, ...]]:
+    connection = driver.reader()
+    try:
+        return connection.rows(Sql(text), {})
+    finally:
+        connection.close()
+
+
+def set_version(driver: Driver, version: str) -> None:
+    write(driver, f"update alembic_version set version_num = '{version}'")
+
+
+def old(driver: Driver, version: str) -> None:
+    """A database as an earlier program left it."""
+    runner.run(driver, None, None, lambda text: None, version)
+    assert migrations.current_version(driver) == version
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
+    """A driver of each database, where nothing is yet."""
+    if request.param == "sqlite":
+        return SqliteDriver(tmp_path / "stentor.db")
+    from stentor.core.db.postgres import PostgresDriver
+
+    return PostgresDriver(request.getfixturevalue("postgres_url"))
+
+
 def test_a_fresh_database_is_at_the_newest_version_and_stays_there(driver: Driver) -> None:
     assert migrations.current_version(driver) == migrations.HEAD
-    migrations.upgrade(driver)
+    assert migrations.upgrade(driver).applied == []
     assert migrations.current_version(driver) == migrations.HEAD
 
 
 def test_the_newest_script_is_the_head() -> None:
-    scripts = sorted((migrations.scripts_folder() / "versions").glob("[0-9]*.py"))
-    assert scripts[-1].name.split("_")[0] == migrations.HEAD
+    assert list(migrations.revisions())[-1] == migrations.HEAD
+    assert migrations.pending(BEFORE) == [migrations.HEAD]
 
 
 def test_a_database_of_a_newer_program_is_refused(driver: Driver) -> None:
-    write(driver, "update alembic_version set version_num = '9999'")
-    with pytest.raises(StartRefused, match="9999"):
-        migrations.upgrade(driver)
+    set_version(driver, "9999")
+    for migrate in (True, False):
+        with pytest.raises(StartRefused, match="9999"):
+            migrations.at_start(driver, migrate=migrate)
 
 
 def test_an_empty_database_has_no_version(driver: Driver) -> None:
     write(driver, "drop table alembic_version")
     assert migrations.current_version(driver) is None
+
+
+def test_a_database_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "stentor.db").write_bytes(b"no database at all, and longer than a header is" * 9)
+    for look in (migrations.current_version, migrations.upgrade):
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            look(SqliteDriver(tmp_path / "stentor.db"))
+
+
+@requirement("scale.upgrade-keeps-rows")
+def test_the_rows_of_an_old_database_are_there_after_the_upgrade(bare: Driver) -> None:
+    old(bare, "0007")
+    event = "insert into events values ('e1', 'default', null, null, null, 1, 'agent_logged', 'x', 'hello', null, '{}')"
+    write(bare, event)
+    done = migrations.upgrade(bare, say=lambda text: None)
+    assert (done.before, done.applied) == ("0007", migrations.pending("0007"))
+    assert rows(bare, "select event_id, message from events") == [("e1", "hello")]
+    assert rows(bare, "select event_id from events_waiting") == [("e1",)]
+
+
+@requirement("scale.upgrade-whole-or-not")
+def test_a_step_that_fails_undoes_those_before_it_and_says_what_to_do(bare: Driver) -> None:
+    old(bare, "0008")
+    write(bare, "create table rollbacks (n integer)")  # 0009 goes well, and 0010 finds its name taken
+    with pytest.raises(StartRefused) as refusal:
+        migrations.upgrade(bare, say=lambda text: None)
+    said = refusal.value.message
+    for words in ("at version 0010 (governance)", "rollbacks", "Nothing was changed", "stentor db upgrade"):
+        assert words in said
+    assert "0009" not in said
+    assert ("before-" in said) == (bare.name == "sqlite")
+    assert migrations.current_version(bare) == "0008"
+    tables = {"sqlite": "select name from sqlite_master", "postgresql": "select tablename from pg_tables"}
+    assert ("webhook_attempts",) not in rows(bare, tables[bare.name])
+
+    write(bare, "drop table rollbacks")
+    assert migrations.upgrade(bare, say=lambda text: None).applied[0] == "0009"
+
+
+@requirement("scale.upgrade-whole-or-not")
+def test_a_step_that_waits_too_long_for_a_table_gives_up(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import psycopg
+
+    from stentor.core.db.postgres import PostgresDriver
+
+    driver = PostgresDriver(postgres_url)
+    old(driver, BEFORE)
+    monkeypatch.setattr(runner, "LOCK_SECONDS", 0.2)
+    with psycopg.connect(postgres_url) as other:
+        other.execute("lock table grants in access share mode")
+        with pytest.raises(StartRefused, match="lock timeout"):
+            migrations.upgrade(driver)
+    assert migrations.current_version(driver) == BEFORE
+
+
+@requirement("scale.upgrade-once")
+def test_ten_that_start_at_once_upgrade_once(postgres_url: str, tmp_path: Path) -> None:
+    program = Program(tmp_path / "data", {"SERVICE_DATABASE_URL": postgres_url})
+    command = [sys.executable, "-m", "stentor", "db", "upgrade", "--json"]
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen(command, env=program.env, stdout=pipe, stderr=pipe, text=True) for _ in range(10)]
+    said = [process.communicate(timeout=110) for process in running]
+    assert [process.returncode for process in running] == [0] * 10, said
+    did = [out for out, _ in said if '"applied":[]' not in out]
+    assert len(did) == 1, did
+    assert program("db", "status").code == 0
+
+
+@requirement("scale.upgrade-copy-first")
+def test_before_an_upgrade_a_sqlite_file_is_copied_and_the_last_three_copies_stay(tmp_path: Path) -> None:
+    driver = SqliteDriver(tmp_path / "stentor.db")
+    old(driver, BEFORE)
+    for name in ("0001", "0002", "0003"):
+        (tmp_path / f"stentor.db.before-{name}").write_text("an older copy")
+    said: list[str] = []
+    done = migrations.upgrade(driver, say=said.append)
+    assert done.backup == tmp_path / f"stentor.db.before-{migrations.HEAD}"
+    assert str(done.backup) in said[0]
+    assert done.backup.stat().st_mode & 0o777 == 0o600
+    assert migrations.current_version(SqliteDriver(done.backup)) == BEFORE
+    assert len(backup.kept(driver.path)) == 3
+    assert backup.kept(driver.path)[0] == done.backup
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+@requirement("scale.upgrade-copy-first")
+def test_without_room_for_the_copy_nothing_is_upgraded(tmp_path: Path) -> None:
+    driver = SqliteDriver(tmp_path / "stentor.db")
+    old(driver, BEFORE)
+    (tmp_path / f"stentor.db.before-{migrations.HEAD}").mkdir()
+    with pytest.raises(StartRefused, match="Nothing was changed"):
+        migrations.upgrade(driver)
+    assert migrations.current_version(driver) == BEFORE
+    assert migrations.upgrade(driver, keep_copy=False).applied == [migrations.HEAD]
+
+
+@requirement("scale.upgrade-copy-first")
+def test_a_damaged_file_is_not_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "stentor.db"
+    old(SqliteDriver(path), BEFORE)
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("pragma journal_mode=delete")
+        (page,) = raw.execute("select rootpage from sqlite_master where name = 'events_by_task'").fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    with pytest.raises(StartRefused, match=r"damaged .* restore a backup"):
+        migrations.upgrade(SqliteDriver(path))
+
+
+@requirement("scale.upgrade-switched-off")
+def test_with_the_setting_off_a_schema_that_is_behind_stops_the_start(bare: Driver) -> None:
+    for version in ("none", BEFORE):
+        with pytest.raises(StartRefused, match=f"schema {version}.*SERVICE_MIGRATE_ON_START.*stentor db upgrade"):
+            migrations.at_start(bare, migrate=False)
+        old(bare, BEFORE)
+    migrations.at_start(bare, migrate=True)
+    migrations.at_start(bare, migrate=False)

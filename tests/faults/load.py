@@ -22,6 +22,8 @@ class Load:
     bodies: list[dict[str, Any]]
     threads: int = 4
     pause: float = 0.0
+    again: tuple[int, ...] = (409, 503)
+    """Answers after which a client tries again."""
     accepted: list[str] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
 
@@ -61,7 +63,7 @@ class Load:
             if answer.status_code == 202:
                 self.accepted.append(body["id"])
                 return
-            assert answer.status_code in (409, 503), answer.text
+            assert answer.status_code in self.again, answer.text
             time.sleep(0.02)
 
 

@@ -18,7 +18,7 @@ from stentor.bootstrap.monitoring import figures
 from stentor.bootstrap.wiring import build
 from stentor.core import migrations
 from stentor.core.clock import SystemClock, iso
-from stentor.core.db import Database
+from stentor.core.db import Database, address
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
@@ -96,8 +96,10 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         for name, meta in metas().items():
             if meta.secret and (value := getattr(settings, name)):
                 redactor.add(value)
+        for secret in address.secrets(settings.database_url):
+            redactor.add(secret)
         driver = open_driver(settings)
-        migrations.upgrade(driver)
+        migrations.at_start(driver, migrate=settings.migrate)
         loaded = key_files.load(settings, environ, redactor)
         kernel = build(settings, Database(driver), clock, redactor=redactor)
         shared = entrance(kernel, loaded.ring)
@@ -115,7 +117,11 @@ def open_driver(settings: Settings) -> Driver:
         module = importlib.import_module("stentor.core.db.postgres")
     except ImportError:
         raise StartRefused("PostgreSQL needs the extra: pip install 'stentor[postgres]'.") from None
-    driver: Driver = module.PostgresDriver(settings.database_url)
+    try:
+        found = address.postgresql(settings.database_url)
+    except ValueError as error:
+        raise StartRefused(f"SERVICE_DATABASE_URL {error}.") from None
+    driver: Driver = module.PostgresDriver(found.url)
     return driver
 
 

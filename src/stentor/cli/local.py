@@ -129,10 +129,11 @@ def require_database(settings: Settings) -> None:
 
 def require_head(driver: Driver) -> None:
     current = migrations.current_version(driver)
+    migrations.require_known(current)
     if current != migrations.HEAD:
         raise CommandFailed(
             f"The database has schema {current or 'none'}, this program reads {migrations.HEAD}: "
-            "a start of `stentor serve` brings an older one up to date.",
+            f"{migrations.UPGRADE}, or a start of `stentor serve`, brings it up to date.",
             FAILED,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stentor import __version__
-from stentor.cli import agent, governance, mcp, policy, provenance, receipt, task, webhook
+from stentor.cli import agent, db, governance, keys, mcp, policy, provenance, receipt, task, webhook
 from stentor.cli.config import config
 from stentor.cli.dashboard import dashboard
 from stentor.cli.demo import demo
@@ -30,6 +30,8 @@ app.add_typer(receipt.app, name="receipt")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(webhook.app, name="webhook")
 app.add_typer(provenance.app, name="provenance")
+app.add_typer(db.app, name="db")
+app.add_typer(keys.app, name="keys")
 app.command()(vault)
 app.command()(notes)
 app.command()(dashboard)

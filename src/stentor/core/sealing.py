@@ -32,6 +32,10 @@ class Sealer:
         self._given = given
         self._master: bytes | None = None
 
+    def make(self) -> None:
+        """Have a master key, before the first secret is sealed. Raises MasterKeyUnusable and OSError."""
+        self._key(make=True)
+
     def seal(self, secret: str, *bound: str) -> str:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

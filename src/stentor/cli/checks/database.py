@@ -49,12 +49,12 @@ def _schema(check: str, version: str | None) -> Finding:
         return Finding("ok", check, f"Its schema is {head}, the newest.")
     if version is None:
         return Finding("warning", check, "It has no schema yet; the next start makes it.")
-    if version < head:
-        return Finding(
-            "warning", check, f"Its schema is {version}; the next start upgrades it to {head}: back it up first."
-        )
+    try:
+        migrations.require_known(version)
+    except StartRefused as error:
+        return Finding("problem", check, error.message)
     return Finding(
-        "problem", check, f"Its schema is {version}, newer than {head}: install the version of Stentor that wrote it."
+        "warning", check, f"Its schema is {version}; the next start, or {migrations.UPGRADE}, makes it {head}."
     )
 
 

@@ -15,6 +15,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
+from stentor.core.db import advisory
 from stentor.core.db.driver import Locks, Params, Row
 from stentor.core.db.journal import Journal, statements
 from stentor.core.db.sql import Sql
@@ -52,16 +53,16 @@ class PostgresConnection:
 
     def _connect(self) -> psycopg.Connection[Row]:
         try:
-            raw = psycopg.connect(self._url, autocommit=True, **self._options())
+            raw = psycopg.connect(self._url, autocommit=True, **_options(self._url))
             raw.execute(_SESSION)
+            if not self._read_only:
+                _serve(raw)
         except psycopg.OperationalError as error:
             raise _unavailable(error) from error
+        except psycopg.ProgrammingError as error:
+            # Its words may repeat the address.
+            raise StoreUnavailable("The address of the database cannot be read by PostgreSQL's client.") from error
         return raw
-
-    def _options(self) -> dict[str, Any]:
-        """Ours, unless the address says otherwise."""
-        given = psycopg.conninfo.conninfo_to_dict(self._url)
-        return {name: value for name, value in _CONNECT.items() if name not in given}
 
     def begin(self, locks: Locks = ()) -> int:
         if self._raw.closed or self._raw.broken:
@@ -165,6 +166,22 @@ def _number(name: str) -> int:
 
 def _unavailable(error: psycopg.Error) -> StoreUnavailable:
     return StoreUnavailable(f"The database cannot be used: {str(error).rstrip('.')}.")
+
+
+def _options(url: str) -> dict[str, Any]:
+    """Ours, unless the address says otherwise."""
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    return {name: value for name, value in _CONNECT.items() if name not in given}
+
+
+def _serve(raw: psycopg.Connection[Row]) -> None:
+    """Whoever writes is known to a copy of the database, and comes in only when none is under way."""
+    row = raw.execute("select pg_try_advisory_lock_shared(%s)", (advisory.SERVING,)).fetchone()
+    if row is None or not row[0]:
+        raw.close()
+        raise StoreUnavailable(
+            "The database is being copied (`stentor db copy`): nobody else may write to it meanwhile."
+        )
 
 
 class PostgresDriver:

@@ -2,48 +2,113 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
+from stentor.core.db import backup
 from stentor.core.db.driver import Driver
 from stentor.core.db.sql import Sql
-from stentor.core.errors import StartRefused, StoreUnavailable
+from stentor.core.errors import StartRefused
 
 HEAD = "0013"
 """The newest version; tests hold it against the scripts in `versions/`."""
+COPYING = "copying-"
+"""Before the version of a database that `stentor db copy` has not filled yet: no program takes it for its own."""
+UPGRADE = "`stentor db upgrade`"
+log = logging.getLogger(__name__)
 
 _CURRENT = Sql("select version_num from alembic_version")
+_THERE = {
+    "sqlite": Sql("select name from sqlite_master where type = 'table' and name = 'alembic_version'"),
+    "postgresql": Sql("select 1 where to_regclass('alembic_version') is not null"),
+}
+Say = Callable[[str], None]
 
 
-def upgrade(driver: Driver) -> None:
-    """Bring the database to HEAD. Raises StartRefused when it is newer than this program."""
-    current = current_version(driver)
-    if current == HEAD:
+class Upgraded(msgspec.Struct, frozen=True):
+    """What an upgrade did: nothing when `applied` is empty. `backup` is the copy that was made before it."""
+
+    before: str | None
+    applied: list[str]
+    backup: Path | None = None
+
+
+def at_start(driver: Driver, *, migrate: bool) -> None:
+    """What a start does. Raises StartRefused for a schema that is behind and is not to be upgraded here."""
+    if migrate:
+        upgrade(driver)
         return
-    if current is not None and current > HEAD:
+    current = current_version(driver)
+    require_known(current)
+    if current != HEAD:
+        raise StartRefused(
+            f"The database has schema {current or 'none'}, this program needs {HEAD}, and SERVICE_MIGRATE_ON_START is "
+            f"off: run {UPGRADE}, then start again."
+        )
+
+
+def upgrade(driver: Driver, *, keep_copy: bool = True, say: Say = log.warning) -> Upgraded:
+    """Bring the database to HEAD: all of it or nothing, and once, however many ask at the same time.
+
+    On SQLite a copy is made first; the caller owns the data folder. Raises StartRefused for a database of a newer
+    program, and when it fails.
+    """
+    current = current_version(driver)
+    require_known(current)
+    if current == HEAD:
+        return Upgraded(current, [])
+    copy = None
+    if driver.name == "sqlite" and current is not None and keep_copy:
+        copy = backup.before(driver.path, HEAD)  # type: ignore[attr-defined]
+        say(f"The database as it was before the upgrade to schema {HEAD} is kept in {copy}.")
+    # Alembic and SQLAlchemy take 0.3 s and 30 MB, and are needed once per version only.
+    runner = importlib.import_module("stentor.core.migrations.runner")
+    applied: list[str] = runner.run(driver, current, copy, say)
+    return Upgraded(current, applied, copy)
+
+
+def current_version(driver: Driver) -> str | None:
+    """The version in the database; None when it has no schema yet. Raises StoreUnavailable."""
+    path: Path | None = getattr(driver, "path", None)
+    if path is not None and not path.exists():
+        return None
+    connection = driver.reader()
+    try:
+        if not connection.rows(_THERE[driver.name], {}):
+            return None
+        rows = connection.rows(_CURRENT, {})
+    finally:
+        connection.close()
+    return str(rows[0][0]) if rows else None
+
+
+def require_known(current: str | None) -> None:
+    """Raises StartRefused for a version that this program must not touch: a newer one, or half a copy."""
+    if current is not None and current.startswith(COPYING):
+        raise StartRefused(
+            "A copy into this database was begun and has not ended, so it does not hold everything: run "
+            "`stentor db copy SOURCE TARGET` once more with the same addresses. It begins anew."
+        )
+    if current is not None and current not in revisions():
         raise StartRefused(
             f"The database has schema {current}, this program knows up to {HEAD}: "
             "install the version of Stentor that wrote it, or restore the backup made before its upgrade."
         )
-    # Alembic and SQLAlchemy take 0.3 s and 30 MB, and are needed once per version only.
-    runner = importlib.import_module("stentor.core.migrations.runner")
-    runner.run(driver)
 
 
-def current_version(driver: Driver) -> str | None:
-    """The version in the database; None when it has no schema yet."""
-    connection = driver.writer()
-    try:
-        rows = connection.rows(_CURRENT, {})
-    except StoreUnavailable:
-        return None  # SQLite reports a missing table as an operational error
-    except Exception as error:
-        if type(error).__name__ == "UndefinedTable":
-            return None
-        raise
-    finally:
-        connection.close()
-    return str(rows[0][0]) if rows else None
+def revisions() -> dict[str, str]:
+    """Every version with what it is about, in their order."""
+    stems = sorted(path.stem for path in (scripts_folder() / "versions").glob("[0-9]*.py"))
+    return {number: words.replace("_", " ") for number, _, words in (stem.partition("_") for stem in stems)}
+
+
+def pending(current: str | None) -> list[str]:
+    """The versions that an upgrade would go through."""
+    return [number for number in revisions() if current is None or number > current]
 
 
 def scripts_folder() -> Path:

@@ -2,6 +2,7 @@
 
 from alembic import context
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=None)
+attributes = context.config.attributes
+context.configure(connection=attributes["connection"], target_metadata=None, on_version_apply=attributes["applied"])
 with context.begin_transaction():
     context.run_migrations()

@@ -19,6 +19,7 @@ from stentor.core.settings.grpc import GrpcSettings
 from stentor.core.settings.kinds import Meta
 from stentor.core.settings.llm import LlmSettings
 from stentor.core.settings.memory import MemorySettings
+from stentor.core.settings.migrations import MigrationSettings
 from stentor.core.settings.network import NetworkSettings
 from stentor.core.settings.provenance import ProvenanceSettings
 from stentor.core.settings.routing import RoutingSettings
@@ -54,6 +55,7 @@ class Settings(
     ClientSettings,
     AuthSettings,
     NetworkSettings,
+    MigrationSettings,
     StorageSettings,
 ):
     """Immutable; `sources` says where each value came from (default, environment, option)."""
