@@ -23,6 +23,8 @@ from stentor.web.timing import CallTimes
 
 UNKNOWN = "unknown"
 """The method of a call to none that there is, in metrics: callers can make up names."""
+RETRY = "Retry-After"
+"""Told with the refusal, like that of every error."""
 
 
 class Gate(grpc.GenericRpcHandler):
@@ -68,11 +70,10 @@ class Gate(grpc.GenericRpcHandler):
 
     def _count(self, call: Call, principal: Principal) -> None:
         allowed, headers = self._rate.take(principal)
-        wait = headers.pop("Retry-After", None)
-        call.trailing += tuple((name.lower(), value) for name, value in headers.items())
-        if not allowed and wait is not None:
-            refused = RateLimited(used_up({"Retry-After": wait}))
-            refused.retry_after = int(wait)
+        call.trailing += tuple((name.lower(), value) for name, value in headers.items() if name != RETRY)
+        if not allowed:
+            refused = RateLimited(used_up(headers))
+            refused.retry_after = int(headers[RETRY])
             raise refused
 
 

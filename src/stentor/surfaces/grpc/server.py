@@ -69,6 +69,9 @@ class Server:
         return cls(server, f"{ANY.get(host, literal)}:{bound}")
 
     async def start(self, gate: Gate) -> None:
+        """Answers nobody when it was told to leave meanwhile."""
+        if self._stopping is not None:
+            return
         self._running = gate.running
         self._server.add_generic_rpc_handlers((gate,))
         await self._server.start()
