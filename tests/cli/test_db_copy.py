@@ -22,9 +22,12 @@ from tests.cli.populated import ENVIRON, NOTE, Filled, fill, post, stop, until_d
 from tests.cli.program import Done, Program
 from tests.conftest import Service, serving
 from tests.faults.checker import check
+from tests.faults.test_full_disk import fill as fill_disk
+from tests.faults.test_full_disk import small_disk
 from tests.faults.test_webhooks import Sink, running
 from tests.requirements import requirement
 
+__all__ = ["small_disk"]  # a fixture
 PASSWORD = "canary-p%2Fss-77aa"
 PLAIN = "canary-p/ss-77aa"
 Serve = Callable[..., Service]
@@ -433,3 +436,39 @@ def test_columns_that_count_by_themselves_go_on_and_tables_of_one_side_are_left_
         rows = admin.execute("select n, yes, small from counted order by n").fetchall()
         assert rows == [(3, False, None), (7, True, 12)]
         assert admin.execute("insert into counted default values returning n").fetchone() == (8,)
+
+
+@pytest.mark.fault
+@requirement("scale.copy-interrupted")
+def test_a_disk_that_fills_up_in_the_middle_leaves_nothing_to_start_on(
+    filled: Filled, program: Program, postgres_url: str, small_disk: Path
+) -> None:
+    changed(filled.folder / "stentor.db", "update memory_versions set content = randomblob(3000000)")
+    copied(program, source(filled), postgres_url)
+    home, ballast = small_disk / "home", small_disk / "ballast"
+    assert Program(home)("db", "upgrade").code == 0
+    ballast.write_bytes(bytes(9_000_000))
+    target = f"sqlite:///{home}/stentor.db"
+    said = refused(program("db", "copy", with_password(postgres_url), target), "disk is full")
+    assert "run the same command again" in " ".join(said.split())
+    assert Program(home)("db", "status", "--json").json["state"] == "unfinished copy"
+    ballast.unlink()
+    assert copied(program, postgres_url, target)["run_log"]["intact"] is True
+    assert Program(home)("db", "status").code == 0
+
+
+@pytest.mark.fault
+@requirement("scale.upgrade-copy-first", "scale.backup")
+def test_without_room_there_is_no_backup_and_no_upgrade(small_disk: Path) -> None:
+    program = Program(small_disk / "home")
+    assert program("db", "upgrade").code == 0
+    changed(small_disk / "home" / "stentor.db", "update alembic_version set version_num = '0011'")
+    fill_disk(small_disk / "ballast")
+    with (small_disk / "ballast").open("r+b") as ballast:
+        ballast.truncate((small_disk / "ballast").stat().st_size - 200_000)
+    names = sorted(path.name for path in (small_disk / "home").iterdir())
+    for command in (("db", "upgrade"), ("db", "backup", str(small_disk / "home" / "copy.db"))):
+        done = program(*command)
+        assert (done.code, "Nothing was changed" in done.err) == (3, True), done.err
+    assert program("db", "status", "--json").json["revision"] == "0011"
+    assert sorted(path.name for path in (small_disk / "home").iterdir()) == names

@@ -79,6 +79,7 @@ def _moved(chosen: Settings, ends: tuple[Address, Address], sides: tuple[Side, S
     source, target = sides
     move = Move(source, target)
     with move.open():
+        move.begin()
         try:
             with _bar("Copying") as tell:
                 copied = move.copy(tell)

@@ -50,9 +50,12 @@ class Move:
                     "name a new, empty database."
                 )
 
+    def begin(self) -> None:
+        """From now on the target refuses to be served."""
+        self._target.mark(migrations.COPYING + migrations.HEAD)
+
     def copy(self, progress: Progress) -> list[Copied]:
         """All rows, in one transaction. Raises StartRefused for a row that the target cannot hold."""
-        self._target.mark(migrations.COPYING + migrations.HEAD)
         counts = {table.name: self._source.count(table) for table in self.plan.tables}
         with self._target.loading():
             if self._again:
