@@ -36,7 +36,7 @@ from bench import (
     webhooks,
 )
 from bench.figures import HEADINGS, Area, Figure, markdown, number, plain
-from bench.scale import Scale, say
+from bench.sizes import Scale, say
 
 BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "throughput": (throughput.TITLE, throughput.run),

@@ -10,7 +10,7 @@ from random import Random
 from statistics import median
 
 from bench.figures import Figure, at_least, at_most, percentile, spread
-from bench.scale import Scale, say
+from bench.sizes import Scale, say
 from stentor.core import ids, migrations
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
