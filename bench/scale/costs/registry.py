@@ -24,8 +24,8 @@ from stentor.domains.trust.service import TrustView
 ROUNDS = 5
 HOURS = 4
 _ID = "'00000000-0000-7000-8000-' || lpad(n::text, 12, '0')"
-_AGENTS = f"""insert into agents (agent_id, tenant, name, capabilities, alignment_score, accuracy_score, efficiency_score,
-    trust_tier, status, runtime, sandbox_whitelist, violation_count, created_at, updated_at)
+_AGENTS = f"""insert into agents (agent_id, tenant, name, capabilities, alignment_score, accuracy_score,
+    efficiency_score, trust_tier, status, runtime, sandbox_whitelist, violation_count, created_at, updated_at)
     select {_ID}, 'default', 'agent ' || n, '["skill-' || n % 500 || '"]', 0.5, 0.5, 0.5, 'auto', 'active',
         '{{{{"kind":"worker"}}}}', '{{{{}}}}', 0, n, n from generate_series({{}}, {{}}) as n"""
 _WEIGHTS = f"""insert into hebbian_weights (agent_id, task_type, weight, mean_ms, samples, recent, updated_at)

@@ -42,11 +42,11 @@ class Server:
 
     def ask(self, text: str) -> Any:
         """The first row."""
-        return self._asking.execute(text).fetchone()  # type: ignore[call-overload]
+        return self._asking.execute(text).fetchone()
 
     def run(self, *texts: str) -> None:
         for text in texts:
-            self._asking.execute(text)  # type: ignore[call-overload]
+            self._asking.execute(text)
 
     def vacuumed(self) -> float:
         """CPU seconds of a vacuum of all tables."""
@@ -65,7 +65,7 @@ class Server:
         """Seconds of the server and all its children, those that ended among them."""
         main = int((self._folder / "postmaster.pid").read_text().split()[0])
         children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
-        return _ticks(main, ended=True) + sum(_ticks(int(child), ended=False) for child in children)
+        return cpu_of(main) + _cpu_of_ended(main) + sum(cpu_of(int(child)) for child in children)
 
     def connections(self) -> int:
         """Of Stentor."""
@@ -111,16 +111,18 @@ def server(folder: Path) -> Iterator[Server]:
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of a process, in all its threads."""
-    return _ticks(pid, ended=False)
-
-
-def _ticks(pid: int, *, ended: bool) -> float:
+    """Seconds of a process, in all threads that it has; to the nanosecond, where `stat` rounds to hundredths."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except FileNotFoundError:
-        return 0.0
-    return sum(map(int, fields[11 : 15 if ended else 13])) / TICKS
+        tasks = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # it ended meanwhile
+    return sum(int(text.split()[0]) for text in tasks) / 1e9
+
+
+def _cpu_of_ended(pid: int) -> float:
+    """Seconds of the children of a process that it has waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return sum(map(int, fields[13:15])) / TICKS
 
 
 def _own_bytes(pid: int) -> int:
