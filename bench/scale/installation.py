@@ -16,6 +16,8 @@ class Machine:
     """Bytes of WAL that the disk keeps up with, per second."""
     flush: float = 0.0005
     """Seconds of a commit's flush, on a good disk of a network."""
+    round_trip: float = 0.0003
+    """Seconds between a process and its database; what was measured ran on one machine."""
     connections: float = 5_000.0
     """Beyond a few thousand a snapshot of PostgreSQL grows dear."""
     memory_bytes: float = 64e9
@@ -82,7 +84,7 @@ class Installation:
     @property
     def part(self) -> Installation:
         """What one of the databases has to carry."""
-        n = self.databases
+        n = min(self.databases, self.tenants)
         return replace(
             self,
             gateways=max(1, round(self.gateways / n)),

@@ -11,6 +11,8 @@ from bench.scale.installation import HOUR, Installation
 FLUSH_SECONDS = 0.01
 """A process sends what waits for others at most this often."""
 DAY = 24 * HOUR
+LOOK_TRIPS, END_TRIPS = 2, 16
+"""Round trips to the server from taking a lock to its end: of a look, and of a task's last transaction."""
 MESSAGE_CONNECTIONS = 2
 """Of each process: one listens, one sends."""
 Grow = Callable[[Installation, float], Installation]
@@ -96,7 +98,7 @@ def notifies(one: Installation, costs: Units) -> float:
 def claims_in_vain(one: Installation, costs: Units) -> float:
     """Per second: tries of processes that were told of a task which another one has; each tries one at a time."""
     others = (one.working - 1) * one.told
-    return min(one.rate * others, one.working / costs["commit_seconds"])
+    return min(one.rate * others, one.working / (costs["commit_seconds"] + LOOK_TRIPS * one.machine.round_trip))
 
 
 def refreshed_rows(one: Installation) -> float:
@@ -113,7 +115,6 @@ def postgres(one: Installation, costs: Units) -> Part:
         Load("refreshes of weights and trust", _refresh_cpu(one, costs) / copies),
         Load("looks at what waits", _depths_cpu(one, costs)),
         Load("polls of idle processes", one.gateways * one.idle * costs["idle_pg_cpu"]),
-        Load("numbers of the run log", one.rate * costs["task_events"] * costs["sequencer_pg_cpu"]),
     )
     return Part("CPU of PostgreSQL", "cores", one.machine.cores, loads)
 
@@ -162,14 +163,15 @@ def _connections(one: Installation, costs: Units) -> float:
 
 def everything(one: Installation, costs: Units) -> Part:
     """Who takes the lock on everything waits for all that write, and all that come wait for him."""
-    held = costs["exclusive_seconds"] + costs["commit_seconds"]
+    held = costs["exclusive_seconds"] + costs["commit_seconds"] + 2 * END_TRIPS * one.machine.round_trip
     return Part("the lock on everything", "s/s", 1.0, (Load("held, and waited for", one.rate * one.exclusive * held),))
 
 
 def messages(one: Installation, costs: Units) -> Part:
     """One process at a time looks which message is the next; the others wait, and their writers with them."""
-    held = one.gateways * one.message_looks * costs["messages_seconds"]
-    return Part("the lock on messages", "s/s", 1.0, (Load("looks of all processes", held),))
+    held = costs["messages_seconds"] + LOOK_TRIPS * one.machine.round_trip
+    demand = one.gateways * one.message_looks * held
+    return Part("the lock on messages", "s/s", 1.0, (Load("looks of all processes", demand),))
 
 
 def sequencer(one: Installation, costs: Units) -> Part:
@@ -189,7 +191,8 @@ def senders(one: Installation, costs: Units) -> Part:
 
 def busiest_agent(one: Installation, costs: Units) -> Part:
     """What is learned about an agent, and its counts, are held from the statement to the commit."""
-    demand = one.rate * one.busiest_agent * costs["commit_seconds"]
+    held = costs["commit_seconds"] + END_TRIPS * one.machine.round_trip
+    demand = one.rate * one.busiest_agent * held
     return Part("the busiest agent", "s/s", 1.0, (Load("its endings", demand),))
 
 

@@ -77,5 +77,4 @@ async def _numbered(server: Server, db: Database, count: int) -> Costs:
     return {
         "sequencer_event_seconds": Cost(waited / count, "s", f"{how}: time per event, on a busy machine"),
         "sequencer_event_cpu": Cost((own + used) / count, "s", f"{how}: CPU of the process and of the server"),
-        "sequencer_pg_cpu": Cost(used / count, "s", f"{how}: CPU of the server"),
     }
