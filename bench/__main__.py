@@ -31,13 +31,14 @@ from bench import (
     processes,
     provenance,
     receipts,
+    scale,
     start,
     throughput,
     vault,
     webhooks,
 )
 from bench.figures import HEADINGS, Area, Figure, markdown, number, plain
-from bench.scale import Scale, say
+from bench.sizes import Scale, say
 
 BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "throughput": (throughput.TITLE, throughput.run),
@@ -58,6 +59,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "llm": (llm.TITLE, llm.run),
     "pages": (pages.TITLE, pages.run),
     "processes": (processes.TITLE, processes.run),
+    "scale": (scale.TITLE, scale.run),
 }
 
 
@@ -66,13 +68,13 @@ def main() -> None:
     folder = options.cache or options.folder
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    scale = Scale(options.quick, options.cache, options.folder, options.rounds)
-    scale = replace(scale, rows=options.rows or scale.pick(1_000_000, 20_000))
+    sizes = Scale(options.quick, options.cache, options.folder, options.rounds)
+    sizes = replace(sizes, rows=options.rows or sizes.pick(1_000_000, 20_000))
     areas: list[Area] = []
     try:
-        areas.extend(_measure(name, scale) for name in options.benches or BENCHES)
+        areas.extend(_measure(name, sizes) for name in options.benches or BENCHES)
     finally:
-        _show(areas, _machine(scale), options)  # what was measured before a failure is not lost
+        _show(areas, _machine(sizes), options)  # what was measured before a failure is not lost
 
 
 def _show(areas: list[Area], machine: str, options: argparse.Namespace) -> None:
@@ -101,32 +103,32 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _measure(name: str, scale: Scale) -> Area:
+def _measure(name: str, sizes: Scale) -> Area:
     title, run = BENCHES[name]
     say(f"{name}: {title} ...")
     started = time.perf_counter()
-    figures = run(scale)
+    figures = run(sizes)
     say(f"{name}: {time.perf_counter() - started:.0f} s")
     return Area(name, title, figures)
 
 
-def _machine(scale: Scale) -> str:
+def _machine(sizes: Scale) -> str:
     """Where it was measured, as far as the figures depend on it; no names."""
     parts = [
         f"{os.cpu_count()} cores ({platform.machine()})",
         platform.system(),
         f"Python {platform.python_version()}",
         f"SQLite {sqlite3.sqlite_version}",
-        f"fdatasync of 4 kB {number(_fdatasync_ms(scale))} ms (median)",
-        "quick sizes" if scale.quick else "full sizes",
+        f"fdatasync of 4 kB {number(_fdatasync_ms(sizes))} ms (median)",
+        "quick sizes" if sizes.quick else "full sizes",
     ]
     return ", ".join(parts) + "."
 
 
-def _fdatasync_ms(scale: Scale) -> float:
+def _fdatasync_ms(sizes: Scale) -> float:
     """What a commit waits for at least, on the disk that the databases are on."""
     waits = []
-    with tempfile.TemporaryFile(dir=scale.folder) as file:
+    with tempfile.TemporaryFile(dir=sizes.folder) as file:
         for _ in range(200):
             os.pwrite(file.fileno(), b"x" * 4096, 0)
             started = time.perf_counter()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 
 from bench.figures import Figure, at_least, spread
-from bench.scale import Scale
+from bench.sizes import Scale
 from stentor.core import jsontext
 from stentor.domains.atp import checks, jsonform, template
 from stentor.domains.atp.text import format_message, parse

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.board import CAPABILITY
 from bench.figures import Figure, at_least, at_most, number, percentile, spread
-from bench.scale import Scale, say
 from bench.service import Service
+from bench.sizes import Scale, say
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.figures import Figure, at_most, percentile, spread
-from bench.scale import Scale
+from bench.sizes import Scale
 from stentor import bootstrap
 from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.figures import Figure, spread
-from bench.scale import Scale, say
+from bench.sizes import Scale, say
 from stentor.core import migrations
 from stentor.core.db import Database, Sql
 from stentor.core.db.driver import Driver

@@ -7,7 +7,7 @@ import time
 from statistics import median
 
 from bench.figures import Figure, at_most, percentile, spread
-from bench.scale import Scale
+from bench.sizes import Scale
 from stentor.core import ids
 from stentor.core.clock import SystemClock
 from stentor.domains.learning.model import Weight

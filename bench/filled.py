@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bench.rows import AGENTS, TENANTS, Rows
-from bench.scale import say
+from bench.sizes import say
 from stentor.core import jsontext, migrations
 from stentor.core.clock import HOUR, SECOND, SystemClock
 from stentor.core.db.sqlite import SqliteDriver

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 
 from bench.figures import Figure, at_most, percentile, spread
-from bench.scale import Scale
+from bench.sizes import Scale
 from stentor.bootstrap.governance import admission
 from stentor.core import ids
 from stentor.core.policy import Entity, Rules

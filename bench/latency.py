@@ -8,8 +8,8 @@ from statistics import median
 
 from bench.figures import Figure, at_most, percentile, spread
 from bench.load import TASK
-from bench.scale import Scale
 from bench.service import Client, Service, serving
+from bench.sizes import Scale
 from bench.throughput import load
 
 SUBMIT = "submit at a steady 200/s"

@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 from bench import filled
 from bench.figures import Figure, at_most, number, percentile
 from bench.rows import DAYS, TENANTS
-from bench.scale import Scale, say
 from bench.service import Client, serving
+from bench.sizes import Scale, say
 from stentor.core.clock import DAY, SECOND, SystemClock, iso
 from stentor.web.wire import encode_cursor
 

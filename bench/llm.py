@@ -16,8 +16,8 @@ from typing import Any
 from bench import llmpeers
 from bench.figures import Figure, at_least, at_most, percentile, spread
 from bench.llmpeers import ROOT, Way
-from bench.scale import Scale, say
 from bench.service import rss_mb
+from bench.sizes import Scale, say
 
 TITLE = "the LLM gateway before a provider that takes no time"
 CONNECTIONS = 32

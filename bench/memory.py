@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any
 
 from bench.figures import Figure, Target, at_most, number, percentile
-from bench.scale import Scale, say
 from bench.service import Client, Service, serving
+from bench.sizes import Scale, say
 from bench.throughput import load
 
 TITLE = "the memory bus over many notes"

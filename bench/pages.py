@@ -13,8 +13,8 @@ from urllib.parse import urlencode, urlsplit
 
 from bench import board, browsing
 from bench.figures import Figure, at_most, number, percentile
-from bench.scale import Scale, say
 from bench.service import KEY, Service, serving
+from bench.sizes import Scale, say
 from stentor.surfaces.dashboard.pages import table
 from stentor.surfaces.dashboard.site.page import FRESH
 from stentor.surfaces.dashboard.site.rows import RANGES

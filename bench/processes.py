@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from bench.figures import Figure, at_least, at_most, percentile, spread
-from bench.scale import Scale, say
+from bench.sizes import Scale, say
 from bench.service import KEY, Service, serving
 from bench.throughput import CONCURRENCY, ROOT, told
 

@@ -10,7 +10,7 @@ from random import Random
 from statistics import median
 
 from bench.figures import Figure, at_least, at_most, percentile, spread
-from bench.scale import Scale, say
+from bench.sizes import Scale, say
 from stentor.core import ids, migrations
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
@@ -44,7 +44,7 @@ async def _run(scale: Scale, path: Path) -> list[Figure]:
     numbered: list[float] = []
     events: list[str] = []
     for n in range(rounds):
-        events += await _write(db, count)
+        events += await write(db, count)
         started = time.perf_counter()
         await sequencer.drain()
         numbered.append(count / (time.perf_counter() - started))
@@ -72,7 +72,7 @@ ROW = (
 )
 
 
-async def _write(db: Database, count: int) -> list[str]:
+async def write(db: Database, count: int) -> list[str]:
     """Chains of six events as tasks have them, many in a commit."""
     runlog, found = RunLog(Hub()), list[str]()
     while count:

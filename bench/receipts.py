@@ -13,7 +13,7 @@ from statistics import median
 from joserfc.jwk import OKPKey
 
 from bench.figures import Figure, at_most, percentile, spread
-from bench.scale import Scale
+from bench.sizes import Scale
 from stentor.auth.authority import delegation, issuers, proof, receipts
 from stentor.auth.authority.issuers import Issuers
 from stentor.auth.authority.keys import thumbprint

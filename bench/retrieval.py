@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.scale import say
+from bench.sizes import say
 from stentor import bootstrap
 from stentor.auth.principal import Principal
 from stentor.bootstrap.memory import Memory

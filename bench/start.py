@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.figures import Figure, at_most, spread
-from bench.scale import Scale
 from bench.service import command, environment, rss_mb, stop
+from bench.sizes import Scale
 
 TITLE = "start and idle memory"
 LIMIT_SECONDS = 30

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from bench.figures import Figure, at_least, percentile, spread
-from bench.scale import Scale, say
 from bench.service import Service, serving
+from bench.sizes import Scale, say
 from stentor.core.db import Sql
 from stentor.core.db.sqlite import SqliteDriver
 

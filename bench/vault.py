@@ -15,8 +15,8 @@ from statistics import median
 from urllib.parse import urlencode
 
 from bench.figures import Figure, Target, at_most, number, percentile
-from bench.scale import Scale, say
 from bench.service import KEY, environment, rss_mb, stop
+from bench.sizes import Scale, say
 
 TITLE = "the headless vault server over many notes"
 WORDS = 300

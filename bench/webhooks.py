@@ -16,9 +16,9 @@ from statistics import median
 from typing import Any
 
 from bench.figures import Figure, at_least, percentile, spread
-from bench.scale import Scale, say
 from bench.service import Service, command, environment
 from bench.service import stop as stop_process
+from bench.sizes import Scale, say
 
 TITLE = "webhooks"
 ROOT = Path(__file__).parents[1]

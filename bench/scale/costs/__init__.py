@@ -1,0 +1,1 @@
+"""What each step costs on this machine, measured against a real PostgreSQL; kept as JSON for the model."""
