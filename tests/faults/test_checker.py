@@ -45,6 +45,24 @@ DAMAGE = {
     ),
     "rewritten": ("update events set message = 'x' where event_type = 'task_completed'", "does not verify"),
     "unnumbered": ("delete from provenance_leaves where number = 3", "does not verify"),
+    "two at once": (
+        "update events set event_type = 'task_started', metadata = '{\"epoch\": 0}' where event_type = 'routing_decision'",
+        "became executing when it was executing",
+    ),
+    "after the end": (
+        "update events set event_type = 'task_cancelled' where event_type = 'routing_decision'",
+        "became executing when it was cancelled",
+    ),
+    "no right": ("update tasks set learning_eligible = 0 where task_id = 'sum-00001'", "should not have taught"),
+    "unlearned": (
+        "delete from hebbian_history where task_id = 'sum-00001'",
+        "should have taught in attempt 1",
+    ),
+    "lost lesson": (
+        "update hebbian_history set weight_before = weight_before - 1 where task_id = 'sum-00004'",
+        "which end in [",
+    ),
+    "trust of nowhere": ("update trust_scores set score = 0.123", "is no change's"),
     "counts": ("update task_counts set n = n + 1 where status = 'completed'", "counts"),
 }
 
