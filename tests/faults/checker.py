@@ -14,6 +14,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,8 @@ Key = tuple[str, str]
 
 def check(database: Path | str, accepted: Iterable[str] = (), unknown: Iterable[str] = ()) -> list[str]:
     """All that is wrong, in sentences. `accepted` tasks must be there and ended, `unknown` ones may be missing."""
-    with closing(_open(database)) as connection:
-
-        def rows(sql: str) -> list[dict[str, Any]]:
-            cursor = connection.execute(sql)
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
+    with closing(read_only(database)) as connection:
+        rows = partial(query, connection)
         tasks = {(t["tenant"], t["task_id"]): t for t in rows("select * from tasks")}
         events: dict[Key, list[dict[str, Any]]] = defaultdict(list)
         for event in rows("select * from events where task_id is not null order by event_id"):
@@ -61,7 +57,14 @@ def check(database: Path | str, accepted: Iterable[str] = (), unknown: Iterable[
     return [*found, *_provenance(database)]
 
 
-def _open(database: Path | str) -> Any:
+def query(connection: Any, sql: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(sql)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def read_only(database: Path | str) -> Any:
+    """A connection to a file of SQLite or an address of PostgreSQL."""
     if isinstance(database, Path):
         return sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     import psycopg
