@@ -27,7 +27,7 @@ class Proxy:
         self._open: set[asyncio.StreamWriter] = set()
         self._speaks = asyncio.Event()
         self._speaks.set()
-        self._cut_after: int | None = None
+        self._cut_after = 0
         self._cuts_left = 0
         self._delay = 0.0
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -52,7 +52,7 @@ class Proxy:
 
     def cut_answers(self, times: int, after: int = 7) -> None:
         """Break the next connections on which the server answers, after so many bytes of the answer."""
-        self._set(lambda: (setattr(self, "_cuts_left", times), setattr(self, "_cut_after", after)))
+        self._cut_after, self._cuts_left = after, times
 
     def cuts_left(self) -> int:
         return self._cuts_left
@@ -69,11 +69,11 @@ class Proxy:
     @contextmanager
     def slow(self, seconds: float) -> Iterator[None]:
         """Every piece comes so much later, in each direction."""
-        self._set(lambda: setattr(self, "_delay", seconds))
+        self._delay = seconds
         try:
             yield
         finally:
-            self._set(lambda: setattr(self, "_delay", 0.0))
+            self._delay = 0.0
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
@@ -131,7 +131,7 @@ class Proxy:
             while data := await reader.read(CHUNK):
                 await asyncio.sleep(self._delay)
                 await self._speaks.wait()
-                if answers and self._cuts_left and self._cut_after is not None:
+                if answers and self._cuts_left:
                     self._cuts_left -= 1
                     writer.write(data[: self._cut_after])
                     await writer.drain()

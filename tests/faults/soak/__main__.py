@@ -28,9 +28,9 @@ def main() -> int:
     for name in chosen:
         run, share = RUNS[name]
         plan = Plan(seconds * share / whole, round(tasks * share / whole), seed)
-        began = time.monotonic()
+        say = Timed()
         _say(f"{name}: {plan.tasks} tasks in {plan.seconds:.0f} s, seed {seed}")
-        results.append(run(plan, lambda fault, began=began: _say(f"{time.monotonic() - began:6.0f} s  {fault}")))
+        results.append(run(plan, say))
         _say(f"{name}: {len(results[-1].found)} violations")
     machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
     text = "\n".join(report.lines(results, datetime.now(UTC).strftime("%Y-%m-%d"), machine)) + "\n"
@@ -38,6 +38,16 @@ def main() -> int:
     if sys.argv[1:]:
         Path(sys.argv[1]).write_text(text)
     return int(any(result.found for result in results))
+
+
+class Timed:
+    """Says something with the seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        _say(f"{time.monotonic() - self._began:6.0f} s  {text}")
 
 
 def _say(text: str) -> None:

@@ -107,7 +107,7 @@ class Client:
     def _retry(self, task_id: str) -> None:
         """One that had no answer may still be done by a gateway that stands still now, so its end is open."""
         self._history.was_retried(task_id)
-        self._lost = False
+        self._lost = False  # each try may be a retry of its own, if the one before was done and could not say so
         self._answered("retry", "POST", f"/tasks/{task_id}/retry", (202, 409, 422))
         if self._lost:
             self._open.add(task_id)

@@ -133,9 +133,7 @@ def _add_disk(result: Result, nemesis: Nemesis, small: Path | None, member: Memb
         result.left_out.append("errors of fsync (Debian package strace)")
 
 
-def _run(
-    result: Result, nemesis: Nemesis, inside: list[Member], outside: list[Member], database: Path | str
-) -> None:
+def _run(result: Result, nemesis: Nemesis, inside: list[Member], outside: list[Member], database: Path | str) -> None:
     plan, gateways = result.plan, [member.address for member in inside[:2]]
     clients = Clients(gateways, result.history, plan.tasks, plan.seconds, plan.seed)
     with Supervisor([*inside, *outside]):
