@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
-.PHONY: setup demo serve test lint bench screenshots lock docs protos clean
+.PHONY: setup demo serve test soak lint bench screenshots lock docs protos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -51,6 +51,9 @@ serve: $(VENV)/.main ## start the service on http://127.0.0.1:8080
 
 test: $(VENV)/.dev ## every check and every test
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+soak: $(VENV)/.dev ## ten minutes of faults at random on both databases (SOAK_SECONDS, SOAK_SEED); writes docs/soak-report.md
+	@$(BIN)/python -m tests.faults.soak docs/soak-report.md
 
 lint: $(VENV)/.dev ## ruff, mypy and the import contracts alone
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any
 
 from bench.figures import Figure, at_least, at_most, percentile, spread
-from bench.sizes import Scale, say
 from bench.service import KEY, Service, serving
+from bench.sizes import Scale, say
 from bench.throughput import CONCURRENCY, ROOT, told
 
 TITLE = "two gateways and two workers on one PostgreSQL"

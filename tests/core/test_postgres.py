@@ -13,8 +13,8 @@ import pytest
 
 from stentor.core import migrations
 from stentor.core.db import Database, Sql, Tx, postgres
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.errors import StoreUnavailable
+from stentor.core.db.postgres import PostgresConnection, PostgresDriver
+from stentor.core.errors import StoreConflict, StoreUnavailable
 
 WHO = Sql("select pg_backend_pid()")
 READ = Sql("select n from task_counts where tenant = :tenant")
@@ -202,3 +202,29 @@ async def test_the_servers_own_time_is_the_stores_time(postgres_url: str) -> Non
 def test_an_address_where_nobody_listens_is_an_outage() -> None:
     with pytest.raises(StoreUnavailable):
         PostgresDriver("postgresql://nobody@127.0.0.1:1/none").writer()
+
+
+STEPS: dict[str, Callable[[PostgresConnection], object]] = {
+    "it began": lambda one: None,
+    "a statement": lambda one: one.run(ADD, {"tenant": "a"}),
+    "one statement of many rows": lambda one: one.many(ADD, [{"tenant": "a"}, {"tenant": "b"}]),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("locks", [None, {"a"}], ids=["all", "a name"])
+def test_whoever_stands_still_is_thrown_out_whatever_it_did_last(
+    postgres_url: str, step: Callable[[PostgresConnection], object], locks: set[str] | None
+) -> None:
+    driver = PostgresDriver(postgres_url)
+    migrations.upgrade(driver)
+    still, waits = driver.writer(), driver.writer()
+    still.control("set idle_in_transaction_session_timeout = '0.3s'")
+    waits.control("set statement_timeout = '20s'")
+    still.begin(locks)
+    step(still)
+    waits.begin(locks)  # raises after 20 s
+    with pytest.raises(StoreConflict):
+        still.run(ADD, {"tenant": "a"})
+    waits.close()
+    still.close()

@@ -14,6 +14,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,16 @@ ENDS = {
     "task_aborted": "aborted",
     "task_cancelled": "cancelled",
 }
+BEGINS = {"task_started": "executing", "task_requeued": "queued", "retried": "queued"} | ENDS
+"""What a task is after an event of each kind, and, below, what it must have been before."""
+AFTER = {
+    "executing": ("queued",),
+    "queued": ("executing", "failed", "aborted"),
+    "completed": ("executing",),
+    "failed": ("queued", "executing"),
+    "aborted": ("queued", "executing"),
+    "cancelled": ("queued", "executing"),
+}
 HOUR = 3_600_000_000
 EVER = -1
 Key = tuple[str, str]
@@ -32,13 +43,8 @@ Key = tuple[str, str]
 
 def check(database: Path | str, accepted: Iterable[str] = (), unknown: Iterable[str] = ()) -> list[str]:
     """All that is wrong, in sentences. `accepted` tasks must be there and ended, `unknown` ones may be missing."""
-    with closing(_open(database)) as connection:
-
-        def rows(sql: str) -> list[dict[str, Any]]:
-            cursor = connection.execute(sql)
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
+    with closing(read_only(database)) as connection:
+        rows = partial(query, connection)
         tasks = {(t["tenant"], t["task_id"]): t for t in rows("select * from tasks")}
         events: dict[Key, list[dict[str, Any]]] = defaultdict(list)
         for event in rows("select * from events where task_id is not null order by event_id"):
@@ -51,7 +57,14 @@ def check(database: Path | str, accepted: Iterable[str] = (), unknown: Iterable[
     return [*found, *_provenance(database)]
 
 
-def _open(database: Path | str) -> Any:
+def query(connection: Any, sql: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(sql)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def read_only(database: Path | str) -> Any:
+    """A connection to a file of SQLite or an address of PostgreSQL."""
     if isinstance(database, Path):
         return sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     import psycopg
@@ -105,7 +118,21 @@ def _trail(task: dict[str, Any], events: list[dict[str, Any]], roots: set[str | 
     epochs = [json.loads(e["metadata"])["epoch"] for e in events if e["event_type"] == "task_started"]
     if epochs != sorted(set(epochs)):
         yield f"{name} has epochs that go back: {epochs}"
+    yield from _moves(name, events)
     yield from _ends(task, events)
+
+
+def _moves(name: str, events: list[dict[str, Any]]) -> Iterator[str]:
+    """One attempt at a time, an end is an end, and after a cancellation comes nothing."""
+    state = "queued"
+    for event in events:
+        retried = event["event_type"] == "routing_decision" and "retry_count" in event["metadata"]
+        after = BEGINS.get("retried" if retried else event["event_type"])
+        if after is None:
+            continue
+        if state not in AFTER[after] or (retried and state == "executing"):
+            yield f"{name} became {after} when it was {state}"
+        state = after
 
 
 def _ends(task: dict[str, Any], events: list[dict[str, Any]]) -> Iterator[str]:
@@ -135,12 +162,43 @@ def _learning(rows: Rows, tasks: dict[Key, dict[str, Any]]) -> Iterator[str]:
         task = tasks.get((row["tenant"], row["task_id"]))
         if task is None or row["epoch"] > task["epoch"]:
             yield f"{row['task_id']} taught in attempt {row['epoch']}, which it never had"
-    samples = Counter((row["agent_id"], row["task_type"]) for row in history)
-    last = {(row["agent_id"], row["task_type"]): row["weight_after"] for row in history}
+    yield from _eligible(history, tasks)
+    yield from _weights(rows, history)
+    yield from _trust(rows)
+
+
+def _eligible(history: list[dict[str, Any]], tasks: dict[Key, dict[str, Any]]) -> Iterator[str]:
+    """Whoever may be learned from was, in its last attempt; nobody else."""
+    taught = {(row["tenant"], row["task_id"], row["epoch"]) for row in history}
+    for key, task in tasks.items():
+        wanted = bool(task["learning_eligible"]) and not task["learning_pending"]
+        if ((*key, task["epoch"]) in taught) != wanted:
+            yield f"{key[1]} {'should have' if wanted else 'should not have'} taught in attempt {task['epoch']}"
+
+
+def _weights(rows: Rows, history: list[dict[str, Any]]) -> Iterator[str]:
+    """Each lesson goes on from where another ended, in whatever order their ids are, and the weight is the last end."""
+    lessons: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+    for row in history:
+        lessons[row["agent_id"], row["task_type"]].append(row)
     for row in rows("select * from hebbian_weights"):
-        key = row["agent_id"], row["task_type"]
-        if row["samples"] != samples[key] or row["weight"] != last.get(key, row["weight"]):
-            yield f"the weight {row['weight']} of {key} does not follow from its {samples[key]} lessons"
+        of_it = lessons[row["agent_id"], row["task_type"]]
+        before, after = (Counter(lesson[f"weight_{when}"] for lesson in of_it) for when in ("before", "after"))
+        loose = list((after - before).elements())
+        follows = loose == [row["weight"]] if loose else not of_it or row["weight"] in after
+        if row["samples"] != len(of_it) or not follows:
+            told = f"the weight {row['weight']} of {row['agent_id']}, {row['task_type']}"
+            yield f"{told} does not follow from its {len(of_it)} lessons, which end in {loose}"
+
+
+def _trust(rows: Rows) -> Iterator[str]:
+    changes = {
+        (row["tenant"], row["entity_id"], row["happened_at"], row["score"])
+        for row in rows("select * from trust_changes")
+    }
+    for row in rows("select * from trust_scores"):
+        if (row["tenant"], row["entity_id"], row["updated_at"], row["score"]) not in changes:
+            yield f"the trust {row['score']} of {row['entity_id']} is no change's"
 
 
 def _counts(rows: Rows, tasks: dict[Key, dict[str, Any]]) -> Iterator[str]:

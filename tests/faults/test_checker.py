@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import serving
 from tests.faults.checker import check
+from tests.faults.history import History, judge
 from tests.faults.load import Load, summaries, wait_for
 
 DAMAGE = {
@@ -45,6 +46,25 @@ DAMAGE = {
     ),
     "rewritten": ("update events set message = 'x' where event_type = 'task_completed'", "does not verify"),
     "unnumbered": ("delete from provenance_leaves where number = 3", "does not verify"),
+    "two at once": (
+        "update events set event_type = 'task_started', metadata = '{\"epoch\": 0}' "
+        "where event_type = 'routing_decision'",
+        "became executing when it was executing",
+    ),
+    "after the end": (
+        "update events set event_type = 'task_cancelled' where event_type = 'routing_decision'",
+        "became executing when it was cancelled",
+    ),
+    "no right": ("update tasks set learning_eligible = 0 where task_id = 'sum-00001'", "should not have taught"),
+    "unlearned": (
+        "delete from hebbian_history where task_id = 'sum-00001'",
+        "should have taught in attempt 1",
+    ),
+    "lost lesson": (
+        "update hebbian_history set weight_before = weight_before - 1 where task_id = 'sum-00004'",
+        "which end in [",
+    ),
+    "trust of nowhere": ("update trust_scores set score = 0.123", "is no change's"),
     "counts": ("update task_counts set n = n + 1 where status = 'completed'", "counts"),
 }
 
@@ -81,4 +101,55 @@ def test_damage_is_found(sound: Path, tmp_path: Path, statement: str, sentence: 
         assert connection.execute(statement).rowcount > 0
     connection.close()
     found = check(copy, ACCEPTED)
+    assert [line for line in found if sentence in line], found
+
+
+def told(flaw: str) -> History:
+    """A history of the sound database with one flaw in it."""
+    history = History(asked=set(ACCEPTED))
+    for task_id in ACCEPTED:
+        history.was_accepted(task_id, {"task_id": task_id, "status": "queued"})
+        history.was_read(task_id, "completed")
+        history.was_finished(task_id, 1)
+    match flaw:
+        case "two answers":
+            history.was_accepted(ACCEPTED[0], {"task_id": ACCEPTED[0], "status": "failed"})
+        case "lost":
+            history.was_accepted("gone", {"task_id": "gone"})
+        case "stranger":
+            history.accepted.pop(ACCEPTED[0])
+            history.asked.discard(ACCEPTED[0])
+        case "cancelled":
+            history.cancelled[ACCEPTED[0]] = 0.0
+        case "cancelled twice":
+            history.cancelled[ACCEPTED[0]] = 0.0
+            history.was_cancelled(ACCEPTED[0])
+        case "other end":
+            history.was_read(ACCEPTED[0], "failed")
+        case "read back":
+            history.was_read(ACCEPTED[0], "queued")
+        case "two results":
+            history.was_finished(ACCEPTED[0], 2)
+    return history
+
+
+FLAWS = {
+    "two answers": "was answered",
+    "lost": "was accepted and is lost",
+    "stranger": "was never submitted",
+    "cancelled": "was cancelled with 200 and is completed",
+    "cancelled twice": "was cancelled twice",
+    "other end": "was completed and then read as failed",
+    "read back": "was completed and then read as queued",
+    "two results": "has the results of the attempts [1, 2] and ended in attempt 1",
+}
+
+
+def test_a_true_history_has_nothing_wrong(sound: Path) -> None:
+    assert judge(sound, told("nothing")) == []
+
+
+@pytest.mark.parametrize(("flaw", "sentence"), FLAWS.items(), ids=FLAWS)
+def test_a_history_that_is_not_so_is_found(sound: Path, flaw: str, sentence: str) -> None:
+    found = judge(sound, told(flaw))
     assert [line for line in found if sentence in line], found

@@ -25,6 +25,7 @@ STANDSTILL_SECONDS = 10
 """How long a transaction may wait for its own process."""
 
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
+_VIEW = f"begin isolation level repeatable read read only; {_NOW}"
 _CONNECT = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -67,25 +68,23 @@ class PostgresConnection:
     def begin(self, locks: Locks = ()) -> int:
         if self._raw.closed or self._raw.broken:
             self._raw = self._connect()
-        with self._store_errors(), self._raw.pipeline():
-            self._raw.execute("begin isolation level repeatable read read only" if self._read_only else "begin")
-            if not self._read_only:
-                self._hold(locks)
-            cursor = self._raw.execute(_NOW)
-        row = cursor.fetchone()
+        with self._store_errors():
+            cursor = self._raw.execute(_VIEW if self._read_only else self._beginning(locks), prepare=False)
+            while cursor.nextset():
+                pass
+            row = cursor.fetchone()
         assert row is not None
         return int(row[0]) if self._clock is None else self._clock.now()
 
-    def _hold(self, locks: Locks) -> None:
-        """All or nothing is shared; names in the order of their numbers, so that nobody waits in a circle."""
+    def _beginning(self, locks: Locks) -> str:
+        """All or nothing is shared; names in the order of their numbers, so that nobody waits in a circle. One message
+        and no pipeline: after one, PostgreSQL does not throw out who stands still.
+        """
         self._held = None if locks is None else {_number(name) for name in locks}
         if self._held is None:
-            self._raw.execute(f"select pg_advisory_xact_lock({_SPACE})")
-            return
-        self._raw.execute(f"select pg_advisory_xact_lock_shared({_SPACE})")
-        if self._held:
-            numbers = (_NAMES, sorted(self._held))
-            self._raw.execute("select pg_advisory_xact_lock(%s, n) from unnest(%s::int[]) as n", numbers)
+            return f"begin; select pg_advisory_xact_lock({_SPACE}); {_NOW}"
+        every = "".join(f"select pg_advisory_xact_lock({_NAMES}, {number}); " for number in sorted(self._held))
+        return f"begin; select pg_advisory_xact_lock_shared({_SPACE}); {every}{_NOW}"
 
     def lock(self, name: str) -> bool:
         number = _number(name)
@@ -131,8 +130,10 @@ class PostgresConnection:
             return self._raw.execute(sql.pyformat, params).rowcount
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
-        with self._store_errors(), self._raw.cursor() as cursor:
-            cursor.executemany(sql.pyformat, rows)
+        """One after the other: psycopg's executemany is a pipeline, for which see `_beginning`."""
+        with self._store_errors():
+            for row in rows:
+                self._raw.execute(sql.pyformat, row)
 
     def add(self, journal: Journal, rows: list[Row]) -> None:
         with self._store_errors():

