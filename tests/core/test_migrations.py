@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stentor.core import migrations
 from stentor.core.db.driver import Driver
+from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sql import Sql
+from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
 
 
@@ -18,9 +22,23 @@ def write(driver: Driver, text: str) -> None:
     connection.close()
 
 
-def test_a_fresh_database_is_at_the_newest_version_and_stays_there(driver: Driver) -> None:
-    assert migrations.current_version(driver) == migrations.HEAD
-    migrations.upgrade(driver)
+@pytest.fixture
+def bare(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Driver:
+    """A driver over a database without a schema."""
+    if database == "sqlite":
+        return SqliteDriver(tmp_path / "bare.db")
+    return PostgresDriver(request.getfixturevalue("bare_postgres_url"))
+
+
+def test_a_fresh_database_is_brought_to_the_newest_version_and_stays_there(bare: Driver) -> None:
+    assert migrations.current_version(bare) is None
+    migrations.upgrade(bare)
+    assert migrations.current_version(bare) == migrations.HEAD
+    migrations.upgrade(bare)
+    assert migrations.current_version(bare) == migrations.HEAD
+
+
+def test_the_databases_of_the_tests_are_at_the_newest_version(driver: Driver) -> None:
     assert migrations.current_version(driver) == migrations.HEAD
 
 

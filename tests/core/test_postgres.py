@@ -5,7 +5,6 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from stentor.core import migrations
 from stentor.core.db import Database, Sql
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.errors import StoreUnavailable
@@ -14,9 +13,7 @@ WHO = Sql("select pg_backend_pid()")
 
 
 async def test_a_broken_connection_fails_its_work_and_the_next_one_is_new(postgres_url: str) -> None:
-    driver = PostgresDriver(postgres_url)
-    migrations.upgrade(driver)
-    database = Database(driver)
+    database = Database(PostgresDriver(postgres_url))
     for call in (database.write, database.read):
         first = await call(lambda tx: tx.row(WHO))
         assert first is not None
