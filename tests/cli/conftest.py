@@ -21,4 +21,4 @@ def program(tmp_path: Path) -> Program:
 def served(serve: Callable[..., Any]) -> tuple[Program, Any]:
     """The program beside a running service, with the admin's key; and the service."""
     service = serve()
-    return Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key}), service
+    return Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key, **service.state}), service

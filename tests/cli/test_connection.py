@@ -52,7 +52,7 @@ def test_an_address_that_is_none_is_wrong_usage(program: Program, address: str) 
 
 def test_a_missing_or_wrong_key_is_told_with_where_it_came_from(serve: Callable[..., Any]) -> None:
     service = serve()
-    program = Program(service.data_dir)
+    program = Program(service.data_dir, service.state)
     missing = program("task", "list")
     assert missing.code == 3
     assert "none was found: give one in SERVICE_CLIENT_KEY" in missing.err

@@ -19,6 +19,8 @@ from tests.core.test_migrations import BEFORE, old, set_version
 from tests.faults.load import Load, summaries
 from tests.requirements import requirement
 
+pytestmark = pytest.mark.only("sqlite", reason="upgrades and copies of the file")
+
 SECRET = "canary-77aa"
 
 

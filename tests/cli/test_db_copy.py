@@ -27,6 +27,8 @@ from tests.faults.test_full_disk import small_disk
 from tests.faults.test_webhooks import Sink, running
 from tests.requirements import requirement
 
+pytestmark = pytest.mark.only("sqlite", reason="what is copied is named by each test")
+
 __all__ = ["small_disk"]  # a fixture
 PASSWORD = "canary-p%2Fss-77aa"
 PLAIN = "canary-p/ss-77aa"
@@ -92,9 +94,9 @@ def changed(path: Path, *statements: str) -> None:
 
 @requirement("scale.copy-whole")
 def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
-    filled: Filled, program: Program, postgres_url: str, serve: Serve, tmp_path: Path
+    filled: Filled, program: Program, bare_url: str, serve: Serve, tmp_path: Path
 ) -> None:
-    moved = copied(program, source(filled), with_password(postgres_url))
+    moved = copied(program, source(filled), with_password(bare_url))
     assert PLAIN not in json.dumps(moved)
     assert {Path(one["path"]).name for one in moved["to_move"]} == {"keys", "vault"}
     log = moved["run_log"]
@@ -102,13 +104,13 @@ def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
     rows = {table["table"]: table["rows"] for table in moved["tables"]}
     assert (rows["tasks"], rows["checkpoints"], rows["webhook_subscriptions"], rows["llm_spent"]) == (11, 1, 1, 1)
     assert rows["memory_versions"] >= 1
-    assert check(postgres_url, filled.done, filled.waiting) == []
+    assert check(bare_url, filled.done, filled.waiting) == []
 
     other = tmp_path / "other"
     shutil.copytree(filled.folder / "keys", other / "keys")
     sink = Sink()
-    changed_address(postgres_url, sink.url)
-    vault = {"SERVICE_VAULT_DIR": str(filled.folder / "vault"), "SERVICE_DATABASE_URL": postgres_url}
+    changed_address(bare_url, sink.url)
+    vault = {"SERVICE_VAULT_DIR": str(filled.folder / "vault"), "SERVICE_DATABASE_URL": bare_url}
     one, two = serve(**ENVIRON, **vault), serve(other, **ENVIRON, **vault)
     with running(sink), one.client() as first, two.client() as second:
         assert work_off(first, filled.agent, 5) == set(filled.waiting)
@@ -122,7 +124,7 @@ def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
     verified_signatures(sink, filled.secret)
     stop(one)
     stop(two)
-    on_server = Program(filled.folder, {"SERVICE_DATABASE_URL": postgres_url})
+    on_server = Program(filled.folder, {"SERVICE_DATABASE_URL": bare_url})
     found = on_server("provenance", "verify", "--json")
     assert (found.code, found.json["intact"], found.json["key_known"]) == (0, True, True)
     assert found.json["events"] > log["events"]
@@ -145,15 +147,15 @@ def verified_signatures(sink: Sink, secret: str) -> None:
 
 @requirement("scale.copy-whole")
 def test_it_goes_back_to_sqlite_with_what_was_done_meanwhile(
-    filled: Filled, program: Program, postgres_url: str, serve: Serve, tmp_path: Path
+    filled: Filled, program: Program, bare_url: str, serve: Serve, tmp_path: Path
 ) -> None:
-    there = copied(program, source(filled), postgres_url)
-    service = serve(**ENVIRON, SERVICE_DATABASE_URL=postgres_url)
+    there = copied(program, source(filled), bare_url)
+    service = serve(**ENVIRON, SERVICE_DATABASE_URL=bare_url)
     with service.client() as api:
         work_off(api, filled.agent, 5)
     stop(service)
     home = tmp_path / "home"
-    back = copied(program, with_password(postgres_url), f"sqlite:///{home}/stentor.db")
+    back = copied(program, with_password(bare_url), f"sqlite:///{home}/stentor.db")
     assert back["run_log"]["intact"] is True
     assert back["rows"] > there["rows"]
     assert check(home / "stentor.db", filled.done + filled.waiting) == []
@@ -167,29 +169,27 @@ def test_it_goes_back_to_sqlite_with_what_was_done_meanwhile(
 
 
 @requirement("scale.copy-whole")
-def test_the_digests_of_both_ways_are_the_same(
-    filled: Filled, program: Program, postgres_url: str, tmp_path: Path
-) -> None:
-    there = copied(program, source(filled), postgres_url)
-    back = copied(program, postgres_url, f"sqlite:///{tmp_path}/home/stentor.db")
+def test_the_digests_of_both_ways_are_the_same(filled: Filled, program: Program, bare_url: str, tmp_path: Path) -> None:
+    there = copied(program, source(filled), bare_url)
+    back = copied(program, bare_url, f"sqlite:///{tmp_path}/home/stentor.db")
     assert {t["table"]: t for t in there["tables"]} == {t["table"]: t for t in back["tables"]}
 
 
 @requirement("scale.copy-alone")
-def test_a_folder_that_is_served_is_not_copied(filled: Filled, postgres_url: str, serve: Serve) -> None:
+def test_a_folder_that_is_served_is_not_copied(filled: Filled, bare_url: str, serve: Serve) -> None:
     service = serve(**ENVIRON)
-    done = Program(filled.folder)("db", "copy", source(filled), with_password(postgres_url))
+    done = Program(filled.folder)("db", "copy", source(filled), with_password(bare_url))
     refused(done, f"is in use by process {service.process.pid}", "Stop it first")
 
 
 @requirement("scale.copy-alone")
 def test_a_database_on_the_server_that_is_served_is_neither_copied_nor_filled(
-    filled: Filled, program: Program, postgres_url: str, serve: Serve, tmp_path: Path
+    filled: Filled, program: Program, bare_url: str, serve: Serve, tmp_path: Path
 ) -> None:
-    serve(tmp_path / "other", **ENVIRON, SERVICE_DATABASE_URL=postgres_url, SERVICE_BUILTIN_AGENTS="0")
-    into = program("db", "copy", source(filled), with_password(postgres_url))
+    serve(tmp_path / "other", **ENVIRON, SERVICE_DATABASE_URL=bare_url, SERVICE_BUILTIN_AGENTS="0")
+    into = program("db", "copy", source(filled), with_password(bare_url))
     refused(into, "is in use (stentor", "Stop that first")
-    out_of = program("db", "copy", with_password(postgres_url), f"sqlite:///{tmp_path}/home/stentor.db")
+    out_of = program("db", "copy", with_password(bare_url), f"sqlite:///{tmp_path}/home/stentor.db")
     refused(out_of, "is in use (stentor")
     assert not (tmp_path / "home" / "stentor.db").exists()
 
@@ -227,85 +227,87 @@ def start_refused(program: Program, url: str = "") -> str:
 @requirement("scale.copy-interrupted")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
 def test_after_an_interruption_nothing_starts_on_half_of_the_data(
-    filled: Filled, program: Program, postgres_url: str, number: int
+    filled: Filled, program: Program, bare_url: str, number: int
 ) -> None:
-    assert Program(filled.folder, {"SERVICE_DATABASE_URL": postgres_url})("db", "upgrade").code == 0
+    assert Program(filled.folder, {"SERVICE_DATABASE_URL": bare_url})("db", "upgrade").code == 0
     # The task is inserted elsewhere and not committed, so the copy waits in the middle of its table.
     insert = """insert into task_counts (tenant, hour, status, agent_id, n)
         values ('default', -1, 'completed', %r, 1)"""
-    with held_up(postgres_url, insert % filled.agent):
-        process = program.start("db", "copy", source(filled), with_password(postgres_url))
-        until_waiting(postgres_url, process)
+    with held_up(bare_url, insert % filled.agent):
+        process = program.start("db", "copy", source(filled), with_password(bare_url))
+        until_waiting(bare_url, process)
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert PLAIN not in said
     assert number == signal.SIGKILL or "run the same command again" in " ".join(said.split())
-    assert "stentor db copy" in start_refused(program, postgres_url)
-    on_server = Program(filled.folder, {"SERVICE_DATABASE_URL": postgres_url})
+    assert "stentor db copy" in start_refused(program, bare_url)
+    on_server = Program(filled.folder, {"SERVICE_DATABASE_URL": bare_url})
     state = on_server("db", "status", "--json")
     assert (state.code, state.json["state"]) == (1, "unfinished copy")
     assert "stentor db copy" in on_server("db", "upgrade").err
     assert "stentor db copy" in on_server("provenance", "verify").err
 
-    assert copied(program, source(filled), postgres_url)["run_log"]["intact"] is True
-    assert check(postgres_url, filled.done, filled.waiting) == []
+    assert copied(program, source(filled), bare_url)["run_log"]["intact"] is True
+    assert check(bare_url, filled.done, filled.waiting) == []
     assert on_server("db", "status").code == 0
 
 
 @pytest.mark.fault
 @requirement("scale.copy-interrupted")
 def test_half_a_copy_into_a_file_is_not_served_either(
-    filled: Filled, program: Program, postgres_url: str, tmp_path: Path
+    filled: Filled, program: Program, bare_url: str, tmp_path: Path
 ) -> None:
-    copied(program, source(filled), postgres_url)
+    copied(program, source(filled), bare_url)
     home = tmp_path / "home"
     target = f"sqlite:///{home}/stentor.db"
-    with held_up(postgres_url, "lock table tasks in access exclusive mode"):
-        process = program.start("db", "copy", postgres_url, target)
-        until_waiting(postgres_url, process)
+    with held_up(bare_url, "lock table tasks in access exclusive mode"):
+        process = program.start("db", "copy", bare_url, target)
+        until_waiting(bare_url, process)
         process.kill()
         process.communicate()
     assert "stentor db copy" in start_refused(Program(home))
-    assert copied(program, postgres_url, target)["run_log"]["intact"] is True
+    assert copied(program, bare_url, target)["run_log"]["intact"] is True
     assert check(home / "stentor.db", filled.done, filled.waiting) == []
 
 
 @requirement("scale.copy-alone")
-def test_two_copies_into_one_database_do_not_meet(filled: Filled, program: Program, postgres_url: str) -> None:
-    Program(filled.folder, {"SERVICE_DATABASE_URL": postgres_url})("db", "upgrade")
-    with held_up(postgres_url, "lock table tasks in share mode"):
-        process = program.start("db", "copy", source(filled), postgres_url)
-        until_waiting(postgres_url, process)
+def test_two_copies_into_one_database_do_not_meet(filled: Filled, program: Program, bare_url: str) -> None:
+    Program(filled.folder, {"SERVICE_DATABASE_URL": bare_url})("db", "upgrade")
+    with held_up(bare_url, "lock table tasks in share mode"):
+        process = program.start("db", "copy", source(filled), bare_url)
+        until_waiting(bare_url, process)
         other = filled.folder.parent / "second"
         shutil.copytree(filled.folder, other)
-        second = program("db", "copy", f"sqlite:///{other}/stentor.db", with_password(postgres_url))
+        second = program("db", "copy", f"sqlite:///{other}/stentor.db", with_password(bare_url))
         refused(second, "is in use (stentor db copy")
         # Nor does a service come in between.
-        assert "stentor db copy" in start_refused(program, postgres_url)
+        assert "stentor db copy" in start_refused(program, bare_url)
     assert process.wait(60) == 0
     process.communicate()
 
 
 @requirement("scale.copy-refusals")
-def test_a_target_with_rows_is_not_touched(filled: Filled, program: Program, postgres_url: str) -> None:
-    copied(program, source(filled), postgres_url)
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
+def test_a_target_with_rows_is_not_touched(filled: Filled, program: Program, bare_url: str) -> None:
+    copied(program, source(filled), bare_url)
+    with psycopg.connect(bare_url, autocommit=True) as admin:
         before = admin.execute("select count(*) from events").fetchone()
         refused(
-            program("db", "copy", source(filled), with_password(postgres_url)), "is not empty", "new, empty database"
+            program("db", "copy", source(filled), with_password(bare_url)),
+            "is not empty",
+            "new, empty database",
         )
         assert admin.execute("select count(*) from events").fetchone() == before
-    assert Program(filled.folder, {"SERVICE_DATABASE_URL": postgres_url})("db", "status").code == 0
+    assert Program(filled.folder, {"SERVICE_DATABASE_URL": bare_url})("db", "status").code == 0
 
 
 @requirement("scale.copy-refusals")
-def test_a_damaged_source_is_found_before_anything_begins(filled: Filled, program: Program, postgres_url: str) -> None:
+def test_a_damaged_source_is_found_before_anything_begins(filled: Filled, program: Program, bare_url: str) -> None:
     path = filled.folder / "stentor.db"
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)
         file.write(b"\xff" * 8192)
-    refused(program("db", "copy", source(filled), with_password(postgres_url)), "is damaged", "restore a backup")
-    with psycopg.connect(postgres_url) as admin:
+    refused(program("db", "copy", source(filled), with_password(bare_url)), "is damaged", "restore a backup")
+    with psycopg.connect(bare_url) as admin:
         assert admin.execute("select to_regclass('tasks')").fetchone() == (None,)
 
 
@@ -321,41 +323,43 @@ UNFIT = {
 
 @requirement("scale.copy-refusals")
 def test_a_value_that_postgresql_cannot_hold_is_named_and_never_bent(
-    filled: Filled, program: Program, postgres_url: str
+    filled: Filled, program: Program, bare_url: str
 ) -> None:
     sound = (filled.folder / "stentor.db").read_bytes()
     for statement, words in UNFIT.items():
         changed(filled.folder / "stentor.db", statement)
-        done = program("db", "copy", source(filled), with_password(postgres_url))
+        done = program("db", "copy", source(filled), with_password(bare_url))
         assert "canary" not in refused(done, words, "in the row where")
         (filled.folder / "stentor.db").write_bytes(sound)
-    assert "stentor db copy" in start_refused(program, postgres_url)
+    assert "stentor db copy" in start_refused(program, bare_url)
 
 
 @requirement("scale.copy-refusals")
-def test_a_row_that_points_nowhere_is_refused_by_its_rule(filled: Filled, program: Program, postgres_url: str) -> None:
+def test_a_row_that_points_nowhere_is_refused_by_its_rule(filled: Filled, program: Program, bare_url: str) -> None:
     row = "insert into violations values ('v1', 'nobody', 'x', '{}', 1, null)"
     changed(filled.folder / "stentor.db", row)
     refused(
-        program("db", "copy", source(filled), with_password(postgres_url)), "PostgreSQL refuses a row", "violations"
+        program("db", "copy", source(filled), with_password(bare_url)),
+        "PostgreSQL refuses a row",
+        "violations",
     )
 
 
 @requirement("scale.copy-verified")
 def test_a_log_that_was_tampered_with_is_copied_as_it_is_and_said_to_be(
-    filled: Filled, program: Program, postgres_url: str
+    filled: Filled, program: Program, bare_url: str
 ) -> None:
     changed(filled.folder / "stentor.db", "update events set message = 'I did not' where event_type = 'task_completed'")
-    done = program("db", "copy", source(filled), postgres_url, "--json")
+    done = program("db", "copy", source(filled), bare_url, "--json")
     assert done.code == 1
     assert done.json["run_log"]["intact"] is False
     assert {finding["kind"] for finding in done.json["run_log"]["findings"]} == {"changed"}
-    assert Program(filled.folder, {"SERVICE_DATABASE_URL": postgres_url})("db", "status").code == 0
+    assert Program(filled.folder, {"SERVICE_DATABASE_URL": bare_url})("db", "status").code == 0
 
 
 @requirement("scale.copy-verified")
-def test_people_read_what_came_over_and_what_is_left_to_do(filled: Filled, program: Program, postgres_url: str) -> None:
-    done = program("db", "copy", source(filled), with_password(postgres_url))
+def test_people_read_what_came_over_and_what_is_left_to_do(filled: Filled, program: Program, bare_url: str) -> None:
+    done = program("db", "copy", source(filled), with_password(bare_url))
     assert done.code == 0, done.err
     hidden(done)
     for words in (
@@ -410,28 +414,28 @@ def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path, filled: Fille
 
 
 @requirement("scale.copy-refusals")
-def test_a_schema_of_another_version_is_not_copied(filled: Filled, program: Program, postgres_url: str) -> None:
+def test_a_schema_of_another_version_is_not_copied(filled: Filled, program: Program, bare_url: str) -> None:
     changed(filled.folder / "stentor.db", "update alembic_version set version_num = '0011'")
-    refused(program("db", "copy", source(filled), postgres_url), "has schema 0011", "stentor db upgrade")
+    refused(program("db", "copy", source(filled), bare_url), "has schema 0011", "stentor db upgrade")
     changed(filled.folder / "stentor.db", "update alembic_version set version_num = '9999'")
-    refused(program("db", "copy", source(filled), postgres_url), "9999")
+    refused(program("db", "copy", source(filled), bare_url), "9999")
 
 
 @requirement("scale.copy-whole")
 def test_columns_that_count_by_themselves_go_on_and_tables_of_one_side_are_left_out(
-    filled: Filled, program: Program, postgres_url: str
+    filled: Filled, program: Program, bare_url: str
 ) -> None:
-    on_server = Program(filled.folder, {"SERVICE_DATABASE_URL": postgres_url})
+    on_server = Program(filled.folder, {"SERVICE_DATABASE_URL": bare_url})
     assert on_server("db", "upgrade").code == 0
     changed(
         filled.folder / "stentor.db",
         "create table counted (n integer primary key, yes integer, small integer)",
         "insert into counted values (7, 1, 12), (3, 0, null)",
     )
-    with psycopg.connect(postgres_url, autocommit=True) as admin:
+    with psycopg.connect(bare_url, autocommit=True) as admin:
         admin.execute("create table counted (n bigserial primary key, yes boolean, small smallint)")
         admin.execute("create table only_here (n integer)")
-        moved = copied(program, source(filled), postgres_url)
+        moved = copied(program, source(filled), bare_url)
         assert moved["left_out"] == ["only_here"]
         rows = admin.execute("select n, yes, small from counted order by n").fetchall()
         assert rows == [(3, False, None), (7, True, 12)]
@@ -441,19 +445,19 @@ def test_columns_that_count_by_themselves_go_on_and_tables_of_one_side_are_left_
 @pytest.mark.fault
 @requirement("scale.copy-interrupted")
 def test_a_disk_that_fills_up_in_the_middle_leaves_nothing_to_start_on(
-    filled: Filled, program: Program, postgres_url: str, small_disk: Path
+    filled: Filled, program: Program, bare_url: str, small_disk: Path
 ) -> None:
     changed(filled.folder / "stentor.db", "update memory_versions set content = randomblob(3000000)")
-    copied(program, source(filled), postgres_url)
+    copied(program, source(filled), bare_url)
     home, ballast = small_disk / "home", small_disk / "ballast"
     assert Program(home)("db", "upgrade").code == 0
     ballast.write_bytes(bytes(9_000_000))
     target = f"sqlite:///{home}/stentor.db"
-    said = refused(program("db", "copy", with_password(postgres_url), target), "disk is full")
+    said = refused(program("db", "copy", with_password(bare_url), target), "disk is full")
     assert "run the same command again" in " ".join(said.split())
     assert Program(home)("db", "status", "--json").json["state"] == "unfinished copy"
     ballast.unlink()
-    assert copied(program, postgres_url, target)["run_log"]["intact"] is True
+    assert copied(program, bare_url, target)["run_log"]["intact"] is True
     assert Program(home)("db", "status").code == 0
 
 

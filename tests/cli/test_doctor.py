@@ -111,8 +111,8 @@ def test_what_cannot_be_reached_is_a_problem(program: Program) -> None:
     assert "s3cret" not in done.out + done.err
 
 
-def test_postgresql_that_answers_is_well(program: Program, postgres_url: str) -> None:
-    program.environ["SERVICE_DATABASE_URL"] = postgres_url
+def test_postgresql_that_answers_is_well(program: Program, bare_url: str) -> None:
+    program.environ["SERVICE_DATABASE_URL"] = bare_url
     done = program("doctor", "--json")
     assert done.code == 0, done.out
     assert [level for level, _ in _found(done, "PostgreSQL")] == ["ok", "warning"]

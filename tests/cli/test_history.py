@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.cli.program import Program
 
 
@@ -36,6 +38,7 @@ def test_what_is_not_kept_cannot_be_gone_back_to(served: tuple[Program, Any]) ->
     assert (service.data_dir / "vault/a.md").read_text() == "one"
 
 
+@pytest.mark.only("sqlite", reason="on PostgreSQL a command that may write needs a service")
 def test_without_a_service_the_folder_itself_is_asked(served: tuple[Program, Any]) -> None:
     program, service = served
     write(service, "one")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 from tests.cli.program import SUMMARIZE, TEXT, Program
 from tests.conftest import Service
+from tests.databases import rows
 from tests.requirements import requirement
 
 
@@ -54,20 +53,21 @@ def test_tampering_ends_with_1_and_names_the_event_and_the_task(done: tuple[Prog
     program, service, task_id = done
     service.process.terminate()
     service.process.wait(10)
-    copy = tmp_path / "copy.db"
-    shutil.copy(service.data_dir / "stentor.db", copy)
-    with closing(sqlite3.connect(copy)) as raw, raw:
-        changed = raw.execute(
-            "update events set message = '[bold]I did not' where event_type = 'task_completed' returning event_id"
-        ).fetchone()
-    key = str(service.data_dir / "keys" / "provenance.pub")
-    found = program("provenance", "verify", "--file", str(copy), "--verifier", key)
+    database, words = service.database, list[str]()
+    if isinstance(database, Path):
+        database = Path(shutil.copy(database, tmp_path / "copy.db"))
+        words = ["--file", str(database), "--verifier", str(service.data_dir / "keys" / "provenance.pub")]
+    ((event_id,),) = rows(
+        database,
+        "update events set message = '[bold]I did not' where event_type = 'task_completed' returning event_id",
+    )
+    found = program("provenance", "verify", *words)
     assert found.code == 1
-    assert f"(event {changed[0]}, task {task_id}): the event is not what was recorded" in found.out
-    as_json = program("provenance", "verify", "--file", str(copy), "--verifier", key, "--json")
+    assert f"(event {event_id}, task {task_id}): the event is not what was recorded" in found.out
+    as_json = program("provenance", "verify", *words, "--json")
     assert (as_json.code, as_json.json["intact"]) == (1, False)
     assert [(f["kind"], f["event_id"], f["task_id"]) for f in as_json.json["findings"]] == [
-        ("changed", changed[0], task_id)
+        ("changed", event_id, task_id)
     ]
 
 
@@ -82,12 +82,11 @@ def test_checkpoints_that_were_kept_elsewhere_are_held_against_the_log(
     service.process.terminate()
     service.process.wait(10)
     assert kept.read_text().startswith("example.com/runs\n")
-    program = Program(service.data_dir)
+    program = Program(service.data_dir, service.state)
     sound = program("provenance", "verify", "--checkpoints", str(kept), "--json")
     assert (sound.code, sound.json["checkpoints_checked"] >= 2) == (0, True)
-    with closing(sqlite3.connect(service.data_dir / "stentor.db")) as raw, raw:
-        for table in ("events", "events_waiting", "provenance_leaves", "provenance_tiles", "provenance_checkpoints"):
-            raw.execute(f"delete from {table}")
+    for table in ("events", "events_waiting", "provenance_leaves", "provenance_tiles", "provenance_checkpoints"):
+        rows(service.database, f"delete from {table} returning 1")
     assert program("provenance", "verify").code == 0  # nothing is left that could tell
     gone = program("provenance", "verify", "--checkpoints", str(kept))
     assert gone.code == 1

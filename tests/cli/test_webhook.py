@@ -14,7 +14,7 @@ from tests.requirements import requirement
 @requirement("webhooks.manage")
 def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[..., Any]) -> None:
     service = serve(SERVICE_OUTBOUND_ALLOW="127.0.0.1")
-    program = Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key})
+    program = Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key, **service.state})
     sink = Sink()
     made = program("webhook", "add", sink.url, "--event", "agent.*", "--description", "for tests", "--json").json
     hook, secret = made["id"], made["secret"]

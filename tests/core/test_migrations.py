@@ -13,6 +13,7 @@ import pytest
 from stentor.core import migrations
 from stentor.core.db import backup
 from stentor.core.db.driver import Driver
+from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sql import Sql
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
@@ -55,9 +56,8 @@ def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Driver:
     """A driver of each database, where nothing is yet."""
     if request.param == "sqlite":
         return SqliteDriver(tmp_path / "stentor.db")
-    from stentor.core.db.postgres import PostgresDriver
 
-    return PostgresDriver(request.getfixturevalue("postgres_url"))
+    return PostgresDriver(request.getfixturevalue("bare_url"))
 
 
 def test_a_fresh_database_is_at_the_newest_version_and_stays_there(driver: Driver) -> None:
@@ -121,15 +121,13 @@ def test_a_step_that_fails_undoes_those_before_it_and_says_what_to_do(bare: Driv
 
 
 @requirement("scale.upgrade-whole-or-not")
-def test_a_step_that_waits_too_long_for_a_table_gives_up(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_waits_too_long_for_a_table_gives_up(bare_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import psycopg
 
-    from stentor.core.db.postgres import PostgresDriver
-
-    driver = PostgresDriver(postgres_url)
+    driver = PostgresDriver(bare_url)
     old(driver, BEFORE)
     monkeypatch.setattr(runner, "LOCK_SECONDS", 0.2)
-    with psycopg.connect(postgres_url) as other:
+    with psycopg.connect(bare_url) as other:
         other.execute("lock table grants in access share mode")
         with pytest.raises(StartRefused, match="lock timeout"):
             migrations.upgrade(driver)
@@ -137,8 +135,8 @@ def test_a_step_that_waits_too_long_for_a_table_gives_up(postgres_url: str, monk
 
 
 @requirement("scale.upgrade-once")
-def test_ten_that_start_at_once_upgrade_once(postgres_url: str, tmp_path: Path) -> None:
-    program = Program(tmp_path / "data", {"SERVICE_DATABASE_URL": postgres_url})
+def test_ten_that_start_at_once_upgrade_once(bare_url: str, tmp_path: Path) -> None:
+    program = Program(tmp_path / "data", {"SERVICE_DATABASE_URL": bare_url})
     command = [sys.executable, "-m", "stentor", "db", "upgrade", "--json"]
     pipe = subprocess.PIPE
     running = [subprocess.Popen(command, env=program.env, stdout=pipe, stderr=pipe, text=True) for _ in range(10)]

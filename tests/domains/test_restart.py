@@ -9,6 +9,7 @@ import httpx
 from tests.conftest import Service
 from tests.domains.streams import parse
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 
 ENDS = {"task_completed", "task_failed", "task_aborted", "task_cancelled"}
 
@@ -22,7 +23,7 @@ def submit(client: httpx.Client, capability: str, text: str) -> str:
 
 @requirement("execution.survives-restart", "learning.in-outcome-transaction")
 def test_every_accepted_task_ends_exactly_once_after_a_kill(serve: Callable[..., Service]) -> None:
-    first = serve()
+    first = serve(**SHORT_LEASE)
     with first.client() as client:
         made = client.post("/api/v1/registry/agents", json={"name": "ann", "capabilities": ["echo"]}).json()
         claims = f"/api/v1/agents/{made['agent_id']}/claims"
@@ -31,7 +32,7 @@ def test_every_accepted_task_ends_exactly_once_after_a_kill(serve: Callable[...,
         long = " ".join(f"Sentence number {i} says word{i % 97} and word{i % 31}." for i in range(1500))
         sums = [submit(client, "summarize", long) for _ in range(12)]
     first.kill()
-    second = serve(data_dir=first.data_dir)
+    second = serve(data_dir=first.data_dir, **SHORT_LEASE)
     with second.client() as client:
         done: set[str] = set()
         while len(done) < len(echoes):

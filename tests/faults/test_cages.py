@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Service
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 from tests.system import need
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
@@ -48,6 +49,7 @@ def until(condition: Callable[[], bool], seconds: float = 20) -> None:
 def test_no_process_of_a_cage_survives_a_killed_service(serve: Callable[..., Service], cage_dir: Path) -> None:
     marker = uuid.uuid4().hex
     environ = {"SERVICE_COMMAND_AGENTS": "1", "SERVICE_CAGE_DIR": str(cage_dir), "SERVICE_MEMORY": "0"}
+    environ |= SHORT_LEASE
     service = serve(**environ)
     script = (
         f": {marker}; trap '' TERM HUP; if [ -e again ]; then echo '{{\"result\": \"done again\"}}'; exit; fi; "

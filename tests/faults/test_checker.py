@@ -80,7 +80,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         load.join()
         with service.client() as client:
             wait_for(client, 5)
-    return service.data_dir / "stentor.db"
+    assert isinstance(service.database, Path)
+    return service.database
 
 
 ACCEPTED = [f"sum-{i:05}" for i in range(5)]

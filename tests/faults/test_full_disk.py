@@ -43,6 +43,7 @@ def write_for_ever(file: FileIO, size: int) -> None:
 
 
 @requirement("activity.log-is-fail-closed")
+@pytest.mark.only("sqlite", reason="the disk is the PostgreSQL server's")
 def test_a_full_disk_is_an_outage_and_no_loss(serve: Callable[..., Service], small_disk: Path) -> None:
     service = serve(data_dir=small_disk / "data")
     bodies = [{**body, "input": {"text": body["input"], "note": "x" * 20_000}} for body in summaries(40)]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.domains.governance.conftest import proposal
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 
 
 class Silent:
@@ -49,7 +50,7 @@ class Silent:
 @pytest.mark.parametrize("alive", [True, False], ids=["the agent answers later", "the agent never answers"])
 def test_a_deployment_is_carried_to_its_end_after_a_kill(serve: Callable[..., Any], alive: bool) -> None:
     agents = Silent()
-    allowed = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0"}
+    allowed = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0", **SHORT_LEASE}
     service = serve(**allowed)
     with service.client() as client:
         register = {"name": "ann", "capabilities": ["echo", "sum"], "runtime": {"kind": "http", "endpoint": agents.url}}

@@ -17,6 +17,7 @@ from tests.conftest import KEYS, Service
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries, wait_for
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 
 TASKS, WORKED, KILLS = 1_800, 200, 10
 KEY = KEYS["ADMIN"].split(":")[0]
@@ -43,6 +44,7 @@ def worker(address: str, capability: str, seconds: float = 0, lease: int = 30) -
 
 
 @requirement("execution.survives-restart", "learning.in-outcome-transaction", "provenance.verify-clean")
+@pytest.mark.only("sqlite", reason="the next test is its like")
 def test_two_thousand_tasks_survive_ten_kills(serve: Callable[..., Service]) -> None:
     seed = random.randrange(10**6)  # other moments each time; a failure tells its seed
     chance, port = random.Random(seed), free_port()
@@ -68,16 +70,14 @@ def test_two_thousand_tasks_survive_ten_kills(serve: Callable[..., Service]) -> 
             wait_for(client, len(bodies))
             done = client.get("/api/v1/tasks", params={"status": "completed", "limit": 1}).json()["total"]
     service.kill()
-    assert check(service.data_dir / "stentor.db", load.accepted) == [], f"seed {seed}"
+    assert check(service.database, load.accepted) == [], f"seed {seed}"
     assert done == len(bodies)
 
 
 @requirement("execution.survives-restart")
-def test_a_kill_on_postgresql_loses_nothing_either(
-    serve: Callable[..., Service], postgres_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    port = free_port()
-    environ = {"SERVICE_GATEWAY_PORT": port, "SERVICE_DATABASE_URL": postgres_url, "SERVICE_LEASE_SECONDS": "3"}
+@pytest.mark.only("postgresql", reason="the test before is its like")
+def test_a_kill_on_postgresql_loses_nothing_either(serve: Callable[..., Service]) -> None:
+    environ = {"SERVICE_GATEWAY_PORT": free_port(), **SHORT_LEASE}
     service = serve(**environ)
     load = Load(service.address, KEY, summaries(300))
     load.start()
@@ -90,4 +90,4 @@ def test_a_kill_on_postgresql_loses_nothing_either(
     with service.client() as client:
         wait_for(client, 300)  # what ran at a kill comes back when its lease ends
     service.kill()
-    assert check(postgres_url, load.accepted) == []
+    assert check(service.database, load.accepted) == []

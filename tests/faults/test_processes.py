@@ -12,6 +12,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from tests.cli.program import Program
 from tests.conftest import Service
 from tests.faults.checker import check
 from tests.requirements import requirement
@@ -50,9 +51,10 @@ def test_a_worker_that_slept_past_its_lease_is_refused_and_the_next_one_counts(s
         assert client.post(path, json={"epoch": 1, "result": "later"}).status_code == 409
         assert client.get(f"/api/v1/tasks/{task_id}").json()["result"] == "right"
     service.kill()
-    assert check(service.data_dir / "stentor.db", [task_id]) == []
+    assert check(service.database, [task_id]) == []
 
 
+@pytest.mark.only("sqlite", reason="services that share a PostgreSQL may share the folder too")
 def test_a_second_service_on_the_same_folder_says_who_has_it_and_harms_nothing(serve: Callable[..., Service]) -> None:
     service = serve()
     command = [sys.executable, "-m", "stentor", "serve", "--gateway-port", "0", "--data-dir", str(service.data_dir)]
@@ -64,6 +66,21 @@ def test_a_second_service_on_the_same_folder_says_who_has_it_and_harms_nothing(s
         assert client.get("/api/v1/tasks").status_code == 200
     service.kill()
     assert serve(data_dir=service.data_dir).process.poll() is None
+
+
+@requirement("scale.postgres-by-setting")
+@pytest.mark.only("postgresql", reason="a SQLite file has one service")
+def test_two_services_may_share_a_folder_and_commands_find_the_first(serve: Callable[..., Service]) -> None:
+    first, second = serve(), serve()
+    program = Program(first.data_dir, {"SERVICE_CLIENT_KEY": first.key})
+    assert f"Process {first.process.pid} holds" in program("doctor").out
+    assert program("agent", "register", "ann", "--capability", "echo").code == 0
+    for service in (second, first):
+        service.process.terminate()
+        assert service.process.wait(20) == 0
+    program.environ["SERVICE_DATABASE_URL"] = str(first.database)
+    refused = program("agent", "register", "bob")
+    assert (refused.code, "SERVICE_URL" in refused.err) == (4, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from tests.conftest import KEYS, Service
 from tests.faults.load import PATIENCE_SECONDS, Load, summaries, until
 from tests.faults.test_kill import free_port
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 
 TASKS, KILLS = 600, 6
 EVENTS = ["task.submitted", "task.started", "task.completed"]
@@ -122,6 +124,7 @@ def killed(serve: Callable[..., Service], sink: Sink, tasks: int, kills: int, **
 
 
 @requirement("webhooks.at-least-once", "webhooks.order")
+@pytest.mark.only("sqlite", reason="the next test is its like")
 def test_every_event_is_delivered_through_kills_of_the_service(serve: Callable[..., Service], sink: Sink) -> None:
     accepted = killed(serve, sink, TASKS, KILLS)
     assert len(accepted) == TASKS
@@ -132,24 +135,26 @@ def test_every_event_is_delivered_through_kills_of_the_service(serve: Callable[.
 
 
 @requirement("webhooks.at-least-once", "webhooks.several-processes")
-def test_every_event_is_delivered_through_a_kill_on_postgresql_too(
-    serve: Callable[..., Service], sink: Sink, postgres_url: str
-) -> None:
+@pytest.mark.only("postgresql", reason="the test before is its like")
+def test_every_event_is_delivered_through_a_kill_on_postgresql_too(serve: Callable[..., Service], sink: Sink) -> None:
     """What was under way at a kill comes back when its lease ends: other processes may live."""
-    lease = {"SERVICE_LEASE_SECONDS": "3", "SERVICE_WEBHOOK_TIMEOUT_SECONDS": "2"}
-    accepted = killed(serve, sink, 60, 1, SERVICE_DATABASE_URL=postgres_url, **lease)
+    accepted = killed(serve, sink, 60, 1, **SHORT_LEASE)
     assert set(sink.tasks) == set(accepted)
     assert in_order(sink)
 
 
 @requirement("webhooks.several-processes")
+@pytest.mark.only("postgresql", reason="a SQLite file has one service")
 def test_two_gateways_on_one_database_deliver_each_event_once(
-    serve: Callable[..., Service], sink: Sink, postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+    serve: Callable[..., Service], sink: Sink, tmp_path: Path
 ) -> None:
-    environ = {"SERVICE_DATABASE_URL": postgres_url, "SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0"}
-    environ |= {"SERVICE_MASTER_KEY": "one for both of them"}
+    environ = {
+        "SERVICE_OUTBOUND_ALLOW": "127.0.0.1",
+        "SERVICE_MEMORY": "0",
+        "SERVICE_MASTER_KEY": "one for both of them",
+    }
     one = serve(**environ)
-    two = serve(data_dir=tmp_path_factory.mktemp("second"), **environ)
+    two = serve(data_dir=tmp_path / "second", SERVICE_DATABASE_URL=str(one.database), **environ)
     subscribe(one, sink.url)
     time.sleep(2.5)  # the other one reads who subscribes every second
     loads = [Load(service.address, KEY, summaries(60, prefix)) for service, prefix in ((one, "a"), (two, "b"))]

@@ -91,7 +91,7 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
     except OSError as error:
         raise StartRefused(f"The data folder {settings.data_dir} cannot be made: {error.strerror}.") from None
     clock = SystemClock()
-    lock = None if settings.database_url else DataFolderLock(settings.data_dir, iso(clock.now()))
+    lock = _hold(settings, iso(clock.now()))
     try:
         for name, meta in metas().items():
             if meta.secret and (value := getattr(settings, name)):
@@ -108,6 +108,18 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         if lock is not None:
             lock.release()
         raise
+
+
+def _hold(settings: Settings, since: str) -> DataFolderLock | None:
+    """Raises StartRefused when another service holds a folder with the database in it. Services that share a PostgreSQL
+    may share the folder too: commands find the first one there.
+    """
+    try:
+        return DataFolderLock(settings.data_dir, since)
+    except StartRefused:
+        if not settings.database_url:
+            raise
+        return None
 
 
 def open_driver(settings: Settings) -> Driver:

@@ -6,6 +6,7 @@ The permission stands in the OpenAPI as `x-permission`; without a word of its ow
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,6 +15,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
@@ -21,6 +23,7 @@ from stentor.core.errors import InvalidRequest, Unauthorized
 
 BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 PUBLIC = "public"
+_MAKING = threading.RLock()
 
 
 class Wire(BaseModel):
@@ -44,11 +47,28 @@ class StrictRequest(Request):
 
 
 class GatewayRoute(APIRoute):
+    """Knows at once what it takes to be found. The rest, which takes a hundred times as long, is made when it is asked
+    for the first time: by a request, or by the OpenAPI.
+    """
+
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        method = next(iter(options.get("methods") or ["GET"]))
+        methods = options.get("methods") or ["GET"]
         extra = dict(options.get("openapi_extra") or {})
-        self.permission = extra.setdefault("x-permission", BY_METHOD.get(method, "write"))
-        super().__init__(path, endpoint, **{**options, "openapi_extra": extra})
+        self.permission = extra.setdefault("x-permission", BY_METHOD.get(next(iter(methods)), "write"))
+        self.path, self.endpoint, self.methods = path, endpoint, {method.upper() for method in methods}
+        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self._rest: dict[str, Any] | None = {**options, "openapi_extra": extra}
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not there yet."""
+        with _MAKING:
+            if (rest := self.__dict__.get("_rest")) is not None:
+                self._rest = None
+                super().__init__(self.path, self.endpoint, **rest)
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         inner = super().get_route_handler()

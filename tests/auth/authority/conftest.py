@@ -9,11 +9,11 @@ import pytest
 
 from stentor.auth.authority.receipts import Verifier
 from stentor.auth.authority.replay import Replay
-from stentor.core import migrations
 from stentor.core.db import Database
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.testing import FixedClock
 from tests.auth.authority.forging import AUDIENCE, ISSUERS, NOW
+from tests.databases import Databases
 
 
 @pytest.fixture
@@ -22,10 +22,8 @@ def clock() -> FixedClock:
 
 
 @pytest.fixture
-async def sqlite(tmp_path: Path, clock: FixedClock) -> AsyncIterator[Database]:
-    driver = SqliteDriver(tmp_path / "stentor.db", clock)
-    migrations.upgrade(driver)
-    database = Database(driver)
+async def sqlite(databases: Databases, tmp_path: Path, clock: FixedClock) -> AsyncIterator[Database]:
+    database = Database(SqliteDriver(databases.sqlite(tmp_path / "stentor.db"), clock))
     yield database
     database.close()
 

@@ -13,6 +13,7 @@ import uvicorn
 
 from stentor.web import sse
 from tests.conftest import Service, World
+from tests.databases import content
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking
 from tests.domains.llm.test_usage import evidence, usage
@@ -165,3 +166,4 @@ async def test_no_key_of_a_provider_comes_out_of_a_service_anywhere(
         assert key not in out + err
         assert not [answer for answer in seen if key in answer.text or key in json.dumps(dict(answer.headers))]
         assert not [path for path in files if key.encode() in path.read_bytes()]
+        assert key.encode() not in content(service.database)

@@ -62,6 +62,16 @@ def command(service: Service, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @requirement("memory.reindex", "memory.data-folder")
+def test_the_commands_ask_a_service(serve: Callable[..., Service]) -> None:
+    service = serve(SERVICE_EMBEDDING_MODEL="none")
+    for i in range(2):
+        (service.data_dir / "vault" / f"{i}.md").write_text("note")
+    assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 2}
+    assert "2 notes are as they should be." in command(service, "verify").stdout
+
+
+@requirement("memory.reindex", "memory.data-folder")
+@pytest.mark.only("sqlite", reason="on PostgreSQL a command that may write needs a service")
 def test_the_commands_work_with_a_service_and_without(serve: Callable[..., Service]) -> None:
     service = serve(SERVICE_EMBEDDING_MODEL="none")
     vault = service.data_dir / "vault"

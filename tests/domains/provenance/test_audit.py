@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from stentor.core import migrations
 from stentor.core.db import Database
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.leaves import COLUMNS, leaf_hash
@@ -23,6 +22,7 @@ from stentor.domains.provenance.audit.findings import Finding, Report
 from stentor.domains.provenance.audit.signatures import Claim, examine
 from stentor.domains.provenance.notes import Verifier, make_signer
 from stentor.testing import FixedClock
+from tests.databases import Databases
 from tests.domains.provenance.conftest import Log
 from tests.requirements import requirement
 
@@ -33,9 +33,9 @@ EVENT = "(select event_id from provenance_leaves where number = {})"
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Path:
     """600 numbered events of thirty tasks, checkpoints at SIZES, and four events that wait."""
-    path = tmp_path_factory.mktemp("log") / "stentor.db"
+    path = databases.sqlite(tmp_path_factory.mktemp("log") / "stentor.db")
     asyncio.run(fill(path))
     return path
 
@@ -43,7 +43,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def fill(path: Path) -> None:
     clock = FixedClock()
     driver = SqliteDriver(path, clock)
-    migrations.upgrade(driver)
     log = Log(Database(driver), clock, SIGNER)
     await log.checkpoints.publish()
     for task in range(30):
@@ -450,8 +449,6 @@ def test_a_chain_that_has_lost_its_link_is_named(sound: Path, tmp_path: Path) ->
     assert found(other, "chain")
 
 
-def test_an_empty_log_is_intact(tmp_path: Path) -> None:
-    driver = SqliteDriver(tmp_path / "stentor.db")
-    migrations.upgrade(driver)
-    report = judge(driver.path)
+def test_an_empty_log_is_intact(databases: Databases, tmp_path: Path) -> None:
+    report = judge(databases.sqlite(tmp_path / "stentor.db"))
     assert (report.intact, report.size, report.root) == (True, 0, tree.EMPTY_ROOT.hex())

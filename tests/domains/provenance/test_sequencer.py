@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from stentor.core import migrations
 from stentor.core.db import Database, Sql
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
@@ -19,6 +18,7 @@ from stentor.domains.provenance import store, tree
 from stentor.domains.provenance.checkpoints import to_file
 from stentor.domains.provenance.notes import open_note, split_notes
 from stentor.testing import FixedClock
+from tests.databases import Databases
 from tests.domains.provenance.conftest import Log
 from tests.requirements import requirement
 
@@ -99,7 +99,6 @@ async def test_of_two_processes_on_postgresql_one_numbers_and_the_other_takes_ov
     from stentor.core.db.postgres import PostgresDriver
 
     driver = PostgresDriver(postgres_url, clock)
-    migrations.upgrade(driver)
     first, second = Log(Database(driver), clock), Log(Database(driver), clock)
     await first.write(3)
     assert await first.sequencer.step() == 3
@@ -233,9 +232,10 @@ async def test_the_loop_numbers_by_itself(log: Log) -> None:
     assert await numbered(log.db) == wanted
 
 
-async def test_an_event_is_not_written_without_its_mark(tmp_path: Path, clock: FixedClock) -> None:
-    driver = SqliteDriver(tmp_path / "stentor.db", clock)
-    migrations.upgrade(driver)
+async def test_an_event_is_not_written_without_its_mark(
+    databases: Databases, tmp_path: Path, clock: FixedClock
+) -> None:
+    driver = SqliteDriver(databases.sqlite(tmp_path / "stentor.db"), clock)
     with sqlite3.connect(driver.path) as raw:
         raw.execute("drop table events_waiting")
     raw.close()

@@ -14,11 +14,12 @@ import pytest
 from stentor.domains.notes import frontmatter
 from tests.conftest import Service
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 
 TEXT = "Agents do tasks. Stentor routes each one. It records why."
 NOTE = f"---\ntype: summarize\nrequired_capabilities: [summarize]\n---\n{TEXT}\n"
 BODY = {"type": "summarize", "input": TEXT, "required_capabilities": ["summarize"]}
-QUICK = {"SERVICE_EMBEDDING_MODEL": "none", "SERVICE_INBOX_QUIET_SECONDS": "0.2"}
+QUICK = {"SERVICE_EMBEDDING_MODEL": "none", "SERVICE_INBOX_QUIET_SECONDS": "0.2", **SHORT_LEASE}
 
 
 def statuses(service: Service) -> dict[str, str]:
@@ -147,7 +148,16 @@ def test_the_commands_tell_of_missing_notes_and_write_them(serve: Callable[..., 
     assert command(service, "reindex").returncode == 0
     assert command(service, "verify").returncode == 0
     assert statuses(service) == dict.fromkeys(ids, "completed")
+
+
+@requirement("tasks.note-is-rebuilt-by-reindex")
+@pytest.mark.only("sqlite", reason="on PostgreSQL a command that may write needs a service")
+def test_without_a_service_a_command_writes_missing_notes_too(serve: Callable[..., Service]) -> None:
+    service = serve(**QUICK)
+    ids = submit(service, 1)
+    until_completed(service, ids)
     service.kill()
-    notes[2].unlink()
+    for note in (service.data_dir / "vault" / "Tasks").rglob("*.md"):
+        note.unlink()
     assert command(service, "reindex").returncode == 0
     assert statuses(service) == dict.fromkeys(ids, "completed")

@@ -18,6 +18,7 @@ import pytest
 
 from stentor.domains.notes import frontmatter
 from tests.conftest import Service
+from tests.databases import content
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import frames
 
@@ -63,9 +64,13 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def kept(folder: Path) -> dict[str, str]:
-    """Digest of the database and its log."""
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("stentor.db", "stentor.db-wal")}
+def kept(database: Path | str) -> list[str]:
+    """Digests of the database and its log, or of all rows."""
+    if isinstance(database, str):
+        parts = [content(database)]
+    else:
+        parts = [path.read_bytes() for path in (database, database.with_name(f"{database.name}-wal"))]
+    return [hashlib.sha256(part).hexdigest() for part in parts]
 
 
 @requirement(
@@ -77,7 +82,7 @@ def kept(folder: Path) -> dict[str, str]:
 @pytest.mark.fault
 def test_the_dashboard_goes_on_answering_when_its_gateway_is_killed(serve: Start) -> None:
     service = serve(**QUIET, DASHBOARD_API_KEY=KEY)
-    with alone(service.data_dir) as (address, _), client(address) as http:
+    with alone(service.data_dir, **service.state) as (address, _), client(address) as http:
         with client(service.ready["dashboard"]) as inside:
             end = stream(inside)[-1][1]
         assert end["status"] == "completed"
@@ -109,14 +114,14 @@ def test_a_dashboard_alone_changes_no_byte_of_the_database(serve: Start) -> None
     with client(service.ready["dashboard"]) as inside:
         task_id = stream(inside)[-1][1]["task_id"]
     service.kill()
-    before = kept(service.data_dir)
-    with alone(service.data_dir) as (address, process), client(address) as http:
+    before = kept(service.database)
+    with alone(service.data_dir, **service.state) as (address, process), client(address) as http:
         for path in (f"/api/tasks/{task_id}/activity", "/api/monitoring/governance", "/api/hebbian/sentinel/alerts"):
             assert http.get(path).status_code == 200
-        assert kept(service.data_dir) == before
+        assert kept(service.database) == before
         process.terminate()
         assert process.wait(20) == 0
-    assert kept(service.data_dir) == before
+    assert kept(service.database) == before
     again = serve(**QUIET, DASHBOARD_API_KEY=KEY)
     with again.client() as gateway:
         assert gateway.get(f"/api/v1/tasks/{task_id}").json()["status"] == "completed"
@@ -125,7 +130,7 @@ def test_a_dashboard_alone_changes_no_byte_of_the_database(serve: Start) -> None
 @requirement("dashboard.execute-stream", "dashboard.execute-frames", "dashboard.callers-own-key")
 def test_a_dashboard_alone_has_work_done_by_the_gateway_with_the_callers_own_key(serve: Start) -> None:
     service = serve(**QUIET)
-    with alone(service.data_dir) as (address, _):
+    with alone(service.data_dir, **service.state) as (address, _):
         with client(address, Authorization="Bearer writer-key-7c1e") as http:
             found = stream(http)
             assert found[0][0] == "routing"
@@ -181,7 +186,10 @@ def test_a_stream_through_a_gateway_that_is_killed_ends_with_one_error(serve: St
     service = serve(**QUIET)
     with service.client() as gateway:
         gateway.post("/api/v1/registry/agents", json={"name": "ann", "capabilities": ["echo"]})
-    with alone(service.data_dir) as (address, _), client(address, Authorization="Bearer admin-key-7c1e") as http:
+    with (
+        alone(service.data_dir, **service.state) as (address, _),
+        client(address, Authorization="Bearer admin-key-7c1e") as http,
+    ):
         with http.stream("POST", PATH, json={"instruction": "hello", "capability": "echo"}) as answer:
             lines = answer.iter_lines()
             head = [next(lines), next(lines)]
@@ -198,7 +206,10 @@ def test_a_stream_through_a_gateway_that_comes_back_goes_on(serve: Start) -> Non
     service = serve(**QUIET)
     with service.client() as gateway:
         agent = gateway.post("/api/v1/registry/agents", json={"name": "ann", "capabilities": ["echo"]}).json()
-    with alone(service.data_dir) as (address, _), client(address, Authorization="Bearer admin-key-7c1e") as http:
+    with (
+        alone(service.data_dir, **service.state) as (address, _),
+        client(address, Authorization="Bearer admin-key-7c1e") as http,
+    ):
         with http.stream("POST", PATH, json={"instruction": "hello", "capability": "echo"}) as answer:
             lines = answer.iter_lines()
             head = [next(lines), next(lines)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from schemathesis.checks import (
     positive_data_acceptance,
 )
 
-from tests.conftest import Service, serving
+from tests.conftest import Service
 from tests.surfaces.gateway.operations import DOCUMENT
 
 EXAMPLES = 25
@@ -31,9 +31,8 @@ schema = schemathesis.openapi.from_dict(DOCUMENT, config=config)
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serving(tmp_path_factory.mktemp("described")) as start:
-        yield start()
+def service(serve_module: Callable[..., Service]) -> Service:
+    return serve_module()
 
 
 @schema.parametrize()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 
 import httpx
 import pytest
 
-from tests.conftest import Service, serving
+from tests.conftest import Service
 from tests.requirements import requirement
 
 HEAD = b"Host: stentor.test\r\nX-API-Key: admin-key-7c1e\r\n"
@@ -20,10 +20,9 @@ SUBMIT = b"POST /api/v1/tasks HTTP/1.1\r\n" + HEAD
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(serve_module: Callable[..., Service]) -> Service:
     """One service for all of these."""
-    with serving(tmp_path_factory.mktemp("raw")) as start:
-        yield start()
+    return serve_module()
 
 
 def connect(service: Service) -> socket.socket:

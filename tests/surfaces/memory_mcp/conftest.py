@@ -12,15 +12,15 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.conftest import Service, serving
+from tests.conftest import Service
+from tests.databases import rows
 
 MODES = ("2026-07-28", "legacy")
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serving(tmp_path_factory.mktemp("mcp")) as start:
-        yield start(SERVICE_EMBEDDING_MODEL="none", SERVICE_API_KEY_BLANK="blank-key-7c1e:agent:delete")
+def service(serve_module: Callable[..., Service]) -> Service:
+    return serve_module(SERVICE_EMBEDDING_MODEL="none", SERVICE_API_KEY_BLANK="blank-key-7c1e:agent:delete")
 
 
 class TokenAuth(httpx2.Auth):
@@ -51,10 +51,7 @@ async def use(client: Client, tool: str, **arguments: Any) -> Any:
     return result.structured_content["error"]["code"] if result.is_error else result.structured_content
 
 
-def denials(data_dir: Path) -> list[str]:
+def denials(database: Path | str) -> list[str]:
     """The metadata of the denials in the run log."""
-    import sqlite3
-
-    with sqlite3.connect(f"file:{data_dir}/stentor.db?mode=ro", uri=True) as db:
-        rows = db.execute("select metadata from events where event_type = 'tool_denied' order by event_id").fetchall()
-    return [row[0] for row in rows]
+    found = rows(database, "select metadata from events where event_type = 'tool_denied' order by event_id")
+    return [str(metadata) for (metadata,) in found]

@@ -126,7 +126,7 @@ async def test_a_receipt_reaches_what_it_names_and_nothing_else(service: Service
         assert (await use(client, "read-memory", namespace="team/a", key="k"))["content"] == "x"
     async with connected(service, lambda: receipt(service, names={"tenant": "elsewhere"})) as client:
         assert await use(client, "read-memory", namespace="team/a", key="k") == "AUTHORITY_DENIED"
-    assert '"by":"ann"' in denials(service.data_dir)[-1]
+    assert '"by":"ann"' in denials(service.database)[-1]
 
 
 @requirement("memory_mcp.token-checks")
@@ -183,11 +183,11 @@ def test_hosts_and_origins_that_nobody_allowed_are_refused(
 
 @requirement("memory_mcp.blank-evidence-denied")
 async def test_a_key_without_capabilities_is_denied_and_the_run_log_says_so(service: Service) -> None:
-    before = len(denials(service.data_dir))
+    before = len(denials(service.database))
     async with connected(service, "blank-key-7c1e") as client:
         for tool in ("write-memory", "read-memory", "search-memory", "get-memory-status"):
             assert await use(client, tool, namespace="team") == "AUTHORITY_DENIED"
-    assert len(denials(service.data_dir)) == before + 4
+    assert len(denials(service.database)) == before + 4
 
 
 @requirement("memory_mcp.gate-on-every-call")

@@ -43,7 +43,7 @@ async def test_a_client_starts_it_and_uses_the_memory(tmp_path: Path, mode: str)
         assert (await use(client, "write-memory", namespace="team", key="a", content="x"))["disposition"] == "created"
         assert await use(client, "read-memory", namespace="other", key="a") == "AUTHORITY_DENIED"
     assert (tmp_path / "data/vault/Memory/team/a.md").read_text() == "x"
-    assert '"by":"desk"' in denials(tmp_path / "data")[0]
+    assert '"by":"desk"' in denials(tmp_path / "data/stentor.db")[0]
     assert (tmp_path / "data/stentor.lock").read_bytes() == b""
 
 
@@ -54,7 +54,7 @@ async def test_with_a_service_running_its_calls_are_the_services(service: Servic
         assert (await use(client, "read-memory", namespace="notes", key="a"))["content"] == "x"
         assert await use(client, "read-memory", namespace="other", key="a") == "AUTHORITY_DENIED"
         assert await use(client, "read-memory", namespace="notes", key="b") == "NOT_FOUND"
-    last = json.loads(denials(service.data_dir)[-1])
+    last = json.loads(denials(service.database)[-1])
     assert (last["by"], last["issuer"], last["namespace"]) == ("desk", "stentor", "other")
 
 
@@ -66,16 +66,16 @@ async def test_a_blank_launch_configuration_is_denied(tmp_path: Path, blank: dic
     async with started(tmp_path / "data", **blank) as client:
         for tool in ("write-memory", "read-memory", "search-memory", "get-memory-status"):
             assert await use(client, tool, namespace="team", key="a", content="x") == "AUTHORITY_DENIED"
-    assert len(denials(tmp_path / "data")) == 4
+    assert len(denials(tmp_path / "data/stentor.db")) == 4
     assert not (tmp_path / "data/vault/Memory").exists()
 
 
 @requirement("memory_mcp.blank-evidence-denied")
 async def test_a_blank_launch_configuration_is_denied_by_a_running_service_too(service: Service) -> None:
-    before = len(denials(service.data_dir))
+    before = len(denials(service.database))
     async with started(service.data_dir, SERVICE_MCP_CAPABILITIES="") as client:
         assert await use(client, "read-memory", namespace="notes", key="a") == "AUTHORITY_DENIED"
-    assert len(denials(service.data_dir)) == before + 1
+    assert len(denials(service.database)) == before + 1
 
 
 def test_what_install_prints_for_a_desktop_starts_the_server(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from tests.surfaces.dashboard.test_service import QUIET, Start, alone, until
 @pytest.mark.fault
 def test_the_pages_ask_the_gateway_of_the_folder_and_say_when_it_is_gone(serve: Start) -> None:
     service = serve(**QUIET)
-    with alone(service.data_dir) as (address, _), httpx.Client(base_url=address, timeout=30) as browser:
+    with (
+        alone(service.data_dir, **service.state) as (address, _),
+        httpx.Client(base_url=address, timeout=30) as browser,
+    ):
         assert browser.post("/sign-in", data={"key": "wrong"}).status_code == 401
         assert browser.post("/sign-in", data={"key": service.key}).status_code == 303
         body = {"type": "summarize", "input": {"text": "It is late."}, "required_capabilities": ["summarize"]}
@@ -36,7 +39,10 @@ def test_the_pages_ask_the_gateway_of_the_folder_and_say_when_it_is_gone(serve: 
 @requirement("dashboard.sign-in")
 def test_a_key_whose_requests_are_used_up_is_not_called_a_wrong_one(serve: Start) -> None:
     service = serve(**QUIET, SERVICE_RATE_LIMIT_PER_MINUTE="1")
-    with alone(service.data_dir) as (address, _), httpx.Client(base_url=address, timeout=30) as browser:
+    with (
+        alone(service.data_dir, **service.state) as (address, _),
+        httpx.Client(base_url=address, timeout=30) as browser,
+    ):
         with service.client() as gateway:
             while gateway.get("/api/v1/whoami").status_code != 429:
                 pass

