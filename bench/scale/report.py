@@ -30,7 +30,7 @@ def figures(costs: Costs, seconds: float = SECONDS) -> list[Figure]:
     for title, stage in (("as it is", after[0]), ("set up for it", after[TODAY])):
         found += [_part(title, part) for part in model.parts(stage.installation, units)]
     found += [_stage(stage) for stage in after]
-    enough = next(stage for stage in after if stage.limit >= 1)
+    enough = next((stage for stage in after if stage.limit >= 1), after[-1])
     found += _simulated("as soon as it carries the target", enough, units, seconds)
     return [*found, *_simulated("after all remedies", after[-1], units, seconds)]
 
