@@ -128,7 +128,7 @@ def test_a_step_that_waits_too_long_for_a_table_gives_up(bare_url: str, monkeypa
     old(driver, BEFORE)
     monkeypatch.setattr(runner, "LOCK_SECONDS", 0.2)
     with psycopg.connect(bare_url) as other:
-        other.execute("lock table grants in access share mode")
+        other.execute("lock table tasks in exclusive mode")
         with pytest.raises(StartRefused, match="lock timeout"):
             migrations.upgrade(driver)
     assert migrations.current_version(driver) == BEFORE
