@@ -180,10 +180,11 @@ async def test_a_deadline_ends_the_providers_work(serve: Serve, upstream: Upstre
     upstream.mood = silent
     service = start(serve, upstream)
     async with grpc.aio.insecure_channel(service.ready["grpc"]) as channel, asyncio.timeout(SECONDS):
+        await channel.channel_ready()
         stub = stub_of(channel)
         message = pb.ChatMessage(role=pb.ROLE_USER, content="Why?")
         asked = pb.StreamChatRequest(messages=[message], model="openai/sea-large")
-        assert (await told(stub.StreamChat(asked, metadata=keyed(), timeout=2)))[0] == StatusCode.DEADLINE_EXCEEDED
+        assert (await told(stub.StreamChat(asked, metadata=keyed(), timeout=5)))[0] == StatusCode.DEADLINE_EXCEEDED
         await upstream.broken_off.wait()
 
 
