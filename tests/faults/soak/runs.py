@@ -25,7 +25,7 @@ from tests.faults.soak.members import Member, Supervisor, service, worker
 from tests.faults.soak.nemesis import Clock, Nemesis
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
-SETTLE_SECONDS = 240
+SETTLE_SECONDS, NUMBER_SECONDS = 240, 30
 PATH = os.environ["PATH"]
 Say = Callable[[str], None]
 
@@ -152,6 +152,8 @@ def _run(result: Result, nemesis: Nemesis, inside: list[Member], outside: list[M
         result.settled = time.monotonic() - ended
         if not settled:
             result.found.append(f"{_open(database)} tasks did not end within {SETTLE_SECONDS} s of the last fault")
+        if not _until(lambda: not _unnumbered(database), NUMBER_SECONDS):
+            result.found.append(f"{_unnumbered(database)} events had no number {NUMBER_SECONDS} s after the last end")
     result.faults = nemesis.done
     result.exits = {member.name: member.exits for member in [*inside, *outside] if member.exits}
 
@@ -176,6 +178,18 @@ def _open(database: Path | str) -> int:
     ends = ", ".join(f"'{end}'" for end in ENDS.values())
     with closing(read_only(database)) as connection:
         return int(query(connection, f"select count(*) as n from tasks where status not in ({ends})")[0]["n"])
+
+
+UNNUMBERED = "select (select count(*) from events) - (select count(*) from provenance_leaves) as n"
+
+
+def _unnumbered(database: Path | str) -> int:
+    """Events that are not in the proof yet."""
+    with closing(read_only(database)) as connection:
+        found = query(
+            connection, "select (select count(*) from events) - (select count(*) from provenance_leaves) as n"
+        )
+    return int(found[0]["n"])
 
 
 NUMBERS = {
