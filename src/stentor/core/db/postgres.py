@@ -5,7 +5,7 @@ A broken connection fails the open work with StoreUnavailable and is opened anew
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,18 +21,25 @@ from stentor.core.errors import StoreUnavailable
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
 
 
+class TableMissing(StoreUnavailable):
+    """A table was dropped while the service ran."""
+
+
 @contextmanager
 def _store_errors() -> Iterator[None]:
     try:
         yield
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"The database cannot be used: {error}.") from error
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+        raise TableMissing(f"The database lacks a table: {error}.") from error
 
 
 class PostgresConnection:
-    def __init__(self, url: str, clock: Clock | None, *, read_only: bool) -> None:
+    def __init__(self, url: str, clock: Clock | None, session: Sequence[str], *, read_only: bool) -> None:
         self._url = url
         self._clock = clock
+        self._session = session
         self._read_only = read_only
         self._raw = self._connect()
 
@@ -41,6 +48,8 @@ class PostgresConnection:
             raw = psycopg.connect(self._url, autocommit=True, connect_timeout=10)
             raw.execute("set synchronous_commit = on")
             raw.execute("set statement_timeout = '60s'")
+            for statement in self._session:
+                raw.execute(statement)
             return raw
 
     def begin(self) -> int:
@@ -99,15 +108,18 @@ class PostgresConnection:
 
 
 class PostgresDriver:
+    """`session` are statements that each new connection begins with."""
+
     name = "postgresql"
     shared = True
 
-    def __init__(self, url: str, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, clock: Clock | None = None, session: Sequence[str] = ()) -> None:
         self.url = url
         self._clock = clock
+        self._session = session
 
     def writer(self) -> PostgresConnection:
-        return PostgresConnection(self.url, self._clock, read_only=False)
+        return PostgresConnection(self.url, self._clock, self._session, read_only=False)
 
     def reader(self) -> PostgresConnection:
-        return PostgresConnection(self.url, self._clock, read_only=True)
+        return PostgresConnection(self.url, self._clock, self._session, read_only=True)
