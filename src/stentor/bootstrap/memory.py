@@ -18,7 +18,8 @@ from stentor.domains.memory.embedding.model import Embedder
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.history import History
-from stentor.domains.memory.index.schema import open_index
+from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.sqlite.schema import open_index
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.search import Search
@@ -39,7 +40,7 @@ class Memory:
     """The wired parts. `start` and `stop` run on the event loop that serves."""
 
     vault: FolderVault | PluginVault
-    index: Database
+    index: Index
     indexer: Indexer
     meanings: Meanings
     bus: Bus
@@ -76,7 +77,7 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
     index = open_index(settings.data_dir / "index")
     indexer = Indexer(vault, index, clock, skips=mirrored)
     meanings = Meanings(index, embedder(settings), clock)
-    indexer.on_put, indexer.on_forget = meanings.put, meanings.forget
+    indexer.on_put = meanings.put
     bus = Bus(vault, db, indexer, runlog, clock, _head_of_task)
     bus.ready_at = meanings.ready_at
     return Memory(

@@ -10,9 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from stentor.core.clock import iso_or_none
-from stentor.core.db import Database, Tx
 from stentor.domains.memory.cache import Cache
-from stentor.domains.memory.index import store
+from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.lag import Lag
 from stentor.domains.memory.meanings import Meanings
@@ -30,7 +29,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class MemoryHealth:
-    def __init__(self, vault: Vault, index: Database, indexer: Indexer, meanings: Meanings, cache: Cache) -> None:
+    def __init__(self, vault: Vault, index: Index, indexer: Indexer, meanings: Meanings, cache: Cache) -> None:
         self._vault = vault
         self._index = index
         self._indexer = indexer
@@ -53,18 +52,15 @@ class MemoryHealth:
         }
 
     async def _touch_index(self) -> None:
-        await self._index.read(store.stats)
+        await self._index.totals()
 
     async def _stats(self) -> dict[str, Any]:
-        def read(tx: Tx) -> tuple[tuple[int, int], int | None]:
-            return store.stats(tx), store.fact(tx, "synced_at")
-
-        (documents, size), synced = await self._index.read(read)
+        totals = await self._index.totals()
         return {
-            "total_documents": documents,
-            "total_size_mb": round(size / 1_000_000, 6),
+            "total_documents": totals.documents,
+            "total_size_mb": round(totals.size / 1_000_000, 6),
             "cache_hit_ratio": round(self._cache.hit_ratio, 4),
-            "last_sync": iso_or_none(synced),
+            "last_sync": iso_or_none(totals.synced_at),
         }
 
 
