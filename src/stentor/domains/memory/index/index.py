@@ -16,10 +16,23 @@ T = TypeVar("T")
 
 
 class Index:
-    """`shared`: other processes read it and write to it too. Every method may raise StoreUnavailable."""
+    """`shared`: other processes read it and write to it too; `note` is what an operator should know of it.
 
-    def __init__(self, tables: Store, words: WordStore, vectors: VectorStore, dialect: str, *, shared: bool) -> None:
+    Every method may raise StoreUnavailable.
+    """
+
+    def __init__(
+        self,
+        tables: Store,
+        words: WordStore,
+        vectors: VectorStore,
+        dialect: str,
+        *,
+        shared: bool,
+        note: str | None = None,
+    ) -> None:
         self.shared = shared
+        self.note = note
         self.vectors = vectors
         self._tables = tables
         self._words = words

@@ -134,7 +134,7 @@ def entry_of(note: Note, document: Document, created_at: int | None) -> Entry:
         note.stat.size,
         note.stat.modified_at,
         created_at or note.stat.modified_at,
-        document.title,
+        document.title.replace("\0", "\ufffd"),  # which PostgreSQL takes in no text
         jsontext.dump(tags),
         jsontext.dump(document.frontmatter),
         document.problem,

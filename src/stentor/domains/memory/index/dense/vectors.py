@@ -29,16 +29,28 @@ class MatrixVectors:
         self._matrix: Matrix | None = None
 
     @property
-    def _identity(self) -> str:
+    def _adopted(self) -> Model:
         assert self._model is not None, "a model is adopted first"
-        return self._model.identity
+        return self._model
+
+    @property
+    def _identity(self) -> str:
+        return self._adopted.identity
 
     async def adopt(self, model: Model) -> None:
+        self._model = model
+        await self._tables.write(self._outdate)
+        self._matrix = await self._tables.read(self._load)
+
+    def _outdate(self, tx: Tx) -> None:
         from stentor.domains.memory.index.dense import store
 
-        await self._tables.write(lambda tx: store.outdate(tx, model.identity))
-        self._model = model
-        self._matrix = await self._tables.read(lambda tx: _matrix(store.ready(tx, model.identity), model.dimensions))
+        store.outdate(tx, self._identity)
+
+    def _load(self, tx: Tx) -> Matrix:
+        from stentor.domains.memory.index.dense import store
+
+        return _matrix(store.ready(tx, self._identity), self._adopted.dimensions)
 
     async def waiting(self, most: int) -> list[Waiting]:
         from stentor.domains.memory.index.dense import store
@@ -51,12 +63,15 @@ class MatrixVectors:
         return await self._tables.read(lambda tx: store.known(tx, self._identity, hashes))
 
     async def keep(self, document: Waiting, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
+        kept = await self._tables.write(lambda tx: self._keep(tx, document, chunks, vectors))
+        if kept:
+            self._held.put(document.doc_id, vectors, document.weight, document.created_at)
+        return kept
+
+    def _keep(self, tx: Tx, document: Waiting, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
         from stentor.domains.memory.index.dense import store
 
-        kept = await self._tables.write(lambda tx: store.keep(tx, self._identity, document, chunks, vectors))
-        if kept and self._matrix is not None:
-            self._matrix.put(document.doc_id, vectors, document.weight, document.created_at)
-        return kept
+        return store.keep(tx, self._identity, document, chunks, vectors)
 
     async def nearest(self, vector: Vectors, most: int, filters: Filters) -> tuple[list[Near], int]:
         matrix, folder = self._held, filters.folder
