@@ -29,11 +29,14 @@ def writes(tx: Tx) -> Iterable[Metric]:
 async def index(found: Index, indexer: Indexer, meanings: Meanings) -> list[Metric]:
     """From the index and the parts that keep it."""
     totals = await found.totals()
+    waiting = meanings.wanted(totals.waiting)
     text = "Time from a change in the vault to its being found"
     return [
         histogram("stentor_memory_sync_lag_seconds", f"{text} by words.", indexer.lag.all),
         histogram("stentor_memory_vector_lag_seconds", f"{text} by meaning.", meanings.lag.all),
-        gauge("stentor_memory_vectors_waiting", "Documents that wait for their vectors.", meanings.pending),
+        gauge(
+            "stentor_memory_vectors_waiting", "Documents that wait for their vectors.", meanings.wanted(totals.waiting)
+        ),
         gauge("stentor_memory_index_documents", "Documents in the index.", totals.documents),
         gauge("stentor_memory_index_text_bytes", "Size of these documents.", totals.size),
     ]

@@ -141,7 +141,12 @@ class Indexer:
                 progress(at, len(todo))
                 await self._compare(todo[at : at + BATCH])
             progress(len(todo), len(todo))
+            await self._index.set_compared(self._clock.now())
             return len(todo)
+
+    async def compared(self) -> bool:
+        """Whether the index is one that was ever compared with the whole vault."""
+        return not self._index.shared or await self._index.compared()
 
     async def reindex(self, after: str, most: int) -> Step:
         """Index the next notes in the order of the paths anew, whatever the index knows of them."""

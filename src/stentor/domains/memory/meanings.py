@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from stentor.domains.memory.text.chunks import chunks
 
 BATCH = 8
 AGAIN_SECONDS = 30.0
+LOOK_SECONDS = 5.0
 SWEEP_EVERY = 600 * SECOND
 """Vectors that nothing has any more are forgotten so often at most, because all have to be looked at."""
 log = logging.getLogger(__name__)
@@ -42,8 +44,12 @@ class Meanings:
 
     @property
     def pending(self) -> int:
-        """Documents whose vectors are still to be made."""
+        """Documents that came through this process and whose vectors are still to be made."""
         return len(self._waiting)
+
+    def wanted(self, waiting: int) -> int:
+        """How many of the documents without vectors are to get some: all, or none without a model."""
+        return waiting if self._embedder is not None else 0
 
     def ready_at(self) -> int | None:
         """When all documents will probably have their vectors, in microseconds; None when they have."""
@@ -57,8 +63,7 @@ class Meanings:
             return
         self._wake.set()
         while True:
-            await self._wake.wait()
-            self._wake.clear()
+            await self._until_due()
             try:
                 await self.catch_up()
             except (EmbeddingUnavailable, StoreUnavailable) as error:
@@ -72,9 +77,16 @@ class Meanings:
                 await asyncio.sleep(AGAIN_SECONDS)
                 self._wake.set()
 
+    async def _until_due(self) -> None:
+        """Documents that other processes leave behind are looked for now and then."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS if self._index.shared else None):
+                await self._wake.wait()
+        self._wake.clear()
+
     async def catch_up(self) -> int:
         """Make all vectors that are missing; answers of how many documents."""
-        if not (await self._index.totals()).documents:
+        if await self._index.empty():
             return 0  # an empty vault loads no model
         embedder = await self._ready()
         done = 0

@@ -105,6 +105,16 @@ class Index:
         """The indexed files in a folder and its folders."""
         return await self.read(lambda tx: store.paths_below(tx, folder))
 
+    async def compared(self) -> bool:
+        """Whether all of the vault was compared with it since it was made."""
+        return await self.read(lambda tx: store.fact(tx, "compared_at")) is not None
+
+    async def set_compared(self, at: int) -> None:
+        await self.write(lambda tx: store.set_fact(tx, "compared_at", at))
+
+    async def empty(self) -> bool:
+        return not await self.read(store.any_documents)
+
     async def totals(self) -> Totals:
         return await self.read(store.totals)
 

@@ -31,6 +31,7 @@ _FORGET = Sql("delete from documents where doc_id = :doc_id")
 _STATE = Sql("select path, raw_hash, size, modified_at from documents where path = :path")
 _STATES = Sql("select path, raw_hash, size, modified_at from documents")
 _BELOW = Sql("select path from documents where path >= :low and path < :high")
+_ANY = Sql("select 1 from documents limit 1")
 _TOTALS = Sql("select count(*), cast(coalesce(sum(size), 0) as bigint) from documents")
 _WAIT = Sql("select count(*) from documents where model is null")
 _RECORD = Sql("select path, raw_hash, content_hash, size, modified_at, model from documents where path = :path")
@@ -93,6 +94,10 @@ def paths_below(tx: Tx, folder: str) -> list[str]:
     """The indexed files in a folder and its folders."""
     rows = tx.rows(_BELOW, low=f"{folder}/", high=f"{folder}0")  # 0 is the sign after the slash
     return [row[0] for row in rows]
+
+
+def any_documents(tx: Tx) -> bool:
+    return tx.row(_ANY) is not None
 
 
 def totals(tx: Tx) -> Totals:

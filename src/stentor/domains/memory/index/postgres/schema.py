@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import logging
 
+import psycopg
+
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.leader import INDEX
 from stentor.core.db.postgres import PostgresDriver
+from stentor.core.errors import StartRefused
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.port import VectorStore
 from stentor.domains.memory.index.postgres import extension
 from stentor.domains.memory.index.postgres.extension import Extension
 from stentor.domains.memory.index.postgres.matrix import SharedMatrixVectors
-from stentor.domains.memory.index.postgres.tables import SharedTables
+from stentor.domains.memory.index.postgres.tables import LOCK, SharedTables
 from stentor.domains.memory.index.postgres.vectors import PgVectors
 from stentor.domains.memory.index.postgres.words import PostgresWords
 
@@ -25,7 +28,6 @@ log = logging.getLogger(__name__)
 
 # Paths and folders may be longer than a B-tree takes, so they are found by hash.
 _STATEMENTS = """
-create schema stentor_index;
 create table documents (
     doc_id integer generated always as identity primary key,
     path text collate "C" not null,
@@ -77,7 +79,8 @@ create table facts (name text primary key, value bigint not null)
 """
 _THERE = Sql("select to_regclass('stentor_index.facts') is not null")
 _FACTS = Sql("select name, value from stentor_index.facts where name in ('version', 'pgvector')")
-_DROP = Sql("drop schema if exists stentor_index cascade")
+_SCHEMA = Sql("select 1 from pg_namespace where nspname = 'stentor_index'")
+_TABLES = Sql("select tablename from pg_tables where schemaname = 'stentor_index'")
 _STATE = Sql(
     """insert into facts (name, value) values ('version', :version), ('pgvector', :pgvector), ('documents', 0),
     ('terms', 0)"""
@@ -85,7 +88,7 @@ _STATE = Sql(
 
 
 def open_index(driver: PostgresDriver) -> Index:
-    """The index in this database, made when there is none. Raises StoreUnavailable."""
+    """The index in this database, made when there is none. Raises StartRefused, StoreUnavailable."""
     found = extension.find(driver)
     _prepare(driver, found)
     tables = SharedTables(Database(_session(driver, found)), lambda tx: _make(tx, found))
@@ -114,12 +117,18 @@ def _prepare(driver: PostgresDriver, found: Extension) -> None:
     connection = _session(driver, found).writer()
     try:
         tx = Tx(connection, connection.begin())
-        tx.row(Sql("select pg_advisory_xact_lock(:lock)"), lock=INDEX)
+        tx.row(LOCK, lock=INDEX)
         if _is_there(tx) and dict(tx.rows(_FACTS)) != _state(found):
             log.warning("the search index is made anew: it is of another version, or pgvector came or went")
-            tx.run(_DROP)
+            _drop(tx)
         _make(tx, found)
         connection.commit()
+    except psycopg.errors.InsufficientPrivilege as error:
+        reason = str(error).partition("\n")[0]
+        raise StartRefused(
+            f"The search index cannot be made in the database ({reason}). Its owner can: CREATE SCHEMA {SCHEMA}"
+            " AUTHORIZATION <the service's role>."
+        ) from None
     finally:
         connection.close()
 
@@ -127,11 +136,18 @@ def _prepare(driver: PostgresDriver, found: Extension) -> None:
 def _make(tx: Tx, found: Extension) -> None:
     """What is not there."""
     if not _is_there(tx):
-        tx.run(_DROP)
+        if not tx.rows(_SCHEMA):
+            tx.run(Sql(f"create schema {SCHEMA}"))
         vectors = PgVectors if found.usable else SharedMatrixVectors
         for statement in f"{_STATEMENTS};{vectors.TABLES}".split(";"):
             tx.run(Sql(statement))
         tx.run(_STATE, **_state(found))
+
+
+def _drop(tx: Tx) -> None:
+    """The tables, not the schema: who made that may be somebody else."""
+    names = [row[0] for row in tx.rows(_TABLES)]
+    tx.run(Sql("drop table " + ", ".join(f'{SCHEMA}."{name}"' for name in names)))
 
 
 def _is_there(tx: Tx) -> bool:
