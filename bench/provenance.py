@@ -14,6 +14,7 @@ from bench.sizes import Scale, say
 from stentor.core import ids, migrations
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
+from stentor.core.db.leader import SEQUENCER, Leader
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.leaves import leaf_hash
 from stentor.core.live import Hub
@@ -39,7 +40,7 @@ async def _run(scale: Scale, path: Path) -> list[Figure]:
     migrations.upgrade(driver)
     db, signer = Database(driver), make_signer("bench")
     checkpoints = Checkpoints(db, clock, lambda: signer)
-    sequencer = Sequencer(db, clock, checkpoints, 1, 60)
+    sequencer = Sequencer(db, clock, Leader(driver, SEQUENCER, "numbers"), checkpoints, 1, 60)
     rounds, count = scale.pick(scale.rounds, 2), scale.pick(120_000, 6_000)
     numbered: list[float] = []
     events: list[str] = []

@@ -24,8 +24,8 @@ from stentor.bootstrap.memory import Memory
 from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.domains.memory.index.keyword import FIELDS
-from stentor.domains.memory.search import Filters
+from stentor.domains.memory.index.model import Filters
+from stentor.domains.memory.index.query import FIELDS
 from stentor.domains.memory.service import Caller
 
 DEPTH = 10

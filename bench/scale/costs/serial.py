@@ -13,6 +13,7 @@ from bench.sizes import Scale
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
 from stentor.core.db.driver import Locks
+from stentor.core.db.leader import SEQUENCER, Leader
 from stentor.core.db.locks import MESSAGES
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.live import Hub
@@ -66,7 +67,8 @@ async def _committed(db: Database, locks: Locks, count: int) -> float:
 
 async def _numbered(server: Server, db: Database, count: int) -> Costs:
     signer, clock = make_signer("bench"), SystemClock()
-    sequencer = Sequencer(db, clock, Checkpoints(db, clock, lambda: signer), 1, 60)
+    leader = Leader(db.driver, SEQUENCER, "numbers")
+    sequencer = Sequencer(db, clock, leader, Checkpoints(db, clock, lambda: signer), 1, 60)
     await sequencer.drain()
     await write(db, count)
     own, used, started = time.process_time(), server.cpu(), time.perf_counter()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stentor.core.clock import Clock
+from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import StartRefused
+from stentor.core.db.driver import Driver
+from stentor.core.db.leader import VAULT, Leader
+from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.memory.embedding.files import installed
@@ -18,7 +21,8 @@ from stentor.domains.memory.embedding.model import Embedder
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.history import History
-from stentor.domains.memory.index.schema import open_index
+from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.sqlite.schema import open_index
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.search import Search
@@ -31,6 +35,9 @@ from stentor.domains.notes.pluginvault import PluginVault
 from stentor.domains.tasknotes.model import mirrored
 from stentor.domains.tasks.service import require
 
+RECOVER_SECONDS = 10.0
+LEFT_OPEN = 30 * SECOND
+"""Age from which a write that another process decided is taken to be nobody's: one takes much less than a second."""
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +46,7 @@ class Memory:
     """The wired parts. `start` and `stop` run on the event loop that serves."""
 
     vault: FolderVault | PluginVault
-    index: Database
+    index: Index
     indexer: Indexer
     meanings: Meanings
     bus: Bus
@@ -47,18 +54,39 @@ class Memory:
     history: History
     health: MemoryHealth
     watcher: Watcher
+    leader: Leader
     _background: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self) -> None:
-        """Carry out what was left open, then follow the vault."""
-        if found := await self.bus.recover():
+        """Carry out what was left open, then follow the vault, as one process at a time does."""
+        if not self.index.shared:
+            await self._recover(None)
+        work = self.leader.run(self._lead)
+        self._background += [asyncio.create_task(work), asyncio.create_task(self.meanings.run())]
+
+    async def _lead(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watcher.run())
+            if self.index.shared:
+                tasks.create_task(self._recover_for_others())
+
+    async def _recover_for_others(self) -> None:
+        while True:
+            try:
+                await self._recover(LEFT_OPEN)
+            except StoreUnavailable:
+                log.debug("the database says in the log that it is out")
+            await asyncio.sleep(RECOVER_SECONDS)
+
+    async def _recover(self, age: int | None) -> None:
+        if found := await self.bus.recover(age):
             log.info("%d writes of an earlier process were carried out", found)
-        self._background += [asyncio.create_task(self.watcher.run()), asyncio.create_task(self.meanings.run())]
 
     async def stop(self) -> None:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.leader.close()
         await self.bus.close()
         await self.meanings.close()
         if isinstance(self.vault, PluginVault):
@@ -73,10 +101,10 @@ def vault_folder(settings: Settings) -> Path:
 def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> Memory:
     """Open the vault and its index, made when there is none. Raises StartRefused."""
     vault = _vault(settings)
-    index = open_index(settings.data_dir / "index")
+    index = _index(settings, db.driver)
     indexer = Indexer(vault, index, clock, skips=mirrored)
     meanings = Meanings(index, embedder(settings), clock)
-    indexer.on_put, indexer.on_forget = meanings.put, meanings.forget
+    indexer.on_put = meanings.put
     bus = Bus(vault, db, indexer, runlog, clock, _head_of_task)
     bus.ready_at = meanings.ready_at
     return Memory(
@@ -89,7 +117,19 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
         history=History(vault, db, bus),
         health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
         watcher=Watcher(_followed(vault), indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
+        leader=Leader(db.driver, VAULT, "the vault"),
     )
+
+
+def _index(settings: Settings, driver: Driver) -> Index:
+    """In PostgreSQL when the state is there, so that all processes share it; else in a file of its own."""
+    if not driver.shared:
+        return open_index(settings.data_dir / "index")
+    module = importlib.import_module("stentor.domains.memory.index.postgres.schema")
+    index: Index = module.open_index(driver)
+    if index.note:
+        log.warning("vectors are searched in the memory of this process: %s", index.note)
+    return index
 
 
 def _vault(settings: Settings) -> FolderVault | PluginVault:

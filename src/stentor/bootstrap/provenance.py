@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
+from stentor.core.db.leader import SEQUENCER, Leader
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
 from stentor.domains.provenance import api, keyfile, store
@@ -35,7 +36,8 @@ class ProvenanceParts:
         outlets = [to_file(settings.checkpoint_file)] if settings.checkpoint_file else []
         self.checkpoints = Checkpoints(db, clock, lambda: self.signer, outlets)
         intervals = settings.provenance_interval, settings.checkpoint_interval
-        self.sequencer = Sequencer(db, clock, self.checkpoints, *intervals)
+        self._leader = Leader(db.driver, SEQUENCER, "numbers of the run log")
+        self.sequencer = Sequencer(db, clock, self._leader, self.checkpoints, *intervals)
         self.service = Provenance(db, self.sequencer, self.checkpoints)
         self._task: asyncio.Task[None] | None = None
 
@@ -59,6 +61,8 @@ class ProvenanceParts:
                 await self.service.publish()
         except Exception:  # noqa: BLE001 - the sequencer told already; nothing is lost
             return
+        finally:
+            await self._leader.close()
 
     def router(self) -> APIRouter:
         return api.router(self.service, self._verifier)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from stentor.bootstrap.memory import Memory
 from stentor.core.clock import SECOND
 from stentor.core.db import Database
+from stentor.core.db.leader import Leader
 from stentor.core.live import Hub
 from stentor.core.settings import Settings
 from stentor.domains.memory.indexer import Steps
@@ -24,6 +25,7 @@ class TaskNotes:
     """The wired parts, those that are switched on. `steps` go over the vault for reindex and verify."""
 
     steps: Steps
+    leader: Leader
     mirror: Mirror | None
     inbox: Inbox | None
     _background: list[asyncio.Task[None]] = field(default_factory=list)
@@ -33,7 +35,7 @@ class TaskNotes:
             await self.mirror.start()
             self._background.append(asyncio.create_task(self.mirror.run()))
         if self.inbox is not None:
-            self._background.append(asyncio.create_task(self.inbox.run()))
+            self._background.append(asyncio.create_task(self.leader.run(self.inbox.run)))
 
     async def stop(self) -> None:
         for task in self._background:
@@ -58,6 +60,6 @@ def open_task_notes(
         inbox = Inbox(db, hub, vault, submission, tenant, settings.inbox_quiet, agent_name)
         memory.watcher.on_change = inbox.noticed
     if not settings.task_notes or isinstance(vault, PluginVault):  # the mirror writes files, not requests
-        return TaskNotes(memory.indexer, None, inbox)
+        return TaskNotes(memory.indexer, memory.leader, None, inbox)
     mirror = Mirror(db, hub, vault.root, tenant, settings.lease * SECOND, shared=db.driver.shared)
-    return TaskNotes(Upkeep(memory.indexer, mirror, db, tenant), mirror, inbox)
+    return TaskNotes(Upkeep(memory.indexer, mirror, db, tenant), memory.leader, mirror, inbox)

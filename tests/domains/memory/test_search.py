@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.sqlite import SqliteDriver
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.requirements import requirement
@@ -132,14 +135,26 @@ async def test_a_whole_folder_that_comes_or_goes_is_noticed(notes: Notes, tmp_pa
     await notes.until_found("arrived", [])
 
 
+def lose(notes: Notes, *, damaged: bool) -> None:
+    """The index is deleted, or is nothing that this version could use."""
+    driver = notes.world.kernel.db.driver
+    if isinstance(driver, SqliteDriver):
+        file = notes.root.parent / "index" / "memory.db"
+        file.write_bytes(b"garbage" * 1000) if damaged else file.unlink()
+        return
+    assert isinstance(driver, PostgresDriver)
+    strange = "update stentor_index.facts set value = 99 where name = 'version'"
+    with psycopg.connect(driver.url, autocommit=True) as admin:
+        admin.execute(strange if damaged else "drop schema stentor_index cascade")
+
+
 @requirement("memory.data-folder")
 async def test_an_index_that_was_deleted_or_damaged_comes_back(make_world: MakeWorld, tmp_path: Path) -> None:
     first = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
     await first.write("a.md", "remembered")
     await first.world.kernel.memory.stop()  # type: ignore[union-attr]
     for damaged in (False, True):
-        file = tmp_path / "index" / "memory.db"
-        file.write_bytes(b"garbage" * 1000) if damaged else file.unlink()
+        lose(first, damaged=damaged)
         again = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
         await again.until_found("remembered", ["a.md"])
         await again.world.kernel.memory.stop()  # type: ignore[union-attr]

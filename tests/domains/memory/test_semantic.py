@@ -89,7 +89,7 @@ async def test_the_callers_own_vector_is_used_and_one_of_another_length_is_400(m
     await three(meaning)
     memory = meaning.world.kernel.memory
     assert memory is not None
-    vector, _ = await memory.meanings.vector("a young feline animal", None)
+    vector = await memory.meanings.vector("a young feline animal", None)
     given = (vector * 7).tolist()
     assert paths(await search(meaning, query="boiling soup", embedding=given, top_k=1)) == ["cats.md"]
     assert paths(await search(meaning, embedding=given, top_k=1)) == ["cats.md"]

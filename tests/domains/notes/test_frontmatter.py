@@ -50,6 +50,10 @@ def test_it_is_read_as_yaml_1_2_and_times_stay_texts() -> None:
     }
 
 
+def test_a_sign_in_two_escapes_as_json_writes_it_is_one_sign() -> None:
+    assert frontmatter.read('---\na: "\\ud83d\\ude00"\n---\n') == {"a": "😀"}
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
 def test_an_edit_changes_the_lines_of_its_key_and_nothing_else(newline: str, bom: str) -> None:
@@ -91,6 +95,8 @@ def test_a_note_without_frontmatter_gets_one() -> None:
         ("a: \x01\n", ""),
         ("x: " + "y" * 70_000 + "\n", "more than"),
         ("a: b: c\n", "line"),
+        ('a: "x\\ud83d"\n', "half a sign (a lone surrogate) in line 1"),
+        ('"\\ude00": 1\n', "half a sign"),
     ],
 )
 def test_what_cannot_be_read_is_told_and_cannot_be_edited(block: str, reason: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
 
 from stentor.core.db import Database
+from stentor.core.db.leader import SEQUENCER, Leader
 from stentor.core.live import Hub
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.provenance.checkpoints import Checkpoints
@@ -25,11 +27,13 @@ class Log:
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.db, self.clock, lambda: self.signer)
+        self.leader = Leader(self.db.driver, SEQUENCER, "numbers")
         self.sequencer = self.another()
         self._runlog = RunLog(Hub())
 
     def another(self) -> Sequencer:
-        return Sequencer(self.db, self.clock, self.checkpoints, 0.01, 60.0)
+        """Of the same process."""
+        return Sequencer(self.db, self.clock, self.leader, self.checkpoints, 0.01, 60.0)
 
     async def write(self, count: int, task_id: str | None = None, parent: str | None = None) -> list[str]:
         """Append a chain of events; answers their ids."""
@@ -39,5 +43,7 @@ class Log:
 
 
 @pytest.fixture
-def log(db: Database, clock: FixedClock) -> Log:
-    return Log(db, clock)
+async def log(db: Database, clock: FixedClock) -> AsyncIterator[Log]:
+    made = Log(db, clock)
+    yield made
+    await made.leader.close()

@@ -106,6 +106,7 @@ async def test_of_two_processes_on_postgresql_one_numbers_and_the_other_takes_ov
     assert await second.sequencer.step() == 0
     assert await first.sequencer.step() == 4
     await second.write(2)
+    await first.leader.close()
     first.db.close()
     for _ in range(100):  # the server notices after the close that its client is gone
         if done := await second.sequencer.step():
@@ -113,6 +114,7 @@ async def test_of_two_processes_on_postgresql_one_numbers_and_the_other_takes_ov
         await asyncio.sleep(0.05)
     assert done == 2
     assert len(await numbered(second.db)) == 9
+    await second.leader.close()
     second.db.close()
 
 

@@ -7,7 +7,7 @@ transaction is thrown out by the server, so that nobody waits for its locks for 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,10 +44,18 @@ _SPACE, _NAMES = 7_305_000, 7_305_002
 """Advisory locks of ours: one for everything, and one for each name."""
 
 
+class TableMissing(StoreUnavailable):
+    """A table was dropped while the service ran."""
+
+
 class PostgresConnection:
-    def __init__(self, url: str, clock: Clock | None, *, read_only: bool) -> None:
+    def __init__(
+        self, url: str, clock: Clock | None, session: Sequence[str] = (), space: int = _SPACE, *, read_only: bool
+    ) -> None:
         self._url = url
         self._clock = clock
+        self._session = session
+        self._space = space
         self._read_only = read_only
         self._raw = self._connect()
         self._held: set[int] | None = set()
@@ -56,6 +64,8 @@ class PostgresConnection:
         try:
             raw = psycopg.connect(self._url, autocommit=True, **_options(self._url))
             raw.execute(_SESSION)
+            for statement in self._session:
+                raw.execute(statement)
             if not self._read_only:
                 _serve(raw)
         except psycopg.OperationalError as error:
@@ -82,9 +92,9 @@ class PostgresConnection:
         """
         self._held = None if locks is None else {_number(name) for name in locks}
         if self._held is None:
-            return f"begin; select pg_advisory_xact_lock({_SPACE}); {_NOW}"
+            return f"begin; select pg_advisory_xact_lock({self._space}); {_NOW}"
         every = "".join(f"select pg_advisory_xact_lock({_NAMES}, {number}); " for number in sorted(self._held))
-        return f"begin; select pg_advisory_xact_lock_shared({_SPACE}); {every}{_NOW}"
+        return f"begin; select pg_advisory_xact_lock_shared({self._space}); {every}{_NOW}"
 
     def lock(self, name: str) -> bool:
         number = _number(name)
@@ -158,6 +168,8 @@ class PostgresConnection:
                 raise StoreConflict(_unavailable(error).message) from error
             if isinstance(error, psycopg.OperationalError):
                 raise _unavailable(error) from error
+            if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+                raise TableMissing(f"The database lacks a table: {error}.") from error
             raise
 
 
@@ -186,15 +198,21 @@ def _serve(raw: psycopg.Connection[Row]) -> None:
 
 
 class PostgresDriver:
+    """`session` are statements that each new connection begins with; `space` is the lock of a transaction that is
+    alone: tables that nobody changes together with others have one of their own.
+    """
+
     name = "postgresql"
     shared = True
 
-    def __init__(self, url: str, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, clock: Clock | None = None, session: Sequence[str] = (), space: int = _SPACE) -> None:
         self.url = url
         self._clock = clock
+        self._session = session
+        self._space = space
 
     def writer(self) -> PostgresConnection:
-        return PostgresConnection(self.url, self._clock, read_only=False)
+        return PostgresConnection(self.url, self._clock, self._session, self._space, read_only=False)
 
     def reader(self) -> PostgresConnection:
-        return PostgresConnection(self.url, self._clock, read_only=True)
+        return PostgresConnection(self.url, self._clock, self._session, self._space, read_only=True)

@@ -13,8 +13,9 @@ from stentor.core.errors import Forbidden
 from stentor.domains.llm.gate import Caller as LlmCaller
 from stentor.domains.llm.model import Message, Request, Text
 from stentor.domains.llm.service import Done
+from stentor.domains.memory.index.model import Filters
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.search import Filters, HybridMatch
+from stentor.domains.memory.search import HybridMatch
 from stentor.domains.memory.service import Caller, Written
 from stentor.domains.sandbox.broker.model import Call, Run, Shaped
 from stentor.domains.sandbox.model import Access

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Sql, Tx
+from stentor.core.db import Sql, Tx
 from stentor.core.figures import gauge, histogram
-from stentor.domains.memory.index import store
+from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.meanings import Meanings
 
@@ -26,14 +26,15 @@ def writes(tx: Tx) -> Iterable[Metric]:
     yield gauge("stentor_memory_write_oldest_seconds", "Age of the oldest of them.", age)
 
 
-async def index(database: Database, indexer: Indexer, meanings: Meanings) -> list[Metric]:
+async def index(found: Index, indexer: Indexer, meanings: Meanings) -> list[Metric]:
     """From the index and the parts that keep it."""
-    documents, size = await database.read(store.stats)
+    totals = await found.totals()
+    waiting = meanings.wanted(totals.waiting)
     text = "Time from a change in the vault to its being found"
     return [
         histogram("stentor_memory_sync_lag_seconds", f"{text} by words.", indexer.lag.all),
         histogram("stentor_memory_vector_lag_seconds", f"{text} by meaning.", meanings.lag.all),
-        gauge("stentor_memory_vectors_waiting", "Documents that wait for their vectors.", meanings.pending),
-        gauge("stentor_memory_index_documents", "Documents in the index.", documents),
-        gauge("stentor_memory_index_text_bytes", "Size of these documents.", size),
+        gauge("stentor_memory_vectors_waiting", "Documents that wait for their vectors.", waiting),
+        gauge("stentor_memory_index_documents", "Documents in the index.", totals.documents),
+        gauge("stentor_memory_index_text_bytes", "Size of these documents.", totals.size),
     ]

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import msgspec
 
 from stentor.core.clock import iso_or_none
-from stentor.core.db import Database, Tx
 from stentor.domains.memory.cache import Cache
-from stentor.domains.memory.index import store
+from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.model import Totals
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.lag import Lag
 from stentor.domains.memory.meanings import Meanings
@@ -30,7 +30,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class MemoryHealth:
-    def __init__(self, vault: Vault, index: Database, indexer: Indexer, meanings: Meanings, cache: Cache) -> None:
+    def __init__(self, vault: Vault, index: Index, indexer: Indexer, meanings: Meanings, cache: Cache) -> None:
         self._vault = vault
         self._index = index
         self._indexer = indexer
@@ -44,27 +44,31 @@ class MemoryHealth:
         )
         if vectors.status == "healthy" and (problem := self._meanings.problem):
             vectors = msgspec.structs.replace(vectors, status="degraded", detail=problem)
-        elif waiting := self._meanings.pending:
-            vectors = msgspec.structs.replace(vectors, detail=f"{waiting} documents wait for their vectors")
+        totals = None if vectors.status == "unhealthy" else await self._index.totals()
+        if totals is not None and vectors.status == "healthy":
+            vectors = msgspec.structs.replace(vectors, detail=self._told(totals))
         return {
             "status": _worst(vault.status, vectors.status),
             "components": {"obsidian": msgspec.to_builtins(vault), "vector_store": msgspec.to_builtins(vectors)},
-            "stats": await self._stats() if vectors.status != "unhealthy" else _UNKNOWN,
+            "stats": self._stats(totals),
         }
 
+    def _told(self, totals: Totals) -> str:
+        if waiting := self._meanings.wanted(totals.waiting):
+            return f"{waiting} documents wait for their vectors"
+        return f"answers; {self._index.note}" if self._index.note else "answers"
+
     async def _touch_index(self) -> None:
-        await self._index.read(store.stats)
+        await self._index.totals()
 
-    async def _stats(self) -> dict[str, Any]:
-        def read(tx: Tx) -> tuple[tuple[int, int], int | None]:
-            return store.stats(tx), store.fact(tx, "synced_at")
-
-        (documents, size), synced = await self._index.read(read)
+    def _stats(self, totals: Totals | None) -> dict[str, Any]:
+        if totals is None:
+            return _UNKNOWN
         return {
-            "total_documents": documents,
-            "total_size_mb": round(size / 1_000_000, 6),
+            "total_documents": totals.documents,
+            "total_size_mb": round(totals.size / 1_000_000, 6),
             "cache_hit_ratio": round(self._cache.hit_ratio, 4),
-            "last_sync": iso_or_none(synced),
+            "last_sync": iso_or_none(totals.synced_at),
         }
 
 

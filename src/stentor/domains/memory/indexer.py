@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from stentor.core.clock import SECOND, Clock, from_datetime
-from stentor.core.db import Database, Tx
 from stentor.domains.memory import documents
-from stentor.domains.memory.index import store
-from stentor.domains.memory.index.store import Entry, State
+from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.model import Entry, State, entry_of
 from stentor.domains.memory.lag import Lag
-from stentor.domains.notes.model import NoSuchNote, Note, Stat, Vault
+from stentor.domains.notes.model import NOTHING, NoSuchNote, Note, Stat, Vault
 from stentor.domains.notes.paths import InvalidPath
 
 BATCH = 64
@@ -55,13 +54,13 @@ class Steps(Protocol):
 
 
 class Indexer:
-    """`on_put` and `on_forget` are called with the ids of documents that are new or different, or gone.
+    """`on_put` is called with the ids of documents that are new or different.
 
     Paths that `skips` says yes to are not indexed; the vault's `walk` is to leave them out.
     """
 
     def __init__(
-        self, vault: Vault, index: Database, clock: Clock, skips: Callable[[str], bool] = lambda path: False
+        self, vault: Vault, index: Index, clock: Clock, skips: Callable[[str], bool] = lambda path: False
     ) -> None:
         self.skips = skips
         self._vault = vault
@@ -72,21 +71,32 @@ class Indexer:
         self._no_text: dict[str, tuple[int, int]] = {}
         self.lag = Lag()
         self.on_put: Callable[[list[int]], None] = lambda ids: None
-        self.on_forget: Callable[[list[int]], None] = lambda ids: None
 
-    async def put(self, notes: Iterable[Note]) -> None:
-        """Index these notes, in one transaction; a file that is no text is forgotten."""
+    async def put(self, notes: Sequence[Note], *, anew: bool = False) -> None:
+        """Index these notes, in one transaction, even those that seem to be (`anew`). One that is no text is forgotten.
+
+        Where others write to the index too, a note may have changed since it was read here: then it is looked at again.
+        """
         pairs = [(note, None if self.skips(note.path) else await _entry(note)) for note in notes]
         self._no_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, made in pairs if made is None}
+        entries, gone = [made for _, made in pairs if made is not None], [n.path for n, made in pairs if made is None]
+        changed = await self._index.put(entries, gone, self._clock.now(), anew=anew)
+        self._remember([note.stat for note in notes])
+        if changed:
+            self.on_put(changed)
+        if self._index.shared:
+            await self._check({note.path: note.hash for note in notes})
 
-        def work(tx: Tx) -> tuple[list[int], list[int | None]]:
-            gone = [store.forget(tx, note.path) for note, made in pairs if made is None]
-            store.set_fact(tx, "synced_at", self._clock.now())
-            return [store.put(tx, made) for _, made in pairs if made is not None], gone
+    async def _check(self, put: Mapping[str, str]) -> None:
+        """Paths to the hashes that the index has now because of this process, empty for none."""
+        if moved := [path for path, state in put.items() if await self._hash(path) != state]:
+            await self.look(moved)
 
-        put, gone = await self._index.write(work)
-        self._remember([note.stat for note, _ in pairs])
-        self._tell(put, gone)
+    async def _hash(self, path: str) -> str:
+        try:
+            return (await self._vault.read(path)).hash
+        except (NoSuchNote, InvalidPath):
+            return NOTHING
 
     def just_put(self, path: str, size: int, modified_at: int) -> bool:
         """Whether a file with this size and time (in microseconds) was indexed a moment ago."""
@@ -101,8 +111,9 @@ class Indexer:
         wanted = list(paths)
         for path in wanted:
             self._just_put.pop(path, None)
-        gone = await self._index.write(lambda tx: [store.forget(tx, path) for path in wanted])
-        self._tell([], gone)
+        await self._index.forget(wanted)
+        if self._index.shared:
+            await self._check(dict.fromkeys(wanted, NOTHING))
 
     async def look(self, paths: Iterable[str]) -> None:
         """Compare these files with the index: somebody may have changed, made or removed them."""
@@ -115,13 +126,13 @@ class Indexer:
 
     async def look_below(self, folder: str) -> None:
         """The same for all that is in a folder, or was."""
-        known = await self._index.read(lambda tx: store.paths_below(tx, folder))
+        known = await self._index.paths_below(folder)
         await self.look([*known, *(stat.path for stat in await self._vault.walk(folder))])
 
     async def reconcile(self, progress: Progress = lambda done, total: None) -> int:
         """Compare the whole vault with the index; answers how many notes were not as indexed."""
         async with self._reconciling:
-            known = await self._index.read(store.states)
+            known = await self._index.states()
             found = {stat.path: stat for stat in await self._vault.walk()}
             gone = [path for path in known if path not in found]
             stale = [path for path, stat in found.items() if not self._current(known.get(path), stat)]
@@ -130,25 +141,30 @@ class Indexer:
                 progress(at, len(todo))
                 await self._compare(todo[at : at + BATCH])
             progress(len(todo), len(todo))
+            await self._index.set_compared(self._clock.now())
             return len(todo)
+
+    async def compared(self) -> bool:
+        """Whether the index is one that was ever compared with the whole vault."""
+        return not self._index.shared or await self._index.compared()
 
     async def reindex(self, after: str, most: int) -> Step:
         """Index the next notes in the order of the paths anew, whatever the index knows of them."""
-        known = await self._index.read(store.states)
+        known = await self._index.states()
         found = {stat.path for stat in await self._vault.walk()}
         if gone := [path for path in known if path not in found and path > after]:
             await self.forget(gone)
         todo = sorted(path for path in found if path > after)
         for path in todo[:most]:
             try:
-                await self.put([await self._vault.read(path)])
+                await self.put([await self._vault.read(path)], anew=True)
             except NoSuchNote:
                 continue  # gone since; the watcher sees it too
         return Step(len(todo[:most]), len(found), todo[most - 1] if len(todo) > most else None)
 
     async def verify(self, after: str, most: int) -> Step:
         """Compare the next notes with the index, by their bytes; changes nothing."""
-        known = await self._index.read(store.states)
+        known = await self._index.states()
         found = {stat.path for stat in await self._vault.walk()}
         todo = sorted(path for path in found | set(known) if path > after)
         differences = [
@@ -178,13 +194,13 @@ class Indexer:
                 notes.append(await self._vault.read(path))
             except (NoSuchNote, InvalidPath):
                 gone.append(path)
-        known = await self._index.read(lambda tx: {note.path: store.state_of(tx, note.path) for note in notes})
-        different = [note for note in notes if (state := known[note.path]) is None or state.raw_hash != note.hash]
+        known = await self._index.states_of([note.path for note in notes])
+        different = [n for n in notes if (state := known.get(n.path)) is None or state.raw_hash != n.hash]
         if different:
             await self.put(different)
-        touched = [note for note in notes if note not in different and not self._current(known[note.path], note.stat)]
+        touched = [n.stat for n in notes if n not in different and not self._current(known.get(n.path), n.stat)]
         if touched:
-            await self._index.write(lambda tx: _touch(tx, touched))
+            await self._index.touch(touched)
         if gone:
             await self.forget(gone)
         return different
@@ -193,12 +209,6 @@ class Indexer:
         """Whether the file looks as it did when it was indexed, or was found to be no text."""
         seen = self._no_text.get(stat.path) if known is None else (known.size, known.modified_at)
         return seen == (stat.size, stat.modified_at)
-
-    def _tell(self, put: list[int], gone: Iterable[int | None]) -> None:
-        if put:
-            self.on_put(put)
-        if ids := [doc_id for doc_id in gone if doc_id is not None]:
-            self.on_forget(ids)
 
 
 async def _entry(note: Note) -> Entry | None:
@@ -209,7 +219,7 @@ async def _entry(note: Note) -> Entry | None:
 def entry(note: Note) -> Entry | None:
     """What the index keeps of a note; None for a file that is no text."""
     document = documents.parse(note.path, note.content)
-    return None if document is None else store.entry_of(note, document, _created_at(document.frontmatter))
+    return None if document is None else entry_of(note, document, _created_at(document.frontmatter))
 
 
 def _created_at(frontmatter: dict[str, Any]) -> int | None:
@@ -221,8 +231,3 @@ def _created_at(frontmatter: dict[str, Any]) -> int | None:
         return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None
-
-
-def _touch(tx: Tx, notes: list[Note]) -> None:
-    for note in notes:
-        store.touch(tx, note.path, note.stat.modified_at, note.stat.size)

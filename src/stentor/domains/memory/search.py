@@ -9,11 +9,12 @@ from typing import Literal
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.db import Database, Sql, Tx
+from stentor.core.db import Database
 from stentor.core.runlog import Draft
 from stentor.domains.memory.embedding.model import EmbeddingUnavailable
-from stentor.domains.memory.index import keyword, store
-from stentor.domains.memory.index.keyword import FIELDS, Field, Hit, Match, MatchMode
+from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.model import Filters, Row
+from stentor.domains.memory.index.query import FIELDS, Field, Match, MatchMode, query_of, shown
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.passages import Passage, Source, passages
 from stentor.domains.memory.service import Bus, Caller
@@ -25,30 +26,6 @@ CANDIDATES = 100
 """Documents of each kind that a hybrid search weighs against each other."""
 SHARE = 0.5
 """Of the meaning in a hybrid score. Source: facts of the retrieval quality."""
-_BODY = Sql("select body from documents where path = :path")
-_ROW = Sql("select path, title, body, frontmatter, weight, created_at from documents where doc_id = :doc_id")
-
-
-class Filters(msgspec.Struct, frozen=True):
-    """`created_after` in microseconds; `folder` means the documents in it, not those in its folders."""
-
-    weight_min: float | None = None
-    created_after: int | None = None
-    folder: str | None = None
-
-
-class Row(msgspec.Struct, frozen=True):
-    path: str
-    title: str
-    body: str
-    frontmatter: str
-    weight: float | None
-    created_at: int
-
-    def passes(self, filters: Filters) -> bool:
-        if filters.weight_min is not None and (self.weight is None or self.weight < filters.weight_min):
-            return False
-        return filters.created_after is None or self.created_at > filters.created_after
 
 
 class SemanticMatch(msgspec.Struct, frozen=True):
@@ -75,7 +52,7 @@ class HybridMatch(msgspec.Struct, frozen=True):
 class Search:
     """Each search leaves a memory_read event; what cannot be recorded is not answered."""
 
-    def __init__(self, db: Database, index: Database, bus: Bus, meanings: Meanings) -> None:
+    def __init__(self, db: Database, index: Index, bus: Bus, meanings: Meanings) -> None:
         self._db = db
         self._index = index
         self._bus = bus
@@ -91,37 +68,29 @@ class Search:
         folder: str | None = None,
     ) -> tuple[list[Match], int]:
         """The best matches, and how many there are in all."""
-        query = keyword.query_of(wanted, fields, mode)
-        hits: list[Hit] = []
-        total = 0
-        if query is not None:
-            hits, total = await self._index.read(
-                lambda tx: (keyword.find(tx, query, limit, folder), keyword.count(tx, query, folder))
-            )
+        query = query_of(wanted, fields, mode)
+        hits, total = ([], 0) if query is None else await self._index.find(query, limit, folder)
         await self._record(caller, "keyword", total)
-        return keyword.shown(hits, _terms(wanted)), total
+        return shown(hits, _terms(wanted)), total
 
     async def semantic(
         self, caller: Caller, query: str, embedding: Sequence[float] | None, most: int, filters: Filters
     ) -> tuple[list[SemanticMatch], int]:
         """The nearest documents, and how many pass the filters. Raises EmbeddingUnavailable."""
-        among = await self._among(filters)
-        near, total = await self._meanings.nearest(
-            query, embedding, most, filters.weight_min, filters.created_after, among
-        )
-        rows = await self._rows([one.doc_id for one in near])
+        vector = await self._meanings.vector(query, embedding)
+        near, total = await self._index.vectors.nearest(vector, most, filters)
+        rows = await self._index.rows([one.doc_id for one in near])
         await self._record(caller, "semantic", total)
         found = [_semantic(rows[one.doc_id], one.similarity, one.ordinal) for one in near if one.doc_id in rows]
         return found, total
 
     async def hybrid(self, caller: Caller, query: str, most: int, filters: Filters) -> tuple[list[HybridMatch], int]:
         """By word and by meaning; by word alone while there is no model."""
-        text = keyword.query_of(query.split(), FIELDS, "any")
-        folder = filters.folder
-        hits = [] if text is None else await self._index.read(lambda tx: keyword.find(tx, text, CANDIDATES, folder))
+        text = query_of(query.split(), FIELDS, "any")
+        hits, _ = ([], 0) if text is None else await self._index.find(text, CANDIDATES, filters.folder, counted=False)
         by_word = {hit.doc_id: hit.score for hit in hits}
         by_meaning = await self._alike(query, by_word, filters)
-        rows = await self._rows(list({**by_word, **by_meaning}))
+        rows = await self._index.rows(list({**by_word, **by_meaning}))
         rows = {doc_id: row for doc_id, row in rows.items() if row.passes(filters)}
         await self._record(caller, "hybrid", len(rows))
         return _ranked(rows, by_word, by_meaning, _terms([query]))[:most], len(rows)
@@ -129,10 +98,8 @@ class Search:
     async def passages(self, caller: Caller, question: str, most: int) -> list[Passage]:
         """The passages that say most about a question, each of another document."""
         found, _ = await self.hybrid(caller, question, most * 3, Filters())
-        bodies = await self._index.read(lambda tx: {one.path: tx.row(_BODY, path=one.path) for one in found})
-        sources = [
-            Source(one.path, one.title, body[0], one.score) for one in found if (body := bodies[one.path]) is not None
-        ]
+        bodies = await self._index.bodies([one.path for one in found])
+        sources = [Source(one.path, one.title, bodies[one.path], one.score) for one in found if one.path in bodies]
         return await asyncio.to_thread(passages, sources, question, most)
 
     async def _alike(self, query: str, by_word: Mapping[int, float], filters: Filters) -> dict[int, float]:
@@ -140,24 +107,12 @@ class Search:
         if self._meanings.problem is not None:
             return {}
         try:
-            vector, matrix = await self._meanings.vector(query, None)
+            vector = await self._meanings.vector(query, None)
+            near, _ = await self._index.vectors.nearest(vector, CANDIDATES, filters)
         except EmbeddingUnavailable:
             return {}
-        among = await self._among(filters)
-        near, _ = matrix.nearest(vector, CANDIDATES, filters.weight_min, filters.created_after, among)
-        return matrix.similarities(vector, {*by_word, *(one.doc_id for one in near)})
-
-    async def _among(self, filters: Filters) -> list[int] | None:
-        """The documents that a search is kept to; None for all."""
-        folder = filters.folder
-        return None if folder is None else await self._index.read(lambda tx: store.of_folder(tx, folder))
-
-    async def _rows(self, doc_ids: Sequence[int]) -> dict[int, Row]:
-        def read(tx: Tx) -> dict[int, Row]:
-            found = ((doc_id, tx.row(_ROW, doc_id=doc_id)) for doc_id in doc_ids)
-            return {doc_id: Row(*row) for doc_id, row in found if row is not None}
-
-        return await self._index.read(read)
+        known = {one.doc_id: one.similarity for one in near}
+        return known | await self._index.vectors.similarities(vector, [one for one in by_word if one not in known])
 
     async def _record(self, caller: Caller, mode: str, total: int) -> None:
         meta = {"search": mode, "matches": total, "by": caller.principal.name}

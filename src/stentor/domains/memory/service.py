@@ -203,9 +203,12 @@ class Bus:
         store.settle(tx, [intent.write_id])
         self.record(tx, caller, event)
 
-    async def recover(self) -> int:
-        """Carry out what an earlier process decided and did not finish; answers how many writes that were."""
-        found = await self._db.read(store.open_intents)
+    async def recover(self, age: int | None = None) -> int:
+        """Carry out what an earlier process decided and did not finish; answers how many writes that were.
+
+        `age` in microseconds: only what has been open for so long, where other processes may be at work.
+        """
+        found = await self._db.read(lambda tx: store.open_intents(tx, age))
         for intent in found:
             try:
                 await self._finish(intent)

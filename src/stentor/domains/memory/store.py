@@ -21,7 +21,12 @@ _INTEND = Sql(
     values (:write_id, :path, :before_hash, :after_hash, :now)"""
 )
 _SETTLE = Sql("delete from memory_intents where write_id = :write_id")
-_OPEN = Sql("select write_id, path, before_hash, after_hash, created_at from memory_intents order by write_id")
+_OPEN = Sql(
+    """select write_id, path, before_hash, after_hash, created_at from memory_intents where created_at <= :until
+    order by write_id"""
+)
+EVER = 2**62
+"""After any time, even if the clock was set back."""
 _KEEP = Sql(
     """insert into memory_versions (path, content_hash, content, size, origin, created_at)
     values (:path, :content_hash, :content, :size, :origin, :now)
@@ -73,8 +78,9 @@ def settle(tx: Tx, write_ids: Iterable[str]) -> None:
     tx.many(_SETTLE, ({"write_id": write_id} for write_id in write_ids))
 
 
-def open_intents(tx: Tx) -> list[Intent]:
-    return [Intent(*row) for row in tx.rows(_OPEN)]
+def open_intents(tx: Tx, age: int | None) -> list[Intent]:
+    """Those that are at least so old, in microseconds; all of them without an age."""
+    return [Intent(*row) for row in tx.rows(_OPEN, until=EVER if age is None else tx.now - age)]
 
 
 def keep(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import stat
+import time
 import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +18,8 @@ from stentor.domains.memory.indexer import Indexer
 from stentor.domains.notes.paths import hidden
 
 AGAIN_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+"""Between two looks whether the index is still the one that was compared."""
 log = logging.getLogger(__name__)
 
 
@@ -84,6 +87,7 @@ class Watcher:
                 if found := await self._indexer.reconcile():
                     log.info("%d notes were not as indexed", found)
                 self._told = False
+                await self._rest()
             except (OSError, ServiceUnavailable) as error:
                 self._tell(error)
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -91,7 +95,15 @@ class Watcher:
             except Exception:
                 # Fails open: a comparison that breaks must not end all later ones.
                 log.exception("the vault could not be compared with the index")
-            await asyncio.sleep(self._every)
+                await asyncio.sleep(self._every)
+
+    async def _rest(self) -> None:
+        """Until the next comparison is due, or the index was made anew. Raises StoreUnavailable."""
+        ends = time.monotonic() + self._every
+        while (left := ends - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, LOOK_SECONDS))
+            if not await self._indexer.compared():
+                return
 
     def _tell(self, error: Exception) -> None:
         if not self._told:

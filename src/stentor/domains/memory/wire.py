@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from stentor.core.clock import from_datetime
-from stentor.domains.memory.index.keyword import FIELDS
+from stentor.domains.memory.index.model import Filters
+from stentor.domains.memory.index.query import FIELDS
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.search import Filters
 from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name, Time, Timestamp, UuidText
 

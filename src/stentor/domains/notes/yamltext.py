@@ -68,7 +68,18 @@ def _mapping(node: MappingNode, depth: int = 0) -> dict[str, Any]:
 def _key(node: Node) -> str:
     if not isinstance(node, ScalarNode):
         raise Malformed(f"a key in line {node.start_mark.line + 1} is no word")
-    return str(node.value)
+    return _text(node)
+
+
+def _text(node: Node) -> str:
+    """JSON writes signs beyond 16 bits as two escapes; half of such a sign can be stored nowhere."""
+    text = str(node.value)
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise Malformed(f"half a sign (a lone surrogate) in line {node.start_mark.line + 1}") from None
 
 
 def _value(node: Node, depth: int) -> Any:
@@ -85,7 +96,7 @@ def _value(node: Node, depth: int) -> Any:
 
 def _scalar(node: Node) -> Any:
     """By YAML 1.2's core schema; what it does not know (a time, a tag of one's own) stays a text."""
-    text, tag = str(node.value), str(node.tag).removeprefix(_TAG)
+    text, tag = _text(node), str(node.tag).removeprefix(_TAG)
     if tag == "null":
         return None
     if tag == "bool":

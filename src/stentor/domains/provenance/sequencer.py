@@ -2,8 +2,8 @@
 
 Who writes an event leaves a mark and the event's hash in the same transaction; so nothing is ever searched for, and
 events that are committed late, with older ids, are found like all others. Numbers, leaves and tiles are written and
-the marks taken away in one transaction. On PostgreSQL an advisory lock chooses one of several processes; the primary
-key of the numbers holds even without it. Fails open: when it cannot go on, it says so, and the service writes on.
+the marks taken away in one transaction. Of several processes the one that leads does it; the primary key of the
+numbers holds even without that. Fails open: when it cannot go on, it says so, and the service writes on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx, locks
+from stentor.core.db.leader import Leader
 from stentor.core.errors import StentorError, StoreUnavailable
 from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import Checkpoints
@@ -29,12 +30,19 @@ Batch = tuple[Edge, Edge, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
 
 class Sequencer:
     def __init__(
-        self, db: Database, clock: Clock, checkpoints: Checkpoints, interval: float, checkpoint_interval: float
+        self,
+        db: Database,
+        clock: Clock,
+        leader: Leader,
+        checkpoints: Checkpoints,
+        interval: float,
+        checkpoint_interval: float,
     ) -> None:
         self.problem: str | None = None
         """Why it does not go on; None while it does."""
         self._db = db
         self._clock = clock
+        self._leader = leader
         self._checkpoints = checkpoints
         self._interval = interval
         self._checkpoint_interval = int(checkpoint_interval * SECOND)
@@ -77,7 +85,7 @@ class Sequencer:
     async def step(self) -> int:
         """Number one batch; 0 when nothing waits or another process numbers. Raises StentorError."""
         async with self._lock:
-            if self._db.driver.shared and not await self._db.write(store.hold, ()):
+            if not await self._leader.leads():
                 self._edge = None
                 return 0
             return await self._number()

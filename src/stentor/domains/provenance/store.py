@@ -56,7 +56,6 @@ _LED_TO = Sql(
     f"""select {_EVENT} from events where tenant = :tenant and parent_id = :parent_id
     and (task_id is null or event_type = 'prompt_received') order by event_id limit :limit"""
 )
-_HOLD = Sql("select pg_try_advisory_lock(7305001)")
 
 
 class Moved(Exception):
@@ -103,12 +102,6 @@ class Tiles:
                 raise RunLogDamaged(f"Tile {position} of level {level} of the run log's tree is missing. {LOOK}")
             self._known[key] = bytes(found[0])
         return self._known[key]
-
-
-def hold(tx: Tx) -> bool:
-    """Whether this process is the one that numbers; PostgreSQL only, for as long as its connection lasts."""
-    row = tx.row(_HOLD)
-    return bool(row and row[0])
 
 
 def waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:

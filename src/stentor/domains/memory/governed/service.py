@@ -18,11 +18,12 @@ from stentor.domains.memory.documents import Document
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.gate import READ, WRITE, Gate, Use
 from stentor.domains.memory.governed.records import Disposition, Mode, Record
-from stentor.domains.memory.index import store
-from stentor.domains.memory.index.keyword import FIELDS
+from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.model import Filters
+from stentor.domains.memory.index.query import FIELDS
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.search import Filters, Search
+from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus, Caller, Written
 from stentor.domains.notes.model import NoSuchNote
 
@@ -142,7 +143,7 @@ class MemoryStatus(msgspec.Struct, frozen=True):
 class GovernedMemory:
     """Each use raises AuthorityDenied when the gate denies it, and InvalidRequest for what it cannot mean."""
 
-    def __init__(self, gate: Gate, bus: Bus, search: Search, meanings: Meanings, db: Database, index: Database) -> None:
+    def __init__(self, gate: Gate, bus: Bus, search: Search, meanings: Meanings, db: Database, index: Index) -> None:
         self._gate = gate
         self._bus = bus
         self._search = search
@@ -214,7 +215,7 @@ class GovernedMemory:
         target = None if asked.record_id is None else records.by_id(asked.record_id)
         if target is not None and target.namespace != space:
             raise NotFound(f"There is no record {asked.record_id!r} in the namespace {space!r}.")
-        stats = await self._index.read(lambda tx: store.folder_stats(tx, records.folder_of(space)))
+        stats = await self._index.folder_stats(records.folder_of(space))
         return MemoryStatus(
             space,
             stats.documents,
@@ -248,7 +249,7 @@ class GovernedMemory:
 
     async def _found(self, match: tuple[str, str, str, float]) -> FoundRecord | None:
         path, title, excerpt, score = match
-        known = await self._index.read(lambda tx: store.record(tx, path))
+        known = await self._index.record(path)
         if known is None or not path.endswith(records.SUFFIX):
             return None  # it went meanwhile, or is no note
         one = records.of_path(path)
@@ -256,7 +257,7 @@ class GovernedMemory:
         return FoundRecord(one.record_id, one.key, title or one.key, excerpt, score, version, known.content_hash)
 
     async def _state(self, target: Record) -> RecordStatus:
-        known = await self._index.read(lambda tx: store.record(tx, target.path))
+        known = await self._index.record(target.path)
         if known is None:
             raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.")
         version = await self._db.read(lambda tx: records.seen(tx, target.path, known.raw_hash))

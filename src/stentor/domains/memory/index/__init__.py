@@ -1,1 +1,1 @@
-"""The search index: one SQLite file beside the database, which may be deleted at any time."""
+"""The search index: a copy of what is in the vault, made for searching, that may be deleted at any time."""

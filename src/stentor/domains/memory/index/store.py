@@ -1,20 +1,21 @@
-"""SQL of the index: documents in, documents out. Words of a document are kept as terms."""
+"""SQL of the documents, in the subset that both databases share."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
-from stentor.domains.memory.documents import Document
-from stentor.domains.memory.text import words
-from stentor.domains.notes.model import Note, content_hash
+from stentor.domains.memory.index.model import Entry, FolderStats, Record, Row, State, Totals
 
 _COLUMNS = (
     "path, folder, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, weight, "
     "body"
 )
-_FIND = Sql("select doc_id from documents where path = :path")
+_WORDS = ("title_words", "tag_words", "body_words")
+_FIND = Sql("select doc_id, raw_hash from documents where path = :path")
 _INSERT = Sql(
     f"""insert into documents ({_COLUMNS}) values (:path, :folder, :raw_hash, :content_hash, :size,
         :modified_at, :created_at, :title, :tags, :frontmatter, :problem, :weight, :body) returning doc_id"""
@@ -27,104 +28,52 @@ _UPDATE = Sql(
 )
 _TOUCH = Sql("update documents set modified_at = :modified_at, size = :size where path = :path")
 _FORGET = Sql("delete from documents where doc_id = :doc_id")
-_FORGET_WORDS = Sql("delete from words where rowid = :doc_id")
-_FORGET_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
-_WORDS = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
 _STATE = Sql("select path, raw_hash, size, modified_at from documents where path = :path")
 _STATES = Sql("select path, raw_hash, size, modified_at from documents")
 _BELOW = Sql("select path from documents where path >= :low and path < :high")
-_STATS = Sql("select count(*), coalesce(sum(size), 0) from documents")
+_ANY = Sql("select 1 from documents limit 1")
+_TOTALS = Sql("select count(*), cast(coalesce(sum(size), 0) as bigint) from documents")
+_WAIT = Sql("select count(*) from documents where model is null")
 _RECORD = Sql("select path, raw_hash, content_hash, size, modified_at, model from documents where path = :path")
-_OF_FOLDER = Sql("select doc_id from documents where folder = :folder")
 _FOLDER_STATS = Sql(
-    "select count(*), coalesce(sum(size), 0), count(model), max(modified_at) from documents where folder = :folder"
+    """select count(*), cast(coalesce(sum(size), 0) as bigint), count(model), max(modified_at)
+    from documents where folder = :folder"""
 )
+_ROWS = "select doc_id, path, title, body, frontmatter, weight, created_at from documents where doc_id in "
+_OF_ROWS = {
+    "sqlite": Sql(_ROWS + "(select value from json_each(:ids))"),
+    "postgresql": Sql(_ROWS + "(select value::integer from json_array_elements_text(:ids::json))"),
+}
+_BODY = Sql("select body from documents where path = :path")
 _FACT = Sql("select value from facts where name = :name")
 _SET_FACT = Sql(
     "insert into facts (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value"
 )
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """A document ready to be stored: everything is computed before the transaction."""
-
-    path: str
-    folder: str
-    raw_hash: str
-    content_hash: str
-    size: int
-    modified_at: int
-    created_at: int
-    title: str
-    tags: str
-    frontmatter: str
-    problem: str | None
-    weight: float | None
-    body: str
-    title_words: str
-    tag_words: str
-    body_words: str
+def find(tx: Tx, path: str) -> tuple[int, str] | None:
+    """The id of a document and the hash of its file's bytes."""
+    row = tx.row(_FIND, path=path)
+    return (int(row[0]), str(row[1])) if row else None
 
 
-class State(msgspec.Struct, frozen=True):
-    """What the index knows of a file, to compare with the file."""
-
-    path: str
-    raw_hash: str
-    size: int
-    modified_at: int
+def insert(tx: Tx, entry: Entry) -> int:
+    row = tx.row(_INSERT, **_values(entry))
+    assert row is not None
+    return int(row[0])
 
 
-def entry_of(note: Note, document: Document, created_at: int | None) -> Entry:
-    """`created_at` is the frontmatter's time in microseconds, if it has one."""
-    tags = document.tags
-    weights = document.weights
-    return Entry(
-        note.path,
-        note.path.rpartition("/")[0],
-        content_hash(note.content),
-        document.content_hash,
-        note.stat.size,
-        note.stat.modified_at,
-        created_at or note.stat.modified_at,
-        document.title,
-        jsontext.dump(tags),
-        jsontext.dump(document.frontmatter),
-        document.problem,
-        max(weights.values(), default=None),
-        document.content,
-        words.joined(document.title),
-        words.joined(" ".join(tags)),
-        words.joined(document.content),
-    )
+def update(tx: Tx, doc_id: int, entry: Entry) -> None:
+    """Its vectors are to be made again."""
+    tx.run(_UPDATE, doc_id=doc_id, **_values(entry))
 
 
-def put(tx: Tx, entry: Entry) -> int:
-    """Insert or replace a document with its words; answers its id. Its vectors are to be made again."""
-    values = msgspec.structs.asdict(entry)
-    title, tags, content = (values.pop(name) for name in ("title_words", "tag_words", "body_words"))
-    known = tx.row(_FIND, path=entry.path)
-    if known is None:
-        made = tx.row(_INSERT, **values)
-        assert made is not None
-        doc_id = int(made[0])
-    else:
-        doc_id = int(known[0])
-        tx.run(_UPDATE, doc_id=doc_id, **values)
-        tx.run(_FORGET_WORDS, doc_id=doc_id)
-    tx.run(_WORDS, doc_id=doc_id, title=title, tags=tags, content=content)
-    return doc_id
+def _values(entry: Entry) -> dict[str, object]:
+    return {name: value for name, value in msgspec.structs.asdict(entry).items() if name not in _WORDS}
 
 
-def forget(tx: Tx, path: str) -> int | None:
-    """Remove a document; answers the id that it had."""
-    known = tx.row(_FIND, path=path)
-    if known is None:
-        return None
-    doc_id = int(known[0])
-    for statement in (_FORGET, _FORGET_WORDS, _FORGET_CHUNKS):
-        tx.run(statement, doc_id=doc_id)
-    return doc_id
+def forget(tx: Tx, doc_id: int) -> None:
+    tx.run(_FORGET, doc_id=doc_id)
 
 
 def touch(tx: Tx, path: str, modified_at: int, size: int) -> None:
@@ -132,13 +81,13 @@ def touch(tx: Tx, path: str, modified_at: int, size: int) -> None:
     tx.run(_TOUCH, path=path, modified_at=modified_at, size=size)
 
 
-def state_of(tx: Tx, path: str) -> State | None:
-    row = tx.row(_STATE, path=path)
-    return State(*row) if row else None
-
-
 def states(tx: Tx) -> dict[str, State]:
     return {row[0]: State(*row) for row in tx.rows(_STATES)}
+
+
+def states_of(tx: Tx, paths: Iterable[str]) -> dict[str, State]:
+    """Of those that are indexed."""
+    return {path: State(*row) for path in paths if (row := tx.row(_STATE, path=path)) is not None}
 
 
 def paths_below(tx: Tx, folder: str) -> list[str]:
@@ -147,31 +96,13 @@ def paths_below(tx: Tx, folder: str) -> list[str]:
     return [row[0] for row in rows]
 
 
-def stats(tx: Tx) -> tuple[int, int]:
-    """Documents, and their bytes."""
-    row = tx.row(_STATS)
-    assert row is not None
-    return int(row[0]), int(row[1])
+def any_documents(tx: Tx) -> bool:
+    return tx.row(_ANY) is not None
 
 
-class Record(msgspec.Struct, frozen=True):
-    """What the index knows of one document. Without a `model` it has no vectors yet; the time in microseconds."""
-
-    path: str
-    raw_hash: str
-    content_hash: str
-    size: int
-    modified_at: int
-    model: str | None
-
-
-class FolderStats(msgspec.Struct, frozen=True):
-    """Of the documents in one folder: how many, their bytes, how many have vectors, when the last one changed."""
-
-    documents: int
-    size: int
-    with_vectors: int
-    modified_at: int | None
+def totals(tx: Tx) -> Totals:
+    documents, size = tx.rows(_TOTALS)[0]
+    return Totals(int(documents), int(size), int(tx.rows(_WAIT)[0][0]), fact(tx, "synced_at"))
 
 
 def record(tx: Tx, path: str) -> Record | None:
@@ -179,15 +110,21 @@ def record(tx: Tx, path: str) -> Record | None:
     return Record(*row) if row else None
 
 
-def of_folder(tx: Tx, folder: str) -> list[int]:
-    """The ids of the documents in a folder, not of those in its folders."""
-    return [row[0] for row in tx.rows(_OF_FOLDER, folder=folder)]
-
-
 def folder_stats(tx: Tx, folder: str) -> FolderStats:
     row = tx.row(_FOLDER_STATS, folder=folder)
     assert row is not None
     return FolderStats(*row)
+
+
+def rows(tx: Tx, dialect: str, doc_ids: Sequence[int]) -> dict[int, Row]:
+    """Of those that are there."""
+    found = tx.rows(_OF_ROWS[dialect], ids=jsontext.dump(list(doc_ids)))
+    return {doc_id: Row(*row) for doc_id, *row in found}
+
+
+def bodies(tx: Tx, paths: Iterable[str]) -> dict[str, str]:
+    """Of those that are there."""
+    return {path: str(row[0]) for path in paths if (row := tx.row(_BODY, path=path)) is not None}
 
 
 def fact(tx: Tx, name: str) -> int | None:

@@ -14,9 +14,10 @@ from stentor.domains.atp import bodies
 from stentor.domains.atp.bodies import Body, Delete, Document, Query, Update
 from stentor.domains.atp.model import Header
 from stentor.domains.memory.health import MemoryHealth
-from stentor.domains.memory.index.keyword import FIELDS
+from stentor.domains.memory.index.model import Filters
+from stentor.domains.memory.index.query import FIELDS
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.search import Filters, Search
+from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus, Caller, Written
 from stentor.domains.messaging import store
 from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work

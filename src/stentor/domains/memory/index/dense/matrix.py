@@ -5,20 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stentor.domains.memory.index.model import Near
+
 GONE = -1
 _FIRST = 1024
-
-
-class Near(msgspec.Struct, frozen=True):
-    """A document, how like the query its nearest chunk is (-1 to 1), and which chunk that is."""
-
-    doc_id: int
-    similarity: float
-    ordinal: int
 
 
 class Matrix:

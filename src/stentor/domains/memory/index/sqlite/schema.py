@@ -9,6 +9,9 @@ from stentor.core.db import Database, Sql
 from stentor.core.db.driver import Connection
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
+from stentor.domains.memory.index.dense.vectors import MatrixVectors
+from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.sqlite.words import Fts5Words
 
 VERSION = 2
 FILE = "memory.db"
@@ -53,8 +56,13 @@ create table facts (name text primary key, value integer not null) without rowid
 _VERSION = Sql("select value from facts where name = 'version'")
 
 
-def open_index(folder: Path) -> Database:
+def open_index(folder: Path) -> Index:
     """The index in this folder, with a writer of its own. Raises StartRefused when it cannot be made."""
+    tables = _open(folder)
+    return Index(tables, Fts5Words(), MatrixVectors(tables), tables.driver.name, shared=False)
+
+
+def _open(folder: Path) -> Database:
     path = folder / FILE
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stentor.core.db import Sql, Tx
+from stentor.domains.memory.index.dense.vectors import FORGET
+from stentor.domains.memory.index.model import Waiting
 from stentor.domains.memory.text.chunks import Chunk
 
 Vector = NDArray[np.float32]
@@ -18,32 +20,15 @@ _WAITING = Sql(
     where model is null order by doc_id limit :limit"""
 )
 _OUTDATE = Sql("update documents set model = null where model <> :model")
-_READY = Sql(
-    """select d.doc_id, d.weight, d.created_at, v.vector from documents d
-    join chunks c on c.doc_id = d.doc_id join vectors v on v.model = d.model and v.hash = c.hash
-    where d.model = :model order by d.doc_id, c.ordinal"""
-)
-_FORGET = Sql("delete from chunks where doc_id = :doc_id")
+_CHUNKS = """select d.doc_id, d.weight, d.created_at, v.vector from documents d
+    join chunks c on c.doc_id = d.doc_id join vectors v on v.model = d.model and v.hash = c.hash"""
+_READY = Sql(f"{_CHUNKS} where d.model = :model order by d.doc_id, c.ordinal")
+_READY_OF = Sql(f"{_CHUNKS} where d.model = :model and d.doc_id = :doc_id order by c.ordinal")
 _CHUNK = Sql("insert into chunks (doc_id, ordinal, heading, hash) values (:doc_id, :ordinal, :heading, :hash)")
 _VECTOR = Sql("insert into vectors (model, hash, vector) values (:model, :hash, :vector) on conflict do nothing")
 _KNOWN = Sql("select vector from vectors where model = :model and hash = :hash")
 _DONE = Sql("update documents set model = :model where doc_id = :doc_id and raw_hash = :raw_hash")
-_ANY = Sql("select 1 from documents limit 1")
-_HEADING = Sql("select heading from chunks where doc_id = :doc_id and ordinal = :ordinal")
 _SWEEP = Sql("delete from vectors where model <> :model or hash not in (select hash from chunks)")
-
-
-class Waiting(msgspec.Struct, frozen=True):
-    """A document whose vectors are to be made; times in microseconds."""
-
-    doc_id: int
-    path: str
-    title: str
-    body: str
-    weight: float | None
-    created_at: int
-    modified_at: int
-    raw_hash: str
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -65,14 +50,19 @@ def outdate(tx: Tx, model: str) -> int:
     return tx.run(_OUTDATE, model=model)
 
 
-def any_documents(tx: Tx) -> bool:
-    return tx.row(_ANY) is not None
-
-
 def ready(tx: Tx, model: str) -> list[Ready]:
     """Every chunk that has its vector, in the order of documents and chunks."""
-    rows = tx.rows(_READY, model=model)
-    return [Ready(doc_id, weight, at, np.frombuffer(raw, np.float32)) for doc_id, weight, at, raw in rows]
+    return [_ready(row) for row in tx.rows(_READY, model=model)]
+
+
+def ready_of(tx: Tx, model: str, doc_id: int) -> list[Ready]:
+    """The same of one document."""
+    return [_ready(row) for row in tx.rows(_READY_OF, model=model, doc_id=doc_id)]
+
+
+def _ready(row: tuple[int, float | None, int, bytes]) -> Ready:
+    doc_id, weight, at, raw = row
+    return Ready(doc_id, weight, at, np.frombuffer(raw, np.float32))
 
 
 def known(tx: Tx, model: str, hashes: Sequence[str]) -> dict[str, Vector]:
@@ -84,16 +74,11 @@ def keep(tx: Tx, model: str, document: Waiting, chunks: Sequence[Chunk], vectors
     """The chunks and vectors of a document; False, and nothing kept, when it was changed meanwhile."""
     if not tx.run(_DONE, model=model, doc_id=document.doc_id, raw_hash=document.raw_hash):
         return False
-    tx.run(_FORGET, doc_id=document.doc_id)
+    tx.run(FORGET, doc_id=document.doc_id)
     for chunk, vector in zip(chunks, vectors, strict=True):
         tx.run(_CHUNK, doc_id=document.doc_id, ordinal=chunk.ordinal, heading=chunk.heading, hash=chunk.hash)
         tx.run(_VECTOR, model=model, hash=chunk.hash, vector=vector.tobytes())
     return True
-
-
-def heading(tx: Tx, doc_id: int, ordinal: int) -> str:
-    row = tx.row(_HEADING, doc_id=doc_id, ordinal=ordinal)
-    return str(row[0]) if row else ""
 
 
 def sweep(tx: Tx, model: str) -> int:

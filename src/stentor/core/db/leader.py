@@ -1,0 +1,103 @@
+"""One process at a time: a lock of the database, held by a connection of its own for as long as that lasts.
+
+The lock goes with its connection: when a process dies, the server hands its jobs to another one. A database that is
+not shared has one process, which always leads. For a moment after a connection broke two may lead, so what is done
+under a lead must bear to be done twice: the lead saves work, it does not make it correct.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from stentor.core.db.driver import Connection, Driver
+from stentor.core.db.sql import Sql
+from stentor.core.errors import StoreUnavailable
+
+SEQUENCER, VAULT, INDEX = 7305001, 7305002, 7305003
+"""Numbers of the locks: of the run log's numbers, of all that follows the vault, of writes to the search index."""
+EVERY_SECONDS = 1.0
+"""Between two looks whether the lead is free, or still held."""
+PATIENCE_SECONDS = 5.0
+"""For an answer of the database, after which the lead counts as lost."""
+log = logging.getLogger(__name__)
+
+_TRY = Sql("select pg_try_advisory_lock(:lock)")
+_STILL = Sql("select 1")
+# The server is to notice within about ten seconds that a machine is gone, and not after two hours.
+_NOTICE = Sql(
+    """select set_config('tcp_keepalives_idle', '4', false), set_config('tcp_keepalives_interval', '2', false),
+    set_config('tcp_keepalives_count', '3', false)"""
+)
+
+
+class Leader:
+    """The lead of one job, which `job` names for the log. `every` in seconds."""
+
+    def __init__(self, driver: Driver, lock: int, job: str, every: float = EVERY_SECONDS) -> None:
+        self._driver = driver
+        self._lock = lock
+        self._job = job
+        self._every = every
+        self._asking = asyncio.Lock()
+        self._connection: Connection | None = None
+        self.held = not driver.shared
+        """Whether this process led when it last looked."""
+
+    async def leads(self) -> bool:
+        """Whether this process leads now; it takes the lead when nobody has it. Fails closed: an outage is no lead."""
+        if not self._driver.shared:
+            return True
+        async with self._asking:
+            before = self.held
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    self.held = await asyncio.to_thread(self._ask, self.held)
+            except (StoreUnavailable, TimeoutError):
+                self._connection, self.held = None, False
+            if self.held != before:
+                log.info("%s: this process %s", self._job, "leads" if self.held else "leads no longer")
+        return self.held
+
+    def _ask(self, held: bool) -> bool:
+        connection = self._connection
+        if connection is None:
+            connection, held = self._driver.reader(), False
+            connection.rows(_NOTICE, {})
+            self._connection = connection
+        try:
+            return bool(connection.rows(_STILL if held else _TRY, {"lock": self._lock})[0][0])
+        except StoreUnavailable:
+            connection.close()
+            raise
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do the work whenever this process leads, for ever; it is cancelled when the lead is lost."""
+        if not self._driver.shared:
+            await work()
+            return
+        while True:
+            if await self.leads():
+                await self._lead(work)
+            await asyncio.sleep(self._every)
+
+    async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.create_task(work())
+        try:
+            while not task.done() and await self.leads():
+                await asyncio.wait([task], timeout=self._every)
+        finally:
+            task.cancel()
+            (ended,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(ended, Exception):
+            log.error("%s: the work failed and is begun anew", self._job, exc_info=ended)
+
+    async def close(self) -> None:
+        """Give the lead away."""
+        async with self._asking:
+            connection, self._connection = self._connection, None
+            self.held = not self._driver.shared
+            if connection is not None:
+                await asyncio.to_thread(connection.close)

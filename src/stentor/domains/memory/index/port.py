@@ -1,0 +1,81 @@
+"""What the search index stands on: words and vectors. One conformance suite runs against every implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from stentor.core.db import Tx
+from stentor.domains.memory.embedding.model import Vectors
+from stentor.domains.memory.index.model import Entry, Filters, Model, Near, Waiting
+from stentor.domains.memory.index.query import Hit, Query
+from stentor.domains.memory.text.chunks import Chunk
+
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """Transactions over the index's tables. Both raise StoreUnavailable."""
+
+    async def read(self, fn: Callable[[Tx], T]) -> T: ...
+
+    async def write(self, fn: Callable[[Tx], T]) -> T: ...
+
+    def close(self) -> None: ...
+
+
+class WordStore(Protocol):
+    """Search by word, in the transactions of the documents that the words are of."""
+
+    def put(self, tx: Tx, doc_id: int, entry: Entry) -> None:
+        """Of a document that has none."""
+        ...
+
+    def forget(self, tx: Tx, doc_id: int) -> None: ...
+
+    def find(self, tx: Tx, query: Query, limit: int, folder: str | None, *, counted: bool) -> tuple[list[Hit], int]:
+        """The best by BM25, of the whole vault or of one folder, and how many there are in all, if that is asked for.
+
+        How rare a word is, and how long documents are, is taken of the whole vault.
+        """
+        ...
+
+
+class VectorStore(Protocol):
+    """Vectors of the chunks of documents, all of one model and of length 1."""
+
+    async def adopt(self, model: Model) -> None:
+        """From now on vectors are this model's; documents with those of another one wait for new ones."""
+        ...
+
+    async def waiting(self, most: int) -> list[Waiting]:
+        """Documents without vectors, for the caller to make. Raises EmbeddingUnavailable when the model is another."""
+        ...
+
+    async def known(self, hashes: Sequence[str]) -> Mapping[str, Vectors]:
+        """The vectors of those texts that are known already, by hash."""
+        ...
+
+    async def keep(self, document: Waiting, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
+        """The vectors of a document, a row for each chunk; False, and nothing kept, when it changed meanwhile."""
+        ...
+
+    async def nearest(self, vector: Vectors, most: int, filters: Filters) -> tuple[list[Near], int]:
+        """The nearest of the documents that pass the filters, best first, and how many pass."""
+        ...
+
+    async def similarities(self, vector: Vectors, doc_ids: Iterable[int]) -> dict[int, float]:
+        """How like the query the nearest chunk of each of these documents is, of those that have vectors."""
+        ...
+
+    async def sweep(self) -> None:
+        """Forget vectors that nothing has any more. Looks at all."""
+        ...
+
+    def forget(self, tx: Tx, doc_id: int) -> None:
+        """In the transaction that removes a document."""
+        ...
+
+    def forgotten(self, doc_ids: Iterable[int]) -> None:
+        """After that transaction."""
+        ...

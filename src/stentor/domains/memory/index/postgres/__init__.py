@@ -1,0 +1,1 @@
+"""The index that several processes share: a schema of its own in the service's PostgreSQL."""

@@ -1,0 +1,120 @@
+"""Search indexes over each database, and documents and vectors to put into them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+
+from stentor.core.db.postgres import PostgresDriver
+from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.model import Entry, Filters, Model, Waiting
+from stentor.domains.memory.index.postgres import schema as postgres
+from stentor.domains.memory.index.query import FIELDS, Field, MatchMode, query_of
+from stentor.domains.memory.index.sqlite import schema as sqlite
+from stentor.domains.memory.indexer import entry
+from stentor.domains.memory.text.chunks import Chunk
+from stentor.domains.notes import frontmatter
+from stentor.domains.notes.model import Note, Stat
+
+KINDS = ["sqlite", "postgresql", "postgresql without pgvector"]
+MODEL = Model("a model", 8)
+PASSWORD = "plain-role-51c0"
+
+
+def document(path: str, text: str, at: int = 1, **values: Any) -> Entry:
+    """A note as the index takes it; `at` is when it was changed."""
+    raw = frontmatter.with_values(text, values).encode()
+    made = entry(Note(Stat(path, len(raw), at, at), raw))
+    assert made is not None
+    return made
+
+
+async def fill(index: Index, *entries: Entry) -> list[int]:
+    return await index.put(entries, [], 1, anew=False)
+
+
+async def found(
+    index: Index, *wanted: str, fields: Sequence[Field] = FIELDS, mode: MatchMode = "any", folder: str | None = None
+) -> list[str]:
+    """The paths, best first."""
+    return list(await scores(index, *wanted, fields=fields, mode=mode, folder=folder))
+
+
+async def scores(
+    index: Index, *wanted: str, fields: Sequence[Field] = FIELDS, mode: MatchMode = "any", folder: str | None = None
+) -> dict[str, float]:
+    query = query_of(wanted, fields, mode)
+    if query is None:
+        return {}
+    hits, total = await index.find(query, 1000, folder)
+    assert total == len(hits)
+    return {hit.path: hit.score for hit in hits}
+
+
+Vector = NDArray[np.float32]
+
+
+def unit(*numbers: float) -> Vector:
+    """A vector of length 1 in the direction of these numbers; the rest is 0."""
+    vector = np.zeros(MODEL.dimensions, np.float32)
+    vector[: len(numbers)] = numbers
+    return vector / np.linalg.norm(vector)
+
+
+def chunks(*texts: str) -> list[Chunk]:
+    return [Chunk(n, f"part {n}", text) for n, text in enumerate(texts)]
+
+
+async def embed(index: Index, vectors: dict[str, list[Vector]]) -> None:
+    """Give every document that waits the vectors of its path; the texts of its chunks are the path and a number."""
+    while waiting := await index.vectors.waiting(50):
+        for one in waiting:
+            rows = vectors[one.path]
+            assert await index.vectors.keep(one, chunks(*(f"{one.path} {n}" for n in range(len(rows)))), np.stack(rows))
+
+
+async def one_waiting(index: Index) -> Waiting:
+    (one,) = await index.vectors.waiting(10)
+    return one
+
+
+async def near(index: Index, vector: Vector, most: int = 10, **filters: Any) -> tuple[list[str], int]:
+    """Paths, best first, and how many pass."""
+    hits, total = await index.vectors.nearest(vector, most, Filters(**filters))
+    rows = await index.rows([hit.doc_id for hit in hits])
+    return [rows[hit.doc_id].path for hit in hits], total
+
+
+@contextmanager
+def plain_role(url: str) -> Iterator[str]:
+    """The address of the database for a role that owns it and may not make pgvector."""
+    name = f"plain_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        database = admin.info.dbname
+        admin.execute(f"create role {name} login password '{PASSWORD}'")
+        admin.execute(f'alter database "{database}" owner to {name}')
+    head, _, rest = url.partition("://")
+    yield f"{head}://{name}:{quote(PASSWORD)}@{rest.rpartition('@')[2] if '@' in rest else rest}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f'alter database "{database}" owner to current_user')
+        admin.execute(f"drop owned by {name}")
+        admin.execute(f"drop role {name}")
+
+
+def open_kind(kind: str, folder: Path, url: str) -> Index:
+    return sqlite.open_index(folder) if kind == "sqlite" else postgres.open_index(PostgresDriver(url))
+
+
+async def opened(kind: str, folder: Path, url: str) -> AsyncIterator[Index]:
+    index = open_kind(kind, folder, url)
+    yield index
+    await asyncio.to_thread(index.close)

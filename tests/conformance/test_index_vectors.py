@@ -1,0 +1,224 @@
+"""What every search index must do with vectors: in memory, and in pgvector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.model import Filters, Model
+from stentor.domains.memory.index.postgres import vectors as pgvector
+from tests.conformance.indexes import (
+    MODEL,
+    Vector,
+    chunks,
+    document,
+    embed,
+    fill,
+    near,
+    one_waiting,
+    open_kind,
+    unit,
+)
+from tests.requirements import requirement
+
+EAST, NORTH, BETWEEN = unit(1, 0), unit(0, 1), unit(1, 1)
+
+
+async def three(index: Index) -> None:
+    await index.vectors.adopt(MODEL)
+    await fill(
+        index,
+        document("in/east.md", "e", created_at="2020-01-01T00:00:00Z", hebbian_weights={"a": 2.0}),
+        document("in/north.md", "n", created_at="2026-01-01T00:00:00Z", hebbian_weights={"a": 0.5}),
+        document("between.md", "b", created_at="2026-01-01T00:00:00Z"),
+    )
+    await embed(index, {"in/east.md": [EAST], "in/north.md": [NORTH], "between.md": [BETWEEN]})
+
+
+@requirement("memory.semantic-search")
+async def test_the_nearest_come_first_with_their_cosine(index: Index) -> None:
+    await three(index)
+    assert await near(index, EAST) == (["in/east.md", "between.md", "in/north.md"], 3)
+    hits, _ = await index.vectors.nearest(EAST, 10, Filters())
+    assert [hit.similarity for hit in hits] == pytest.approx([1, 0.5**0.5, 0], abs=1e-6)
+    assert await near(index, NORTH, most=1) == (["in/north.md"], 3)
+
+
+@requirement("memory.semantic-filters")
+async def test_filters_drop_documents_before_the_best_are_taken(index: Index) -> None:
+    await three(index)
+    after = 1_600_000_000_000_000
+    assert await near(index, EAST, most=1, created_after=after) == (["between.md"], 2)
+    assert await near(index, EAST, weight_min=0.5) == (["in/east.md", "in/north.md"], 2)
+    assert await near(index, EAST, weight_min=0.6, folder="in") == (["in/east.md"], 1)
+    assert await near(index, EAST, folder="in", created_after=after, weight_min=0.1) == (["in/north.md"], 1)
+    assert await near(index, EAST, folder="") == (["between.md"], 1)
+    assert await near(index, EAST, weight_min=9) == ([], 0)
+
+
+async def test_a_document_is_as_near_as_its_nearest_chunk(index: Index) -> None:
+    await index.vectors.adopt(MODEL)
+    ids = await fill(index, document("a.md", "a"), document("b.md", "b"))
+    await embed(index, {"a.md": [NORTH, NORTH, EAST], "b.md": [BETWEEN, NORTH]})
+    hits, total = await index.vectors.nearest(EAST, 10, Filters())
+    assert [(hit.doc_id, hit.ordinal) for hit in hits] == [(ids[0], 2), (ids[1], 0)]
+    assert total == 2
+    alike = await index.vectors.similarities(EAST, [*ids, 999])
+    assert alike == pytest.approx({ids[0]: 1.0, ids[1]: 0.5**0.5}, abs=1e-6)
+    assert await index.vectors.similarities(EAST, []) == {}
+
+
+async def test_a_query_without_a_direction_is_like_nothing(index: Index) -> None:
+    await three(index)
+    hits, total = await index.vectors.nearest(np.zeros(MODEL.dimensions, np.float32), 10, Filters())
+    assert ([hit.similarity for hit in hits], total) == ([0, 0, 0], 3)
+
+
+async def test_a_document_that_changed_meanwhile_keeps_nothing(index: Index) -> None:
+    await index.vectors.adopt(MODEL)
+    await fill(index, document("a.md", "old"))
+    old = await one_waiting(index)
+    await fill(index, document("a.md", "new"))
+    assert not await index.vectors.keep(old, chunks("old"), np.stack([EAST]))
+    new = await one_waiting(index)
+    assert new.body == "new"
+    assert await index.vectors.keep(new, chunks("new"), np.stack([NORTH]))
+    assert await index.vectors.waiting(10) == []
+    assert (await index.totals()).waiting == 0
+
+
+async def test_a_document_that_is_made_anew_is_found_by_its_old_vectors_until_it_has_new_ones(index: Index) -> None:
+    await three(index)
+    await fill(index, document("between.md", "moved"))
+    assert await near(index, EAST) == (["in/east.md", "between.md", "in/north.md"], 3)
+    await embed(index, {"between.md": [unit(0, 0, 1)]})
+    assert (await near(index, unit(0, 0, 1)))[0][0] == "between.md"
+
+
+async def test_what_is_removed_is_near_nothing(index: Index) -> None:
+    await three(index)
+    await index.forget(["in/east.md"])
+    assert await near(index, EAST) == (["between.md", "in/north.md"], 2)
+    await index.vectors.sweep()
+    assert await near(index, EAST) == (["between.md", "in/north.md"], 2)
+
+
+async def test_a_text_is_known_by_its_hash_as_long_as_something_has_it_or_had_it_a_moment_ago(index: Index) -> None:
+    await three(index)
+    hashes = [chunks("between.md 0")[0].hash, chunks("never")[0].hash]
+    (vector,) = (await index.vectors.known(hashes)).values()
+    assert vector.tolist() == BETWEEN.tolist()
+    await index.forget(["between.md"])
+    assert list(await index.vectors.known(hashes)) == hashes[:1]
+    await index.vectors.sweep()
+    assert await index.vectors.known(hashes) == {}
+
+
+async def test_a_document_gets_more_chunks_and_fewer(index: Index) -> None:
+    await index.vectors.adopt(MODEL)
+    for texts in ("abc", "ac", "x", "xabcd"):
+        await index.put([document("a.md", "same")], [], 1, anew=True)
+        one = await one_waiting(index)
+        vectors = np.stack([unit(*(float(text == letter) for letter in "abcdx")) for text in texts])
+        assert await index.vectors.keep(one, chunks(*texts), vectors)
+        hits, total = await index.vectors.nearest(vectors[-1], 10, Filters())
+        assert ([(hit.ordinal, round(hit.similarity, 5)) for hit in hits], total) == ([(len(texts) - 1, 1)], 1)
+
+
+async def test_vectors_are_of_one_model(index: Index) -> None:
+    await three(index)
+    await index.vectors.adopt(MODEL)
+    assert (await near(index, EAST))[1] == 3
+    other = Model("another model", 5)
+    await index.vectors.adopt(other)
+    assert (await index.totals()).waiting == 3
+    query = np.ones(5, np.float32) / 5**0.5
+    assert await index.vectors.nearest(query, 10, Filters()) == ([], 0)
+    for one in await index.vectors.waiting(10):
+        assert await index.vectors.keep(one, chunks(one.path), np.stack([query]))
+    assert (await index.vectors.nearest(query, 10, Filters()))[1] == 3
+    record = await index.record("between.md")
+    assert record is not None
+    assert record.model == "another model"
+    assert (await index.folder_stats("in")).with_vectors == 2
+
+
+async def test_vectors_outlive_a_restart(kind: str, address: str, tmp_path: Path, index: Index) -> None:
+    await three(index)
+    again = open_kind(kind, tmp_path, address)
+    await again.vectors.adopt(MODEL)
+    assert await near(again, EAST) == (["in/east.md", "between.md", "in/north.md"], 3)
+    assert (await again.totals()).waiting == 0
+    again.close()
+
+
+MANY = 700
+
+
+@pytest.fixture
+def graphed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a hundred documents are not compared one by one."""
+    monkeypatch.setattr(pgvector, "EXACT", 100)
+
+
+async def many(index: Index, dimensions: int, seed: int) -> tuple[list[str], Vector]:
+    """Documents in ten folders, every third with a weight; their vectors are around forty centres."""
+    dice = np.random.default_rng(seed)
+    await index.vectors.adopt(Model("many", dimensions))
+    centres = dice.normal(size=(40, dimensions))
+    vectors = centres[np.arange(MANY) % 40] + 0.6 * dice.normal(size=(MANY, dimensions))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    paths = [f"{n % 10}/{n}.md" for n in range(MANY)]
+    entries = [
+        msgspec.structs.replace(document(path, f"word {n % 50}", at=n), weight=None if n % 3 else 1.0)
+        for n, path in enumerate(paths)
+    ]
+    await fill(index, *entries)
+    numbers = {path: n for n, path in enumerate(paths)}
+    while waiting := await index.vectors.waiting(500):
+        for one in waiting:
+            assert await index.vectors.keep(one, chunks(one.path), vectors[[numbers[one.path]]])
+    return paths, vectors
+
+
+@pytest.mark.usefixtures("graphed")
+@pytest.mark.parametrize("dimensions", [16, 2_500])
+@requirement("memory.semantic-search", "memory.semantic-filters", "scale.memory-index")
+async def test_of_many_documents_nearly_all_of_the_nearest_are_found(index: Index, kind: str, dimensions: int) -> None:
+    if kind != "postgresql" and dimensions > 16:
+        pytest.skip("only a graph treats long vectors in another way")
+    paths, vectors = await many(index, dimensions, seed=3)
+    dice = np.random.default_rng(5)
+    hit = asked = 0
+    for most, filters, passes in (
+        (10, {}, np.ones(MANY, bool)),
+        (100, {}, np.ones(MANY, bool)),
+        (10, {"created_after": 200}, np.arange(MANY) > 200),
+        (10, {"weight_min": 0.5}, np.arange(MANY) % 3 == 0),
+        (10, {"folder": "7"}, np.arange(MANY) % 10 == 7),
+    ):
+        for _ in range(10):
+            query = vectors[dice.integers(MANY)] + 0.1 * dice.normal(size=dimensions).astype(np.float32)
+            query /= np.linalg.norm(query)
+            similarities = np.where(passes, vectors @ query, -2)
+            best = {paths[n] for n in np.argsort(-similarities)[:most]}
+            found, total = await near(index, query, most=most, **filters)
+            assert (len(found), total) == (most, passes.sum())
+            hit, asked = hit + len(best & set(found)), asked + most
+    assert hit / asked >= 0.97
+
+
+@pytest.mark.usefixtures("graphed")
+async def test_many_chunks_of_one_document_hide_no_other(index: Index) -> None:
+    """As many as a search of the graph asks for at first are all of one document."""
+    await many(index, MODEL.dimensions, seed=4)
+    await fill(index, document("large.md", "large"))
+    one = await one_waiting(index)
+    rows = np.stack([unit(1, 0.0001 * n) for n in range(400)])
+    assert await index.vectors.keep(one, chunks(*(f"large {n}" for n in range(400))), rows)
+    found, total = await near(index, EAST, most=10)
+    assert (found[0], len(found), len(set(found)), total) == ("large.md", 10, 10, MANY + 1)

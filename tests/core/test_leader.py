@@ -1,0 +1,165 @@
+"""One process at a time has the lead; it goes to another when its holder is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from stentor.core.db.leader import VAULT, Leader
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.sqlite import SqliteDriver
+
+EVERY = 0.02
+HOLDERS = "select pid from pg_locks where locktype = 'advisory' and objid = %s and granted"
+
+
+def leader(url: str) -> Leader:
+    return Leader(PostgresDriver(url), VAULT, "the job", every=EVERY)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to be")
+
+
+async def begun(works: list[Work], times: int) -> None:
+    await until(lambda: sum(work.begun for work in works) == times)
+
+
+class Work:
+    """Says whether it is under way, and how often it was begun."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.runs = False
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        self.runs = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.runs = False
+
+
+async def test_one_of_two_leads_and_the_other_takes_over_when_it_closes(postgres_url: str) -> None:
+    first, second = leader(postgres_url), leader(postgres_url)
+    assert await first.leads()
+    assert await first.leads()
+    assert not await second.leads()
+    await first.close()
+    assert await second.leads()
+    assert not await first.leads()
+    for one in (first, second):
+        await one.close()
+
+
+async def test_different_jobs_have_leads_of_their_own(postgres_url: str) -> None:
+    driver = PostgresDriver(postgres_url)
+    jobs = [Leader(driver, number, "a job") for number in (1, 2)]
+    assert [await job.leads() for job in jobs] == [True, True]
+    for job in jobs:
+        await job.close()
+
+
+async def test_a_database_of_ones_own_needs_no_lead(tmp_path: Path) -> None:
+    alone = Leader(SqliteDriver(tmp_path / "x.db"), VAULT, "the job")
+    assert await alone.leads()
+    work = Work()
+    task = asyncio.create_task(alone.run(work))
+    await until(lambda: work.runs)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (work.begun, work.runs) == (1, False)
+    await alone.close()
+
+
+async def test_work_runs_where_the_lead_is_and_stops_where_it_is_lost(postgres_url: str) -> None:
+    leaders, works = [leader(postgres_url) for _ in range(2)], [Work(), Work()]
+    tasks = [asyncio.create_task(one.run(work)) for one, work in zip(leaders, works, strict=True)]
+    await until(lambda: works[0].runs or works[1].runs)
+    for _ in range(2):
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            (row,) = admin.execute(HOLDERS, (VAULT,)).fetchall()
+            before = sum(work.begun for work in works)
+            admin.execute("select pg_terminate_backend(%s)", row)
+        await begun(works, before + 1)
+        await until(lambda: works[0].runs != works[1].runs)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert [work.runs for work in works] == [False, False]
+    for one in leaders:
+        await one.close()
+
+
+async def test_work_that_fails_is_begun_anew(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    begun = 0
+
+    async def fails_once() -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            raise ValueError("broken")
+        await asyncio.Event().wait()
+
+    one = leader(postgres_url)
+    task = asyncio.create_task(one.run(fails_once))
+    await until(lambda: begun == 2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await one.close()
+    assert "the job: the work failed and is begun anew" in caplog.text
+
+
+async def test_an_outage_is_no_lead_and_ends_by_itself(postgres_url: str) -> None:
+    driver = PostgresDriver(postgres_url)
+    one = Leader(driver, VAULT, "the job", every=EVERY)
+    driver.url = "postgresql://nobody@127.0.0.1:1/none"
+    assert not await one.leads()
+    driver.url = postgres_url
+    assert await one.leads()
+    await one.close()
+
+
+HOLDER = """
+import asyncio, sys
+from stentor.core.db.leader import VAULT, Leader
+from stentor.core.db.postgres import PostgresDriver
+
+async def main():
+    leader = Leader(PostgresDriver(sys.argv[1]), VAULT, "x")
+    print(await leader.leads(), flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.fault
+async def test_the_lead_of_a_process_that_was_killed_goes_to_another(postgres_url: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, postgres_url], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "True\n"
+        one, work = leader(postgres_url), Work()
+        assert not await one.leads()
+        task = asyncio.create_task(one.run(work))
+        process.kill()
+        await until(lambda: work.runs)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await one.close()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
