@@ -126,7 +126,7 @@ def _moves(name: str, events: list[dict[str, Any]]) -> Iterator[str]:
     """One attempt at a time, an end is an end, and after a cancellation comes nothing."""
     state = "queued"
     for event in events:
-        retried = event["event_type"] == "routing_decision" and "retry_count" in event["metadata"]
+        retried = _retried(event)
         after = BEGINS.get("retried" if retried else event["event_type"])
         if after is None:
             continue
@@ -135,17 +135,24 @@ def _moves(name: str, events: list[dict[str, Any]]) -> Iterator[str]:
         state = after
 
 
+def _retried(event: dict[str, Any]) -> bool:
+    """Whether it gives its task another life, in which it may teach again."""
+    return event["event_type"] == "routing_decision" and "retry_count" in event["metadata"]
+
+
 def _ends(task: dict[str, Any], events: list[dict[str, Any]]) -> Iterator[str]:
     name = task["task_id"]
     ends = [ENDS[event["event_type"]] for event in events if event["event_type"] in ENDS]
-    lives = 1 + sum("retry_count" in event["metadata"] for event in events if event["event_type"] == "routing_decision")
+    lives = 1 + sum(map(_retried, events))
     if len(ends) > lives:
         yield f"{name} ended {len(ends)} times"
     if task["status"] in ENDS.values() and ends[-1:] != [task["status"]] and task["submitted_status"] != "failed":
         yield f"{name} is {task['status']}, its events say {ends[-1:]}"
     if (task["status"] in ENDS.values()) != (task["completion_time"] is not None):
         yield f"{name} is {task['status']} with completion time {task['completion_time']}"
-    taught = sum(event["event_type"] == "learning_updated" for event in events)
+    kinds = [event["event_type"] for event in events]
+    last_life = max((at for at, event in enumerate(events) if _retried(event)), default=0)
+    taught = kinds[last_life:].count("learning_updated")
     if task["status"] == "completed" and taught != 1 - task["learning_pending"]:
         yield f"{name} taught {taught} lessons"
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.faults.checker import ENDS, query, read_only
 from tests.faults.history import History, judge
@@ -51,6 +52,8 @@ class Result:
     exits: dict[str, list[int]] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
     found: list[str] = field(default_factory=list)
+    trails: list[str] = field(default_factory=list)
+    """The events of the tasks that violations name."""
     settled: float = 0.0
 
 
@@ -215,9 +218,17 @@ def _look_back(result: Result, folder: Path, database: Path | str) -> None:
         result.numbers = {name: int(query(connection, sql)[0]["n"] or 0) for name, sql in NUMBERS.items()}
         states = query(connection, "select status, count(*) as n from tasks group by status")
         result.states = Counter({row["status"]: row["n"] for row in states})
-    result.found += judge(database, result.history)
+        result.found += judge(database, result.history)
+        result.trails = list(_trails(connection, result.found))
     for log in sorted(folder.glob("*.log")):
         result.errors.update(f"{log.stem.rstrip('0123456789')}: {line}" for line in _raised(log.read_text()))
+
+
+def _trails(connection: Any, found: list[str]) -> Iterator[str]:
+    for task_id in sorted(set(re.findall(r"task-\d+", " ".join(found))))[:10]:
+        sql = f"select * from events where task_id = '{task_id}' order by event_id"
+        for event in query(connection, sql):
+            yield f"{task_id} {event['happened_at']} {event['event_type']} {event['metadata']}"[:200]
 
 
 def _raised(text: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ import logging
 from typing import Any, Protocol
 
 from stentor.core.db import Tx
-from stentor.core.errors import LeaseLost
+from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.live import Hub
 from stentor.core.runlog import Draft, EventType, RunLog
 from stentor.domains.execution.model import Outcome
@@ -99,6 +99,8 @@ class Ending:
         try:
             with tx.savepoint():
                 return self._teach(tx, lesson, attempt, parent)
+        except StoreConflict:
+            raise  # the whole transaction is run again, and its lesson with it
         except Exception:
             log.exception("learning from task %s failed", attempt.task_id)
             return None
