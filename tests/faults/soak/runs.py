@@ -62,8 +62,10 @@ def _folder() -> Iterator[Path]:
     """One that other users may look into: PostgreSQL runs as its own."""
     folder = Path(tempfile.mkdtemp(prefix="stentor-soak-"))
     folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _clock(folder: Path, result: Result) -> Clock | None:
