@@ -68,4 +68,6 @@ def _rows(kernel: Kernel) -> Source:
 
 def _memory(kernel: Kernel) -> dict[str, Source]:
     found = kernel.memory
-    return {} if found is None else {"memory": partial(memory.index, found.index, found.indexer, found.meanings)}
+    if found is None:
+        return {}
+    return {"memory": partial(memory.index, found.index, found.indexer, found.meanings, found.leader)}

@@ -8,6 +8,7 @@ from prometheus_client.core import Metric
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
+from stentor.core.db.leader import Leader
 from stentor.core.figures import gauge, histogram
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.indexer import Indexer
@@ -26,7 +27,7 @@ def writes(tx: Tx) -> Iterable[Metric]:
     yield gauge("stentor_memory_write_oldest_seconds", "Age of the oldest of them.", age)
 
 
-async def index(found: Index, indexer: Indexer, meanings: Meanings) -> list[Metric]:
+async def index(found: Index, indexer: Indexer, meanings: Meanings, leader: Leader) -> list[Metric]:
     """From the index and the parts that keep it."""
     totals = await found.totals()
     waiting = meanings.wanted(totals.waiting)
@@ -35,6 +36,7 @@ async def index(found: Index, indexer: Indexer, meanings: Meanings) -> list[Metr
         histogram("stentor_memory_sync_lag_seconds", f"{text} by words.", indexer.lag.all),
         histogram("stentor_memory_vector_lag_seconds", f"{text} by meaning.", meanings.lag.all),
         gauge("stentor_memory_vectors_waiting", "Documents that wait for their vectors.", waiting),
+        gauge("stentor_memory_leads", "Whether this process follows the vault.", int(leader.held)),
         gauge("stentor_memory_index_documents", "Documents in the index.", totals.documents),
         gauge("stentor_memory_index_text_bytes", "Size of these documents.", totals.size),
     ]
