@@ -4,11 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
-.PHONY: setup demo serve test soak lint bench screenshots lock docs protos clean
+.PHONY: setup demo serve test test-sqlite test-postgres soak lint bench screenshots lock docs protos clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.main ## make .venv from the pinned requirements
 
@@ -49,8 +49,17 @@ demo: $(VENV)/.main ## forty real tasks, routed, done, learned from and explaine
 serve: $(VENV)/.main ## start the service on http://127.0.0.1:8080
 	@$(BIN)/stentor serve
 
-test: $(VENV)/.dev ## every check and every test
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+# More than there are cores: many tests wait, for a lease, for a file to lie still, for a process to start.
+WORKERS ?= 4
+TESTS   := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+test: $(VENV)/.dev ## every check and every test, on SQLite and on PostgreSQL
+	@$(TESTS)
+
+test-sqlite: $(VENV)/.dev ## the same on SQLite alone
+	@SERVICE_TEST_DATABASE=sqlite $(TESTS)
+
+test-postgres: $(VENV)/.dev ## the same on PostgreSQL alone
+	@SERVICE_TEST_DATABASE=postgresql $(TESTS)
 
 soak: $(VENV)/.dev ## ten minutes of faults at random on both databases (SOAK_SECONDS, SOAK_SEED); writes docs/soak-report.md
 	@$(BIN)/python -m tests.faults.soak docs/soak-report.md

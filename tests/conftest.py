@@ -33,8 +33,12 @@ def pytest_configure() -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fastest_folder()))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what is marked `only` for one database on the other, by name."""
+    """Skips what is marked `only` for one database on the other, by name. What takes long comes first, so that at the
+    end no worker waits for another one.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("fault") is None)
     for item in items:
         for marker in item.iter_markers("only"):
             callspec = getattr(item, "callspec", None)

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page
 from tests.browser.chromium import browser as open_browser
 from tests.browser.seed import Seed, Seeded
 from tests.conftest import KEYS, Service, serving
+from tests.databases import Databases, chosen, stores
 from tests.system import need
 
 WAIT = 15_000
@@ -39,9 +40,13 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with serving(tmp_path_factory.mktemp("pages")) as start, ExitStack() as stack:
-        service = start(SERVICE_EMBEDDING_MODEL="none")
+def installation(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Installation]:
+    """On one database, for what a browser makes of the pages does not depend on it; what they show, the tests in
+    tests/surfaces/dashboard hold on both.
+    """
+    with ExitStack() as stack:
+        store = stack.enter_context(stores(databases, chosen()[0]))
+        service = stack.enter_context(serving(tmp_path_factory.mktemp("pages"), store))(SERVICE_EMBEDDING_MODEL="none")
         clients = [
             stack.enter_context(httpx.Client(base_url=service.address, headers={"X-API-Key": key}, timeout=30))
             for key in (KEYS["ADMIN"].split(":")[0], KEYS["SECOND"].split(":")[0])

@@ -135,10 +135,15 @@ WRONG = [
     (["verify", "--file", "nowhere.db"], 2, "is no file"),
     (["verify", "--verifier", "nonsense"], 2, "is no verifier key"),
     (["verify", "--checkpoints", "nowhere.txt"], 2, "cannot be read"),
-    (["verify", "--data-dir", "nowhere"], 4, "there is no database"),
     (["export", "--format", "otlp", "--task", "nobody"], 1, "has no event of a task nobody"),
     (["export", "--format", "otlp", "--task", "x", "--since", "2026-01-01"], 2, "not both"),
 ]
+
+
+@pytest.mark.only("sqlite", reason="its database is at the address, whatever the folder")
+def test_a_folder_without_a_database_is_said_to_have_none(served: tuple[Program, Any]) -> None:
+    failed = served[0]("provenance", "verify", "--data-dir", "nowhere")
+    assert (failed.code, "there is no database" in failed.err.replace("\n", " ")) == (4, True), failed.err
 
 
 @pytest.mark.parametrize(("words", "code", "sentence"), WRONG, ids=[" ".join(words) for words, _, _ in WRONG])

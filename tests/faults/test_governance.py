@@ -47,6 +47,7 @@ class Silent:
 
 
 @requirement("governance.survives-a-kill")
+@pytest.mark.fault
 @pytest.mark.parametrize("alive", [True, False], ids=["the agent answers later", "the agent never answers"])
 def test_a_deployment_is_carried_to_its_end_after_a_kill(serve: Callable[..., Any], alive: bool) -> None:
     agents = Silent()
