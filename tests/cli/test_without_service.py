@@ -137,5 +137,5 @@ def test_an_older_or_newer_schema_is_not_read(program: Program) -> None:
         connection.execute("update alembic_version set version_num = '9999'")
     connection.close()
     done = program("agent", "list")
-    assert done.code == 1
+    assert done.code == 3
     assert "has schema 9999" in done.err

@@ -29,8 +29,8 @@ WORDS_ONLY = {"SERVICE_EMBEDDING_MODEL": "none"}
 
 
 @pytest.fixture
-def cluster(serve: Callable[..., Service], postgres_url: str, tmp_path: Path) -> Cluster:
-    return Cluster(serve, tmp_path, postgres_url, WORDS_ONLY)
+def cluster(serve: Callable[..., Service], bare_url: str, tmp_path: Path) -> Cluster:
+    return Cluster(serve, tmp_path, bare_url, WORDS_ONLY)
 
 
 @requirement("scale.memory-index")

@@ -171,6 +171,7 @@ def test_the_late_answer_of_a_process_that_slept_past_its_lease_counts_for_nothi
     assert check(url, [task_id, after]) == []
 
 
+@pytest.mark.only("sqlite", reason="the kinds are the test's own")
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 @requirement("scale.instance-death", "scale.faults")
 def test_a_submit_that_is_repeated_elsewhere_with_its_id_and_key_is_one_task(

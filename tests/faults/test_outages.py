@@ -64,7 +64,7 @@ def test_a_postgresql_server_that_dies_loses_no_event_of_a_webhook(
     serve: Callable[..., Service], own_postgres: Server
 ) -> None:
     url = own_postgres.url
-    service = serve(SERVICE_DATABASE_URL=url, **SHORT_LEASE)
+    service = serve(SERVICE_DATABASE_URL=url, SERVICE_OUTBOUND_ALLOW="127.0.0.1", **SHORT_LEASE)
     sink = Sink()
     load = Load(service.address, KEY, summaries(100))
     with running(sink), service.client() as client:

@@ -173,7 +173,9 @@ async def test_what_is_no_answer_makes_it_unavailable(backend: Backend, status: 
         assert (await prometheus.snapshot())["available"] is False
     finally:
         await prometheus.close()
-    assert sorted(path.partition("?")[0] for path, _ in backend.asked) == ["/api/v1/rules", "/api/v1/targets"]
+    asked = [path.partition("?")[0] for path, _ in backend.asked]  # both at once, and no place that it was sent to
+    assert asked.count("/api/v1/targets") == 1
+    assert asked.count("/api/v1/rules") <= 1
 
 
 @requirement("dashboard.metrics-never-5xx", "dashboard.metrics-settings")

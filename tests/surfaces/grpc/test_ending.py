@@ -44,6 +44,7 @@ def waiter(service: Service) -> None:
 
 
 @requirement("scale.grpc-leaving")
+@pytest.mark.only("sqlite", reason="its writer is held up through the file")
 def test_a_deadline_ends_the_wait_and_not_the_task(serve: Serve) -> None:
     service = start(serve)
     waiter(service)
@@ -108,6 +109,7 @@ def test_a_service_that_leaves_ends_its_streams_and_they_go_on_at_the_next_one(s
 
 
 @requirement("scale.grpc-leaving")
+@pytest.mark.only("sqlite", reason="its writer is held up through the file")
 def test_a_service_that_leaves_finishes_what_runs_and_refuses_what_is_new(serve: Serve) -> None:
     service = start(serve)
     with connected(service) as client:

@@ -52,6 +52,7 @@ def test_health_of_a_service_that_there_is_not(client: Client) -> None:
 
 
 @requirement("scale.grpc-other-services")
+@pytest.mark.only("sqlite", reason="its writer is taken away through the file")
 def test_health_follows_the_readiness_check(serve: Callable[..., Service]) -> None:
     service = serve(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0")
     with connected(service) as client, service.client() as http:

@@ -58,7 +58,7 @@ class Leader:
             except (StoreUnavailable, TimeoutError):
                 self._connection, self.held = None, False
             if self.held != before:
-                log.info("%s: this process %s", self._job, "leads" if self.held else "leads no longer")
+                log.debug("%s: this process %s", self._job, "leads" if self.held else "leads no longer")
         return self.held
 
     def _ask(self, held: bool) -> bool:

@@ -93,6 +93,8 @@ class Indexer:
             await self.look(moved)
 
     async def _hash(self, path: str) -> str:
+        if self.skips(path):
+            return NOTHING
         try:
             return (await self._vault.read(path)).hash
         except (NoSuchNote, InvalidPath):
