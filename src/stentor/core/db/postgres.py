@@ -34,8 +34,9 @@ _CONNECT = {
     "tcp_user_timeout": 30_000,
     "application_name": "stentor",
 }
+# A statement that is planned while its table is empty would read all of it later, until somebody analyzes it.
 _SESSION = (
-    "set synchronous_commit = on; set statement_timeout = '60s'; "
+    "set synchronous_commit = on; set statement_timeout = '60s'; set enable_seqscan = off; set jit = off; "
     f"set idle_in_transaction_session_timeout = '{STANDSTILL_SECONDS}s'"
 )
 _AGAIN = frozenset(("40001", "40P01", "55P03", "25P03"))

@@ -22,6 +22,8 @@ from stentor.domains.provenance.tree import Edge
 
 BATCH = 1024
 """Events of one transaction at most: about 5 ms of the writer's time."""
+ASK_SECONDS = 1.0
+"""How often a process that does not number asks whether it should."""
 log = logging.getLogger(__name__)
 
 Batch = tuple[Edge, Edge, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
@@ -54,7 +56,8 @@ class Sequencer:
         """For ever, until it is cancelled."""
         while True:
             done = await self.turn()
-            await asyncio.sleep(0 if done == BATCH else self._interval)
+            pause = self._interval if self._leader.held else max(self._interval, ASK_SECONDS)
+            await asyncio.sleep(0 if done == BATCH else pause)
 
     async def turn(self) -> int:
         """One batch, and a checkpoint when one is due; answers how many events. Never raises."""
