@@ -21,8 +21,6 @@ KUBERNETES = DEPLOY / "kubernetes"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 UNIT = DEPLOY / "systemd" / "stentor.service"
 EXAMPLES = (KUBERNETES / "secret.example.yaml", KUBERNETES / "ingress.example.yaml")
-COMING = frozenset({"--roles"})
-"""Options that these files use and the program is about to get."""
 _VARIABLE = re.compile(r"\$\{?([A-Z][A-Z0-9_]*)")
 
 
