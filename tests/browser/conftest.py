@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from tests.browser.chromium import browser as open_browser
 from tests.browser.seed import Seed, Seeded
@@ -16,7 +16,7 @@ from tests.conftest import KEYS, Service, serving
 from tests.databases import Databases, chosen, stores
 from tests.system import need
 
-WAIT = 15_000
+WAIT = 20_000
 """Milliseconds that something may take to appear; the machine may be busy."""
 SIZES = {"wide": {"width": 1280, "height": 860}, "narrow": {"width": 390, "height": 844}}
 
@@ -63,6 +63,7 @@ class Tab:
         self.board = board
         self.errors: list[str] = []
         page.set_default_timeout(WAIT)
+        expect.set_options(timeout=WAIT)
         page.on("pageerror", lambda error: self.errors.append(f"{page.url}: {error}"))
         page.on("console", self._console)
 

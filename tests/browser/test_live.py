@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Installation, Tab
 from tests.requirements import requirement
@@ -48,3 +50,18 @@ def test_a_live_list_is_not_exchanged_under_a_pressed_pointer_but_right_after(
     hear(page)
     page.mouse.up()
     page.wait_for_url(f"**/tasks/{first}")
+
+
+@requirement("dashboard.live")
+def test_what_happens_while_a_page_loads_is_on_it_soon(tab: Tab, installation: Installation) -> None:
+    page = tab.page
+    waiting: list[Route] = []
+    page.route(re.compile("/live"), lambda route: waiting.append(route))
+    tab.open("/agents")
+    expect(page.locator("#live")).to_have_text("connecting")
+    while not waiting:
+        page.wait_for_timeout(20)
+    installation.seed.post("/registry/agents", {"name": "latecomer", "capabilities": ["knock"], "trust_tier": "auto"})
+    page.wait_for_timeout(1_500)  # nobody reads: the service no longer looks for what is new
+    waiting[0].continue_()
+    expect(page.get_by_role("link", name="latecomer")).to_be_visible()

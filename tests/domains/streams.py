@@ -52,3 +52,10 @@ async def ended(world: World, task_id: str) -> dict[str, Any]:
     """Wait for the end of a task; answers its record."""
     await watch(world, task_id)
     return await world.task(task_id)
+
+
+async def at_rest(world: World) -> None:
+    """Wait until nothing runs here: a task's row says that it ended before its runtime is gone."""
+    async with asyncio.timeout(20):
+        while world.kernel.dispatcher.running():
+            await asyncio.sleep(0.01)

@@ -15,7 +15,7 @@ from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.service import AgentDraft
 from tests.conftest import MakeWorld, World
 from tests.domains.endpoint import Endpoint, Handler, answering, hanging, serving, streaming
-from tests.domains.streams import ended, watch, watched
+from tests.domains.streams import at_rest, ended, watch, watched
 from tests.requirements import requirement
 
 Place = Callable[[Handler], Awaitable[tuple[World, Endpoint]]]
@@ -150,7 +150,7 @@ async def test_a_cancel_closes_the_connection_to_the_endpoint(place: Place) -> N
     assert (await world.admin.post(f"/api/v1/tasks/{task_id}/cancel")).status_code == 200
     await asyncio.wait_for(endpoint.broken_off.wait(), 20)
     assert (await world.task(task_id))["status"] == "cancelled"
-    assert world.kernel.dispatcher.running() == 0
+    await at_rest(world)
 
 
 async def test_a_lost_lease_stops_the_old_attempt_and_starts_a_new_one(place: Place) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stentor.domains.execution.runtimes.builtin import INLINE_CHARACTERS
 from stentor.domains.execution.runtimes.summarizer import Stopped, split, summarize
 from tests.conftest import MakeWorld, World
-from tests.domains.streams import ended
+from tests.domains.streams import at_rest, ended
 from tests.requirements import requirement
 
 TEXT = (
@@ -60,7 +60,7 @@ async def test_a_cancel_stops_the_work_on_a_long_text(make_world: MakeWorld) -> 
     assert cancelled.status_code == 200
     task = await ended(world, task_id)
     assert (task["status"], task["result"]) == ("cancelled", None)
-    assert world.kernel.dispatcher.running() == 0
+    await at_rest(world)
 
 
 @given(st.text(max_size=400), st.integers(1, 10), st.sampled_from(["salience", "lead"]))

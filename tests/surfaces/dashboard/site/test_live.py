@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 
+from stentor.core.ids import new_id
 from stentor.surfaces.dashboard.site import live
 from stentor.surfaces.dashboard.site.live import Live, topic
 from stentor.surfaces.dashboard.site.rows import Change, Rows
@@ -29,9 +30,8 @@ async def ended(frames: AsyncIterator[Frame]) -> None:
 @requirement("dashboard.live")
 async def test_readers_hear_of_their_own_tenant_in_one_message_however_much_happens(world: World) -> None:
     told = Live(Rows(world.kernel.db, world.clock))
-    ours, theirs = told.frames("default"), told.frames("other")
+    ours, theirs = told.frames("default", new_id()), told.frames("other", new_id())
     assert (await anext(ours)).data == (await anext(theirs)).data == {"topics": []}
-    await asyncio.sleep(0.1)  # the first look only learns where the log ends
     elsewhere = asyncio.ensure_future(anext(theirs))
     agent = await world.register("ann")
     heard: set[str] = set()
@@ -50,10 +50,25 @@ async def test_readers_hear_of_their_own_tenant_in_one_message_however_much_happ
 
 
 @requirement("dashboard.live")
+async def test_what_happened_while_a_page_was_on_its_way_is_told_first(world: World) -> None:
+    made = new_id()
+    await world.register("ann")
+    told = Live(Rows(world.kernel.db, world.clock))
+    ours, theirs, later = (
+        told.frames(name, since) for name, since in (("default", made), ("other", made), ("default", new_id()))
+    )
+    assert (await anext(ours)).data == {"topics": ["agents"]}
+    assert (await anext(theirs)).data == (await anext(later)).data == {"topics": []}
+    for frames in (ours, theirs, later):
+        await ended(frames)
+    await told.close()
+
+
+@requirement("dashboard.live")
 async def test_an_outage_of_the_store_ends_no_stream(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows(world.kernel.db, world.clock)
     told = Live(rows)
-    frames = told.frames("default")
+    frames = told.frames("default", new_id())
     await anext(frames)
     await asyncio.sleep(0.1)
     whole, failed = rows.changes, asyncio.Event()

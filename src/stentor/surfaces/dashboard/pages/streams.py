@@ -12,8 +12,8 @@ READ = "read"
 
 
 async def changes(page: Page) -> Response:
-    """Topics that had events, at most once a second."""
-    return EventStream(page.site.live.frames(page.tenant), page.site.streams, page.session.csrf)
+    """Topics that had events since the page was made, at most once a second."""
+    return EventStream(page.site.live.frames(page.tenant, page.asked_since), page.site.streams, page.session.csrf)
 
 
 async def task(page: Page) -> Response:

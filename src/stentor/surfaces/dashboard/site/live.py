@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 
+from stentor.core.errors import StoreUnavailable
 from stentor.surfaces.dashboard.site.rows import Change, Rows
 from stentor.web.sse import Frame
 
@@ -43,20 +44,20 @@ class Live:
         self._readers: dict[asyncio.Event, tuple[str, set[str]]] = {}
         self._watching: asyncio.Task[None] | None = None
 
-    async def frames(self, tenant: str) -> AsyncIterator[Frame]:
-        """`change` with the topics that had events since the last one; begins with an empty one."""
+    async def frames(self, tenant: str, since: str) -> AsyncIterator[Frame]:
+        """`change` with the topics that had events since the last one; the first, which may be empty, since an id."""
         woken: asyncio.Event = asyncio.Event()
-        topics: set[str] = set()
-        self._readers[woken] = (tenant, topics)
+        waiting: set[str] = set()
+        self._readers[woken] = (tenant, waiting)
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
+            self._watching = asyncio.create_task(self._watch(since))
         try:
-            yield Frame("change", {"topics": []})
+            yield Frame("change", {"topics": sorted(await self._before(tenant, since))})
             while True:
                 await woken.wait()
                 woken.clear()
-                found = sorted(topics)
-                topics.clear()
+                found = sorted(waiting)
+                waiting.clear()
                 yield Frame("change", {"topics": found})
         finally:
             del self._readers[woken]
@@ -67,8 +68,15 @@ class Live:
             with suppress(asyncio.CancelledError):
                 await self._watching
 
-    async def _watch(self) -> None:
-        last: str | None = None
+    async def _before(self, tenant: str, since: str) -> set[str]:
+        """What a reader who comes now has not heard of; what comes from now on it is told."""
+        try:
+            return topics(await self._rows.changes(since), tenant)
+        except StoreUnavailable as error:
+            log.warning("what is new cannot be read: %s", error)
+            return set()
+
+    async def _watch(self, last: str) -> None:
         while self._readers:
             try:
                 last = await self._look(last)
@@ -76,15 +84,17 @@ class Live:
                 log.warning("what is new cannot be read: %s", error)
             await asyncio.sleep(PERIOD)
 
-    async def _look(self, last: str | None) -> str:
-        if last is None:
-            return await self._rows.newest()
+    async def _look(self, last: str) -> str:
         changes = await self._rows.changes(last)
-        for woken, (tenant, topics) in self._readers.items():
-            if found := {topic(change) for change in changes if change.tenant == tenant}:
-                topics |= found
+        for woken, (tenant, waiting) in self._readers.items():
+            if found := topics(changes, tenant):
+                waiting |= found
                 woken.set()
         return max((change.last for change in changes), default=last)
+
+
+def topics(changes: Iterable[Change], tenant: str) -> set[str]:
+    return {topic(change) for change in changes if change.tenant == tenant}
 
 
 def topic(change: Change) -> str:

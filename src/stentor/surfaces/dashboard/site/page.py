@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -15,6 +16,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from stentor import __version__
+from stentor.core.clock import SECOND
+from stentor.core.ids import floor
 from stentor.surfaces.dashboard.prometheus import Prometheus
 from stentor.surfaces.dashboard.site import assets, shown
 from stentor.surfaces.dashboard.site.attempts import Attempts
@@ -40,8 +43,12 @@ MENU = (
 """Address, name, and the key that goes there after `g`."""
 HERE = Path(__file__).parents[1]
 PARTIAL = "HX-Request"
+SINCE = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7")
 FRESH = 5.0
 """Seconds that a chart and the state of the components may be old: many readers cost as much as one."""
+EARLIER = 2 * SECOND
+"""Ids are made before their rows can be read, and clocks of processes differ by so much."""
+OLDEST = 60 * SECOND
 ATTEMPTS = 20
 """Failed sign-ins of a minute and an address. Keys are too long to be guessed; this keeps the log readable."""
 NOTICES = {
@@ -100,10 +107,18 @@ class Page:
         self.site = site
         self.request = request
         self.session = session
+        self.since = floor(site.now() - EARLIER)
 
     @property
     def tenant(self) -> str:
         return self.session.tenant
+
+    @property
+    def asked_since(self) -> str:
+        """The beginning of an event's id: since when the page that asks has not heard of changes; a minute at most."""
+        asked = self.query("since")
+        oldest = floor(self.site.now() - OLDEST)
+        return max(oldest, min(asked, self.since)) if SINCE.fullmatch(asked) else self.since
 
     @property
     def rows(self) -> Rows:

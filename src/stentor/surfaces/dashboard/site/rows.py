@@ -59,7 +59,6 @@ _FOUND = Sql(
 )
 _INPUT = Sql("select substr(input, 1, :most) from tasks where tenant = :tenant and task_id = :task_id")
 _NAMES = Sql("select agent_id, name from agents where tenant = :tenant")
-_NEWEST = Sql("select coalesce(max(event_id), '') from events")
 _KINDS = Sql(
     """select tenant, event_type, count(*), max(event_id) from (
         select tenant, event_type, event_id from events where event_id > :after order by event_id limit 5000
@@ -178,10 +177,6 @@ class Rows:
     async def names(self, tenant: str) -> dict[str, str]:
         """Of the agents, by id."""
         return {str(row[0]): str(row[1]) for row in await self._db.read(lambda tx: tx.rows(_NAMES, tenant=tenant))}
-
-    async def newest(self) -> str:
-        """The id of the last event of all."""
-        return str((await self._db.read(lambda tx: tx.rows(_NEWEST)))[0][0])
 
     async def changes(self, after: str) -> list[Change]:
         """What the run log has had since an event, 5,000 events at most."""

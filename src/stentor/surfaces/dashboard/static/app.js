@@ -48,6 +48,7 @@
   document.addEventListener("pointermove", (event) => { if (pressed && !event.buttons) release(); }); // it let go elsewhere
   const listen = () => {
     let source = null;
+    let since = document.hidden ? "" : `?since=${live.dataset.since}`; // the first time: what happened since the page was made
     const missed = () => { if (!document.hidden) all("[data-live]").forEach(refresh); };
     const changed = (event) => {
       const topics = JSON.parse(event.data).topics;
@@ -58,16 +59,15 @@
       document.dispatchEvent(new CustomEvent("stentor:change", { detail: topics }));
     };
     const hear = () => {
-      source = new EventSource("/live");
-      source.addEventListener("open", () => { if (live.className.includes("off")) missed(); say("live", "on"); });
+      source = new EventSource(`/live${since}`);
+      source.addEventListener("open", () => { if (!since || live.className.includes("off")) missed(); say("live", "on"); });
       source.addEventListener("change", changed);
       source.addEventListener("error", () => say("not live", "off"));
     };
     // A browser has six connections to a service: those of hidden pages would keep the next page from loading.
-    const leave = () => { source?.close(); source = null; };
+    const leave = () => { source?.close(); source = null; since = ""; };
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) leave(); else if (!source) hear();
-      missed();
     });
     addEventListener("pagehide", leave);
     if (!document.hidden) hear();
