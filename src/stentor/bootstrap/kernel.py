@@ -6,6 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from stentor.bootstrap.cage import Commands
 from stentor.bootstrap.governance import Governance
@@ -151,10 +152,17 @@ class Kernel:
             self.hub.remind()
 
     async def _refresh(self, since: int) -> None:
-        await self.registry.refresh(since)
-        await self.learning.refresh(since)
-        await self.trust.refresh(since)
-        await self.hooks.deliverer.refresh()
+        """All in one look; when that fails, one by one, so that no part waits for one that cannot be read."""
+        parts = (self.registry, self.learning, self.trust)
+        news = [partial(part.news, since=since) for part in parts] + [self.hooks.deliverer.news]
+        try:
+            found = await self.db.read(lambda tx: [part(tx) for part in news])
+        except Exception:  # noqa: BLE001 - the one that cannot be read raises it again
+            for part in news:
+                (await self.db.read(part))()
+            return
+        for take in found:
+            take()
 
     async def _keep_fresh(self) -> None:
         since = self.clock.now()

@@ -50,6 +50,8 @@ class Database:
         self._writing, self._reading = Outage("written"), Outage("read")
         self._waits, self._groups = Histogram(USUAL), Histogram(_GROUPS)
         self._closed = False
+        self.commits = 0
+        """How often this process committed: who looks for what is new need not look while it stands still."""
         self._writer.start()
 
     async def write(self, fn: Callable[[Tx], T], locks: Locks = None) -> T:
@@ -111,6 +113,7 @@ class Database:
             try:
                 connection = connection or self.driver.writer()
                 group_commit.run(connection, units)
+                self.commits += 1
                 self._writing.worked()
                 self._observe(units)
             except StoreUnavailable as error:

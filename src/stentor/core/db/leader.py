@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -43,15 +44,21 @@ class Leader:
         self._every = every
         self._asking = asyncio.Lock()
         self._connection: Connection | None = None
+        self._asked = -every
         self.held = not driver.shared
         """Whether this process led when it last looked."""
 
     async def leads(self) -> bool:
-        """Whether this process leads now; it takes the lead when nobody has it. Fails closed: an outage is no lead."""
+        """Whether this process leads; it takes the lead when nobody has it. A lead that was there a moment ago counts.
+        Fails closed: an outage is no lead.
+        """
         if not self._driver.shared:
             return True
         async with self._asking:
-            before = self.held
+            before, now = self.held, time.monotonic()
+            if before and now < self._asked + self._every:
+                return True
+            self._asked = now
             try:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     self.held = await asyncio.to_thread(self._ask, self.held)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -16,6 +18,18 @@ _OPTIONS: dict[str, Any] = {
     "tcp_user_timeout": 30_000,
     "application_name": "stentor messages",
 }
+
+
+@contextmanager
+def _readable(fd: int) -> Iterator[asyncio.Event]:
+    """An event that is set whenever there is something to read, and at first."""
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+    event.set()
+    loop.add_reader(fd, event.set)
+    try:
+        yield event
+    finally:
+        loop.remove_reader(fd)
 
 
 class PostgresTransport:
@@ -32,9 +46,14 @@ class PostgresTransport:
         async with await self._connect() as connection:
             await connection.execute(f"listen {CHANNEL}")
             ready()
-            async for message in connection.notifies():
-                receive(message.payload)
-        raise ConnectionError("the connection ended")
+            # The connection's own generator looks ten times a second; this one only when something came.
+            with _readable(connection.fileno()) as readable:
+                while True:
+                    await readable.wait()
+                    readable.clear()
+                    connection.pgconn.consume_input()
+                    while message := connection.pgconn.notifies():
+                        receive(message.extra)
 
     async def publish(self, payloads: list[bytes]) -> None:
         if self._sending is None or self._sending.closed:

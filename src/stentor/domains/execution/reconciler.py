@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -75,13 +76,18 @@ class Reconciler:
                 log.exception("the reconciler stumbled")
 
     async def tick(self, tick: int) -> None:
-        overdue = await self._db.read(lambda tx: store.overdue(tx, BATCH))
+        refill = tick % self._dispatcher.refill_every == 0
+
+        def look(tx: Tx) -> tuple[list[Task], Callable[[], None] | None]:
+            return store.overdue(tx, BATCH), self._dispatcher.waiting(tx) if refill else None
+
+        overdue, take_up = await self._db.read(look)
         for task in overdue:
             await self._db.write(self._repairing(task))
         if tick % self._renew_every == 0 and self._attempts.held:
             await self._renew(list(self._attempts.held.values()))
-        if tick % self._dispatcher.refill_every == 0:
-            await self._dispatcher.refill()
+        if take_up is not None:
+            take_up()
         if tick % RELEARN_EVERY == 0:
             await self._relearn()
         if tick % PURGE_EVERY == PURGE_EVERY - 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from stentor.core.clock import Clock
@@ -46,8 +48,18 @@ class Learning:
         self.view = LearningView()
 
     async def refresh(self, since: int) -> None:
-        for weight in await self._db.read(lambda tx: store.changed_since(tx, since)):
-            self.view.put(weight)
+        """Read what changed since."""
+        (await self._db.read(lambda tx: self.news(tx, since)))()
+
+    def news(self, tx: Tx, since: int) -> Callable[[], None]:
+        """What takes the changes into the view."""
+        changed = store.changed_since(tx, since)
+
+        def take() -> None:
+            for weight in changed:
+                self.view.put(weight)
+
+        return take
 
     def learn(self, tx: Tx, lesson: Lesson, parent: str) -> str:
         """Apply one outcome inside its transaction; answers the id of the last event written.

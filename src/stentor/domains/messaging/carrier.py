@@ -12,12 +12,12 @@ import logging
 from collections.abc import Mapping
 
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, locks
+from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.domains.atp import checks
 from stentor.domains.messaging import store
-from stentor.domains.messaging.endings import Endings, HandedOn
+from stentor.domains.messaging.endings import Endings, HandedOn, Missed
 from stentor.domains.messaging.model import Action, Closing, Reply, Route, Stored, Work, failure
 
 LANES = 16
@@ -178,13 +178,19 @@ class Carrier:
         except StoreUnavailable:
             self._dropped += dropped
             raise
-        self._work.set()  # scheduled messages come due, and other processes send some
         if self._held and tick % self._renew_every == 0:
             held = list(self._held.values())
             await self._db.write(lambda tx: store.renew(tx, held, self._lease), ())
-        lost = await self._db.read(lambda tx: store.lost(tx, tx.now, BATCH))
+        everything = self._shared or tick % SCAN_EVERY == 0
+        due, lost, missed = await self._db.read(lambda tx: self._look(tx, everything=everything))
+        if due:
+            self._work.set()
         await self._give_back([one for one in lost if (one.tenant, one.message_id) not in self._held])
-        await self._endings.look(everything=self._shared or tick % SCAN_EVERY == 0)
+        await self._endings.repair(missed)
+
+    def _look(self, tx: Tx, *, everything: bool) -> tuple[bool, list[Stored], Missed]:
+        """Whether a scheduled message came due, or another process sent one; who lost whose; what has ended."""
+        return store.some_due(tx), store.lost(tx, tx.now, BATCH), self._endings.look(tx, everything=everything)
 
     async def _give_back(self, messages: list[Stored]) -> int:
         if not messages:

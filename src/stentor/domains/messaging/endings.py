@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,14 @@ log = logging.getLogger(__name__)
 
 class HandedOn(Exception):
     """The epoch is not the message's current one: somebody else has it, or it is over."""
+
+
+class Missed(NamedTuple):
+    overdue: list[Stored]
+    answered: list[Key]
+    """Tasks that ended, and nobody here heard of it."""
+    expected: set[Key] | None
+    """All tasks that messages wait for, when more are remembered than is likely."""
 
 
 class Endings:
@@ -132,19 +140,22 @@ class Endings:
             self._finish(tx, stored, *_result(task), None, task.assigned_agent if task else None)
         return True
 
-    async def look(self, *, everything: bool) -> None:
-        """What is overdue; with `everything` also ends of tasks that were missed."""
-        for stored in await self._db.read(lambda tx: store.overdue(tx, BATCH)):
-            await self._give_up(stored)
-        if everything:
-            for key in await self._db.read(lambda tx: store.answered(tx, BATCH)):
-                self._ended(key)
-            await self._forget()
+    def look(self, tx: Tx, *, everything: bool) -> Missed:
+        """Without `everything` only what is overdue. What other processes answered is not to be expected for ever."""
+        crowded = everything and len(self._expected) > MANY
+        return Missed(
+            store.overdue(tx, BATCH),
+            store.answered(tx, BATCH) if everything else [],
+            set(store.waiting_for(tx, 10 * MANY)) if crowded else None,
+        )
 
-    async def _forget(self) -> None:
-        """Other processes answer too; what they answered is not to be expected for ever."""
-        if len(self._expected) > MANY:
-            self._expected &= set(await self._db.read(lambda tx: store.waiting_for(tx, 10 * MANY)))
+    async def repair(self, missed: Missed) -> None:
+        for stored in missed.overdue:
+            await self._give_up(stored)
+        for key in missed.answered:
+            self._ended(key)
+        if missed.expected is not None:
+            self._expected &= missed.expected
 
     async def _give_up(self, stored: Stored) -> None:
         """The sender waits no longer. What nobody has begun is cancelled; what runs ends by its own timeout."""

@@ -25,6 +25,7 @@ _NEXT = Sql(
     """select tenant, message_id, epoch from atp_messages where status = 'queued' and due_at <= :now
     order by priority, created_at, message_id limit 1"""
 )
+_SOME_DUE = Sql("select 1 from atp_messages where status = 'queued' and due_at <= :now limit 1")
 _CLAIM = Sql(
     f"""update atp_messages set status = 'executing', epoch = epoch + 1, lease_until = :lease_until,
         updated_at = :now, head_id = :head_id
@@ -125,6 +126,10 @@ def requeue(tx: Tx, stored: Stored, head_id: str) -> bool:
 def renew(tx: Tx, messages: list[Stored], lease: int) -> None:
     """They are still in hand; their leases run `lease` microseconds from now."""
     tx.many(_RENEW, [_held(one) | {"lease_until": tx.now + lease} for one in messages])
+
+
+def some_due(tx: Tx) -> bool:
+    return tx.row(_SOME_DUE, now=tx.now) is not None
 
 
 def lost(tx: Tx, before: int, limit: int) -> list[Stored]:

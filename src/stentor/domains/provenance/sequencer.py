@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx, locks
@@ -23,7 +24,7 @@ from stentor.domains.provenance.tree import Edge
 BATCH = 1024
 """Events of one transaction at most: about 5 ms of the writer's time."""
 ASK_SECONDS = 1.0
-"""How often a process that does not number asks whether it should."""
+"""How often a process that does not number asks whether it should, and one that does, what others wrote."""
 log = logging.getLogger(__name__)
 
 Batch = tuple[Edge, Edge, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
@@ -55,9 +56,9 @@ class Sequencer:
     async def run(self) -> None:
         """For ever, until it is cancelled."""
         while True:
-            done = await self.turn()
-            pause = self._interval if self._leader.held else max(self._interval, ASK_SECONDS)
-            await asyncio.sleep(0 if done == BATCH else pause)
+            seen = self._db.commits
+            if await self.turn() < BATCH:
+                await self._rest(seen)
 
     async def turn(self) -> int:
         """One batch, and a checkpoint when one is due; answers how many events. Never raises."""
@@ -79,6 +80,14 @@ class Sequencer:
             self.problem = f"it failed ({type(error).__name__})"
             return 0
         return done
+
+    async def _rest(self, seen: int) -> None:
+        """Not for longer than the interval once something was written here."""
+        until = time.monotonic() + ASK_SECONDS
+        while True:
+            await asyncio.sleep(self._interval if self._leader.held else ASK_SECONDS)
+            if time.monotonic() >= until or self._db.commits != seen:
+                return
 
     async def drain(self) -> None:
         """Until nothing waits, or another process does the work. Raises StentorError."""

@@ -57,12 +57,20 @@ class Registry:
         self.before_clear: list[Look] = []
 
     async def refresh(self, since: int) -> None:
-        """Read what changed since. A malformed record is logged and left out: it is never routed to."""
-        good, bad = await self._db.read(lambda tx: store.changed_since(tx, since))
-        for agent in good:
-            self.snapshot.put(agent)
-        for error in bad:
-            log.error("%s", error.message)
+        """Read what changed since."""
+        (await self._db.read(lambda tx: self.news(tx, since)))()
+
+    def news(self, tx: Tx, since: int) -> Callable[[], None]:
+        """What takes the changes into the snapshot. A malformed record is logged and left out of routing."""
+        good, bad = store.changed_since(tx, since)
+
+        def take() -> None:
+            for agent in good:
+                self.snapshot.put(agent)
+            for error in bad:
+                log.error("%s", error.message)
+
+        return take
 
     async def register(self, tenant: str, draft: AgentDraft, by: str) -> Agent:
         return await self._db.write(self.registering(tenant, draft, by))

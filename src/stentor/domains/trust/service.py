@@ -43,15 +43,23 @@ class Trust:
         self.before_set: list[Look] = []
 
     async def refresh(self, since: int) -> None:
-        """Read what changed since. Fails open: routing goes on without trust and says so."""
+        """Read what changed since."""
+        (await self._db.read(lambda tx: self.news(tx, since)))()
+
+    def news(self, tx: Tx, since: int) -> Callable[[], None]:
+        """What takes the changes into the view. Fails open: routing goes on without trust and says so."""
         try:
-            changed = await self._db.read(lambda tx: store.changed_since(tx, since))
+            changed = store.changed_since(tx, since)
         except Exception:
             self.view.available = False
             raise
-        self.view.available = True
-        for tenant, entity in changed:
-            self.view.put(tenant, entity)
+
+        def take() -> None:
+            self.view.available = True
+            for tenant, entity in changed:
+                self.view.put(tenant, entity)
+
+        return take
 
     async def get(self, tenant: str, entity_id: str) -> tuple[Entity, float]:
         """The entity and its score now. Raises NotFound."""

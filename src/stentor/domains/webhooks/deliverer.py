@@ -129,19 +129,30 @@ class Deliverer:
 
     async def refresh(self) -> None:
         """Read the subscriptions of all tenants: before anything happens, and when others may have changed them."""
-        generation = self._view.generation
-        found = await self._db.read(store.every)
-        if generation == self._view.generation:  # else a change was made meanwhile, and this is older
-            self._view.put(found)
+        (await self._db.read(self.news))()
+
+    def news(self, tx: Tx) -> Callable[[], None]:
+        """What takes the subscriptions into the view."""
+        generation, found = self._view.generation, store.every(tx)
+
+        def take() -> None:
+            if generation == self._view.generation:  # else a change was made meanwhile, and this is older
+                self._view.put(found)
+
+        return take
 
     async def look(self) -> None:
         """Find what came due, what other processes wrote, and what they left."""
         held = {one.delivery_id for courier in self._couriers.values() for one in courier.sending.values()}
-        lost = await self._db.read(lambda tx: store.lost(tx, tx.now, BATCH))
+        enabled = self._view.enabled
+
+        def read(tx: Tx) -> tuple[list[Delivery], list[str]]:
+            return store.lost(tx, tx.now, BATCH), [one for one in enabled if store.some_due(tx, one)]
+
+        lost, due = await self._db.read(read)
         if left := [one for one in lost if one.delivery_id not in held]:
             await self._db.write(_giving_back(left))
-        enabled = self._view.enabled
-        self.arrived(await self._db.read(lambda tx: [one for one in enabled if store.some_due(tx, one)]))
+        self.arrived({*due, *(one.subscription_id for one in left)} & enabled)
         for gone in self._couriers.keys() - enabled:
             if not self._couriers[gone].sending:
                 self._couriers.pop(gone).close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Callable
 
 from stentor.core.db import Database, Tx
 from stentor.domains.execution.attempt import Attempts
@@ -104,9 +105,14 @@ class Lanes:
             return False
         return True
 
-    async def refill(self) -> None:
-        for queued in await self._db.read(lambda tx: store.waiting(tx, SCAN)):
-            self.offer(queued)
+    def waiting(self, tx: Tx) -> Callable[[], None]:
+        found = store.waiting(tx, SCAN)
+
+        def take_up() -> None:
+            for queued in found:
+                self.offer(queued)
+
+        return take_up
 
     def fresh(self) -> None:
         """Nothing waits for that where nobody else changes anything."""

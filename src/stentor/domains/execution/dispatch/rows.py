@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StoreUnavailable
@@ -115,9 +116,13 @@ class Rows:
             return False
         return True
 
-    async def refill(self) -> None:
+    def waiting(self, tx: Tx) -> Callable[[], None]:
+        depths = store.depths(tx)
+        return lambda: self._refill(depths)
+
+    def _refill(self, depths: dict[str, int]) -> None:
         """Begins to work, at the first call."""
-        self._depths = await self._db.read(store.depths)
+        self._depths = depths
         for agent_id in self._depths:
             self._arrivals.setdefault(agent_id, Arrival()).set()
         if self._depths:
