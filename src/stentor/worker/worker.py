@@ -34,6 +34,8 @@ class Worker:
         self._ended = threading.Event()
         self._client = Client(url, key, self._stopping)
         self._free = threading.Semaphore(concurrency)
+        # While an end is reported the next task is fetched; of such reports there are as many at most as places.
+        self._reports = threading.Semaphore(concurrency)
         self._concurrency = concurrency
         self._tasks: set[Task] = set()
         self._handler: Handler | None = None
@@ -74,7 +76,7 @@ class Worker:
                 signal.signal(number, self._on_signal)
         beating = threading.Thread(target=self._beat, daemon=True)
         beating.start()
-        with ThreadPoolExecutor(self._concurrency) as pool:
+        with ThreadPoolExecutor(2 * self._concurrency) as pool:
             while not self._stopping.is_set():
                 for task in self._claim():
                     pool.submit(self._do, task)
@@ -131,16 +133,22 @@ class Worker:
 
     def _do(self, task: Task) -> None:
         try:
-            self._report(task)
+            try:
+                verb, body = self._ending(task)
+            finally:
+                self._reports.acquire()
+                self._free.release()
+            task.post(verb, body)
         except TaskCancelled:
             log.info("task %s was taken back", task.id)
         except ServiceError as error:
             log.error("the end of task %s could not be reported: %s", task.id, error)
         finally:
             self._tasks.discard(task)
-            self._free.release()
+            self._reports.release()
 
-    def _report(self, task: Task) -> None:
+    def _ending(self, task: Task) -> tuple[str, dict[str, Any]]:
+        """Runs the handler; answers what is to be posted. Raises TaskCancelled, ServiceError."""
         try:
             result = self._call(task)
             task.flush()
@@ -148,14 +156,13 @@ class Worker:
             raise
         except Failed as failure:
             error = {"code": failure.code, "message": str(failure)[:MAX_MESSAGE] or "no reason given"}
-            task.post("fail", {"error": error, "outcome_class": failure.outcome_class})
+            return "fail", {"error": error, "outcome_class": failure.outcome_class}
         except Exception as error:
             # Whatever a handler throws ends its task, never the worker.
             log.exception("the handler failed on task %s", task.id)
             message = f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
-            task.post("fail", {"error": {"code": "HANDLER_FAILED", "message": message}})
-        else:
-            task.post("complete", _answer(result))
+            return "fail", {"error": {"code": "HANDLER_FAILED", "message": message}}
+        return "complete", _answer(result)
 
     def _call(self, task: Task) -> Any:
         if self._handler is None:
