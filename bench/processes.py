@@ -143,7 +143,7 @@ def _drained(found: Installation, number: int, count: int, n: int) -> float:
             for worker in workers:
                 _say(worker)
             while (done := _completed(client) - before) < count:
-                time.sleep(0.01)
+                time.sleep(max(0.01, (count - done) * WAIT_SECONDS / LANES / number / 2))  # asking costs too
             say(f"processes: {number} workers, {done / (time.monotonic() - started):,.0f} tasks/s")
             return count / (time.monotonic() - started)
     finally:
