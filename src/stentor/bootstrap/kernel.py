@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +22,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import Fanout, Fresh, Reconnected
 from stentor.core.live import Hub
 from stentor.core.outbound import Outbound
+from stentor.core.pulse import beat, beat_or
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
@@ -148,30 +148,24 @@ class Kernel:
 
     async def _remind(self) -> None:
         while True:
-            await asyncio.sleep(REMIND_SECONDS)
+            await beat(REMIND_SECONDS)
             self.hub.remind()
 
     async def _refresh(self, since: int) -> None:
-        """All in one look; when that fails, one by one, so that no part waits for one that cannot be read."""
         parts = (self.registry, self.learning, self.trust)
-        news = [partial(part.news, since=since) for part in parts] + [self.hooks.deliverer.news]
-        try:
-            found = await self.db.read(lambda tx: [part(tx) for part in news])
-        except Exception:  # noqa: BLE001 - the one that cannot be read raises it again
-            for part in news:
-                (await self.db.read(part))()
-            return
-        for take in found:
-            take()
+        news = [partial(part.news, since=since) for part in parts] + [self.hooks.deliverer.news()]
+        for found in await asyncio.gather(*(self.db.look(part) for part in news), return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
+            found()
 
     async def _keep_fresh(self) -> None:
         since = self.clock.now()
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.snapshot_refresh):
-                    await self._stale.wait()
+            await beat_or(self._stale, self.settings.snapshot_refresh)
+            if self._stale.is_set():
+                await asyncio.sleep(LEAST_SECONDS)
             self._stale.clear()
-            await asyncio.sleep(LEAST_SECONDS)
             started = self.clock.now()
             try:
                 await self._refresh(since - REFRESH_OVERLAP)

@@ -14,6 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from stentor.core.errors import StartRefused
+from stentor.core.pulse import beat_or
 
 GRACE_SECONDS = 3
 ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - how an address for all is shown
@@ -48,11 +49,25 @@ class Endpoint:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but signals are ours: it would end the process before the store is closed."""
+    """uvicorn, but signals are ours: it would end the process before the store is closed. And it is told to end, where
+    it would look ten times a second; once a second it makes the Date header anew.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._told = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            await beat_or(self._told)
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._told.set()
 
 
 class Servers:
@@ -77,7 +92,7 @@ class Servers:
     def leave(self) -> None:
         self.leaving = True
         for server, _ in self._servers:
-            server.should_exit = True
+            server.leave()
 
     async def wait(self) -> None:
         """Until all have ended. Raises what the first one failed with."""

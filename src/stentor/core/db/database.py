@@ -22,6 +22,7 @@ from prometheus_client.core import Metric
 from stentor.core.db import group as group_commit
 from stentor.core.db.driver import Connection, Driver, Locks
 from stentor.core.db.group import Unit
+from stentor.core.db.looks import Looks
 from stentor.core.db.outage import Outage
 from stentor.core.db.tx import Tx
 from stentor.core.errors import StoreConflict, StoreUnavailable
@@ -46,12 +47,13 @@ class Database:
         self._writer = threading.Thread(target=self._write_loop, name="stentor-db-writer", daemon=True)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="stentor-db-reader")
         self._local = threading.local()
+        self._looks = Looks(self.read)
         self._open_readers: list[Connection] = []
         self._writing, self._reading = Outage("written"), Outage("read")
         self._waits, self._groups = Histogram(USUAL), Histogram(_GROUPS)
         self._closed = False
-        self.commits = 0
-        """How often this process committed: who looks for what is new need not look while it stands still."""
+        self.commits, self.wrote = 0, asyncio.Event()
+        """How often this process wrote, and that it did: who looks for what is new need not look while it did not."""
         self._writer.start()
 
     async def write(self, fn: Callable[[Tx], T], locks: Locks = None) -> T:
@@ -67,6 +69,8 @@ class Database:
         unit = Unit(fn, locks, loop, loop.create_future())
         self._queue.put(unit)
         result: T = await unit.future
+        self.commits += 1
+        self.wrote.set()
         return result
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
@@ -74,6 +78,11 @@ class Database:
         if self._closed:
             raise StoreUnavailable("The service is shutting down.")
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, fn)
+
+    async def look(self, fn: Callable[[Tx], T]) -> T:
+        """Like `read`, for those who look again and again: all who do so at the same pulse share one view."""
+        result: T = await self._looks.look(fn)
+        return result
 
     def close(self) -> None:
         """Finish what was handed in, then close. Blocks for at most the open work."""
@@ -113,7 +122,6 @@ class Database:
             try:
                 connection = connection or self.driver.writer()
                 group_commit.run(connection, units)
-                self.commits += 1
                 self._writing.worked()
                 self._observe(units)
             except StoreUnavailable as error:

@@ -16,6 +16,7 @@ from typing import Any
 from stentor.core.db.driver import Connection, Driver
 from stentor.core.db.sql import Sql
 from stentor.core.errors import StoreUnavailable
+from stentor.core.pulse import beat
 
 SEQUENCER, VAULT, INDEX = 7305001, 7305002, 7305003
 """Numbers of the locks: of the run log's numbers, of all that follows the vault, of writes to the search index."""
@@ -88,7 +89,7 @@ class Leader:
         while True:
             if await self.leads():
                 await self._lead(work)
-            await asyncio.sleep(self._every)
+            await beat(self._every)
 
     async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.create_task(work())

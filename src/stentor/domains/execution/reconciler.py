@@ -6,7 +6,6 @@ reconcilers, or one and an agent that wakes up late, cannot both win.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from stentor.core import idempotency
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.errors import LeaseLost, StoreUnavailable
+from stentor.core.pulse import beat
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.execution import model
 from stentor.domains.execution.attempt import Attempts
@@ -65,7 +65,7 @@ class Reconciler:
         """For ever; an outage of the store is waited out."""
         tick = 0
         while True:
-            await asyncio.sleep(EVERY_SECONDS)
+            await beat(EVERY_SECONDS)
             tick += 1
             try:
                 await self.tick(tick)
@@ -81,7 +81,7 @@ class Reconciler:
         def look(tx: Tx) -> tuple[list[Task], Callable[[], None] | None]:
             return store.overdue(tx, BATCH), self._dispatcher.waiting(tx) if refill else None
 
-        overdue, take_up = await self._db.read(look)
+        overdue, take_up = await self._db.look(look)
         for task in overdue:
             await self._db.write(self._repairing(task))
         if tick % self._renew_every == 0 and self._attempts.held:

@@ -35,6 +35,12 @@ class LearningView:
     def put(self, weight: Weight) -> None:
         self._by_type.setdefault(weight.task_type, {})[weight.agent_id] = weight
 
+    def hear(self, weight: Weight) -> None:
+        """What was read of the rows, unless something newer was written here meanwhile."""
+        known = self.of_type(weight.task_type).get(weight.agent_id)
+        if known is None or known.updated_at <= weight.updated_at:
+            self.put(weight)
+
     def of_type(self, task_type: str) -> dict[str, Weight]:
         """Agent id to its record; read it, do not keep it."""
         return self._by_type.get(task_type, {})
@@ -57,7 +63,7 @@ class Learning:
 
         def take() -> None:
             for weight in changed:
-                self.view.put(weight)
+                self.view.hear(weight)
 
         return take
 

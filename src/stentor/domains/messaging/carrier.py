@@ -15,6 +15,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
 from stentor.core.live import Hub
+from stentor.core.pulse import beat
 from stentor.domains.atp import checks
 from stentor.domains.messaging import store
 from stentor.domains.messaging.endings import Endings, HandedOn, Missed
@@ -161,7 +162,7 @@ class Carrier:
     async def _watch(self) -> None:
         tick = 0
         while True:
-            await asyncio.sleep(1.0)
+            await beat()
             tick += 1
             try:
                 await self._tick(tick)
@@ -182,7 +183,7 @@ class Carrier:
             held = list(self._held.values())
             await self._db.write(lambda tx: store.renew(tx, held, self._lease), ())
         everything = self._shared or tick % SCAN_EVERY == 0
-        due, lost, missed = await self._db.read(lambda tx: self._look(tx, everything=everything))
+        due, lost, missed = await self._db.look(lambda tx: self._look(tx, everything=everything))
         if due:
             self._work.set()
         await self._give_back([one for one in lost if (one.tenant, one.message_id) not in self._held])
@@ -190,7 +191,9 @@ class Carrier:
 
     def _look(self, tx: Tx, *, everything: bool) -> tuple[bool, list[Stored], Missed]:
         """Whether a scheduled message came due, or another process sent one; who lost whose; what has ended."""
-        return store.some_due(tx), store.lost(tx, tx.now, BATCH), self._endings.look(tx, everything=everything)
+        due, lost, overdue, answered = store.glance(tx)
+        missed = self._endings.look(tx, overdue=overdue, answered=answered and everything)
+        return due, store.lost(tx, tx.now, BATCH) if lost else [], missed
 
     async def _give_back(self, messages: list[Stored]) -> int:
         if not messages:

@@ -140,13 +140,12 @@ class Endings:
             self._finish(tx, stored, *_result(task), None, task.assigned_agent if task else None)
         return True
 
-    def look(self, tx: Tx, *, everything: bool) -> Missed:
-        """Without `everything` only what is overdue. What other processes answered is not to be expected for ever."""
-        crowded = everything and len(self._expected) > MANY
+    def look(self, tx: Tx, *, overdue: bool, answered: bool) -> Missed:
+        """Those of what there is. What other processes answered is not to be expected for ever."""
         return Missed(
-            store.overdue(tx, BATCH),
-            store.answered(tx, BATCH) if everything else [],
-            set(store.waiting_for(tx, 10 * MANY)) if crowded else None,
+            store.overdue(tx, BATCH) if overdue else [],
+            store.answered(tx, BATCH) if answered else [],
+            set(store.waiting_for(tx, 10 * MANY)) if len(self._expected) > MANY else None,
         )
 
     async def repair(self, missed: Missed) -> None:

@@ -25,7 +25,13 @@ _NEXT = Sql(
     """select tenant, message_id, epoch from atp_messages where status = 'queued' and due_at <= :now
     order by priority, created_at, message_id limit 1"""
 )
-_SOME_DUE = Sql("select 1 from atp_messages where status = 'queued' and due_at <= :now limit 1")
+_GLANCE = Sql(
+    """select exists (select 1 from atp_messages where status = 'queued' and due_at <= :now),
+        exists (select 1 from atp_messages where status = 'executing' and task_id is null and lease_until < :now),
+        exists (select 1 from atp_messages where status = 'executing' and task_id is not null and deadline_at < :now),
+        exists (select 1 from atp_messages m join tasks t on t.tenant = m.tenant and t.task_id = m.task_id
+            where m.status = 'executing' and m.task_id is not null and t.completion_time is not null)"""
+)
 _CLAIM = Sql(
     f"""update atp_messages set status = 'executing', epoch = epoch + 1, lease_until = :lease_until,
         updated_at = :now, head_id = :head_id
@@ -128,8 +134,10 @@ def renew(tx: Tx, messages: list[Stored], lease: int) -> None:
     tx.many(_RENEW, [_held(one) | {"lease_until": tx.now + lease} for one in messages])
 
 
-def some_due(tx: Tx) -> bool:
-    return tx.row(_SOME_DUE, now=tx.now) is not None
+def glance(tx: Tx) -> tuple[bool, bool, bool, bool]:
+    """Whether any message is due, lost by its carrier, overdue, or waits for a task that has ended."""
+    due, lost, overdue, answered = tx.rows(_GLANCE, now=tx.now)[0]
+    return bool(due), bool(lost), bool(overdue), bool(answered)
 
 
 def lost(tx: Tx, before: int, limit: int) -> list[Stored]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx, locks
 from stentor.core.db.leader import Leader
 from stentor.core.errors import StentorError, StoreUnavailable
+from stentor.core.pulse import beat, beat_or
 from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import Checkpoints
 from stentor.domains.provenance.store import Moved
@@ -23,8 +23,10 @@ from stentor.domains.provenance.tree import Edge
 
 BATCH = 1024
 """Events of one transaction at most: about 5 ms of the writer's time."""
-ASK_SECONDS = 1.0
-"""How often a process that does not number asks whether it should, and one that does, what others wrote."""
+LOOK_SECONDS = 1.0
+"""How often the process that numbers looks for what others wrote."""
+ASK_SECONDS = 5.0
+"""How often a process that does not number asks whether it should."""
 log = logging.getLogger(__name__)
 
 Batch = tuple[Edge, Edge, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
@@ -82,12 +84,15 @@ class Sequencer:
         return done
 
     async def _rest(self, seen: int) -> None:
-        """Not for longer than the interval once something was written here."""
-        until = time.monotonic() + ASK_SECONDS
-        while True:
-            await asyncio.sleep(self._interval if self._leader.held else ASK_SECONDS)
-            if time.monotonic() >= until or self._db.commits != seen:
-                return
+        """Until something is written here, and for the interval then; what others write is looked for now and then."""
+        if not self._leader.held:
+            await beat(ASK_SECONDS)
+            return
+        if self._db.commits == seen:
+            self._db.wrote.clear()
+            await beat_or(self._db.wrote, LOOK_SECONDS)
+        if self._db.commits != seen:
+            await asyncio.sleep(self._interval)
 
     async def drain(self) -> None:
         """Until nothing waits, or another process does the work. Raises StentorError."""

@@ -28,6 +28,12 @@ class TrustView:
     def put(self, tenant: str, entity: Entity) -> None:
         self._entities[tenant, entity.entity_id] = entity
 
+    def hear(self, tenant: str, entity: Entity) -> None:
+        """What was read of the rows, unless something newer was written here meanwhile."""
+        known = self._entities.get((tenant, entity.entity_id))
+        if known is None or known.updated_at <= entity.updated_at:
+            self.put(tenant, entity)
+
     def score(self, tenant: str, entity_id: str, now: int) -> float | None:
         """The decayed score, or None for an entity without one."""
         entity = self._entities.get((tenant, entity_id))
@@ -57,7 +63,7 @@ class Trust:
         def take() -> None:
             self.view.available = True
             for tenant, entity in changed:
-                self.view.put(tenant, entity)
+                self.view.hear(tenant, entity)
 
         return take
 

@@ -17,6 +17,7 @@ from stentor.core import ids
 from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import ServiceUnavailable, StoreUnavailable
+from stentor.core.pulse import beat
 from stentor.core.runlog import Draft, RunLog
 from stentor.core.sealing import Sealer
 from stentor.domains.webhooks import listing, model, naming, store
@@ -129,17 +130,21 @@ class Deliverer:
 
     async def refresh(self) -> None:
         """Read the subscriptions of all tenants: before anything happens, and when others may have changed them."""
-        (await self._db.read(self.news))()
+        (await self._db.read(self.news()))()
 
-    def news(self, tx: Tx) -> Callable[[], None]:
-        """What takes the subscriptions into the view."""
-        generation, found = self._view.generation, store.every(tx)
+    def news(self) -> Callable[[Tx], Callable[[], None]]:
+        """What reads the subscriptions, and then what takes them into the view."""
+        generation = self._view.generation
 
-        def take() -> None:
-            if generation == self._view.generation:  # else a change was made meanwhile, and this is older
-                self._view.put(found)
+        def read(tx: Tx) -> Callable[[], None]:
+            found = store.every(tx)
+            return lambda: self._take(found, generation)
 
-        return take
+        return read
+
+    def _take(self, found: list[Subscription], generation: int) -> None:
+        if generation == self._view.generation:  # else a change was made meanwhile, and this is older
+            self._view.put(found)
 
     async def look(self) -> None:
         """Find what came due, what other processes wrote, and what they left."""
@@ -149,7 +154,7 @@ class Deliverer:
         def read(tx: Tx) -> tuple[list[Delivery], list[str]]:
             return store.lost(tx, tx.now, BATCH), [one for one in enabled if store.some_due(tx, one)]
 
-        lost, due = await self._db.read(read)
+        lost, due = await self._db.look(read)
         if left := [one for one in lost if one.delivery_id not in held]:
             await self._db.write(_giving_back(left))
         self.arrived({*due, *(one.subscription_id for one in left)} & enabled)
@@ -229,7 +234,7 @@ class Deliverer:
     async def _run(self) -> None:
         looks = 0
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await beat(LOOK_SECONDS)
             looks += 1
             try:
                 await self.look()

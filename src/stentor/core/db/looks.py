@@ -1,0 +1,55 @@
+"""What looks for changes again and again shares one transaction, when it looks at about the same moment.
+
+A part of it that cannot be read takes down no other: then each is read by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from stentor.core.db.tx import Tx
+
+ROUNDS = 5
+"""Of the event loop, in which all whose timer went off at once come to look."""
+Look = Callable[[Tx], Any]
+Read = Callable[[Look], Awaitable[Any]]
+
+
+class Looks:
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._waiting: list[tuple[Look, asyncio.Future[Any]]] = []
+        self._together: asyncio.Task[None] | None = None
+
+    async def look(self, fn: Look) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((fn, future))
+        if len(self._waiting) == 1:
+            self._together = asyncio.create_task(self._look_together())
+        return await future
+
+    async def _look_together(self) -> None:
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)
+        waiting, self._waiting = self._waiting, []
+        wanted = [(fn, future) for fn, future in waiting if not future.done()]
+        try:
+            found = await self._read(lambda tx: [fn(tx) for fn, _ in wanted])
+        except Exception:  # noqa: BLE001 - whose fault it is, each hears by itself
+            await asyncio.gather(*(self._alone(fn, future) for fn, future in wanted))
+            return
+        for (_, future), result in zip(wanted, found, strict=True):
+            if not future.done():
+                future.set_result(result)
+
+    async def _alone(self, fn: Look, future: asyncio.Future[Any]) -> None:
+        try:
+            result = await self._read(fn)
+        except Exception as error:  # noqa: BLE001 - handed to who looks
+            if not future.done():
+                future.set_exception(error)
+            return
+        if not future.done():
+            future.set_result(result)

@@ -1,0 +1,89 @@
+"""Looks that share a transaction, and the pulse that brings them together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from stentor.core import pulse
+from stentor.core.db import Tx
+from stentor.core.db.looks import Look, Looks
+from stentor.core.db.sql import Sql
+from stentor.core.errors import StoreUnavailable
+from tests.conftest import World
+
+MISSING = Sql("select * from no_such_table")
+
+
+class Reads:
+    """Counts transactions; what cannot be read fails the whole one, as on PostgreSQL."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    async def read(self, fn: Look) -> Any:
+        self.number += 1
+        return fn(None)  # type: ignore[arg-type]
+
+
+def gone(tx: Tx) -> Any:
+    raise StoreUnavailable("The table is gone.")
+
+
+async def test_those_who_look_at_the_same_pulse_share_one_transaction() -> None:
+    reads = Reads()
+    looks = Looks(reads.read)
+
+    async def looking(answer: int) -> int:
+        await pulse.beat(0.05)
+        return int(await looks.look(lambda tx: answer))
+
+    async def waiting(answer: int) -> int:
+        await pulse.beat_or(asyncio.Event(), 0.05)
+        return int(await looks.look(lambda tx: answer))
+
+    assert list(await asyncio.gather(looking(1), waiting(2), looking(3))) == [1, 2, 3]
+    assert reads.number == 1
+    assert await looking(4) == 4
+    assert reads.number == 2
+
+
+async def test_one_that_cannot_be_read_takes_down_no_other() -> None:
+    looks = Looks(Reads().read)
+    every: list[Look] = [lambda tx: 1, gone, lambda tx: 2]
+    found = await asyncio.gather(*map(looks.look, every), return_exceptions=True)
+    assert (found[0], found[2]) == (1, 2)
+    assert isinstance(found[1], StoreUnavailable)
+
+
+async def test_who_leaves_before_the_answer_hinders_nobody() -> None:
+    looks = Looks(Reads().read)
+    left = asyncio.ensure_future(looks.look(lambda tx: 1))
+    stays = asyncio.ensure_future(looks.look(lambda tx: 2))
+    await asyncio.sleep(0)
+    left.cancel()
+    assert await stays == 2
+
+
+async def test_an_event_ends_the_wait_for_the_pulse() -> None:
+    event = asyncio.Event()
+    event.set()
+    async with asyncio.timeout(5):
+        await pulse.beat_or(event, 60)
+
+
+async def test_a_pulse_does_not_beat_twice() -> None:
+    loop = asyncio.get_running_loop()
+    await pulse.beat(0.1)
+    before = loop.time()
+    await pulse.beat(0.1)
+    assert 0.09 < loop.time() - before < 0.19
+
+
+async def test_a_table_that_is_gone_takes_down_no_other_look(world: World) -> None:
+    db = world.kernel.db
+    number, broken, other = await asyncio.gather(
+        db.look(lambda tx: 7), db.look(lambda tx: tx.rows(MISSING)), db.look(lambda tx: 8), return_exceptions=True
+    )
+    assert (number, other) == (7, 8)
+    assert isinstance(broken, Exception)
