@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx, locks
@@ -88,11 +89,19 @@ class Sequencer:
         if not self._leader.held:
             await beat(ASK_SECONDS)
             return
-        if self._db.commits == seen:
+        until = time.monotonic() + ASK_SECONDS
+        while self._db.commits == seen and time.monotonic() < until:
             self._db.wrote.clear()
             await beat_or(self._db.wrote, LOOK_SECONDS)
-        if self._db.commits != seen:
-            await asyncio.sleep(self._interval)
+            if self._db.commits == seen and await self._some_wait():
+                return
+        await asyncio.sleep(self._interval)
+
+    async def _some_wait(self) -> bool:
+        try:
+            return await self._db.look(store.some_wait)
+        except StoreUnavailable:
+            return True  # the next turn says so
 
     async def drain(self) -> None:
         """Until nothing waits, or another process does the work. Raises StentorError."""

@@ -31,6 +31,7 @@ _UNMARK = Sql(
     """delete from events_waiting
     where event_id in (select event_id from provenance_leaves where number >= :first)"""
 )
+_SOME_WAIT = Sql("select 1 from events_waiting limit 1")
 _LAG = Sql("select count(*), min(event_id) from events_waiting")
 _TIME = Sql("select happened_at from events where event_id = :event_id")
 _LAST = Sql("select max(number) from provenance_leaves")
@@ -102,6 +103,10 @@ class Tiles:
                 raise RunLogDamaged(f"Tile {position} of level {level} of the run log's tree is missing. {LOOK}")
             self._known[key] = bytes(found[0])
         return self._known[key]
+
+
+def some_wait(tx: Tx) -> bool:
+    return tx.row(_SOME_WAIT) is not None
 
 
 def waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:
