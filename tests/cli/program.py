@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.cli import warm
+
 COMMAND = [sys.executable, "-m", "stentor"]
 TEXT = "Agents do tasks. Stentor routes each task to the best agent. It records why it did so."
 SUMMARIZE = ("--type", "summarize", "--capability", "summarize")
@@ -48,7 +50,7 @@ class Program:
 
     def __call__(self, *args: str, stdin: str | bytes = b"") -> Done:
         content = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run([*COMMAND, *args], env=self.env, input=content, capture_output=True, timeout=60)
+        done = warm.run([*args], self.env, content, 60)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +110,9 @@ def _meaning(cls: type[StentorError]) -> str:
 
 def cli_page() -> str:
     """The help of every command, as the program itself prints it without colours and frames."""
-    sections = [f"## `{' '.join(('stentor', *path))}`\n\n```text\n{_help(path)}\n```\n" for path in _paths()]
+    paths = list(_paths())
+    shown = zip(paths, _helps(paths), strict=True)
+    sections = [f"## `{' '.join(('stentor', *path))}`\n\n```text\n{text}\n```\n" for path, text in shown]
     return f"{NOTE}# Commands\n\n" + "\n".join(sections)
 
 
@@ -121,12 +125,23 @@ def _paths() -> Iterator[tuple[str, ...]]:
             yield (name, inner)
 
 
-def _help(path: tuple[str, ...]) -> str:
+def _helps(paths: list[tuple[str, ...]]) -> list[str]:
+    """From a process of its own, because colours and frames are chosen when the program is imported."""
     environ = {**os.environ, "COLUMNS": WIDTH, "TERMINAL_WIDTH": WIDTH, "TYPER_USE_RICH": "0"}
-    program = "from stentor.cli import app; app(prog_name='stentor')"
-    command = [sys.executable, "-c", program, *path, "--help"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)  # noqa: S603 - ourselves
-    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    command = [sys.executable, "-c", "from stentor.cli import reference; reference.print_helps()"]
+    asked = json.dumps(paths)
+    done = subprocess.run(command, env=environ, input=asked, capture_output=True, text=True, check=True)  # noqa: S603 - ourselves
+    return ["\n".join(line.rstrip() for line in text.strip().splitlines()) for text in json.loads(done.stdout)]
+
+
+def print_helps() -> None:
+    """For the paths on standard input: a JSON array of texts."""
+    texts = []
+    for path in json.load(sys.stdin):
+        with redirect_stdout(io.StringIO()) as text, suppress(SystemExit):
+            app([*path, "--help"], prog_name="stentor")
+        texts.append(text.getvalue())
+    json.dump(texts, sys.stdout)
 
 
 def openapi() -> str:
