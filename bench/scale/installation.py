@@ -58,18 +58,12 @@ class Installation:
     """SERVICE_SNAPSHOT_REFRESH_SECONDS."""
     refresh_overlap: float = 5.0
     """How far each refresh looks back."""
-    idle: float = 1.0
-    """Share of today's polls that an idle process makes."""
     told: float = 1.0
     """Share of the working processes that a task's hint has look for it; 0 is a single one."""
     heard: float = 1.0
     """Share of all messages that each process hears."""
-    message_looks: float = 1.0
-    """How often a second each process takes the lock on messages to look for one."""
-    counts_indexed: bool = False
-    """Whether the look at what waits has an index."""
-    counts_days: float = 1.0
-    """Days whose hourly counts lie in the table; nothing deletes them today."""
+    message_looks: float = 0.01
+    """How often a second each process takes the lock on messages: when it has seen that one is due."""
     fewer_connections: float = 0.0
     """By how many each process has less than was measured."""
     days: float = 30.0

@@ -113,8 +113,7 @@ def postgres(one: Installation, costs: Units) -> Part:
         Load("claims in vain: every process hears of every task", claims_in_vain(one, costs) * costs["vain_pg_cpu"]),
         Load("NOTIFY", 0.0 if one.nats else _notify_cpu(one, costs)),
         Load("refreshes of weights and trust", _refresh_cpu(one, costs) / copies),
-        Load("looks at what waits", _depths_cpu(one, costs)),
-        Load("polls of idle processes", one.gateways * one.idle * costs["idle_pg_cpu"]),
+        Load("polls of idle processes", one.gateways * costs["idle_pg_cpu"]),
     )
     return Part("CPU of PostgreSQL", "cores", one.machine.cores, loads)
 
@@ -125,19 +124,6 @@ def _notify_cpu(one: Installation, costs: Units) -> float:
 
 def _refresh_cpu(one: Installation, costs: Units) -> float:
     return one.gateways / one.refresh * refreshed_rows(one) * costs["refresh_row_pg_cpu"]
-
-
-def _depths_cpu(one: Installation, costs: Units) -> float:
-    """Each process looks once a second; with an index it meets only what waits, which is in its idle cost."""
-    if one.counts_indexed:
-        return 0.0
-    rows = hourly_rows(one)
-    return one.gateways * (one.agents * costs["depths_agent_cpu"] + rows * costs["depths_row_cpu"])
-
-
-def hourly_rows(one: Installation) -> float:
-    """Rows of task_counts: three states for each agent that had a task in an hour."""
-    return 3 * min(float(one.agents), one.tasks_per_hour) * 24 * one.counts_days
 
 
 def wal(one: Installation, costs: Units) -> Part:
@@ -204,7 +190,7 @@ def process(one: Installation, costs: Units) -> Part:
         Load("claims in vain: every process hears of every task", tries * costs["vain_process_cpu"]),
         Load("messages of others", notifies(one, costs) * one.heard * costs["message_process_cpu"]),
         Load("refreshes of weights and trust", refreshed_rows(one) / one.refresh * costs["refresh_row_process_cpu"]),
-        Load("its own polls", one.idle * costs["idle_process_cpu"]),
+        Load("its own polls", costs["idle_process_cpu"]),
     )
     return Part("CPU of a process", "cores", one.machine.process_cores, loads)
 

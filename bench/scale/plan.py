@@ -19,19 +19,11 @@ REMEDIES = (
         lambda one: replace(one, working=WORKING),
     ),
     Remedy("`SERVICE_NATS_URL`", "settings", "NOTIFY one after the other", lambda one: replace(one, nats=True)),
-    Remedy("an index for the look at what waits", "program", SERVER, lambda one: replace(one, counts_indexed=True)),
-    Remedy(
-        "a look for messages before their lock",
-        "program",
-        "the lock on messages",
-        lambda one: replace(one, message_looks=0.01),
-    ),
     Remedy(
         "one reader of each process, not three", "program", "connections", lambda o: replace(o, fewer_connections=2)
     ),
     Remedy("one working process is told of a task, not all", "program", PROCESS, lambda one: replace(one, told=0.0)),
     Remedy("a process hears of what it follows, not of all", "program", PROCESS, lambda one: replace(one, heard=0.05)),
-    Remedy("gateways leave numbers and messages to workers", "program", SERVER, lambda one: replace(one, idle=0.4)),
     Remedy("`SERVICE_SNAPSHOT_REFRESH_SECONDS=10`", "settings", SERVER, lambda one: replace(one, refresh=10.0)),
     Remedy("a read replica for the refreshes", "operation", SERVER, lambda one: replace(one, replicas=1)),
     Remedy(

@@ -37,7 +37,7 @@ def figures(costs: Costs, seconds: float = SECONDS) -> list[Figure]:
 
 def _checked(units: Units) -> Iterator[Figure]:
     """What the model says of the small installation that was measured as a whole."""
-    small = Installation(3, 3, 3, units["check_rate"] * HOUR, peak=1.0, watched=0.0, exclusive=0.0, counts_days=0.0)
+    small = Installation(3, 3, 3, units["check_rate"] * HOUR, peak=1.0, watched=0.0, exclusive=0.0)
     how = f"three processes at {number(units['check_rate'])} tasks a second, the model's CPU by the measured one"
     for name, measured in (("CPU of PostgreSQL", "check_pg_cpu"), ("CPU of a process", "check_process_cpu")):
         yield Figure(f"check: {name}", model.named(small, units, name).demand / units[measured], "×", how)

@@ -17,12 +17,10 @@ from stentor.core.runlog import RunLog
 from stentor.domains.learning import store as weights
 from stentor.domains.learning.service import LearningView
 from stentor.domains.registry.service import Registry
-from stentor.domains.tasks import store as tasks
 from stentor.domains.trust import store as trusts
 from stentor.domains.trust.service import TrustView
 
 ROUNDS = 5
-HOURS = 4
 _ID = "'00000000-0000-7000-8000-' || lpad(n::text, 12, '0')"
 _AGENTS = f"""insert into agents (agent_id, tenant, name, capabilities, alignment_score, accuracy_score,
     efficiency_score, trust_tier, status, runtime, sandbox_whitelist, violation_count, created_at, updated_at)
@@ -32,9 +30,6 @@ _WEIGHTS = f"""insert into hebbian_weights (agent_id, task_type, weight, mean_ms
     select {_ID}, 'review', 1.1, 12.5, 9, 'SSF', n from generate_series({{}}, {{}}) as n"""
 _TRUST = f"""insert into trust_scores (tenant, entity_id, entity_type, score, updated_at)
     select 'default', {_ID}, 'agent', 0.6, n from generate_series({{}}, {{}}) as n"""
-_COUNTS = f"""insert into task_counts (tenant, hour, status, agent_id, n)
-    select 'default', hour, status, {_ID}, 0 from generate_series({{}}, {{}}) as n,
-        unnest(array['queued', 'executing', 'completed']) as status, generate_series({{}}, {{}}) as hour"""
 
 
 def measured(server: Server, scale: Scale) -> Costs:
@@ -46,11 +41,7 @@ async def _measured(server: Server, few: int, many: int) -> Costs:
     large, found = await _memory(server, few + 1, many)
     bytes_of_one = (large - small) / (many - few)
     how = f"tracemalloc of registry, weights and trust as a refresh builds them, {many:,} agents less {few:,}"
-    return {
-        "agent_bytes": Cost(bytes_of_one, "B", how),
-        **found,
-        **await _depths(server, many),
-    }
+    return {"agent_bytes": Cost(bytes_of_one, "B", how), **found}
 
 
 async def _memory(server: Server, low: int, high: int) -> tuple[float, Costs]:
@@ -102,30 +93,5 @@ async def _pair(server: Server) -> tuple[float, float]:
         await db.read(lambda tx: weights.changed_since(tx, 0))
         await db.read(lambda tx: trusts.changed_since(tx, 0))
     found = (time.process_time() - own) / ROUNDS, (server.cpu() - used) / ROUNDS
-    db.close()
-    return found
-
-
-async def _depths(server: Server, count: int) -> Costs:
-    """The look at what waits, when nothing does but every agent has had a task; then with the counts of more hours."""
-    server.run(_COUNTS.format(1, count, -1, -1), "vacuum analyze task_counts")
-    one = await _looked(server)
-    server.run(_COUNTS.format(1, count, 1, HOURS), "vacuum analyze task_counts")
-    more = await _looked(server)
-    how = f"CPU seconds of the server for the look at what waits in {count:,} agents' counts, nothing waiting"
-    return {
-        "depths_agent_cpu": Cost(one / count, "s", f"{how}, per agent"),
-        "depths_row_cpu": Cost(
-            max(0.0, (more - one) / (3 * count * HOURS)), "s", f"{how}: what the counts of {HOURS} hours add, per row"
-        ),
-    }
-
-
-async def _looked(server: Server) -> float:
-    db = Database(PostgresDriver(server.url))
-    used = server.cpu()
-    for _ in range(ROUNDS):
-        await db.read(tasks.depths)
-    found = (server.cpu() - used) / ROUNDS
     db.close()
     return found

@@ -57,10 +57,21 @@ _WAITING = Sql(f"select {_QUEUED} from tasks where status = 'queued' order by pr
 _NEXT_OF = Sql(_NEXT.format(which="assigned_agent = :agent_id"))
 _NEXT_INSIDE = Sql(_NEXT.format(which="runtime_kind <> 'worker' and assigned_agent <> all(:full)"))
 """For several processes on PostgreSQL: each takes what no other has in hand."""
+_FIRST = "select tenant, assigned_agent from tasks where status = 'queued'{more} order by assigned_agent limit 1"
 _DEPTHS = Sql(
-    """select agent_id, sum(n) from task_counts where hour = -1 and status = 'queued' and agent_id <> ''
-    group by agent_id having sum(n) > 0"""
+    f"""with recursive waiting (tenant, agent_id) as (
+        ({_FIRST.format(more="")})
+        union all
+        select next.* from waiting, lateral ({_FIRST.format(more=" and assigned_agent > waiting.agent_id")}) as next
+    )
+    select agent_id, n from waiting, lateral (
+        select n from task_counts as c
+        where c.tenant = waiting.tenant and c.hour = -1 and c.status = 'queued' and c.agent_id = waiting.agent_id
+    ) as counted where n > 0"""
 )
+"""From agent to agent that something waits for, through the index: however many there are that nothing waits for, and
+however much waits.
+"""
 _OVERDUE = Sql(
     f"""select {_COLUMNS} from tasks
     where status = 'executing' and (lease_until < :now or deadline_at < :now) limit :limit"""
@@ -238,7 +249,7 @@ def next_inside(tx: Tx, full: list[str], limit: int) -> list[Queued]:
 
 
 def depths(tx: Tx) -> dict[str, int]:
-    """How many tasks wait for each agent."""
+    """How many tasks wait for each agent; PostgreSQL only."""
     return {agent_id: int(n) for agent_id, n in tx.rows(_DEPTHS)}
 
 
