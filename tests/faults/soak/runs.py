@@ -80,12 +80,15 @@ def on_postgresql(plan: Plan, say: Say) -> Result:
     nemesis = Nemesis(random.Random(plan.seed), say)
     with ExitStack() as stack:
         folder = stack.enter_context(_folder())
+        small = stack.enter_context(disk.small_disk(folder / "disk", disk.MEGABYTES["PostgreSQL"]))
         clock = _clock(folder, result)
-        its = stack.enter_context(server(clock.environ() if clock else None))
+        its = stack.enter_context(server(clock.environ() if clock else None, folder / "disk"))
         proxy = stack.enter_context(Proxy(its.url))
         roles = {"gateway1": "gateway", "gateway2": "gateway", "worker1": "worker", "worker2": "worker"}
+        own = {name: Clock(folder / f"clock-{name}", clock.library) for name in ("gateway2", "worker1") if clock}
+        environs = {name: own[name].environ() if name in own else {} for name in roles}
         inside = [
-            service(name, folder, PATH, SERVICE_ROLES=role, SERVICE_DATABASE_URL=proxy.url)
+            service(name, folder, PATH, SERVICE_ROLES=role, SERVICE_DATABASE_URL=proxy.url, **environs[name])
             for name, role in roles.items()
         ]
         outside = [worker(f"external{at + 1}", folder, PATH, inside[at].address) for at in range(2)]
@@ -96,6 +99,9 @@ def on_postgresql(plan: Plan, say: Say) -> Result:
         nemesis.of_network(proxy)
         if clock:
             nemesis.of_clock("PostgreSQL's clock", clock)
+        for name, its_own in own.items():
+            nemesis.of_clock(f"the clock of {name}", its_own)
+        _add_disk(result, nemesis, folder / "disk" if small else None, its.pids, its.start)
         _run(result, nemesis, inside, outside, its.url)
         _look_back(result, folder, its.url)
     return result
@@ -106,7 +112,7 @@ def on_sqlite(plan: Plan, say: Say) -> Result:
     nemesis = Nemesis(random.Random(plan.seed), say)
     with ExitStack() as stack:
         folder = stack.enter_context(_folder())
-        small = stack.enter_context(disk.small_disk(folder / "disk"))
+        small = stack.enter_context(disk.small_disk(folder / "disk", disk.MEGABYTES["SQLite"]))
         clock = _clock(folder, result)
         inside = [service("disk/data", folder, PATH, **(clock.environ() if clock else {}))]
         inside[0].log = folder / "service.log"
@@ -115,23 +121,36 @@ def on_sqlite(plan: Plan, say: Say) -> Result:
         nemesis.of_members("an external worker", outside)
         if clock:
             nemesis.of_clock("the service's clock", clock)
-        _add_disk(result, nemesis, folder / "disk" if small else None, inside[0])
+        _add_disk(result, nemesis, folder / "disk" if small else None, inside[0].pids)
         database = folder / "disk" / "data" / "stentor.db"
         _run(result, nemesis, inside, outside, database)
         _look_back(result, folder, database)
     return result
 
 
-def _add_disk(result: Result, nemesis: Nemesis, small: Path | None, member: Member) -> None:
+def _add_disk(
+    result: Result,
+    nemesis: Nemesis,
+    small: Path | None,
+    pids: Callable[[], list[int]],
+    then: Callable[[], object] = lambda: None,
+) -> None:
+    """`pids` are the processes that write; `then` starts them again if that ended them."""
     if small is not None:
-        nemesis.add("full disk", lambda: disk.full(small, nemesis.chance.uniform(1, 5)))
+
+        def fills_up() -> None:
+            disk.full(small, nemesis.chance.uniform(1, 5))
+            then()
+
+        nemesis.add("full disk", fills_up)
     else:
         result.left_out.append("a full disk (needs root)")
     if strace := shutil.which("strace"):
 
         def flushes_fail() -> None:
-            if not disk.failing_flushes(strace, member, nemesis.chance.uniform(1, 4)):
+            if not disk.failing_flushes(strace, pids(), nemesis.chance.uniform(1, 4)):
                 nemesis.done["flushes that fail"] -= 1
+            then()
 
         nemesis.add("flushes that fail", flushes_fail)
     else:
