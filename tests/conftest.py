@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
 from starlette.types import ASGIApp
 
@@ -27,6 +28,10 @@ from tests.databases import Databases, chosen, fastest_folder, stores
 from tests.service import ADMIN, KEYS, Service, serving
 
 __all__ = ["ADMIN", "KEYS", "MakeWorld", "Service", "World", "serving"]
+
+# Nothing is timed: a machine that is busy elsewhere is no reason for a property to fail.
+hypothesis.settings.register_profile("stentor", deadline=None)
+hypothesis.settings.load_profile("stentor")
 
 
 def pytest_configure() -> None:

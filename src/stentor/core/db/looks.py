@@ -21,13 +21,15 @@ class Looks:
     def __init__(self, read: Read) -> None:
         self._read = read
         self._waiting: list[tuple[Look, asyncio.Future[Any]]] = []
-        self._together: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
 
     async def look(self, fn: Look) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((fn, future))
         if len(self._waiting) == 1:
-            self._together = asyncio.create_task(self._look_together())
+            together = asyncio.create_task(self._look_together())
+            self._under_way.add(together)
+            together.add_done_callback(self._under_way.discard)
         return await future
 
     async def _look_together(self) -> None:
