@@ -21,7 +21,6 @@ import subprocess
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -29,14 +28,7 @@ from typing import NoReturn
 STATUS = struct.Struct("i")
 
 
-@dataclass
-class Ended:
-    returncode: int
-    stdout: bytes
-    stderr: bytes
-
-
-def run(args: list[str], env: dict[str, str], stdin: bytes, timeout: float) -> Ended:
+def run(args: list[str], env: dict[str, str], stdin: bytes, timeout: float) -> subprocess.CompletedProcess[bytes]:
     """As `subprocess.run` does it. Raises TimeoutError."""
     with socket.socket(socket.AF_UNIX) as wire, _file(stdin) as given, _file() as out, _file() as err:
         wire.settimeout(timeout)
@@ -46,7 +38,7 @@ def run(args: list[str], env: dict[str, str], stdin: bytes, timeout: float) -> E
         socket.send_fds(wire, [struct.pack("I", len(wanted))], files)
         wire.sendall(wanted)
         status = wire.recv(STATUS.size, socket.MSG_WAITALL)
-        return Ended(STATUS.unpack(status)[0], _content(out), _content(err))
+        return subprocess.CompletedProcess(args, STATUS.unpack(status)[0], _content(out), _content(err))
 
 
 def _file(content: bytes = b"") -> io.FileIO:

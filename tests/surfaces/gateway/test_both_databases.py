@@ -32,6 +32,7 @@ class Side:
         self._until("/governance/rollbacks/" + self.made.rollback, lambda found: found["status"] == "completed")
         self._until("/atp/response/" + self.made.message, lambda found: found["data"]["status"] == "completed")
         self._until("/provenance/" + self.made.root, lambda found: all(one["number"] for one in found["events"]))
+        assert first.post("/api/v1/provenance/checkpoint").status_code == 200
         self.ids = ids(self.made)
 
     def _until(self, path: str, holds: Callable[[Any], bool]) -> None:
