@@ -68,6 +68,12 @@ class Server:
         self._process.wait(20)
         psutil.wait_procs(processes, timeout=20)
 
+    def restart(self) -> None:
+        """Whatever state it is in."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        self.start()
+
     def pids(self) -> list[int]:
         """Of the postmaster and of all its processes."""
         assert self._process is not None

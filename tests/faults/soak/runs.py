@@ -101,7 +101,7 @@ def on_postgresql(plan: Plan, say: Say) -> Result:
             nemesis.of_clock("PostgreSQL's clock", clock)
         for name, its_own in own.items():
             nemesis.of_clock(f"the clock of {name}", its_own)
-        _add_disk(result, nemesis, folder / "disk" if small else None, its.pids, its.start)
+        _add_disk(result, nemesis, folder / "disk" if small else None, its.pids, its.restart)
         _run(result, nemesis, inside, outside, its.url)
         _look_back(result, folder, its.url)
     return result
