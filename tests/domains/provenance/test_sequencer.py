@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.core.db import Database, Sql
+from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import RunLogDamaged, StoreUnavailable
@@ -232,6 +232,34 @@ async def test_the_loop_numbers_by_itself(log: Log) -> None:
         await asyncio.sleep(0.005)
     running.cancel()
     assert await numbered(log.db) == wanted
+
+
+async def test_the_loop_finds_what_another_process_wrote_and_outlives_a_look_that_fails(
+    log: Log, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
+    looks: list[int] = []
+    some_wait = store.some_wait
+
+    def failing(tx: Tx) -> bool:
+        looks.append(len(looks))
+        if looks[-1] % 2:
+            raise RuntimeError("broken")
+        return some_wait(tx)
+
+    monkeypatch.setattr(store, "some_wait", failing)
+    running = asyncio.create_task(log.sequencer.run())
+    while len(looks) < 4:
+        await asyncio.sleep(0.005)
+    other = Log(Database(log.db.driver), clock)
+    wanted = await other.write(3)
+    async with asyncio.timeout(20):
+        while (await log.db.read(store.lag)).events:
+            await asyncio.sleep(0.005)
+    assert not running.done()
+    running.cancel()
+    assert await numbered(log.db) == wanted
+    other.db.close()
 
 
 async def test_an_event_is_not_written_without_its_mark(
