@@ -45,10 +45,14 @@ class StreamLimit:
         self._most = most
         self._open: dict[str, int] = {}
 
-    def enter(self, key: str) -> None:
-        """Raises RateLimited when the key has too many streams open."""
+    def check(self, key: str) -> None:
+        """Before work is begun for a stream. Raises RateLimited when the key has too many open."""
         if self._open.get(key, 0) >= self._most:
             raise RateLimited(f"This key has {self._most} event streams open, which is the most allowed.")
+
+    def enter(self, key: str) -> None:
+        """Raises RateLimited when the key has too many streams open."""
+        self.check(key)
         self._open[key] = self._open.get(key, 0) + 1
 
     def leave(self, key: str) -> None:

@@ -108,6 +108,7 @@ def router(
     @api.post("/stream", response_class=Response, responses={**TALKING, **SSE})
     async def stream(http: HttpRequest, caller: CallerOf, body: ChatBody) -> DataStream:
         """The same as chat, as server-sent events: a line `data: {delta}` per piece, at the end `data: [DONE]`."""
+        streams.check(stream_key(caller))
         found = await while_there(http, talk.stream(caller, body.request()))
         return await streaming(found, _pieces(found), streams, caller, _failed)
 
@@ -180,10 +181,15 @@ async def streaming(
 ) -> DataStream:
     """The streaming answer; the provider's work ends with it."""
     try:
-        return DataStream(frames, streams, f"{caller.tenant}/{caller.name}", failed, found.close)
+        return DataStream(frames, streams, stream_key(caller), failed, found.close)
     except BaseException:
         await found.close()
         raise
+
+
+def stream_key(caller: Principal) -> str:
+    """Under which the open streams of a caller are counted."""
+    return f"{caller.tenant}/{caller.name}"
 
 
 async def _pieces(found: Answering) -> AsyncIterator[bytes]:

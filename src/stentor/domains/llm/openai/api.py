@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
-from stentor.domains.llm.api import BROKE_OFF, DONE, caller_for, streaming
+from stentor.domains.llm.api import BROKE_OFF, DONE, caller_for, stream_key, streaming
 from stentor.domains.llm.model import Request
 from stentor.domains.llm.openai import answers, reading
 from stentor.domains.llm.openai.answers import Chunks, TextChunks
@@ -44,6 +44,7 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         asked = reading.read(reading.ChatIn, raw)
         if not asked.stream:
             return await whole(http, caller, asked.request(raw), answers.chat)
+        streams.check(stream_key(caller))
         found = await begun(http, caller, asked.request(raw))
         chunks = Chunks(found.provenance_id, found.name, int(time.time()), found.work)
         frames = _frames(found, chunks, usage=asked.wants_usage)
@@ -57,6 +58,7 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         asked = reading.read(reading.CompletionIn, raw)
         if not asked.stream:
             return await whole(http, caller, asked.request(raw), answers.completion)
+        streams.check(stream_key(caller))
         found = await begun(http, caller, asked.request(raw))
         chunks = TextChunks(found.provenance_id, found.name, int(time.time()))
         frames = _frames(found, chunks, usage=asked.wants_usage)
@@ -77,6 +79,7 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
             done = await _plain(lambda: while_there(http, work))
             made = Responded(asked, done.provenance_id, done.reply.model, int(time.time()))
             return Json(made.whole(done.reply.content, done.reply.finish, done.usage))
+        streams.check(stream_key(caller))
         found = await begun(http, caller, asked.request())
         made = Responded(asked, found.provenance_id, found.name, int(time.time()))
         return await streaming(found, _events(found, made), streams, caller, _failure_of(made))
