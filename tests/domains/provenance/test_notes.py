@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stentor.core import settings
@@ -54,6 +54,8 @@ def test_a_published_signed_note_verifies_with_its_published_key() -> None:
 
 @requirement("provenance.signed-checkpoints")
 @given(st.integers(0, len(NOTE.encode()) - 1), st.integers(1, 255))
+@example(NOTE.index("=\n\n") - 1, 3)
+@example(len(NOTE.encode()) - 3, 3)
 def test_a_note_with_one_altered_byte_is_refused(at: int, change: int) -> None:
     data = bytearray(NOTE.encode())
     data[at] ^= change

@@ -183,7 +183,11 @@ def _name(text: str) -> str:
 
 
 def _base64(text: str) -> bytes:
+    """In its one form: the last character has bits that decoding leaves out."""
     try:
-        return base64.b64decode(text, validate=True)
+        found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise NoteError("it has something that is not base64") from None
+    if base64.b64encode(found).decode() != text:
+        raise NoteError("it has base64 in a form that nobody writes")
+    return found
