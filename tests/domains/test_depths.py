@@ -22,6 +22,21 @@ async def test_each_agent_that_something_waits_for_is_counted_and_no_other(world
     assert await world.kernel.db.read(store.depths) == {agents[2]: 2, agents[3]: 2, agents[4]: 4}
 
 
+async def test_a_look_does_not_undo_what_happened_here_while_it_was_under_way(world: World) -> None:
+    agent, other = [await world.register(f"agent{n}", capabilities=[f"do{n}"]) for n in range(2)]
+    for which in (0, 0, 1):
+        await world.submit(required_capabilities=[f"do{which}"])
+    engine, db = world.kernel.dispatcher, world.kernel.db
+    take_up = await db.read(engine.waiting)
+    await world.claim(agent)
+    await world.submit(required_capabilities=["do1"])
+    take_up()
+    assert (engine.ahead(agent), engine.ahead(other)) == (1, 2)
+    take_up = await db.read(engine.waiting)
+    take_up()
+    assert (engine.ahead(agent), engine.ahead(other)) == (1, 2)
+
+
 async def test_agents_of_all_tenants_are_counted(world: World) -> None:
     ours = await world.register("ours", capabilities=["write"])
     await world.submit(required_capabilities=["write"])

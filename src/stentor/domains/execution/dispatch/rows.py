@@ -55,6 +55,7 @@ class Rows:
         self._concurrency = concurrency
         self._works = works
         self._depths: dict[str, int] = {}
+        self._moved: set[str] = set()
         self._arrivals: dict[str, Arrival] = {}
         self._wake = asyncio.Event()
         self._more = False
@@ -67,7 +68,7 @@ class Rows:
 
     def offer(self, queued: Queued) -> None:
         inside = queued.runtime_kind != "worker"
-        self._depths[queued.agent_id] = self._depths.get(queued.agent_id, 0) + 1
+        self._move(queued.agent_id, 1)
         self._arrived(queued.agent_id, inside=inside)
         self._fanout.send(Told(queued.agent_id, inside))
 
@@ -102,7 +103,8 @@ class Rows:
             return len(found), [claim for claim in claims if claim is not None]
 
         found, claims = await self._db.write(work, ())
-        self._took(agent_id, len(claims))
+        if claims:
+            self._move(agent_id, -len(claims))
         if found < most and arrival.number == seen:
             arrival.clear()
         return claims
@@ -117,16 +119,17 @@ class Rows:
         return True
 
     def waiting(self, tx: Tx) -> Callable[[], None]:
+        self._moved = moved = set()
         depths = store.depths(tx)
-        return lambda: self._refill(depths)
+        return lambda: self._refill(depths, moved)
 
-    def _refill(self, depths: dict[str, int]) -> None:
-        """Begins to work, at the first call."""
-        self._depths = depths
-        for agent_id in self._depths:
-            self._arrivals.setdefault(agent_id, Arrival()).set()
-        if self._depths:
-            self._wake.set()
+    def _refill(self, depths: dict[str, int], moved: set[str]) -> None:
+        """Begins to work, at the first call. Of agents whose depth moved while it was read, this process knows more."""
+        self._depths = depths | {agent_id: self._depths[agent_id] for agent_id in moved}
+        for agent_id, number in self._depths.items():
+            if number:
+                self._arrivals.setdefault(agent_id, Arrival()).set()
+                self._wake.set()
         if self._works and self._open and self._pumping is None:
             self._pumping = asyncio.create_task(self._pump())
 
@@ -156,8 +159,9 @@ class Rows:
         if self._more:
             self._wake.set()
 
-    def _took(self, agent_id: str, number: int) -> None:
-        self._depths[agent_id] = max(0, self._depths.get(agent_id, 0) - number)
+    def _move(self, agent_id: str, by: int) -> None:
+        self._depths[agent_id] = max(0, self._depths.get(agent_id, 0) + by)
+        self._moved.add(agent_id)
 
     async def _pump(self) -> None:
         while True:
@@ -197,5 +201,5 @@ class Rows:
             self._wake.set()
         self._more = bool(full) or found > len(claims)
         for claim in claims:
-            self._took(claim.agent_id, 1)
+            self._move(claim.agent_id, -1)
         return claims
