@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.conftest import Service
-from tests.faults.test_webhooks import Sink, running
+from tests.faults.test_webhooks import Sink, receiving
 
 ENVIRON = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_LLM_LOCAL_BASELINE": "1", "SERVICE_EMBEDDING_MODEL": "none"}
 ENVIRON |= {"SERVICE_LLM_BUDGETS": "key:*:tokens/day=100000"}
@@ -27,9 +27,9 @@ class Filled:
     secret: str
 
 
-def fill(service: Service, sink: Sink) -> Filled:
+def fill(service: Service) -> Filled:
     """Agents, tasks in several states, lessons, a note, a webhook with its deliveries, spent tokens; then stop."""
-    with service.client() as api, running(sink):
+    with service.client() as api, receiving() as sink:
         secret = post(api, "/webhooks", url=sink.url, events=["task.*"])["secret"]
         agent = post(api, "/registry/agents", name="ann", capabilities=["echo"])["agent_id"]
         done = [_done(api, agent, ok=n % 3 != 0) for n in range(6)]

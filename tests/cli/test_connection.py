@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.program import Program
-from tests.cli.stub import Answer, Asked, serving
+from tests.stub import Answer, Asked, serving
 
 Served = tuple[Program, Any]
 PAGE = {"tasks": [], "total": 0, "limit": 50, "offset": 0, "next_cursor": None}

@@ -24,7 +24,7 @@ from tests.conftest import Service, serving
 from tests.faults.checker import check
 from tests.faults.test_full_disk import fill as fill_disk
 from tests.faults.test_full_disk import small_disk
-from tests.faults.test_webhooks import Sink, running
+from tests.faults.test_webhooks import Sink, receiving
 from tests.requirements import requirement
 
 pytestmark = pytest.mark.only("sqlite", reason="what is copied is named by each test")
@@ -40,7 +40,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     """Filled once; tests take copies of it."""
     folder = tmp_path_factory.mktemp("original")
     with serving(folder) as start:
-        return fill(start(**ENVIRON), Sink())
+        return fill(start(**ENVIRON))
 
 
 @pytest.fixture
@@ -108,19 +108,19 @@ def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
 
     other = tmp_path / "other"
     shutil.copytree(filled.folder / "keys", other / "keys")
-    sink = Sink()
-    changed_address(bare_url, sink.url)
     vault = {"SERVICE_VAULT_DIR": str(filled.folder / "vault"), "SERVICE_DATABASE_URL": bare_url}
-    one, two = serve(**ENVIRON, **vault), serve(other, **ENVIRON, **vault)
-    with running(sink), one.client() as first, two.client() as second:
-        assert work_off(first, filled.agent, 5) == set(filled.waiting)
-        for task_id in filled.waiting:
-            assert second.get(f"/api/v1/tasks/{task_id}").json()["status"] == "completed"
-        read = second.get("/api/v1/memory/read/exact", params={"path": NOTE}).json()
-        assert "harbour" in read["document"]["content"]
-        assert second.get("/api/v1/llm/usage").json()["data"]["totalRequests"] == 1
-        assert post(second, "/tasks", type="echo", input=1, required_capabilities=["echo"])["status"] == "queued"
-        until_delivered(first, sink, 5)
+    with receiving() as sink:
+        changed_address(bare_url, sink.url)
+        one, two = serve(**ENVIRON, **vault), serve(other, **ENVIRON, **vault)
+        with one.client() as first, two.client() as second:
+            assert work_off(first, filled.agent, 5) == set(filled.waiting)
+            for task_id in filled.waiting:
+                assert second.get(f"/api/v1/tasks/{task_id}").json()["status"] == "completed"
+            read = second.get("/api/v1/memory/read/exact", params={"path": NOTE}).json()
+            assert "harbour" in read["document"]["content"]
+            assert second.get("/api/v1/llm/usage").json()["data"]["totalRequests"] == 1
+            assert post(second, "/tasks", type="echo", input=1, required_capabilities=["echo"])["status"] == "queued"
+            until_delivered(first, sink, 5)
     verified_signatures(sink, filled.secret)
     stop(one)
     stop(two)
@@ -140,9 +140,9 @@ def verified_signatures(sink: Sink, secret: str) -> None:
     """The secret was sealed with the key of the old folder; deliveries are signed with it after the move."""
     from standardwebhooks import Webhook
 
-    assert sink.bodies
-    for headers, body in sink.bodies:
-        Webhook(secret).verify(body, headers)
+    assert sink.asked
+    for asked in sink.asked:
+        Webhook(secret).verify(asked.body, asked.headers)
 
 
 @requirement("scale.copy-whole")

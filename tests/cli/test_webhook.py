@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cli.program import Program
-from tests.faults.test_webhooks import Sink, running
+from tests.faults.test_kill import free_port
+from tests.faults.test_webhooks import receiving
 from tests.requirements import requirement
 
 
@@ -15,11 +16,12 @@ from tests.requirements import requirement
 def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[..., Any]) -> None:
     service = serve(SERVICE_OUTBOUND_ALLOW="127.0.0.1")
     program = Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key, **service.state})
-    sink = Sink()
-    made = program("webhook", "add", sink.url, "--event", "agent.*", "--description", "for tests", "--json").json
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    made = program("webhook", "add", url, "--event", "agent.*", "--description", "for tests", "--json").json
     hook, secret = made["id"], made["secret"]
     assert program("webhook", "test", hook).code == 1, "nobody answers yet"
-    with running(sink):
+    with receiving(int(port)):
         program("agent", "register", "ann")
         log: list[dict[str, Any]] = []
         until = time.monotonic() + 30
@@ -42,6 +44,6 @@ def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[
     assert program("webhook", "remove", hook).out == f"Webhook {hook} is deleted.\n"
     gone = program("webhook", "test", hook)
     assert (gone.code, "No webhook has this id" in gone.err) == (3, True)
-    wrong = program("webhook", "add", sink.url, "--event", "task.done")
+    wrong = program("webhook", "add", url, "--event", "task.done")
     assert wrong.code == 3
     assert "task.completed" in wrong.err

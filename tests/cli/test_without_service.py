@@ -12,8 +12,8 @@ from pathlib import Path
 from stentor.auth.keys import key_file
 from stentor.core.owner import LOCK_FILE, read_owner
 from tests.cli.program import SUMMARIZE, TEXT, Program
-from tests.cli.stub import Answer, Asked, serving
 from tests.requirements import requirement
+from tests.stub import Answer, Asked, serving
 
 
 @requirement("execution.builtin-summarizer")

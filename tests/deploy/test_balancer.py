@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -23,6 +20,7 @@ from tests.faults.checker import check
 from tests.faults.load import Load, summaries, until
 from tests.faults.test_kill import free_port
 from tests.requirements import requirement
+from tests.stub import Answer, serving
 from tests.system import need
 
 CADDYFILE = DEPLOY / "caddy" / "Caddyfile"
@@ -114,38 +112,21 @@ def test_tokens_come_through_one_by_one(serve: Serve, tmp_path: Path) -> None:
             assert next(line for line in lines if line == "event: complete")
 
 
-class NotReady(BaseHTTPRequestHandler):
-    """A gateway that answers, and is not ready: its database is out, or it is leaving."""
-
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        self.send_response(503)
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Quiet."""
-
-
 @requirement("scale.balanced")
 def test_a_gateway_that_is_not_ready_gets_nothing(serve: Serve, tmp_path: Path) -> None:
     service = serve()
-    asked: list[str] = []
-    other = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (NotReady,), {"asked": asked}))
-    thread = threading.Thread(target=other.serve_forever, daemon=True)
-    thread.start()
     ready = "/api/v1/health/ready"
-    try:
-        with balancer(tmp_path, service.address, f"127.0.0.1:{other.server_address[1]}") as address:
-            until(lambda: ready in asked)
-            # The answer to the first check may still be on its way; what comes after a second one is known.
-            until(lambda: asked.count(ready) > 1)
-            before = len([path for path in asked if path != ready])
-            answers = [httpx.get(f"{address}/api/v1").status_code for _ in range(40)]
-    finally:
-        other.shutdown()
-        other.server_close()
-        thread.join()
+    with (
+        serving(lambda *_: Answer(503, b"")) as (other, asked),  # its database is out, or it is leaving
+        balancer(tmp_path, service.address, other) as address,
+    ):
+
+        def checks() -> int:
+            return [one.path for one in asked].count(ready)
+
+        # The answer to the first check may still be on its way; what comes after a second one is known.
+        until(lambda: checks() > 1)
+        before = len(asked) - checks()
+        answers = [httpx.get(f"{address}/api/v1").status_code for _ in range(40)]
     assert set(answers) == {200}
-    assert len([path for path in asked if path != ready]) == before
+    assert len(asked) - checks() == before

@@ -19,7 +19,6 @@ from tests.deploy.page import PAGE, Shell, section
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries, until
 from tests.faults.test_kill import free_port
-from tests.faults.test_webhooks import Sink
 from tests.requirements import requirement
 from tests.system import need
 
@@ -44,7 +43,7 @@ def shell(tmp_path: Path) -> Shell:
 def filled(shell: Shell) -> Filled:
     """The folder `data` that the page speaks of, filled by a service that was stopped."""
     with serving(shell.folder) as start:
-        return fill(start(shell.folder / "data", **ENVIRON), Sink())
+        return fill(start(shell.folder / "data", **ENVIRON))
 
 
 def ready(address: str, process: subprocess.Popen[bytes]) -> str:

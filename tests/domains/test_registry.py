@@ -219,7 +219,7 @@ async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
     answer = await world.admin.get(f"{PATH}/{agent}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "REGISTRY_RECORD_INVALID")
     later = bootstrap.build(world.kernel.settings, world.kernel.db, world.clock)
-    await later.registry.refresh(0)
+    await later.refresh(0)
     assert [a.agent_id for a in later.registry.snapshot.capable("default", ["echo"])] == [sound]
 
 

@@ -21,6 +21,7 @@ from tests.faults.server import Server
 from tests.processes.calls import ended, register, submit, task, until
 from tests.processes.conftest import Start, database, starting
 from tests.requirements import requirement
+from tests.stub import Answer, Asked, serving
 
 KEY = KEYS["ADMIN"].split(":")[0]
 TASKS = 150
@@ -120,37 +121,28 @@ class Echo:
     """An agent over HTTP that answers with the number of the call; the first one only when it is let go."""
 
     def __init__(self) -> None:
-        import http.server
-
+        self.address = ""
         self.begun, self.let_go = threading.Event(), threading.Event()
-        calls = iter(range(1, 1_000))
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(handler) -> None:  # noqa: N805 - the agent is `self`
-                number = next(calls)
-                handler.rfile.read(int(handler.headers["Content-Length"]))
-                self.begun.set()
-                if number == 1:
-                    self.let_go.wait(60)
-                body = b'{"result": %d}' % number
-                handler.send_response(200)
-                handler.send_header("Content-Type", "application/json")
-                handler.send_header("Content-Length", str(len(body)))
-                handler.end_headers()
-                handler.wfile.write(body)
+    def answer(self, asked: Asked, before: int) -> Answer:
+        self.begun.set()
+        if not before:
+            self.let_go.wait(60)
+        return Answer(body={"result": before + 1})
 
-            def log_message(handler, *_: object) -> None:  # noqa: N805
-                return
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self.address = f"http://127.0.0.1:{self._server.server_address[1]}/do"
+@pytest.fixture
+def agent() -> Iterator[Echo]:
+    made = Echo()
+    with serving(made.answer) as (made.address, _):
+        yield made
 
 
 @requirement("scale.instance-death", "scale.faults")
-def test_the_late_answer_of_a_process_that_slept_past_its_lease_counts_for_nothing(begin: Start, url: str) -> None:
+def test_the_late_answer_of_a_process_that_slept_past_its_lease_counts_for_nothing(
+    begin: Start, url: str, agent: Echo
+) -> None:
     gateway, sleeps = begin("gateway"), begin("worker")
-    agent = Echo()
     register(gateway, "late", runtime={"kind": "http", "endpoint": agent.address})
     task_id = submit(gateway, type="x", required_capabilities=["late"], timeout_seconds=120)
     assert agent.begun.wait(20)

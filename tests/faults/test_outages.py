@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,10 @@ import pytest
 
 from tests.conftest import KEYS, Service
 from tests.faults.checker import check
+from tests.faults.flushes import failing_flushes
 from tests.faults.load import Load, summaries, until, wait_for
 from tests.faults.server import Server
-from tests.faults.test_webhooks import Sink, complete, in_order, running, subscribe
+from tests.faults.test_webhooks import complete, in_order, receiving, subscribe
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 from tests.system import need
@@ -65,9 +64,8 @@ def test_a_postgresql_server_that_dies_loses_no_event_of_a_webhook(
 ) -> None:
     url = own_postgres.url
     service = serve(SERVICE_DATABASE_URL=url, SERVICE_OUTBOUND_ALLOW="127.0.0.1", **SHORT_LEASE)
-    sink = Sink()
     load = Load(service.address, KEY, summaries(100))
-    with running(sink), service.client() as client:
+    with receiving() as sink, service.client() as client:
         subscribe(service, sink.url)
         load.start()
         until(lambda: len(load.accepted) >= 40)
@@ -82,22 +80,6 @@ def test_a_postgresql_server_that_dies_loses_no_event_of_a_webhook(
     assert service.process.poll() is None
 
 
-@contextmanager
-def failing_flushes(strace: str, pid: int) -> Iterator[None]:
-    """Every fdatasync and fsync of the process fails with EIO."""
-    calls = "fdatasync,fsync"
-    command = [strace, "-f", "-p", str(pid), "-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as tracer:
-        assert tracer.stderr is not None
-        if "attached" not in (said := tracer.stderr.readline()):
-            tracer.kill()
-            pytest.skip(f"strace cannot attach here: {said.strip()}")
-        try:
-            yield
-        finally:
-            tracer.terminate()
-
-
 @requirement("activity.log-is-fail-closed")
 @pytest.mark.only("sqlite", reason="the flush is the PostgreSQL server's")
 def test_an_error_of_the_disk_at_the_flush_is_an_outage_and_no_loss(
@@ -110,7 +92,9 @@ def test_an_error_of_the_disk_at_the_flush_is_an_outage_and_no_loss(
         for body in before:
             assert client.post("/api/v1/tasks", json=body).status_code == 202
         wait_for(client, 5)
-        with failing_flushes(strace, service.process.pid):
+        with failing_flushes(strace, [service.process.pid]) as reason:
+            if reason:
+                pytest.skip(f"strace cannot attach here: {reason}")
             for body in refused:
                 refused_as_outage(client, body)
         for body in refused:

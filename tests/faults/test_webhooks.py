@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -21,6 +19,7 @@ from tests.faults.load import PATIENCE_SECONDS, Load, summaries, until
 from tests.faults.test_kill import free_port
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
+from tests.stub import Answer, Asked, serving
 
 TASKS, KILLS = 600, 6
 EVENTS = ["task.submitted", "task.started", "task.completed"]
@@ -28,30 +27,18 @@ KEY = KEYS["ADMIN"].split(":")[0]
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 
 
+@dataclass
 class Sink:
     """A receiver in this process; `got` has what came: task, event, message id."""
 
-    def __init__(self) -> None:
-        self.got: list[tuple[str, str, str]] = []
-        self.bodies: list[tuple[dict[str, str], bytes]] = []
-        sink = self
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    got: list[tuple[str, str, str]] = field(default_factory=list)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                payload = json.loads(body)
-                sink.got.append((payload["data"].get("task_id", ""), payload["event"], self.headers["webhook-id"]))
-                sink.bodies.append(({k.lower(): v for k, v in self.headers.items()}, body))
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                """Quiet."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/"
+    def answer(self, asked: Asked, _: int) -> Answer:
+        payload = json.loads(asked.body)
+        self.got.append((payload["data"].get("task_id", ""), payload["event"], asked.headers["webhook-id"]))
+        return Answer(204, b"")
 
     @property
     def tasks(self) -> dict[str, dict[str, set[str]]]:
@@ -64,19 +51,15 @@ class Sink:
 
 @pytest.fixture
 def sink() -> Iterator[Sink]:
-    made = Sink()
-    with running(made):
+    with receiving() as made:
         yield made
 
 
 @contextmanager
-def running(sink: Sink) -> Iterator[None]:
-    thread = threading.Thread(target=sink.server.serve_forever, daemon=True)
-    thread.start()
-    yield
-    sink.server.shutdown()
-    sink.server.server_close()
-    thread.join()
+def receiving(port: int = 0) -> Iterator[Sink]:
+    sink = Sink()
+    with serving(sink.answer, port=port, keep_alive=True) as (sink.url, sink.asked):
+        yield sink
 
 
 def subscribe(service: Service, url: str) -> str:
@@ -119,7 +102,7 @@ def killed(serve: Callable[..., Service], sink: Sink, tasks: int, kills: int, **
         service = serve(data_dir=service.data_dir, **environ)
     load.join()
     until(lambda: complete(sink, load.accepted), 200)
-    Webhook(secret).verify(sink.bodies[-1][1], sink.bodies[-1][0])
+    Webhook(secret).verify(sink.asked[-1].body, sink.asked[-1].headers)
     return load.accepted
 
 

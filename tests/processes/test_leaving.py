@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -15,6 +17,7 @@ from tests.processes.calls import Stream, ended, register, submit, task, until
 from tests.processes.conftest import Start
 from tests.processes.test_together import sleeper
 from tests.requirements import requirement
+from tests.stub import Answer, Asked, serving
 
 pytestmark = pytest.mark.xdist_group("leaving")
 KEY = KEYS["ADMIN"].split(":")[0]
@@ -25,30 +28,18 @@ def asked_to_leave(service: Service) -> int:
     return service.process.wait(30)
 
 
-def answering_later(seconds: float) -> tuple[threading.Event, str]:
+@contextmanager
+def answering_later(seconds: float) -> Iterator[tuple[threading.Event, str]]:
     """An agent that takes its time; the event is set when it was asked."""
-    import http.server
-
     begun = threading.Event()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            begun.set()
-            time.sleep(seconds)
-            body = b'{"result": "late"}'
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(asked: Asked, _: int) -> Answer:
+        begun.set()
+        time.sleep(seconds)
+        return Answer(body={"result": "late"})
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return begun, f"http://127.0.0.1:{server.server_address[1]}/do"
+    with serving(answer) as (address, _):
+        yield begun, f"{address}/do"
 
 
 @requirement("scale.instance-death")
@@ -67,11 +58,11 @@ def test_what_a_killed_process_had_in_hand_is_done_by_another_after_its_lease(st
 @requirement("scale.drain")
 def test_a_task_that_ends_in_time_is_waited_for_when_its_process_is_asked_to_leave(start: Start) -> None:
     gateway, worker = start("gateway"), start("worker", SERVICE_DRAIN_SECONDS="20")
-    begun, address = answering_later(1.5)
-    register(gateway, "slow", runtime={"kind": "http", "endpoint": address})
-    task_id = submit(gateway, type="x", required_capabilities=["slow"])
-    assert begun.wait(20)
-    assert asked_to_leave(worker) == 0
+    with answering_later(1.5) as (begun, address):
+        register(gateway, "slow", runtime={"kind": "http", "endpoint": address})
+        task_id = submit(gateway, type="x", required_capabilities=["slow"])
+        assert begun.wait(20)
+        assert asked_to_leave(worker) == 0
     found = task(gateway, task_id)
     assert (found["status"], found["attempts"]) == ("completed", 1)
 

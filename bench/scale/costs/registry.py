@@ -1,16 +1,18 @@
-"""What every process keeps in memory and reads again: agents, weights, trust, and the counts of what waits."""
+"""What every process keeps in memory and reads again: agents, weights and trust."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import tracemalloc
+from functools import partial
 
 from bench.scale.costs.kept import Cost, Costs
 from bench.scale.costs.server import Server
 from bench.sizes import Scale
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
+from stentor.core.db.looks import take_in
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
@@ -61,7 +63,7 @@ async def _refreshed(server: Server) -> tuple[object, ...]:
     """As at the start of a process."""
     db = Database(PostgresDriver(server.url))
     registry, learning, trust = Registry(db, SystemClock(), RunLog(Hub())), LearningView(), TrustView()
-    await registry.refresh(0)
+    await take_in(db.read, [partial(registry.news, since=0)])
     for weight in await db.read(lambda tx: weights.changed_since(tx, 0)):
         learning.put(weight)
     for tenant, entity in await db.read(lambda tx: trusts.changed_since(tx, 0)):

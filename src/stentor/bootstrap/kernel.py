@@ -18,6 +18,7 @@ from stentor.bootstrap.tasknotes import TaskNotes
 from stentor.bootstrap.webhooks import Hooks
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
+from stentor.core.db.looks import take_in
 from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import Fanout, Fresh, Reconnected
 from stentor.core.live import Hub
@@ -98,7 +99,7 @@ class Kernel:
         """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
         self.provenance.start()
         await self.fanout.start()
-        await self._refresh(0)
+        await self.refresh(0)
         if self.settings.builtin_agents:
             for tenant in tenants:
                 await self._register_builtins(tenant)
@@ -151,13 +152,11 @@ class Kernel:
             await beat(REMIND_SECONDS)
             self.hub.remind()
 
-    async def _refresh(self, since: int) -> None:
+    async def refresh(self, since: int) -> None:
+        """Take in what changed since, of all that is kept in memory."""
         parts = (self.registry, self.learning, self.trust)
-        news = [partial(part.news, since=since) for part in parts] + [self.hooks.deliverer.news()]
-        for found in await asyncio.gather(*(self.db.look(part) for part in news), return_exceptions=True):
-            if isinstance(found, BaseException):
-                raise found
-            found()
+        news = [partial(part.news, since=since) for part in parts]
+        await take_in(self.db.look, [*news, self.hooks.deliverer.news()])
 
     async def _keep_fresh(self) -> None:
         since = self.clock.now()
@@ -168,7 +167,7 @@ class Kernel:
             self._stale.clear()
             started = self.clock.now()
             try:
-                await self._refresh(since - REFRESH_OVERLAP)
+                await self.refresh(since - REFRESH_OVERLAP)
                 since = started
                 self.dispatcher.fresh()
             except StoreUnavailable:

@@ -79,7 +79,7 @@ class Memory:
             await asyncio.sleep(RECOVER_SECONDS)
 
     async def _recover(self, age: int | None) -> None:
-        if found := await self.bus.recover(age):
+        if found := await self.bus.intents.recover(age):
             log.info("%d writes of an earlier process were carried out", found)
 
     async def stop(self) -> None:
@@ -87,7 +87,7 @@ class Memory:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.leader.close()
-        await self.bus.close()
+        await self.bus.intents.close()
         await self.meanings.close()
         if isinstance(self.vault, PluginVault):
             await self.vault.close()

@@ -111,8 +111,7 @@ async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Red
     loaded = key_files.load(settings, environ, redactor)
     kernel = bootstrap.build(settings, Database(driver), SystemClock())
     try:
-        for part in (kernel.registry, kernel.learning, kernel.trust):
-            await part.refresh(0)
+        await kernel.refresh(0)
         yield bootstrap.application(kernel, loaded.ring)
     finally:
         await kernel.stop()

@@ -35,15 +35,3 @@ def full(folder: Path, seconds: float) -> None:
         time.sleep(seconds)
     finally:
         ballast.unlink(missing_ok=True)
-
-
-def failing_flushes(strace: str, pids: list[int], seconds: float) -> bool:
-    """Every fdatasync and fsync of the processes fails with EIO for so long; answers whether it could be done."""
-    calls = "fdatasync,fsync"
-    traced = [word for pid in pids for word in ("-p", str(pid))]
-    command = [strace, "-f", *traced, "-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as tracer:
-        time.sleep(seconds)
-        attached = tracer.poll() is None
-        tracer.terminate()
-    return attached

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.checker import ENDS, query, read_only
+from tests.faults.flushes import failing_flushes
 from tests.faults.history import History, judge
 from tests.faults.proxy import Proxy
 from tests.faults.server import server
@@ -148,7 +149,9 @@ def _add_disk(
     if strace := shutil.which("strace"):
 
         def flushes_fail() -> None:
-            if not disk.failing_flushes(strace, pids(), nemesis.chance.uniform(1, 4)):
+            with failing_flushes(strace, pids()) as reason:
+                time.sleep(nemesis.chance.uniform(1, 4))
+            if reason:
                 nemesis.done["flushes that fail"] -= 1
             then()
 
@@ -210,10 +213,7 @@ UNNUMBERED = "select (select count(*) from events) - (select count(*) from prove
 def _unnumbered(database: Path | str) -> int:
     """Events that are not in the proof yet."""
     with closing(read_only(database)) as connection:
-        found = query(
-            connection, "select (select count(*) from events) - (select count(*) from provenance_leaves) as n"
-        )
-    return int(found[0]["n"])
+        return int(query(connection, UNNUMBERED)[0]["n"])
 
 
 NUMBERS = {

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -17,6 +14,7 @@ from stentor.core.errors import StartRefused
 from stentor.surfaces.dashboard import wire
 from stentor.surfaces.dashboard.prometheus import Prometheus
 from tests.requirements import requirement
+from tests.stub import Answer, Asked, serving
 from tests.surfaces.dashboard.board import Board
 
 PATH = "/api/monitoring/prometheus"
@@ -61,49 +59,31 @@ TARGETS = {
 
 @dataclass
 class Backend:
-    """`answers` are status, body and headers by the path; `asked` what was asked for, with its headers."""
+    """`answers` are what it says, by the path; `asked` what was asked for."""
 
     url: str = ""
-    answers: dict[str, tuple[int, bytes, dict[str, str]]] = field(default_factory=dict)
-    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
     stalled: threading.Event = field(default_factory=threading.Event)
     slow: bool = False
 
     def say(self, path: str, body: Any, status: int = 200, **headers: str) -> None:
-        self.answers[path] = (status, body if isinstance(body, bytes) else json.dumps(body).encode(), headers)
+        self.answers[path] = Answer(status, body, headers)
+
+    def answer(self, asked: Asked, _: int) -> Answer:
+        if self.slow:
+            self.stalled.wait(30)
+        return self.answers[asked.path.partition("?")[0]]
 
 
 @pytest.fixture
 def backend() -> Iterator[Backend]:
     made = Backend()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            made.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-            if made.slow:
-                made.stalled.wait(30)
-            status, body, headers = made.answers[self.path.partition("?")[0]]
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            with suppress(ConnectionError):  # who asks may leave in the middle of it
-                self.wfile.write(body)
-
-        def log_message(self, *arguments: Any) -> None:
-            """Nothing on standard error."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    made.url = f"http://127.0.0.1:{server.server_address[1]}"
     made.say("/api/v1/rules", RULES)
     made.say("/api/v1/targets", TARGETS)
-    yield made
-    made.stalled.set()
-    server.shutdown()
-    server.server_close()
+    with serving(made.answer) as (made.url, made.asked):
+        yield made
+        made.stalled.set()
 
 
 @requirement("dashboard.metrics-snapshot", "dashboard.metrics-settings", "dashboard.metrics-no-caller-input")
@@ -131,10 +111,10 @@ async def test_nothing_of_the_caller_reaches_the_backend(make_board: Any, backen
         PATH, params={"type": "record", "state": "../../admin"}, headers={"X-Secret": "hunter2", "Cookie": "a=hunter2"}
     )
     assert answer.json()["available"] is True
-    assert sorted(path for path, _ in backend.asked) == ["/api/v1/rules?type=alert", "/api/v1/targets?state=active"]
-    for _, headers in backend.asked:
-        assert "hunter2" not in str(headers)
-        assert not {"x-api-key", "cookie", "x-secret", "authorization"} & set(headers)
+    assert sorted(one.path for one in backend.asked) == ["/api/v1/rules?type=alert", "/api/v1/targets?state=active"]
+    for one in backend.asked:
+        assert "hunter2" not in str(one.headers)
+        assert not {"x-api-key", "cookie", "x-secret", "authorization"} & set(one.headers)
 
 
 RUBBISH: dict[str, Any] = {
@@ -173,7 +153,7 @@ async def test_what_is_no_answer_makes_it_unavailable(backend: Backend, status: 
         assert (await prometheus.snapshot())["available"] is False
     finally:
         await prometheus.close()
-    asked = [path.partition("?")[0] for path, _ in backend.asked]  # both at once, and no place that it was sent to
+    asked = [one.path.partition("?")[0] for one in backend.asked]  # both at once, and no place that it was sent to
     assert asked.count("/api/v1/targets") == 1
     assert asked.count("/api/v1/rules") <= 1
 

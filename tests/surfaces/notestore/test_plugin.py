@@ -10,46 +10,24 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 
 from tests.requirements import requirement
+from tests.stub import Answer, Asked, serving
 from tests.surfaces.notestore.headless import KEY, VAULT_KEY, notes_before, program
 from tests.surfaces.notestore.test_headless import TOOLS, failed
 
-
-class Plugin(BaseHTTPRequestHandler):
-    """One note, and whatever behaviour the test wants."""
-
-    server: Any
-
-    def answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length)
-        self.server.seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-        time.sleep(self.server.delay)
-        status, content = self.server.behave(self)
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 - http.server's names
-
-    def log_message(self, *_: Any) -> None:
-        pass
+Behave = Callable[[Asked], tuple[int, bytes]]
 
 
-def right(request: Plugin) -> tuple[int, bytes]:
-    """As the plugin at version 5: a PATCH with target headers wants a version."""
+def right(request: Asked) -> tuple[int, bytes]:
+    """As the plugin at version 5, with one note: a PATCH with target headers wants a version."""
     if (
-        request.command == "PATCH"
+        request.method == "PATCH"
         and "target-type" in request.headers
         and "markdown-patch-version" not in request.headers
     ):
@@ -58,38 +36,35 @@ def right(request: Plugin) -> tuple[int, bytes]:
         return 200, b'[{"filename": "a.md", "score": 1}]'
     if request.path == "/vault/":
         return 200, b'{"files": ["a.md"]}'
-    if "note+json" in request.headers.get("Accept", ""):
+    if "note+json" in request.headers.get("accept", ""):
         return 200, b'{"frontmatter": {}}'
     return 200, b"x"
 
 
-@contextmanager
-def plugin(behave: Any = right, *, delay: float = 0, context: ssl.SSLContext | None = None) -> Iterator[Any]:
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Plugin)
-    server.seen, server.delay, server.behave = [], delay, behave
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
+def plugin(
+    behave: Behave = right, *, delay: float = 0, context: ssl.SSLContext | None = None
+) -> AbstractContextManager[tuple[str, list[Asked]]]:
+    def answer(asked: Asked, _: int) -> Answer:
+        time.sleep(delay)
+        status, content = behave(asked)
+        return Answer(status, content)
+
+    return serving(answer, context=context)
 
 
 @requirement("notestore.plugin-calls", "notestore.plugin-certificate-and-key")
 def test_the_plugin_is_called_with_its_own_key_and_in_its_form(tmp_path: Path) -> None:
-    with plugin() as stub, notes_before(f"http://127.0.0.1:{stub.server_port}", tmp_path) as notes:
+    with plugin() as (address, asked), notes_before(address, tmp_path) as notes:
         for tool, fields in TOOLS.items():
             assert notes.call(tool, fields).status_code == 200, tool
         notes.data("manageFrontmatter", path="a.md", key="a b", value=5)
         notes.data("manageFrontmatter", path="a.md", key="k", value="")
-    for _, path, headers, body in stub.seen:
-        assert headers["authorization"] == f"Bearer {VAULT_KEY}"
-        assert KEY not in path + str(headers) + body.decode()
-    (_, _, headers, body), (_, _, bare, instruction) = [call for call in stub.seen if call[0] == "PATCH"][-2:]
+    for call in asked:
+        assert call.headers["authorization"] == f"Bearer {VAULT_KEY}"
+        assert KEY not in call.path + str(call.headers) + call.body.decode()
+    patch, bare = [call for call in asked if call.method == "PATCH"][-2:]
     assert {
-        k: headers[k] for k in ("markdown-patch-version", "operation", "target-type", "target", "content-type")
+        k: patch.headers[k] for k in ("markdown-patch-version", "operation", "target-type", "target", "content-type")
     } == {
         "markdown-patch-version": "2",
         "operation": "replace",
@@ -97,12 +72,12 @@ def test_the_plugin_is_called_with_its_own_key_and_in_its_form(tmp_path: Path) -
         "target": "a%20b",
         "content-type": "application/json",
     }
-    assert "target-delimiter" not in headers
-    assert body == b"5"
-    assert "target-type" not in bare
-    assert json.loads(instruction)["value"] == ""
-    put = next(call for call in stub.seen if call[0] == "PUT")
-    assert put[2]["content-type"] == "text/markdown"
+    assert "target-delimiter" not in patch.headers
+    assert patch.body == b"5"
+    assert "target-type" not in bare.headers
+    assert json.loads(bare.body)["value"] == ""
+    put = next(call for call in asked if call.method == "PUT")
+    assert put.headers["content-type"] == "text/markdown"
 
 
 @requirement("notestore.failure-status")
@@ -112,8 +87,8 @@ def test_the_plugin_is_called_with_its_own_key_and_in_its_form(tmp_path: Path) -
 )
 def test_what_the_plugin_refuses_has_its_status(tmp_path: Path, status: int, content: bytes, expected: int) -> None:
     with (
-        plugin(lambda _: (status, content)) as stub,
-        notes_before(f"http://127.0.0.1:{stub.server_port}", tmp_path) as notes,
+        plugin(lambda _: (status, content)) as (address, _),
+        notes_before(address, tmp_path) as notes,
     ):
         for tool, fields in TOOLS.items():
             assert "secret" not in failed(notes.call(tool, fields), expected)
@@ -125,8 +100,8 @@ def test_what_the_plugin_refuses_has_its_status(tmp_path: Path, status: int, con
 )
 def test_an_answer_that_nobody_can_use_is_502(tmp_path: Path, content: bytes) -> None:
     with (
-        plugin(lambda _: (200, content)) as stub,
-        notes_before(f"http://127.0.0.1:{stub.server_port}", tmp_path) as notes,
+        plugin(lambda _: (200, content)) as (address, _),
+        notes_before(address, tmp_path) as notes,
     ):
         for tool in ("searchNotes", "listNotes"):
             failed(notes.call(tool, TOOLS[tool]), 502)
@@ -140,16 +115,15 @@ def test_a_plugin_that_is_down_is_502_and_works_again_once_it_is_up(tmp_path: Pa
     with notes_before(f"http://127.0.0.1:{port}", tmp_path) as notes:
         assert "cannot be reached" in failed(notes.call("listNotes"), 502)
         assert notes.http.get("/health").status_code == 200
-    with plugin() as stub, notes_before(f"http://127.0.0.1:{stub.server_port}", tmp_path) as notes:
+    with plugin() as (address, _), notes_before(address, tmp_path) as notes:
         assert notes.data("listNotes") == {"notes": ["a.md"]}
 
 
 @requirement("notestore.failure-status")
 def test_a_plugin_that_does_not_answer_in_time_is_504(tmp_path: Path) -> None:
-    address = "http://127.0.0.1:{}"
     with (
-        plugin(delay=1) as stub,
-        notes_before(address.format(stub.server_port), tmp_path, NOTES_TIMEOUT="0.2") as notes,
+        plugin(delay=1) as (address, _),
+        notes_before(address, tmp_path, NOTES_TIMEOUT="0.2") as notes,
     ):
         assert "in time" in failed(notes.call("listNotes"), 504)
 
@@ -171,8 +145,8 @@ def certificate(tmp_path: Path) -> ssl.SSLContext:
 @requirement("notestore.plugin-certificate-and-key")
 def test_the_plugins_own_certificate_is_accepted(tmp_path: Path, certificate: ssl.SSLContext) -> None:
     with (
-        plugin(context=certificate) as stub,
-        notes_before(f"https://127.0.0.1:{stub.server_port}", tmp_path) as notes,
+        plugin(context=certificate) as (address, _),
+        notes_before(address, tmp_path) as notes,
     ):
         assert notes.data("getContext", path="a.md") == {"path": "a.md", "content": "x"}
 

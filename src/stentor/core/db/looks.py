@@ -6,7 +6,7 @@ A part of it that cannot be read takes down no other: then each is read by itsel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from stentor.core.db.tx import Tx
@@ -15,6 +15,19 @@ ROUNDS = 5
 """Of the event loop, in which all whose timer went off at once come to look."""
 Look = Callable[[Tx], Any]
 Read = Callable[[Look], Awaitable[Any]]
+News = Callable[[Tx], Callable[[], None]]
+"""Reads, where the event loop does not wait; answers what takes it into the view, there."""
+
+
+async def take_in(read: Read, news: Iterable[News]) -> None:
+    """Each that can be read is taken in. Raises what the first of the others failed with."""
+    found = await asyncio.gather(*map(read, news), return_exceptions=True)
+    for take in found:
+        if not isinstance(take, BaseException):
+            take()
+    for error in found:
+        if isinstance(error, BaseException):
+            raise error
 
 
 class Looks:

@@ -53,12 +53,8 @@ class Learning:
         self._runlog = runlog
         self.view = LearningView()
 
-    async def refresh(self, since: int) -> None:
-        """Read what changed since."""
-        (await self._db.read(lambda tx: self.news(tx, since)))()
-
     def news(self, tx: Tx, since: int) -> Callable[[], None]:
-        """What takes the changes into the view."""
+        """Read what changed since; answers what takes it into the view."""
         changed = store.changed_since(tx, since)
 
         def take() -> None:

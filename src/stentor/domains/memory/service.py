@@ -1,7 +1,6 @@
 """The memory bus: writes that lose no edit, exact reads. Source: core contract, "Memory bus".
 
-A write is decided and recorded first, then the file is changed, then the index: an intent that a crash
-leaves open is carried out at the next start.
+A write is decided and recorded first, then the file is changed, then the index.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, ServiceUnavailable
+from stentor.core.errors import Conflict
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.memory import documents, model, store
 from stentor.domains.memory.cache import Cache
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.intents import Intents
 from stentor.domains.memory.model import Decision, WriteDraft
 from stentor.domains.memory.seen import Seen, Who
 from stentor.domains.memory.store import Intent
@@ -32,7 +32,6 @@ from stentor.domains.notes.model import NOTHING, Change, NoSuchNote, Note, NoteC
 
 TRIES = 8
 INLINE = 8_000
-SETTLE_SECONDS = 0.05
 log = logging.getLogger(__name__)
 
 TaskLink = Callable[[Tx, str, str], str]
@@ -82,8 +81,7 @@ class Bus:
         self._link = link
         self._seen = Seen()
         self._locks = [asyncio.Lock() for _ in range(256)]
-        self._done: list[Intent] = []
-        self._settling: asyncio.Task[None] | None = None
+        self.intents = Intents(vault, db)
         self.cache = Cache()
         self.ready_at: Callable[[], int | None] = lambda: None
 
@@ -159,21 +157,14 @@ class Bus:
 
     async def _change(self, caller: Caller, intent: Intent, after: bytes | None, event: Draft) -> None:
         try:
-            change = await self._put(intent, after)
+            change = await self.intents.carry_out(intent, after)
         except Exception:
             failed = {**event.metadata, "status": "failed"}
             undone = Draft("memory_written", "memory", f"{intent.path} could not be written.", failed)
             await self._db.write(lambda tx: self._give_up(tx, caller, intent, undone))
             raise
         await self._index(intent.path, change, after)
-        self._done.append(intent)
-        if self._settling is None:
-            self._settling = asyncio.create_task(self._settle_soon())
-
-    async def _put(self, intent: Intent, after: bytes | None) -> Change:
-        if after is None:
-            return await self._vault.delete(intent.path, intent.before_hash)
-        return await self._vault.write(intent.path, after, intent.before_hash)
+        self.intents.done(intent)
 
     async def _index(self, path: str, change: Change, after: bytes | None) -> None:
         """Fails open: what the index misses now, its next comparison with the vault finds."""
@@ -185,52 +176,9 @@ class Bus:
         except Exception:
             log.exception("%r is written, but not indexed yet", path)
 
-    async def _settle_soon(self) -> None:
-        """Many at once: an intent that stays open a moment longer costs nothing, a commit does."""
-        await asyncio.sleep(SETTLE_SECONDS)
-        while self._done:
-            done, self._done = self._done, []
-            await self._settle(done)
-        self._settling = None
-
-    async def _settle(self, intents: list[Intent]) -> None:
-        try:
-            await self._db.write(lambda tx: _settled(tx, intents))
-        except Exception as error:  # noqa: BLE001 - an intent that stays open is settled at the next start
-            log.warning("%d writes stay open until the next start: %s", len(intents), error)
-
     def _give_up(self, tx: Tx, caller: Caller, intent: Intent, event: Draft) -> None:
         store.settle(tx, [intent.write_id])
         self.record(tx, caller, event)
-
-    async def recover(self, age: int | None = None) -> int:
-        """Carry out what an earlier process decided and did not finish; answers how many writes that were.
-
-        `age` in microseconds: only what has been open for so long, where other processes may be at work.
-        """
-        found = await self._db.read(lambda tx: store.open_intents(tx, age))
-        for intent in found:
-            try:
-                await self._finish(intent)
-            except ServiceUnavailable as error:
-                log.warning("the write of %r stays open: %s", intent.path, error.message)
-            else:
-                await self._settle([intent])
-        return len(found)
-
-    async def _finish(self, intent: Intent) -> None:
-        after = await self._db.read(lambda tx: store.version(tx, intent.path, intent.after_hash))
-        if after is None and intent.after_hash != NOTHING:
-            log.error("the write of %r is lost: its version is not in the database", intent.path)
-            return
-        try:
-            await self._put(intent, after)
-        except (NoteChanged, NoSuchNote):
-            log.info("%r was already written, or changed since", intent.path)
-
-    async def close(self) -> None:
-        if self._settling is not None:
-            await self._settling
 
     async def _present(self, path: str) -> bytes | None:
         try:
@@ -281,11 +229,6 @@ async def _decided(draft: WriteDraft, present: bytes | None, seen: frozenset[str
     if max(len(draft.content or ""), len(present or b""), len(base or b"")) < INLINE:
         return model.decide(draft, present, seen, base)
     return await asyncio.to_thread(model.decide, draft, present, seen, base)
-
-
-def _settled(tx: Tx, intents: list[Intent]) -> None:
-    store.settle(tx, [intent.write_id for intent in intents])
-    store.prune(tx, {intent.path for intent in intents})
 
 
 def _content_hash(draft: WriteDraft, decision: Decision) -> str:

@@ -56,12 +56,10 @@ class Registry:
         self.snapshot = Snapshot()
         self.before_clear: list[Look] = []
 
-    async def refresh(self, since: int) -> None:
-        """Read what changed since."""
-        (await self._db.read(lambda tx: self.news(tx, since)))()
-
     def news(self, tx: Tx, since: int) -> Callable[[], None]:
-        """What takes the changes into the snapshot. A malformed record is logged and left out of routing."""
+        """Read what changed since; answers what takes it into the snapshot. A malformed record is logged and left out
+        of routing.
+        """
         good, bad = store.changed_since(tx, since)
 
         def take() -> None:

@@ -48,12 +48,10 @@ class Trust:
         self.view = TrustView()
         self.before_set: list[Look] = []
 
-    async def refresh(self, since: int) -> None:
-        """Read what changed since."""
-        (await self._db.read(lambda tx: self.news(tx, since)))()
-
     def news(self, tx: Tx, since: int) -> Callable[[], None]:
-        """What takes the changes into the view. Fails open: routing goes on without trust and says so."""
+        """Read what changed since; answers what takes it into the view. Fails open: routing goes on without trust and
+        says so.
+        """
         try:
             changed = store.changed_since(tx, since)
         except Exception:

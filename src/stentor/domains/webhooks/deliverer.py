@@ -16,6 +16,7 @@ from contextlib import suppress
 from stentor.core import ids
 from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx, locks
+from stentor.core.db.looks import News
 from stentor.core.errors import ServiceUnavailable, StoreUnavailable
 from stentor.core.pulse import beat
 from stentor.core.runlog import Draft, RunLog
@@ -128,12 +129,8 @@ class Deliverer:
             while deleted:
                 deleted = await self._db.write(lambda tx: listing.purge_of(tx, subscription_id, BATCH))
 
-    async def refresh(self) -> None:
-        """Read the subscriptions of all tenants: before anything happens, and when others may have changed them."""
-        (await self._db.read(self.news()))()
-
-    def news(self) -> Callable[[Tx], Callable[[], None]]:
-        """What reads the subscriptions, and then what takes them into the view."""
+    def news(self) -> News:
+        """For the subscriptions of all tenants: before anything happens, and when others may have changed them."""
         generation = self._view.generation
 
         def read(tx: Tx) -> Callable[[], None]:

@@ -119,7 +119,8 @@ class Rows:
         return True
 
     def waiting(self, tx: Tx) -> Callable[[], None]:
-        self._moved = moved = set()
+        moved: set[str] = set()
+        self._moved = moved
         depths = store.depths(tx)
         return lambda: self._refill(depths, moved)
 

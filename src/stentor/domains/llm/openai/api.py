@@ -44,7 +44,6 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         asked = reading.read(reading.ChatIn, raw)
         if not asked.stream:
             return await whole(http, caller, asked.request(raw), answers.chat)
-        streams.check(stream_key(caller))
         found = await begun(http, caller, asked.request(raw))
         chunks = Chunks(found.provenance_id, found.name, int(time.time()), found.work)
         frames = _frames(found, chunks, usage=asked.wants_usage)
@@ -58,7 +57,6 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         asked = reading.read(reading.CompletionIn, raw)
         if not asked.stream:
             return await whole(http, caller, asked.request(raw), answers.completion)
-        streams.check(stream_key(caller))
         found = await begun(http, caller, asked.request(raw))
         chunks = TextChunks(found.provenance_id, found.name, int(time.time()))
         frames = _frames(found, chunks, usage=asked.wants_usage)
@@ -79,7 +77,6 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
             done = await _plain(lambda: while_there(http, work))
             made = Responded(asked, done.provenance_id, done.reply.model, int(time.time()))
             return Json(made.whole(done.reply.content, done.reply.finish, done.usage))
-        streams.check(stream_key(caller))
         found = await begun(http, caller, asked.request())
         made = Responded(asked, found.provenance_id, found.name, int(time.time()))
         return await streaming(found, _events(found, made), streams, caller, _failure_of(made))
@@ -109,6 +106,7 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         return Json(render(await _plain(lambda: while_there(http, work)), int(time.time())))
 
     async def begun(http: HttpRequest, caller: Caller, request: Request) -> Answering:
+        streams.check(stream_key(caller))
         work = talk.stream(caller, request)
         return await _plain(lambda: while_there(http, work))
 

@@ -1,0 +1,85 @@
+"""Writes from the decision to the end: what a crash leaves open is carried out at the next start.
+
+Source: core contract, "Memory bus".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from stentor.core.db import Database, Tx
+from stentor.core.errors import ServiceUnavailable
+from stentor.domains.memory import store
+from stentor.domains.memory.store import Intent
+from stentor.domains.notes.model import NOTHING, Change, NoSuchNote, NoteChanged, Vault
+
+SETTLE_SECONDS = 0.05
+log = logging.getLogger(__name__)
+
+
+class Intents:
+    def __init__(self, vault: Vault, db: Database) -> None:
+        self._vault = vault
+        self._db = db
+        self._done: list[Intent] = []
+        self._settling: asyncio.Task[None] | None = None
+
+    async def carry_out(self, intent: Intent, after: bytes | None) -> Change:
+        """Change the file. Raises NoteChanged, NoSuchNote when it is not what it was at the decision."""
+        if after is None:
+            return await self._vault.delete(intent.path, intent.before_hash)
+        return await self._vault.write(intent.path, after, intent.before_hash)
+
+    def done(self, intent: Intent) -> None:
+        self._done.append(intent)
+        if self._settling is None:
+            self._settling = asyncio.create_task(self._settle_soon())
+
+    async def recover(self, age: int | None = None) -> int:
+        """Carry out what an earlier process decided and did not finish; answers how many writes that were.
+
+        `age` in microseconds: only what has been open for so long, where other processes may be at work.
+        """
+        found = await self._db.read(lambda tx: store.open_intents(tx, age))
+        for intent in found:
+            try:
+                await self._finish(intent)
+            except ServiceUnavailable as error:
+                log.warning("the write of %r stays open: %s", intent.path, error.message)
+            else:
+                await self._settle([intent])
+        return len(found)
+
+    async def close(self) -> None:
+        if self._settling is not None:
+            await self._settling
+
+    async def _finish(self, intent: Intent) -> None:
+        after = await self._db.read(lambda tx: store.version(tx, intent.path, intent.after_hash))
+        if after is None and intent.after_hash != NOTHING:
+            log.error("the write of %r is lost: its version is not in the database", intent.path)
+            return
+        try:
+            await self.carry_out(intent, after)
+        except (NoteChanged, NoSuchNote):
+            log.info("%r was already written, or changed since", intent.path)
+
+    async def _settle_soon(self) -> None:
+        """Many at once: an intent that stays open a moment longer costs nothing, a commit does."""
+        await asyncio.sleep(SETTLE_SECONDS)
+        while self._done:
+            done, self._done = self._done, []
+            await self._settle(done)
+        self._settling = None
+
+    async def _settle(self, intents: list[Intent]) -> None:
+        try:
+            await self._db.write(lambda tx: _settled(tx, intents))
+        except Exception as error:  # noqa: BLE001 - an intent that stays open is settled at the next start
+            log.warning("%d writes stay open until the next start: %s", len(intents), error)
+
+
+def _settled(tx: Tx, intents: list[Intent]) -> None:
+    store.settle(tx, [intent.write_id for intent in intents])
+    store.prune(tx, {intent.path for intent in intents})
