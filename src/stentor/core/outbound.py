@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 """All that IANA has given out of IPv6; NAT64, IPv4-compatible and local ranges lie outside."""
 
+MOST_JUDGED = 1024
+"""Addresses that are remembered as ones that may be called."""
+
 
 class TargetRefused(OSError):
     """The address is not one that the service may call."""
@@ -81,6 +84,7 @@ class Outbound:
         self._connections, self._threads, self._raw = connections, threads, raw
         self._session: aiohttp.ClientSession | None = None
         self._client: http1.Client | None = None
+        self._judged: set[str] = set()
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -99,6 +103,13 @@ class Outbound:
 
     def check(self, url: str) -> None:
         """Refuse at once what can be judged without resolving. Raises InvalidRequest."""
+        if url in self._judged:
+            return
+        self._check(url)
+        if len(self._judged) < MOST_JUDGED:
+            self._judged.add(url)
+
+    def _check(self, url: str) -> None:
         try:
             # As the clients read it: to them 127。0。0。1 is a literal address, which is never resolved.
             parts, read = urlsplit(url), URL(url)

@@ -9,7 +9,11 @@ from typing import Any, TypeVar
 from fastapi import HTTPException
 from starlette.requests import Request
 
+from stentor.core import deadlines
+
 T = TypeVar("T")
+AT_ONCE = 0.02
+"""Seconds that nobody leaves for."""
 
 
 async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -26,13 +30,21 @@ async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Watch:
-    """Cancels the task that made it when the caller leaves. One task for that, and none for the work, is cheaper."""
+    """Cancels the task that made it when the caller leaves. One task for that, and none for the work, is cheaper;
+    and none at all for work that is done at once.
+    """
 
     def __init__(self, request: Request) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._worker, self._left = task, False
-        self._watcher = asyncio.create_task(self._look(request))
+        self._watcher: asyncio.Task[None] | None = None
+        self._request = request
+        self._deadlines = deadlines.of(task.get_loop())
+        self._deadlines.put(self, AT_ONCE, self._begin)
+
+    def _begin(self) -> None:
+        self._watcher = self._deadlines.loop.create_task(self._look(self._request))
 
     async def _look(self, request: Request) -> None:
         """Waits for the end of the connection; the body has been read."""
@@ -46,4 +58,6 @@ class _Watch:
         return self._left and self._worker.uncancel() == 0
 
     def stop(self) -> None:
-        self._watcher.cancel()
+        self._deadlines.drop(self)
+        if self._watcher is not None:
+            self._watcher.cancel()

@@ -32,7 +32,7 @@ async def world(make_llm: Gate, upstream: Upstream) -> World:
 def client_of(http: httpx.AsyncClient, key: str = "admin-key-7c1e") -> openai.AsyncOpenAI:
     http.headers.pop("X-API-Key", None)
     over: Any = http  # its own type of client is another package's, with the same methods
-    return openai.AsyncOpenAI(api_key=key, base_url="http://stentor.test/v1", http_client=over, max_retries=0)
+    return openai.AsyncOpenAI(api_key=key, base_url=str(http.base_url.join("/v1")), http_client=over, max_retries=0)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import random
 import time
 from collections import defaultdict
@@ -139,12 +140,13 @@ def _keep(unit: Unit, tx: Tx) -> None:
 
 def _write_tallies(connection: Connection, group: list[Unit]) -> None:
     """In the order of statements and keys, so that two processes never wait for each other's rows."""
-    sums: dict[Tally, dict[tuple[Any, ...], int]] = defaultdict(lambda: defaultdict(int))
+    sums: dict[Tally, dict[tuple[Any, ...], tuple[int, ...]]] = defaultdict(dict)
     for unit in group:
-        for tally, key, n in unit.added:
-            sums[tally][key] += n
+        for tally, key, amounts in unit.added:
+            known = sums[tally].get(key)
+            sums[tally][key] = amounts if known is None else tuple(map(operator.add, known, amounts))
     for tally, of_key in sorted(sums.items(), key=lambda item: item[0].sql.text):
-        if rows := [tally.params(key, n) for key, n in sorted(of_key.items()) if n]:
+        if rows := [tally.params(key, amounts) for key, amounts in sorted(of_key.items()) if any(amounts)]:
             connection.many(tally.sql, rows)
 
 

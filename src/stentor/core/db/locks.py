@@ -23,11 +23,6 @@ def of_key(*scope: str) -> str:
     return " ".join(("key", *scope))
 
 
-def of_account(tenant: str, kind: str, subject: str) -> str:
-    """What a key or an agent has spent."""
-    return f"account {tenant} {kind} {subject}"
-
-
 def of_webhook(subscription_id: str) -> str:
     """The order of a webhook's deliveries."""
     return f"webhook {subscription_id}"

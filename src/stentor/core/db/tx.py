@@ -12,20 +12,20 @@ from stentor.core.db.sql import Sql
 
 
 class Tally:
-    """A counter kept in rows. What units add is summed up and written once, just before their commit.
+    """Counters kept in rows. What units add is summed up and written once, just before their commit.
 
-    `sql` adds `:n` to the row that the other parameters, named by `key`, stand for.
+    `sql` adds the parameters that `counts` names to the row that the others, named by `key`, stand for.
     """
 
-    def __init__(self, key: tuple[str, ...], sql: Sql) -> None:
+    def __init__(self, key: tuple[str, ...], sql: Sql, counts: tuple[str, ...] = ("n",)) -> None:
         self.sql = sql
-        self._key = key
+        self._names = (*key, *counts)
 
-    def params(self, key: tuple[Any, ...], n: int) -> dict[str, Any]:
-        return {**dict(zip(self._key, key, strict=True)), "n": n}
+    def params(self, key: tuple[Any, ...], amounts: tuple[int, ...]) -> dict[str, Any]:
+        return dict(zip(self._names, (*key, *amounts), strict=True))
 
 
-Added = tuple[Tally, tuple[Any, ...], int]
+Added = tuple[Tally, tuple[Any, ...], tuple[int, ...]]
 
 
 class Again(BaseException):
@@ -82,9 +82,9 @@ class Tx:
         self.wrote = True
         self._pending.add(journal, row)
 
-    def add(self, tally: Tally, key: tuple[Any, ...], n: int) -> None:
-        """Add to a counter at the commit; this transaction does not see it."""
-        self.added.append((tally, key, n))
+    def add(self, tally: Tally, key: tuple[Any, ...], *amounts: int) -> None:
+        """Add to counters at the commit; this transaction does not see it."""
+        self.added.append((tally, key, amounts))
 
     def lock(self, name: str) -> None:
         """From here on no other process is in a transaction that locked the same name, or everything.

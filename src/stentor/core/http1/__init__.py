@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from yarl import URL
 
+from stentor.core.deadlines import Deadlines, of
 from stentor.core.http1.connection import Answer, BrokenOff, Connection, Place, TooLarge
 
 __all__ = ["Answer", "BrokenOff", "Client", "NotConnected", "Request", "TooLarge"]
@@ -49,15 +50,23 @@ class Client:
         self._slots = asyncio.Semaphore(most)
         self._waiting = 0
         self._context: ssl.SSLContext | None = None
+        self._deadlines: Deadlines | None = None
 
-    async def send(self, request: Request, connect: float) -> Answer:
-        """The answer as soon as its head is there. `connect` is in seconds.
+    async def send(self, request: Request, connect: float, total: float | None = None) -> Answer:
+        """The answer as soon as its head is there. In seconds, `connect` is for a connection, `total` for all of it.
 
-        Raises NotConnected, BrokenOff, ValueError for what cannot be sent, and what `resolve` raises.
+        Raises NotConnected, BrokenOff, TimeoutError, ValueError for what cannot be sent, and what `resolve` raises.
         """
         place, data = _written(request)
-        connection = self._kept(place) or await self._connected(place, connect)
-        answer = connection.send(data)
+        deadlines = self._deadlines = self._deadlines or of(asyncio.get_running_loop())
+        began = deadlines.loop.time()
+        connection = self._kept(place, began)
+        if connection is None:
+            async with asyncio.timeout(total):
+                connection = await self._connected(place, connect)
+        answer = connection.send(data, deadlines)
+        if total is not None:
+            answer.limit(began + total - deadlines.loop.time())
         try:
             await answer.head()
         except BaseException:
@@ -70,12 +79,11 @@ class Client:
             connection.abort()
         await asyncio.sleep(0)  # connections learn of their end in the loop's next round
 
-    def _kept(self, place: Place) -> Connection | None:
+    def _kept(self, place: Place, now: float) -> Connection | None:
         idle = self._idle.get(place)
-        oldest = asyncio.get_running_loop().time() - KEPT
         while idle:
             connection = idle.pop()
-            if connection.open and connection.since > oldest:
+            if connection.open and connection.since > now - KEPT:
                 return connection
             connection.abort()
         return None
@@ -133,7 +141,8 @@ class Client:
         if self._waiting:
             connection.abort()  # somebody waits for a place, perhaps to go elsewhere
             return
-        connection.since = asyncio.get_running_loop().time()
+        assert self._deadlines is not None
+        connection.since = self._deadlines.loop.time()
         self._idle.setdefault(connection.place, []).append(connection)
 
     def _gone(self, connection: Connection) -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple, cast
 
 import httptools
 
+from stentor.core.deadlines import Deadlines
+
 MAX_HEAD = 64 * 1024
 """Bytes of status line and headers."""
 HIGH = 256 * 1024
@@ -33,8 +35,9 @@ class Place(NamedTuple):
 class Answer:
     """The head of an answer, and its body as it comes. Used as a context it gives up what was not read."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, deadlines: Deadlines) -> None:
         self._connection = connection
+        self._deadlines = deadlines
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._buffer = bytearray()
@@ -58,8 +61,13 @@ class Answer:
 
     def close(self) -> None:
         """End the other side's work, unless all of it has come."""
+        self._deadlines.drop(self)
         if not self.done:
             self._connection.abort()
+
+    def limit(self, seconds: float) -> None:
+        """Have all of it come within so many seconds from now: who waits for more then reads TimeoutError."""
+        self._deadlines.put(self, seconds, lambda: self.fail(TimeoutError()))
 
     async def head(self) -> None:
         while not self.headed:
@@ -89,8 +97,9 @@ class Answer:
             if len(self._buffer) > most:
                 raise TooLarge
             start = len(self._buffer)
-            async with asyncio.timeout(idle):
-                await self._more()
+            self.limit(idle)
+            await self._more()
+            self._deadlines.drop(self)
         found = bytes(self._buffer if end < 0 else self._buffer[: end + 1])
         del self._buffer[: len(found)]
         return found
@@ -110,8 +119,14 @@ class Answer:
     def push(self, data: bytes) -> None:
         self._buffer += data
 
+    def end(self) -> None:
+        """All of it has come."""
+        self.done = True
+        self._deadlines.drop(self)
+
     def fail(self, error: Exception) -> None:
         self._error = error
+        self._deadlines.drop(self)
         self.wake()
 
     def wake(self) -> None:
@@ -132,10 +147,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
-    def send(self, data: bytes) -> Answer:
+    def send(self, data: bytes, deadlines: Deadlines) -> Answer:
         self._parser = httptools.HttpResponseParser(self)
         self._head, self._named, self._endless = 0, 0, True
-        self._answer = answer = Answer(self)
+        self._answer = answer = Answer(self, deadlines)
         self._transport.write(data)
         return answer
 
@@ -197,7 +212,8 @@ class Connection(asyncio.Protocol):
             answer.headers.clear()
             self._endless = True
             return
-        answer.done, self._answer = True, None
+        answer.end()
+        self._answer = None
         if self._parser.should_keep_alive() and self.open:
             self._release(self)
         else:
@@ -207,7 +223,8 @@ class Connection(asyncio.Protocol):
         self.open = False
         answer = self._answer
         if answer is not None and answer.headed and self._endless and error is None:
-            answer.done, self._answer = True, None
+            answer.end()
+            self._answer = None
             answer.wake()
         else:
             self._fail(BrokenOff("the connection ended"))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import msgspec
 
 from stentor.core.clock import Clock
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx
 from stentor.core.errors import BudgetSpent, StentorError
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.llm import budgets, store
@@ -30,6 +31,7 @@ from stentor.domains.llm.store import CallRow
 MOST_TOKENS = 2**40
 """What a provider counts beyond is its error, and no reason to lose the record."""
 log = logging.getLogger(__name__)
+Estimate = Callable[[], Usage]
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -50,9 +52,10 @@ class Caller(msgspec.Struct, frozen=True):
 class Passage:
     """One call that was let through; exactly one of `done` and `failed` ends it."""
 
-    def __init__(self, gate: Gate, caller: Caller, target: Target, operation: Operation, reserved: Spent) -> None:
+    def __init__(self, gate: Gate, caller: Caller, target: Target, operation: Operation) -> None:
         self._gate = gate
-        self.caller, self.target, self.operation, self.reserved = caller, target, operation, reserved
+        self.caller, self.target, self.operation = caller, target, operation
+        self.reserved: Spent | None = None
         self.evidence = Evidence(content=gate.keep_content)
         self._span: Span = NO_SPAN
 
@@ -109,22 +112,31 @@ class Gate:
         self.keep_content = keep_content
         self.calls = Calls(breaker)
 
-    async def admit(self, caller: Caller, target: Target, operation: Operation, expected: Usage) -> Passage:
-        """Raises BudgetSpent, or ProviderUnreachable while the provider rests."""
+    async def admit(self, caller: Caller, target: Target, operation: Operation, expected: Estimate) -> Passage:
+        """`expected` is asked for only where a budget is. Raises BudgetSpent, or ProviderUnreachable while it rests."""
         await self._prices.ready()
+        passage = Passage(self, caller, target, operation)
         with self.calls.refusals():
-            return await self._admit(caller, target, operation, expected)
+            if self._budgets:
+                await self._let_in_within_budgets(passage, expected())
+            else:
+                self._let_in(passage)
+        passage.begin(self._spans, self._clock.now())
+        return passage
 
-    async def _admit(self, caller: Caller, target: Target, operation: Operation, expected: Usage) -> Passage:
+    async def _let_in_within_budgets(self, passage: Passage, expected: Usage) -> None:
+        caller, target = passage.caller, passage.target
         cost = self._prices.cost(target.provider.name, target.model, expected) or 0
-        passage = Passage(self, caller, target, operation, Spent(_total(expected), cost))
         async with AsyncExitStack() as accounts:
             for kind, subject in caller.subjects:
                 await self._check_account(accounts, caller.tenant, kind, subject)
-            self._breaker.enter(target.provider.name, target.provider.base_url)
+            self._let_in(passage)
+            passage.reserved = Spent(_total(expected), cost)
             self._reserve(passage, 1)
-        passage.begin(self._spans, self._clock.now())
-        return passage
+
+    def _let_in(self, passage: Passage) -> None:
+        provider = passage.target.provider
+        self._breaker.enter(provider.name, provider.base_url)
 
     async def _check_account(self, accounts: AsyncExitStack, tenant: str, kind: Kind, subject: str) -> None:
         """One call at a time looks at an account, from the look to what it reserves."""
@@ -152,10 +164,12 @@ class Gate:
 
     def _reserve(self, passage: Passage, sign: int) -> None:
         """What calls that are under way will probably spend, so that many at once do not pass a budget together."""
+        if passage.reserved is None:
+            return
+        tokens, cost = passage.reserved.tokens * sign, passage.reserved.cost * sign
         for kind, subject in passage.caller.subjects:
             at = (passage.caller.tenant, kind, subject)
             known = self._reserved.get(at, Spent())
-            tokens, cost = passage.reserved.tokens * sign, passage.reserved.cost * sign
             self._reserved[at] = Spent(known.tokens + tokens, known.cost + cost)
             if self._reserved[at] == Spent():
                 del self._reserved[at]
@@ -177,7 +191,7 @@ class Gate:
             store.record(tx, row)
             self._runlog.append(tx, caller.tenant, [draft], task_id=caller.task_id, parent=caller.parent)
 
-        await self._db.write(work, [locks.of_account(caller.tenant, *subject) for subject in caller.subjects])
+        await self._db.write(work, ())
 
     def keep(self, passage: Passage, usage: Usage, outcome: str) -> asyncio.Task[None]:
         """`settle` in the background, whoever leaves; it only logs when it cannot be written."""

@@ -156,7 +156,7 @@ class Call(msgspec.Struct, frozen=True):
 
 def tokens(text: str) -> int:
     """An estimate: four characters, or one sign that is not ASCII."""
-    plain = sum(c.isascii() for c in text)
+    plain = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
     return math.ceil(plain / CHARACTERS_PER_TOKEN) + len(text) - plain
 
 

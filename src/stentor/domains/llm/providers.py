@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from urllib.parse import urlsplit
 
 from stentor.core.errors import InvalidRequest, StartRefused
@@ -24,7 +25,7 @@ class Provider:
     default_model: str = ""
     operator: bool = False
 
-    @property
+    @cached_property
     def quirks(self) -> Quirks:
         host = urlsplit(self.base_url).hostname or ""
         if host == "api.openai.com":

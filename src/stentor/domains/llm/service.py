@@ -8,13 +8,13 @@ from typing import TypeVar
 import msgspec
 
 from stentor.core.db import Database
-from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
+from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
 from stentor.domains.llm import model, routes, store
 from stentor.domains.llm.backends import Backend, Deltas
 from stentor.domains.llm.catalogue import Catalogue, Listing
 from stentor.domains.llm.directory import LOCAL, Directory
 from stentor.domains.llm.gate import Caller, Gate, Passage
-from stentor.domains.llm.model import Delta, Embedded, Gathered, Operation, Reply, Request, Usage
+from stentor.domains.llm.model import Delta, Embedded, Gathered, Reply, Request, Usage
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.routes import Routes, Target
 from stentor.domains.llm.store import UsageRow
@@ -122,7 +122,7 @@ class Gateway:
         """Raises ModelNotFound, BudgetSpent, ProviderFault."""
 
         async def once(target: Target) -> Done:
-            passage = await self._admit(caller, target, "chat", _expected(request))
+            passage = await self._gate.admit(caller, target, "chat", lambda: _expected(request))
             asked = msgspec.structs.replace(request, model=target.model)
             reply = await _passing(passage, self._backend(target).chat(target, asked, passage.evidence))
             usage = model.counted(request, reply)
@@ -135,7 +135,7 @@ class Gateway:
         """Returns when the provider has begun to answer. Raises like `chat`."""
 
         async def once(target: Target) -> Stream:
-            passage = await self._admit(caller, target, "chat", _expected(request))
+            passage = await self._gate.admit(caller, target, "chat", lambda: _expected(request))
             asked = msgspec.structs.replace(request, model=target.model)
             source = await _passing(passage, self._backend(target).stream(target, asked, passage.evidence))
             return Stream(request, passage, source, degraded=target.provider == LOCAL)
@@ -146,7 +146,7 @@ class Gateway:
         """One vector per text, in their order. Raises like `chat`."""
 
         async def once(target: Target) -> Vectors:
-            passage = await self._admit(caller, target, "embed", model.texts_estimate(texts))
+            passage = await self._gate.admit(caller, target, "embed", lambda: model.texts_estimate(texts))
             work = self._backend(target).embed(target, texts, dimensions, passage.evidence)
             found = await _passing(passage, work)
             usage = found.usage or model.texts_estimate(texts)
@@ -167,38 +167,30 @@ class Gateway:
     async def close(self) -> None:
         await self._gate.close()
 
-    async def _admit(self, caller: Caller, target: Target, operation: Operation, expected: Usage) -> Passage:
-        return await self._gate.admit(caller, target, operation, expected)
-
     def _backend(self, target: Target) -> Backend:
         return self._local if self._local is not None and target.provider == LOCAL else self._remote
 
     async def _first(self, caller: Caller, name: str, once: Callable[[Target], Awaitable[T]]) -> T:
-        """The first of the targets that answers; the failure of the first one, when none does."""
-        failure: ProviderFault | None = None
-        async for target in self._targets(caller.tenant, name):
+        """The first of the targets that answers; the failure of the first one, when none does.
+
+        They are looked up as they are needed; a name that is nowhere is passed over. Raises ModelNotFound.
+        """
+        if name.startswith(AGENT):
+            raise InvalidRequest(f"{AGENT}<capability> answers conversations; it embeds nothing, and no agent uses it.")
+        providers = await self.directory.of(caller.tenant)
+        asked = name or self._default(providers)
+        failure: StentorError = ModelNotFound(_missing(asked, providers))
+        for wanted in self.routes.names(asked):
+            target = await self._target(wanted, providers)
+            if target is None:
+                continue
             try:
                 return await once(target)
             except ProviderFault as fault:
                 if fault.upstream in (400, 413, 422):
                     raise  # the request itself is wrong, and would be wrong elsewhere
-                failure = failure or fault
-        assert failure is not None
+                failure = failure if isinstance(failure, ProviderFault) else fault
         raise failure
-
-    async def _targets(self, tenant: str, name: str) -> AsyncIterator[Target]:
-        """Looked up as they are needed. Raises ModelNotFound when there is none; what is nowhere is passed over."""
-        if name.startswith(AGENT):
-            raise InvalidRequest(f"{AGENT}<capability> answers conversations; it embeds nothing, and no agent uses it.")
-        providers = await self.directory.of(tenant)
-        asked, found = name or self._default(providers), False
-        for wanted in self.routes.names(asked):
-            target = await self._target(wanted, providers)
-            if target is not None:
-                found = True
-                yield target
-        if not found:
-            raise ModelNotFound(_missing(asked, providers))
 
     async def _target(self, name: str, providers: dict[str, Provider]) -> Target | None:
         if direct := routes.named(name, providers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core.clock import DAY
-from stentor.core.db import Journal, Sql, Tx
+from stentor.core.db import Journal, Sql, Tally, Tx
 from stentor.domains.llm.budgets import Kind, Spent
 
 _PROVIDERS = Sql(
@@ -19,11 +19,15 @@ _PUT = Sql(
         sealed_key = excluded.sealed_key, default_model = excluded.default_model, updated_at = excluded.updated_at"""
 )
 _DELETE = Sql("delete from llm_providers where tenant = :tenant and name = :name")
-_SPEND = Sql(
-    """insert into llm_spent (tenant, kind, subject, day, tokens, cost)
-    values (:tenant, :kind, :subject, :day, :tokens, :cost)
-    on conflict (tenant, kind, subject, day) do update set
-        tokens = llm_spent.tokens + excluded.tokens, cost = llm_spent.cost + excluded.cost"""
+_SPEND = Tally(
+    ("tenant", "kind", "subject", "day"),
+    Sql(
+        """insert into llm_spent (tenant, kind, subject, day, tokens, cost)
+        values (:tenant, :kind, :subject, :day, :tokens, :cost)
+        on conflict (tenant, kind, subject, day) do update set
+            tokens = llm_spent.tokens + excluded.tokens, cost = llm_spent.cost + excluded.cost"""
+    ),
+    ("tokens", "cost"),
 )
 _SPENT = Sql(
     """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
@@ -122,10 +126,10 @@ def record(tx: Tx, call: CallRow) -> None:
     """The call, and what it adds to the account of its key and its agent."""
     tx.append(_CALLS, (*msgspec.structs.astuple(call), tx.now))
     subjects: list[tuple[Kind, str | None]] = [("key", call.key_name), ("agent", call.agent_id)]
-    spent = {"tokens": call.input_tokens + call.output_tokens, "cost": call.cost or 0}
+    tokens = call.input_tokens + call.output_tokens
     for kind, subject in subjects:
         if subject:
-            tx.run(_SPEND, tenant=call.tenant, kind=kind, subject=subject, day=tx.now // DAY, **spent)
+            tx.add(_SPEND, (call.tenant, kind, subject, tx.now // DAY), tokens, call.cost or 0)
 
 
 def spent(tx: Tx, tenant: str, kind: Kind, subject: str, first_day: int) -> Spent:

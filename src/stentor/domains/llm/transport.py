@@ -95,7 +95,7 @@ class Transport:
         """The body of a successful answer. Raises ProviderFault."""
 
         async def once() -> bytes:
-            async with asyncio.timeout(self.limits.total), await self._send(provider, call, evidence) as answer:
+            async with await self._send(provider, call, evidence, self.limits.total) as answer:
                 body = await answer.body(MAX_ANSWER)
             evidence.received(body)
             return body
@@ -142,7 +142,7 @@ class Transport:
                 wait = PAUSE * 2**evidence.attempts if fault.upstream is None else float(fault.retry_after)
             await asyncio.sleep(wait)
 
-    async def _send(self, provider: Provider, call: Call, evidence: Evidence) -> Answer:
+    async def _send(self, provider: Provider, call: Call, evidence: Evidence, total: float | None = None) -> Answer:
         form = formats.of(provider.format)
         url, body = self._checked(provider, call.path), jsontext.encode(call.body)
         headers = {
@@ -152,7 +152,8 @@ class Transport:
         }
         evidence.upstream_status = None
         evidence.sent(url.partition("?")[0], body)
-        answer = await self._of(provider).client.send(Request("POST", url, headers, body), self.limits.connect)
+        request = Request("POST", url, headers, body)
+        answer = await self._of(provider).client.send(request, self.limits.connect, total)
         evidence.upstream_status = answer.status
         try:
             await self._accept(answer, provider)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from types import MappingProxyType
+from functools import cache
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -45,12 +45,11 @@ class Format(Protocol):
     def models(self, body: bytes) -> list[str]: ...
 
 
+@cache
 def of(name: FormatName) -> Format:
     from stentor.domains.llm.formats import anthropic, gemini, openai
 
-    known: MappingProxyType[FormatName, Format] = MappingProxyType(
-        {"openai": openai, "anthropic": anthropic, "gemini": gemini}
-    )
+    known: dict[FormatName, Format] = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
     return known[name]
 
 
