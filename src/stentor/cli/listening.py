@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
+from stentor.cli import joined
 from stentor.core.errors import StartRefused
 from stentor.core.pulse import beat_or
 
@@ -130,6 +131,7 @@ def _config(endpoint: Endpoint) -> uvicorn.Config:
     context = endpoint.listener.tls
     return uvicorn.Config(
         endpoint.app,
+        http=joined.Protocol,
         log_config=None,
         access_log=False,
         lifespan="off",
