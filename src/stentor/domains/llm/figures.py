@@ -5,8 +5,7 @@ A provider that a tenant registered has no label of its own: its name is the ten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
@@ -30,17 +29,9 @@ class Calls:
         self._tokens, self._costs = Counts(), Counts()
         self._refused = Counts((BUDGET,), (RESTING,))
 
-    @contextmanager
-    def refusals(self) -> Iterator[None]:
-        """Counts why a call is not let through to its provider."""
-        try:
-            yield
-        except BudgetSpent:
-            self._refused.add(BUDGET)
-            raise
-        except ProviderUnreachable:
-            self._refused.add(RESTING)
-            raise
+    def refused(self, error: BudgetSpent | ProviderUnreachable) -> None:
+        """A call was not let through to its provider."""
+        self._refused.add(BUDGET if isinstance(error, BudgetSpent) else RESTING)
 
     def ended(self, provider: Provider, call: CallRow) -> None:
         """A call went to its provider, and ended like this."""

@@ -15,7 +15,7 @@ import msgspec
 
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import BudgetSpent, StentorError
+from stentor.core.errors import BudgetSpent, ProviderUnreachable, StentorError
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.llm import budgets, store
 from stentor.domains.llm.breaker import Breaker
@@ -116,11 +116,14 @@ class Gate:
         """`expected` is asked for only where a budget is. Raises BudgetSpent, or ProviderUnreachable while it rests."""
         await self._prices.ready()
         passage = Passage(self, caller, target, operation)
-        with self.calls.refusals():
+        try:
             if self._budgets:
                 await self._let_in_within_budgets(passage, expected())
             else:
                 self._let_in(passage)
+        except (BudgetSpent, ProviderUnreachable) as error:
+            self.calls.refused(error)
+            raise
         passage.begin(self._spans, self._clock.now())
         return passage
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from stentor.core.db import Database
-from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
+from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
 from stentor.domains.llm import model, routes, store
 from stentor.domains.llm.backends import Backend, Deltas
 from stentor.domains.llm.catalogue import Catalogue, Listing
@@ -179,7 +179,7 @@ class Gateway:
             raise InvalidRequest(f"{AGENT}<capability> answers conversations; it embeds nothing, and no agent uses it.")
         providers = await self.directory.of(caller.tenant)
         asked = name or self._default(providers)
-        failure: StentorError = ModelNotFound(_missing(asked, providers))
+        failure: ProviderFault | None = None
         for wanted in self.routes.names(asked):
             target = await self._target(wanted, providers)
             if target is None:
@@ -189,8 +189,8 @@ class Gateway:
             except ProviderFault as fault:
                 if fault.upstream in (400, 413, 422):
                     raise  # the request itself is wrong, and would be wrong elsewhere
-                failure = failure if isinstance(failure, ProviderFault) else fault
-        raise failure
+                failure = failure or fault
+        raise failure or ModelNotFound(_missing(asked, providers))
 
     async def _target(self, name: str, providers: dict[str, Provider]) -> Target | None:
         if direct := routes.named(name, providers):

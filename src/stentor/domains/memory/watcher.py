@@ -11,10 +11,9 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import watchfiles
-
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory.indexer import Indexer
+from stentor.domains.notes.following import changes
 from stentor.domains.notes.paths import hidden
 
 AGAIN_SECONDS = 1.0
@@ -48,11 +47,8 @@ class Watcher:
     async def _follow(self, root: Path) -> None:
         while True:
             try:
-                events = watchfiles.awatch(
-                    root, watch_filter=None, step=10, debounce=100, force_polling=self._poll or None
-                )
-                async for changes in events:
-                    await self._look(root, [path for _, path in changes])
+                async for found in changes(root, poll=self._poll):
+                    await self._look(root, found)
             except (OSError, RuntimeError, ServiceUnavailable) as error:
                 self._tell(error)
             await asyncio.sleep(AGAIN_SECONDS)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import watchfiles
 
 from stentor.domains.notes.folder import FolderVault
+from stentor.domains.notes.following import changes
 from stentor.domains.notes.model import NoSuchNote, Note, Stat, VaultUnavailable
 from stentor.domains.notes.paths import InvalidPath, hidden
 from stentor.surfaces.vault import notes, simple
@@ -116,8 +116,8 @@ class Texts:
         root = self._vault.root.absolute()
         while True:
             try:
-                async for changes in watchfiles.awatch(root, watch_filter=None, step=10, debounce=100):
-                    await self._take_up(root, {Path(path) for _, path in changes})
+                async for found in changes(root):
+                    await self._take_up(root, set(map(Path, found)))
             except (OSError, RuntimeError, VaultUnavailable):
                 await asyncio.sleep(AGAIN_SECONDS)
 
