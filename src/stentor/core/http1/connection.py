@@ -66,7 +66,10 @@ class Answer:
             self._connection.abort()
 
     def limit(self, seconds: float) -> None:
-        """Have all of it come within so many seconds from now: who waits for more then reads TimeoutError."""
+        """Have all of it come within so many seconds from now: who waits for more then reads TimeoutError.
+
+        Instead of the limit before; `lines` has its own.
+        """
         self._deadlines.put(self, seconds, lambda: self.fail(TimeoutError()))
 
     async def head(self) -> None:
