@@ -27,12 +27,12 @@ async def test_a_look_does_not_undo_what_happened_here_while_it_was_under_way(wo
     for which in (0, 0, 1):
         await world.submit(required_capabilities=[f"do{which}"])
     engine, db = world.kernel.dispatcher, world.kernel.db
-    take_up = await db.read(engine.waiting)
+    take_up = await db.read(engine.waiting())
     await world.claim(agent)
     await world.submit(required_capabilities=["do1"])
     take_up()
     assert (engine.ahead(agent), engine.ahead(other)) == (1, 2)
-    take_up = await db.read(engine.waiting)
+    take_up = await db.read(engine.waiting())
     take_up()
     assert (engine.ahead(agent), engine.ahead(other)) == (1, 2)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.clock import DAY
 from stentor.domains.learning.model import FLOOR, Weight, alarming, delta, fresh, learned, oscillation, returned
-from stentor.domains.learning.service import LearningView
 from tests.requirements import requirement
 
 
@@ -100,15 +98,3 @@ def test_the_sentinel_counts_changes_of_sign_over_a_full_window(recent: str, rat
 @given(st.text("SF", max_size=60))
 def test_a_rate_lies_between_nothing_and_less_than_one(recent: str) -> None:
     assert 0 <= oscillation(recent) < 1
-
-
-def test_what_was_read_before_a_lesson_here_does_not_undo_it() -> None:
-    view = LearningView()
-    first = fresh("a", "write", 10)
-    second = msgspec.structs.replace(first, weight=0.7, updated_at=20)
-    view.put(second)
-    view.hear(first)
-    assert view.of_type("write")["a"] == second
-    third = msgspec.structs.replace(first, weight=0.6, updated_at=30)
-    view.hear(third)
-    assert view.of_type("write")["a"] == third

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.clock import DAY
-from stentor.domains.trust.model import LEVELS, OPERATIONS, START, Entity, decayed, level_of, moved
-from stentor.domains.trust.service import TrustView
+from stentor.domains.trust.model import LEVELS, OPERATIONS, START, decayed, level_of, moved
 from tests.requirements import requirement
 
 UNIT = st.floats(0, 1)
@@ -75,12 +74,3 @@ def test_a_score_decays_by_a_hundredth_a_whole_idle_day(score: float, days: floa
 def test_sums_of_decimal_steps_read_as_decimals() -> None:
     assert moved(0.5, 0.07) == 0.57
     assert moved(0.1, 0.2) == 0.3
-
-
-def test_what_was_read_before_a_change_here_does_not_undo_it() -> None:
-    view = TrustView()
-    view.put("default", Entity("a", "agent", 0.8, 20))
-    view.hear("default", Entity("a", "agent", 0.2, 10))
-    assert view.score("default", "a", 20) == 0.8
-    view.hear("default", Entity("a", "agent", 0.3, 30))
-    assert view.score("default", "a", 30) == 0.3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import tracemalloc
-from functools import partial
 
 from bench.scale.costs.kept import Cost, Costs
 from bench.scale.costs.server import Server
@@ -63,7 +62,7 @@ async def _refreshed(server: Server) -> tuple[object, ...]:
     """As at the start of a process."""
     db = Database(PostgresDriver(server.url))
     registry, learning, trust = Registry(db, SystemClock(), RunLog(Hub())), LearningView(), TrustView()
-    await take_in(db.read, [partial(registry.news, since=0)])
+    await take_in(db.read, [registry.news(0)])
     for weight in await db.read(lambda tx: weights.changed_since(tx, 0)):
         learning.put(weight)
     for tenant, entity in await db.read(lambda tx: trusts.changed_since(tx, 0)):

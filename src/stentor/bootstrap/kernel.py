@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from functools import partial
 
 from stentor.bootstrap.cage import Commands
 from stentor.bootstrap.governance import Governance
@@ -154,8 +153,7 @@ class Kernel:
 
     async def refresh(self, since: int) -> None:
         """Take in what changed since, of all that is kept in memory."""
-        parts = (self.registry, self.learning, self.trust)
-        news = [partial(part.news, since=since) for part in parts]
+        news = [part.news(since) for part in (self.registry, self.learning.view, self.trust.view)]
         await take_in(self.db.look, [*news, self.hooks.deliverer.news()])
 
     async def _keep_fresh(self) -> None:

@@ -7,16 +7,48 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from stentor.core.db.tx import Tx
 
+K = TypeVar("K")
+T = TypeVar("T")
 ROUNDS = 5
 """Of the event loop, in which all whose timer went off at once come to look."""
 Look = Callable[[Tx], Any]
 Read = Callable[[Look], Awaitable[Any]]
 News = Callable[[Tx], Callable[[], None]]
 """Reads, where the event loop does not wait; answers what takes it into the view, there."""
+
+
+class _Written(Generic[K]):
+    def __init__(self) -> None:
+        self.keys: set[K] = set()
+
+
+class Meanwhile(Generic[K]):
+    """What this process wrote while it looked at what others wrote: of that the look knows less than the process."""
+
+    def __init__(self) -> None:
+        self._looks: WeakSet[_Written[K]] = WeakSet()
+        """Of the looks under way; one that nobody has any more is over, however it ended."""
+
+    def wrote(self, key: K) -> None:
+        for written in self._looks:
+            written.keys.add(key)
+
+    def look(self, read: Callable[[Tx], T], take: Callable[[T, set[K]], None]) -> News:
+        """Begins now, before the transaction does; `take` is told what it is to pass over."""
+        written = _Written[K]()
+        self._looks.add(written)
+
+        def taking(found: T) -> None:
+            self._looks.discard(written)
+            take(found, written.keys)
+
+        return lambda tx: partial(taking, read(tx))
 
 
 async def take_in(read: Read, news: Iterable[News]) -> None:

@@ -76,10 +76,10 @@ class Reconciler:
                 log.exception("the reconciler stumbled")
 
     async def tick(self, tick: int) -> None:
-        refill = tick % self._dispatcher.refill_every == 0
+        waiting = self._dispatcher.waiting() if tick % self._dispatcher.refill_every == 0 else None
 
         def look(tx: Tx) -> tuple[list[Task], Callable[[], None] | None]:
-            return store.overdue(tx, BATCH), self._dispatcher.waiting(tx) if refill else None
+            return store.overdue(tx, BATCH), waiting(tx) if waiting else None
 
         overdue, take_up = await self._db.look(look)
         for task in overdue:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx, locks
+from stentor.core.db.looks import Meanwhile, News
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.learning import model, store
 from stentor.domains.learning.model import Alert, Connection, Entry, Weight
@@ -31,15 +30,24 @@ class LearningView:
 
     def __init__(self) -> None:
         self._by_type: dict[str, dict[str, Weight]] = {}
+        self._meanwhile = Meanwhile[tuple[str, str]]()
 
     def put(self, weight: Weight) -> None:
-        self._by_type.setdefault(weight.task_type, {})[weight.agent_id] = weight
+        """What this process wrote."""
+        self._meanwhile.wrote((weight.task_type, weight.agent_id))
+        self._keep(weight)
 
-    def hear(self, weight: Weight) -> None:
-        """What was read of the rows, unless something newer was written here meanwhile."""
-        known = self.of_type(weight.task_type).get(weight.agent_id)
-        if known is None or known.updated_at <= weight.updated_at:
-            self.put(weight)
+    def news(self, since: int) -> News:
+        """What changed since, for the view."""
+        return self._meanwhile.look(lambda tx: store.changed_since(tx, since), self._hear)
+
+    def _hear(self, changed: list[Weight], written: set[tuple[str, str]]) -> None:
+        for weight in changed:
+            if (weight.task_type, weight.agent_id) not in written:
+                self._keep(weight)
+
+    def _keep(self, weight: Weight) -> None:
+        self._by_type.setdefault(weight.task_type, {})[weight.agent_id] = weight
 
     def of_type(self, task_type: str) -> dict[str, Weight]:
         """Agent id to its record; read it, do not keep it."""
@@ -52,16 +60,6 @@ class Learning:
         self._clock = clock
         self._runlog = runlog
         self.view = LearningView()
-
-    def news(self, tx: Tx, since: int) -> Callable[[], None]:
-        """Read what changed since; answers what takes it into the view."""
-        changed = store.changed_since(tx, since)
-
-        def take() -> None:
-            for weight in changed:
-                self.view.hear(weight)
-
-        return take
 
     def learn(self, tx: Tx, lesson: Lesson, parent: str) -> str:
         """Apply one outcome inside its transaction; answers the id of the last event written.

@@ -11,7 +11,8 @@ import msgspec
 from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, NotFound
+from stentor.core.db.looks import Meanwhile, News
+from stentor.core.errors import Conflict, NotFound, RegistryRecordError
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.registry import model, store
 from stentor.domains.registry.model import (
@@ -54,21 +55,25 @@ class Registry:
         self._clock = clock
         self._runlog = runlog
         self.snapshot = Snapshot()
+        self._meanwhile = Meanwhile[str]()
         self.before_clear: list[Look] = []
 
-    def news(self, tx: Tx, since: int) -> Callable[[], None]:
-        """Read what changed since; answers what takes it into the snapshot. A malformed record is logged and left out
-        of routing.
-        """
-        good, bad = store.changed_since(tx, since)
+    def news(self, since: int) -> News:
+        """What changed since, for the snapshot. A malformed record is logged and left out: it is never routed to."""
+        return self._meanwhile.look(lambda tx: store.changed_since(tx, since), self._hear)
 
-        def take() -> None:
-            for agent in good:
+    def _hear(self, changed: tuple[list[Agent], list[RegistryRecordError]], written: set[str]) -> None:
+        good, bad = changed
+        for agent in good:
+            if agent.agent_id not in written:
                 self.snapshot.put(agent)
-            for error in bad:
-                log.error("%s", error.message)
+        for error in bad:
+            log.error("%s", error.message)
 
-        return take
+    def _keep(self, agent: Agent) -> None:
+        """What this process wrote."""
+        self._meanwhile.wrote(agent.agent_id)
+        self.snapshot.put(agent)
 
     async def register(self, tenant: str, draft: AgentDraft, by: str) -> Agent:
         return await self._db.write(self.registering(tenant, draft, by))
@@ -222,7 +227,7 @@ class Registry:
             message = f"Agent {agent.name} quarantined."
             drafts.append(Draft("agent_status_changed", "registry", message, meta, agent_id=agent.agent_id))
         self._runlog.append(tx, agent.tenant, drafts, task_id=task_id, parent=parent)
-        tx.after_commit(lambda: self.snapshot.put(changed))
+        tx.after_commit(lambda: self._keep(changed))
         return changed
 
     def _moving(
@@ -271,7 +276,7 @@ class Registry:
     ) -> None:
         draft = Draft(event, "registry", message, meta, agent_id=agent.agent_id)
         self._runlog.append(tx, agent.tenant, [draft], parent=cause)
-        tx.after_commit(lambda: self.snapshot.put(agent))
+        tx.after_commit(lambda: self._keep(agent))
 
 
 def _require(tx: Tx, tenant: str, agent_id: str) -> Agent:

@@ -8,12 +8,15 @@ from typing import Any
 
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx, locks
+from stentor.core.db.looks import Meanwhile, News
 from stentor.core.errors import NotFound
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.trust import model, store
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 
 RECENT_CHANGES = 50
+Key = tuple[str, str]
+"""Tenant and id of an entity."""
 Look = Callable[[Tx, str, str, str], None]
 """Looks at a record before it is overridden, in the same transaction: (tx, tenant, id, by whom)."""
 
@@ -22,17 +25,32 @@ class TrustView:
     """Scores in memory. `available` turns false when the source cannot be read."""
 
     def __init__(self) -> None:
-        self._entities: dict[tuple[str, str], Entity] = {}
+        self._entities: dict[Key, Entity] = {}
+        self._meanwhile = Meanwhile[Key]()
         self.available = True
 
     def put(self, tenant: str, entity: Entity) -> None:
+        """What this process wrote."""
+        self._meanwhile.wrote((tenant, entity.entity_id))
         self._entities[tenant, entity.entity_id] = entity
 
-    def hear(self, tenant: str, entity: Entity) -> None:
-        """What was read of the rows, unless something newer was written here meanwhile."""
-        known = self._entities.get((tenant, entity.entity_id))
-        if known is None or known.updated_at <= entity.updated_at:
-            self.put(tenant, entity)
+    def news(self, since: int) -> News:
+        """What changed since, for the view. Fails open: routing goes on without trust and says so."""
+
+        def read(tx: Tx) -> list[tuple[str, Entity]]:
+            try:
+                return store.changed_since(tx, since)
+            except Exception:
+                self.available = False
+                raise
+
+        return self._meanwhile.look(read, self._hear)
+
+    def _hear(self, changed: list[tuple[str, Entity]], written: set[Key]) -> None:
+        self.available = True
+        for tenant, entity in changed:
+            if (tenant, entity.entity_id) not in written:
+                self._entities[tenant, entity.entity_id] = entity
 
     def score(self, tenant: str, entity_id: str, now: int) -> float | None:
         """The decayed score, or None for an entity without one."""
@@ -47,23 +65,6 @@ class Trust:
         self._runlog = runlog
         self.view = TrustView()
         self.before_set: list[Look] = []
-
-    def news(self, tx: Tx, since: int) -> Callable[[], None]:
-        """Read what changed since; answers what takes it into the view. Fails open: routing goes on without trust and
-        says so.
-        """
-        try:
-            changed = store.changed_since(tx, since)
-        except Exception:
-            self.view.available = False
-            raise
-
-        def take() -> None:
-            self.view.available = True
-            for tenant, entity in changed:
-                self.view.hear(tenant, entity)
-
-        return take
 
     async def get(self, tenant: str, entity_id: str) -> tuple[Entity, float]:
         """The entity and its score now. Raises NotFound."""

@@ -7,10 +7,9 @@ several processes on one database. The task's row is the truth for both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
-from stentor.core.db import Tx
+from stentor.core.db.looks import News
 from stentor.domains.tasks.model import Claim
 from stentor.domains.tasks.placement import Dispatch
 
@@ -37,8 +36,8 @@ class Engine(Dispatch, Protocol):
         """Wait until something may wait for the agent, at most `seconds`."""
         ...
 
-    def waiting(self, tx: Tx) -> Callable[[], None]:
-        """Look at the rows for what nobody offered here; answers what takes it up."""
+    def waiting(self) -> News:
+        """A look at the rows for what nobody offered here."""
         ...
 
     def fresh(self) -> None:

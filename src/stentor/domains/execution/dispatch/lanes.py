@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from functools import partial
 
 from stentor.core.db import Database, Tx
+from stentor.core.db.looks import News
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch.running import Key, Running
 from stentor.domains.tasks import store
@@ -105,14 +106,12 @@ class Lanes:
             return False
         return True
 
-    def waiting(self, tx: Tx) -> Callable[[], None]:
-        found = store.waiting(tx, SCAN)
+    def waiting(self) -> News:
+        return lambda tx: partial(self._take_up, store.waiting(tx, SCAN))
 
-        def take_up() -> None:
-            for queued in found:
-                self.offer(queued)
-
-        return take_up
+    def _take_up(self, found: list[Queued]) -> None:
+        for queued in found:
+            self.offer(queued)
 
     def fresh(self) -> None:
         """Nothing waits for that where nobody else changes anything."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
 
 from stentor.core.db import Database, Tx
+from stentor.core.db.looks import Meanwhile, News
 from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import Fanout, Reconnected, Stopped
 from stentor.core.fanout import Queued as Told
@@ -55,7 +55,7 @@ class Rows:
         self._concurrency = concurrency
         self._works = works
         self._depths: dict[str, int] = {}
-        self._moved: set[str] = set()
+        self._meanwhile = Meanwhile[str]()
         self._arrivals: dict[str, Arrival] = {}
         self._wake = asyncio.Event()
         self._more = False
@@ -118,14 +118,11 @@ class Rows:
             return False
         return True
 
-    def waiting(self, tx: Tx) -> Callable[[], None]:
-        moved: set[str] = set()
-        self._moved = moved
-        depths = store.depths(tx)
-        return lambda: self._refill(depths, moved)
+    def waiting(self) -> News:
+        return self._meanwhile.look(store.depths, self._refill)
 
     def _refill(self, depths: dict[str, int], moved: set[str]) -> None:
-        """Begins to work, at the first call. Of agents whose depth moved while it was read, this process knows more."""
+        """Begins to work, at the first call."""
         self._depths = depths | {agent_id: self._depths[agent_id] for agent_id in moved}
         for agent_id, number in self._depths.items():
             if number:
@@ -162,7 +159,7 @@ class Rows:
 
     def _move(self, agent_id: str, by: int) -> None:
         self._depths[agent_id] = max(0, self._depths.get(agent_id, 0) + by)
-        self._moved.add(agent_id)
+        self._meanwhile.wrote(agent_id)
 
     async def _pump(self) -> None:
         while True:
