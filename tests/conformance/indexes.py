@@ -106,6 +106,9 @@ def plain_role(url: str) -> Iterator[str]:
     yield f"{head}://{name}:{quote(PASSWORD)}@{rest.rpartition('@')[2] if '@' in rest else rest}"
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f'alter database "{database}" owner to current_user')
+        # Services of the test may still ask: what waits for each other would be a deadlock.
+        admin.execute(f"alter role {name} nologin")
+        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", (name,))
         admin.execute(f"drop owned by {name}")
         admin.execute(f"drop role {name}")
 
