@@ -24,6 +24,8 @@ class Answer:
 
 @dataclass
 class Asked:
+    """A request as it came; header names in lower case, the path still encoded."""
+
     method: str
     path: str
     headers: dict[str, str]

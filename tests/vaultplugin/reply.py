@@ -7,15 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests import stub
 
-@dataclass
-class Asked:
-    """A request as it came; header names in lower case, the path still encoded."""
 
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
+class Asked(stub.Asked):
+    """What the plugin reads of a request."""
 
     @property
     def raw_path(self) -> str:
