@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from bench.figures import Area, Figure, at_least, at_most, markdown, number, percentile
 
 ROOT = Path(__file__).parents[2]
+# One time minus another: what the machine does beside can make the second the longer one.
+DIFFERENCES = ("added latency", "first token later than the provider's")
 
 
 def bench(*words: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +28,7 @@ def test_the_quick_benches_print_their_figures_as_json(tmp_path: Path) -> None:
     assert "quick sizes" in found["machine"]
     assert list(found["figures"]) == ["decide", "receipts", "atp", "start", "llm"]
     for figure in (figure for area in found["figures"].values() for figure in area):
-        assert figure["value"] > 0, figure
+        assert isfinite(figure["value"]) and (figure["value"] > 0 or figure["name"].startswith(DIFFERENCES)), figure
         assert figure["unit"], figure
         assert figure["method"], figure
     assert list(tmp_path.iterdir()) == []
