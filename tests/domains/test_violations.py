@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
+from stentor.domains.registry import store
 from tests.conftest import World
 from tests.requirements import requirement
 
@@ -117,10 +118,10 @@ async def test_a_third_violation_quarantines_the_agent(world: World) -> None:
         answer = await authorize(world, agent, BAD)
         assert answer["quarantined"] is (expected == "quarantined")
         assert await status(world, agent) == expected
-    row = Sql("select violation_count, status, updated_at from agents where agent_id = :agent_id")
+    row = Sql("select violation_count, status from agents where agent_id = :agent_id")
     last = Sql("select max(happened_at) from violations where agent_id = :agent_id")
     stored = await world.kernel.db.read(lambda tx: (tx.row(row, agent_id=agent), tx.row(last, agent_id=agent)))
-    assert stored == ((3, "quarantined", world.clock.now()), (world.clock.now(),))
+    assert stored == ((3, "quarantined"), (world.clock.now(),))
     lifted = await world.admin.post(f"{PATH}/{agent}/activate")
     assert lifted.status_code == 409
 
@@ -135,6 +136,18 @@ async def test_routing_learns_of_the_quarantine_though_the_clock_went_back(world
     body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
     answer = await world.admin.post("/api/v1/tasks", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "ROUTING_AGENT_UNAVAILABLE")
+
+
+@requirement("registry.third-violation-quarantines")
+async def test_every_violation_is_a_new_version_of_the_agent_though_the_clock_stands_still(world: World) -> None:
+    """By it a process sees at a claim that what it knows of an agent is old."""
+    agent, seen = await world.register(), []
+    for _ in range(3):
+        seen.append(world.kernel.registry.snapshot.version(agent))
+        await authorize(world, agent, BAD)
+        stored = await world.kernel.db.read(lambda tx: store.find(tx, "default", agent))
+        assert stored is not None
+        assert stored.updated_at not in seen
 
 
 @requirement("registry.clear-violations", "registry.clear-applies-tier", "registry.violations-read")

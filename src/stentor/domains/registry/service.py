@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.db.looks import Meanwhile, News
+from stentor.core.db.looks import News
 from stentor.core.errors import Conflict, NotFound, RegistryRecordError
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.registry import model, store
@@ -55,25 +56,17 @@ class Registry:
         self._clock = clock
         self._runlog = runlog
         self.snapshot = Snapshot()
-        self._meanwhile = Meanwhile[str]()
         self.before_clear: list[Look] = []
 
     def news(self, since: int) -> News:
         """What changed since, for the snapshot. A malformed record is logged and left out: it is never routed to."""
-        return self._meanwhile.look(lambda tx: store.changed_since(tx, since), self._hear)
+        return lambda tx: partial(self._hear, *store.changed_since(tx, since))
 
-    def _hear(self, changed: tuple[list[Agent], list[RegistryRecordError]], written: set[str]) -> None:
-        good, bad = changed
+    def _hear(self, good: list[Agent], bad: list[RegistryRecordError]) -> None:
         for agent in good:
-            if agent.agent_id not in written:
-                self.snapshot.put(agent)
+            self.snapshot.put(agent)
         for error in bad:
             log.error("%s", error.message)
-
-    def _keep(self, agent: Agent) -> None:
-        """What this process wrote."""
-        self._meanwhile.wrote(agent.agent_id)
-        self.snapshot.put(agent)
 
     async def register(self, tenant: str, draft: AgentDraft, by: str) -> Agent:
         return await self._db.write(self.registering(tenant, draft, by))
@@ -214,10 +207,8 @@ class Registry:
         violation = store.record_violation(tx, agent.agent_id, kind, details)
         count, status = model.after_violation(agent)
         reason = f"{count} violations" if status != agent.status else agent.status_reason
-        # Never before what is known, whatever the clock says: the snapshot drops what is older.
-        moment = max(tx.now, agent.updated_at)
         changed = msgspec.structs.replace(
-            agent, violation_count=count, status=status, status_reason=reason, updated_at=moment
+            agent, violation_count=count, status=status, status_reason=reason, updated_at=_later(tx, agent)
         )
         store.update(tx, changed)
         meta = {"violation_id": violation.violation_id, "type": kind, "violation_count": count}
@@ -227,7 +218,7 @@ class Registry:
             message = f"Agent {agent.name} quarantined."
             drafts.append(Draft("agent_status_changed", "registry", message, meta, agent_id=agent.agent_id))
         self._runlog.append(tx, agent.tenant, drafts, task_id=task_id, parent=parent)
-        tx.after_commit(lambda: self._keep(changed))
+        tx.after_commit(lambda: self.snapshot.put(changed))
         return changed
 
     def _moving(
@@ -262,7 +253,7 @@ class Registry:
     ) -> Unit:
         def work(tx: Tx) -> Agent:
             agent = _require(tx, tenant, agent_id)
-            changed = msgspec.structs.replace(agent, **change(agent), updated_at=max(tx.now, agent.updated_at + 1))
+            changed = msgspec.structs.replace(agent, **change(agent), updated_at=_later(tx, agent))
             store.update(tx, changed)
             if also is not None:
                 also(tx)
@@ -276,7 +267,12 @@ class Registry:
     ) -> None:
         draft = Draft(event, "registry", message, meta, agent_id=agent.agent_id)
         self._runlog.append(tx, agent.tenant, [draft], parent=cause)
-        tx.after_commit(lambda: self._keep(agent))
+        tx.after_commit(lambda: self.snapshot.put(agent))
+
+
+def _later(tx: Tx, agent: Agent) -> int:
+    """The time of a change of the agent: its version too, so it always grows, whatever the clock says."""
+    return max(tx.now, agent.updated_at + 1)
 
 
 def _require(tx: Tx, tenant: str, agent_id: str) -> Agent:
