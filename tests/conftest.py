@@ -25,6 +25,7 @@ from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
 from tests.databases import Databases, chosen, fastest_folder, stores
+from tests.patience import soon
 from tests.service import ADMIN, KEYS, Service, serving
 
 __all__ = ["ADMIN", "KEYS", "MakeWorld", "Service", "World", "serving"]
@@ -156,6 +157,15 @@ class World:
         answer = await self.admin.get(f"/api/v1/tasks/{task_id}")
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
+
+    async def ended(self, task_id: str) -> dict[str, Any]:
+        """The task once it is over."""
+
+        async def found() -> dict[str, Any] | None:
+            task = await self.task(task_id)
+            return None if task["status"] in ("queued", "executing") else task
+
+        return dict(await soon(found))
 
     async def events(self, task_id: str) -> list[dict[str, Any]]:
         answer = await self.admin.get(f"/api/v1/tasks/{task_id}/activity", params={"limit": 500})

@@ -9,7 +9,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.faults.checker import check
 from tests.faults.test_full_disk import fill as fill_disk
 from tests.faults.test_full_disk import small_disk
 from tests.faults.test_webhooks import Sink, receiving
+from tests.patience import until
 from tests.requirements import requirement
 
 pytestmark = pytest.mark.only("sqlite", reason="what is copied is named by each test")
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.only("sqlite", reason="what is copied is named by each 
 __all__ = ["small_disk"]  # a fixture
 PASSWORD = "canary-p%2Fss-77aa"
 PLAIN = "canary-p/ss-77aa"
+WAITING = "select 1 from pg_locks where not granted"
 Serve = Callable[..., Service]
 
 
@@ -207,11 +208,8 @@ def held_up(url: str, *statements: str) -> Iterator[psycopg.Connection[Any]]:
 def until_waiting(url: str, process: subprocess.Popen[str]) -> None:
     """Until some session waits for another one's lock."""
     with psycopg.connect(url, autocommit=True) as admin:
-        until = time.monotonic() + 60
-        while not admin.execute("select 1 from pg_locks where not granted").fetchone():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until(lambda: process.poll() is not None or admin.execute(WAITING).fetchone())
+    assert process.poll() is None, process.communicate()
 
 
 def start_refused(program: Program, url: str = "") -> str:

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from stentor.core.fanout import Changed, Fanout, Message, Queued, Reconnected, Tokens, Transport
+from tests.patience import soon
 
 Make = Callable[[], Transport]
 KINDS: tuple[type[Message], ...] = (Queued, Changed, Tokens, Reconnected)
@@ -71,23 +72,17 @@ async def three(make: Make) -> AsyncIterator[list[Process]]:
     processes = [Process(make()) for _ in range(3)]
     for process in processes:
         await process.fanout.start()
-    await heard(lambda: all(process.of(Reconnected) for process in processes))
+    await soon(lambda: all(process.of(Reconnected) for process in processes))
     yield processes
     for process in processes:
         await process.fanout.stop()
-
-
-async def heard(check: Callable[[], Any], seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
-        while not check():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_message_reaches_every_other_process_once_and_never_its_sender(three: list[Process]) -> None:
     three[0].fanout.send(Queued("ann", inside=True))
     three[0].fanout.send(Queued("ann", inside=True))
     three[1].fanout.send(Changed("default", 't\'1 "ä" 猫'))
-    await heard(lambda: three[2].of(Queued) and three[2].of(Changed) and three[1].of(Queued) and three[0].of(Changed))
+    await soon(lambda: three[2].of(Queued) and three[2].of(Changed) and three[1].of(Queued) and three[0].of(Changed))
     assert three[1].of(Queued) == three[2].of(Queued) == [Queued("ann", inside=True)]
     assert three[0].of(Changed) == three[2].of(Changed) == [Changed("default", 't\'1 "ä" 猫')]
     assert three[0].of(Queued) == three[1].of(Changed) == []
@@ -99,7 +94,7 @@ async def test_tokens_arrive_whole_and_in_their_order_however_many_there_are(thr
         three[0].fanout.send(Tokens("default", "task", "attempt", n, (word,)))
         if n % 500 == 0:
             await asyncio.sleep(0.02)
-    await heard(lambda: sum(len(message.texts) for message in three[1].of(Tokens)) == len(words))
+    await soon(lambda: sum(len(message.texts) for message in three[1].of(Tokens)) == len(words))
     got = [text for message in three[1].of(Tokens) for text in message.texts]
     assert got == words
     firsts = [message.first for message in three[1].of(Tokens)]
@@ -110,7 +105,7 @@ async def test_tokens_arrive_whole_and_in_their_order_however_many_there_are(thr
 async def test_what_is_too_large_is_left_out_and_the_rest_arrives(three: list[Process]) -> None:
     three[0].fanout.send(Tokens("default", "task", "attempt", 1, ("x" * 2_000_000,)))
     three[0].fanout.send(Changed("default", "task"))
-    await heard(lambda: three[1].of(Changed))
+    await soon(lambda: three[1].of(Changed))
     assert three[1].of(Tokens) == []
 
 
@@ -128,14 +123,14 @@ async def test_a_connection_that_breaks_is_made_anew_and_those_who_listen_are_to
                 "where application_name = 'stentor messages' and datname = current_database()"
             )
         broken = three
-    await heard(lambda: all(len(process.of(Reconnected)) == 2 for process in broken))
+    await soon(lambda: all(len(process.of(Reconnected)) == 2 for process in broken))
     three[1].fanout.send(Changed("default", "again"))
-    await heard(lambda: three[0].of(Changed))
+    await soon(lambda: three[0].of(Changed))
     three[0].fanout.send(Changed("default", "back"))
-    await heard(lambda: Changed("default", "back") in three[1].of(Changed))
+    await soon(lambda: Changed("default", "back") in three[1].of(Changed))
 
 
 async def test_messages_that_wait_at_the_end_are_sent_before_it(three: list[Process]) -> None:
     three[0].fanout.send(Changed("default", "last"))
     await three[0].fanout.stop()
-    await heard(lambda: three[1].of(Changed))
+    await soon(lambda: three[1].of(Changed))

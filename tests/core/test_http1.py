@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from stentor.core.http1 import BrokenOff, Client, NotConnected, Request, TooLarge
 from stentor.core.http1.connection import HIGH
+from tests.patience import soon
 
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -170,8 +171,7 @@ async def test_an_answer_that_is_given_up_ends_the_servers_work() -> None:
 async def test_a_caller_that_is_cancelled_while_it_waits_ends_the_servers_work() -> None:
     async with scripted(b"HTTP/1.1 200", play=until_left) as server, client() as calls:
         task = asyncio.create_task(calls.send(Request("POST", server.url, {}, b"{}"), 5))
-        while not server.heads:
-            await asyncio.sleep(0.01)
+        await soon(lambda: server.heads)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -14,6 +13,7 @@ import pytest
 from stentor.core.db.leader import VAULT, Leader
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
+from tests.patience import soon
 
 EVERY = 0.02
 HOLDERS = "select pid from pg_locks where locktype = 'advisory' and objid = %s and granted"
@@ -23,16 +23,8 @@ def leader(url: str) -> Leader:
     return Leader(PostgresDriver(url), VAULT, "the job", every=EVERY)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to be")
-
-
 async def begun(works: list[Work], times: int) -> None:
-    await until(lambda: sum(work.begun for work in works) == times)
+    await soon(lambda: sum(work.begun for work in works) == times)
 
 
 class Work:
@@ -57,9 +49,7 @@ async def test_one_of_two_leads_and_the_other_takes_over_when_it_closes(postgres
     assert await first.leads()
     assert not await second.leads()
     await first.close()
-    async with asyncio.timeout(10):
-        while not await second.leads():  # the server takes a moment to see that a connection was closed
-            await asyncio.sleep(0.01)
+    await soon(second.leads)  # the server takes a moment to see that a connection was closed
     assert not await first.leads()
     for one in (first, second):
         await one.close()
@@ -78,7 +68,7 @@ async def test_a_database_of_ones_own_needs_no_lead(tmp_path: Path) -> None:
     assert await alone.leads()
     work = Work()
     task = asyncio.create_task(alone.run(work))
-    await until(lambda: work.runs)
+    await soon(lambda: work.runs)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert (work.begun, work.runs) == (1, False)
@@ -88,14 +78,14 @@ async def test_a_database_of_ones_own_needs_no_lead(tmp_path: Path) -> None:
 async def test_work_runs_where_the_lead_is_and_stops_where_it_is_lost(postgres_url: str) -> None:
     leaders, works = [leader(postgres_url) for _ in range(2)], [Work(), Work()]
     tasks = [asyncio.create_task(one.run(work)) for one, work in zip(leaders, works, strict=True)]
-    await until(lambda: works[0].runs or works[1].runs)
+    await soon(lambda: works[0].runs or works[1].runs)
     for _ in range(2):
         with psycopg.connect(postgres_url, autocommit=True) as admin:
             (row,) = admin.execute(HOLDERS, (VAULT,)).fetchall()
             before = sum(work.begun for work in works)
             admin.execute("select pg_terminate_backend(%s)", row)
         await begun(works, before + 1)
-        await until(lambda: works[0].runs != works[1].runs)
+        await soon(lambda: works[0].runs != works[1].runs)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -116,7 +106,7 @@ async def test_work_that_fails_is_begun_anew(postgres_url: str, caplog: pytest.L
 
     one = leader(postgres_url)
     task = asyncio.create_task(one.run(fails_once))
-    await until(lambda: begun == 2)
+    await soon(lambda: begun == 2)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await one.close()
@@ -137,6 +127,7 @@ HOLDER = """
 import asyncio, sys
 from stentor.core.db.leader import VAULT, Leader
 from stentor.core.db.postgres import PostgresDriver
+from tests.patience import soon
 
 async def main():
     leader = Leader(PostgresDriver(sys.argv[1]), VAULT, "x")
@@ -157,7 +148,7 @@ async def test_the_lead_of_a_process_that_was_killed_goes_to_another(postgres_ur
         assert not await one.leads()
         task = asyncio.create_task(one.run(work))
         process.kill()
-        await until(lambda: work.runs)
+        await soon(lambda: work.runs)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await one.close()

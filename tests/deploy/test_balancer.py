@@ -17,8 +17,9 @@ from tests.cli.populated import post
 from tests.conftest import ADMIN, Service
 from tests.deploy.described import DEPLOY
 from tests.faults.checker import check
-from tests.faults.load import Load, summaries, until
+from tests.faults.load import Load, summaries
 from tests.faults.test_kill import free_port
+from tests.patience import until
 from tests.requirements import requirement
 from tests.stub import Answer, serving
 from tests.system import need

@@ -17,8 +17,9 @@ from tests.conftest import ADMIN, KEYS, Service, serving
 from tests.deploy.described import options
 from tests.deploy.page import PAGE, Shell, section
 from tests.faults.checker import check
-from tests.faults.load import Load, summaries, until
+from tests.faults.load import Load, summaries
 from tests.faults.test_kill import free_port
+from tests.patience import until
 from tests.requirements import requirement
 from tests.system import need
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from tests.conftest import World
+from tests.patience import soon
 
 STALE = SimpleNamespace(event_id="")
 """A message that every reader has seen already: it is taken, and nothing is said."""
@@ -48,14 +49,6 @@ async def watch(world: World, task_id: str, after: str | None = None) -> list[Fr
     return parse(answer.text)
 
 
-async def ended(world: World, task_id: str) -> dict[str, Any]:
-    """Wait for the end of a task; answers its record."""
-    await watch(world, task_id)
-    return await world.task(task_id)
-
-
 async def at_rest(world: World) -> None:
     """Wait until nothing runs here: a task's row says that it ended before its runtime is gone."""
-    async with asyncio.timeout(20):
-        while world.kernel.dispatcher.running():
-            await asyncio.sleep(0.01)
+    await soon(lambda: not world.kernel.dispatcher.running())

@@ -15,7 +15,7 @@ from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.service import AgentDraft
 from tests.conftest import MakeWorld, World
 from tests.domains.endpoint import Endpoint, Handler, answering, hanging, serving, streaming
-from tests.domains.streams import at_rest, ended, watch, watched
+from tests.domains.streams import at_rest, watch, watched
 from tests.requirements import requirement
 
 Place = Callable[[Handler], Awaitable[tuple[World, Endpoint]]]
@@ -43,7 +43,7 @@ def event(name: str, data: Any) -> bytes:
 async def test_the_task_is_posted_and_the_json_answer_becomes_the_result(place: Place) -> None:
     world, endpoint = await place(answering({"result": {"n": 1}, "performance": 0.5}))
     task_id = await world.submit(input={"text": "x"}, timeout_seconds=60)
-    task = await ended(world, task_id)
+    task = await world.ended(task_id)
     assert (task["status"], task["result"], task["outcome_class"]) == ("completed", {"n": 1}, "success")
     (call,) = endpoint.calls
     assert call["headers"]["Idempotency-Key"] == f"{task_id}:1"
@@ -76,7 +76,7 @@ async def test_a_stream_may_come_in_any_pieces_and_with_long_lines(place: Place,
     long = "x" * (900_000 if cut > 100 else 50)
     whole = event("token", {"text": "né"}).replace(b"\n", b"\r\n") + event("complete", {"result": long})
     world, _ = await place(streaming(*(whole[i : i + cut] for i in range(0, len(whole), cut))))
-    task = await ended(world, await world.submit())
+    task = await world.ended(await world.submit())
     assert (task["status"], task["result"]) == ("completed", long)
 
 
@@ -101,7 +101,7 @@ async def test_every_failure_of_an_endpoint_has_its_outcome(
     place: Place, handler: Handler, outcome: str, code: str
 ) -> None:
     world, endpoint = await place(handler)
-    task = await ended(world, await world.submit())
+    task = await world.ended(await world.submit())
     assert (task["status"], task["outcome_class"], task["error"]["code"]) == ("failed", outcome, code)
     assert "secret" not in str(task)
     assert len(endpoint.calls) == 1
@@ -110,7 +110,7 @@ async def test_every_failure_of_an_endpoint_has_its_outcome(
 @requirement("learning.only-eligible-outcomes")
 async def test_a_busy_endpoint_is_not_held_against_its_agent(place: Place) -> None:
     world, _ = await place(answering({}, 503))
-    task = await ended(world, await world.submit())
+    task = await world.ended(await world.submit())
     agent = task["assigned_agent"]
     weights = await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent})
     assert weights.json()["weights"] == {}
@@ -119,7 +119,7 @@ async def test_a_busy_endpoint_is_not_held_against_its_agent(place: Place) -> No
 @requirement("execution.http-runtime-guarded")
 async def test_a_redirect_is_not_followed(place: Place) -> None:
     world, endpoint = await place(answering({"result": 1}, 307, Location="/elsewhere"))
-    assert (await ended(world, await world.submit()))["status"] == "failed"
+    assert (await world.ended(await world.submit()))["status"] == "failed"
     assert [call["path"] for call in endpoint.calls] == ["/do"]
 
 
@@ -130,14 +130,14 @@ async def test_an_answer_that_is_too_large_fails_the_attempt(place: Place, kind:
 
     whole = [chunk] * (MAX_ANSWER // len(chunk) + 2)
     world, _ = await place(streaming(*whole, kind=kind))
-    task = await ended(world, await world.submit())
+    task = await world.ended(await world.submit())
     assert (task["status"], task["error"]["code"]) == ("failed", "ANSWER_TOO_LARGE")
 
 
 @requirement("tasks.timeout-aborts")
 async def test_an_endpoint_that_hangs_is_aborted_and_its_connection_closed(place: Place) -> None:
     world, endpoint = await place(hanging)
-    task = await ended(world, await world.submit(timeout_seconds=1))
+    task = await world.ended(await world.submit(timeout_seconds=1))
     assert (task["status"], task["error"]["code"], task["outcome_class"]) == ("aborted", "TIMEOUT", "timeout")
     await asyncio.wait_for(endpoint.broken_off.wait(), 20)
 
@@ -160,7 +160,7 @@ async def test_a_lost_lease_stops_the_old_attempt_and_starts_a_new_one(place: Pl
     endpoint.handler = answering({"result": "second"})
     world.clock.advance(seconds=61)
     await world.kernel.reconciler.tick(1)
-    task = await ended(world, task_id)
+    task = await world.ended(task_id)
     assert (task["status"], task["result"], task["attempts"]) == ("completed", "second", 2)
     await asyncio.wait_for(endpoint.broken_off.wait(), 20)
 
@@ -181,7 +181,7 @@ async def test_an_endpoint_that_is_not_there_fails_the_attempt(make_world: MakeW
         url = gone.url
     world = await make_world(SERVICE_OUTBOUND_ALLOW="127.0.0.1")
     await world.register(runtime={"kind": "http", "endpoint": url})
-    task = await ended(world, await world.submit())
+    task = await world.ended(await world.submit())
     assert (task["status"], task["error"]["code"]) == ("failed", "ENDPOINT_UNREACHABLE")
 
 
@@ -228,7 +228,7 @@ async def test_a_name_that_resolves_to_a_private_address_is_refused_when_called(
     async with serving(answering({"result": "inside"})) as endpoint:
         runtime = Runtime("http", endpoint=f"http://localhost:{endpoint.port}/")
         await world.kernel.registry.register("default", AgentDraft("sly", ("echo",), runtime=runtime), "admin")
-        task = await ended(world, await world.submit())
+        task = await world.ended(await world.submit())
         assert (task["status"], task["error"]["code"]) == ("failed", "ENDPOINT_REFUSED")
         assert endpoint.calls == []
 
@@ -239,6 +239,6 @@ async def test_an_address_that_is_no_longer_allowed_is_refused_when_called(make_
         before = await make_world(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{endpoint.port}")
         await before.register(runtime={"kind": "http", "endpoint": endpoint.url})
         world = await make_world()
-        task = await ended(world, await world.submit())
+        task = await world.ended(await world.submit())
         assert (task["status"], task["error"]["code"]) == ("failed", "ENDPOINT_REFUSED")
         assert endpoint.calls == []

@@ -13,7 +13,6 @@ from stentor.core.db import Sql
 from stentor.domains.execution.model import repair, requeue_or_fail
 from stentor.domains.tasks.model import Metadata, Task
 from tests.conftest import MakeWorld, World
-from tests.domains.streams import ended
 from tests.requirements import requirement
 
 TASK = Task(
@@ -186,7 +185,7 @@ async def test_work_that_ran_inside_the_service_is_taken_up_at_the_next_start(ma
     later = await make_world()
     if later.kernel.db.driver.shared:
         await later.kernel.reconciler.recover(alone=True)
-    task = await ended(later, task_id)
+    task = await later.ended(task_id)
     assert (task["status"], task["attempts"]) == ("completed", 2)
     assert (await kinds(later, task_id)).count("task_requeued") == 1
     assert (await later.admin.get("/api/v1/tasks", params={"status": "completed"})).json()["total"] == 1
@@ -200,4 +199,4 @@ async def test_a_start_beside_other_processes_takes_up_only_what_lost_its_lease(
         assert (await later.task(task_id))["status"] == "executing"
         later.clock.advance(seconds=61)
         await later.kernel.reconciler.tick(0)
-    assert (await ended(later, task_id))["status"] == "completed"
+    assert (await later.ended(task_id))["status"] == "completed"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeWorld, World
-from tests.domains.streams import ended
 from tests.requirements import requirement
 
 BODY: dict[str, Any] = {"type": "echo", "input": "hi", "required_capabilities": ["echo"]}
@@ -188,6 +187,6 @@ async def test_a_task_of_an_agent_suspended_before_dispatch_fails(world: World) 
     await world.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "ill"})
     approved = await world.admin.post(f"/api/v1/tasks/{task_id}/approve")
     assert approved.status_code == 200
-    task = await ended(world, task_id)
+    task = await world.ended(task_id)
     assert (task["status"], task["error"]["code"]) == ("failed", "ROUTING_AGENT_UNAVAILABLE")
     assert task["start_time"] is None

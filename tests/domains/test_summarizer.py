@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stentor.domains.execution.runtimes.builtin import INLINE_CHARACTERS
 from stentor.domains.execution.runtimes.summarizer import Stopped, split, summarize
 from tests.conftest import MakeWorld, World
-from tests.domains.streams import at_rest, ended
+from tests.domains.streams import at_rest
 from tests.requirements import requirement
 
 TEXT = (
@@ -21,7 +21,7 @@ TEXT = (
 
 
 async def task_of(world: World, value: Any) -> dict[str, Any]:
-    return await ended(world, await world.submit(input=value, required_capabilities=["summarize"], type="summarize"))
+    return await world.ended(await world.submit(input=value, required_capabilities=["summarize"], type="summarize"))
 
 
 @requirement("execution.builtin-summarizer")
@@ -58,7 +58,7 @@ async def test_a_cancel_stops_the_work_on_a_long_text(make_world: MakeWorld) -> 
     task_id = await world.submit(input={"text": long, "sentences": 50}, required_capabilities=["summarize"])
     cancelled = await world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
     assert cancelled.status_code == 200
-    task = await ended(world, task_id)
+    task = await world.ended(task_id)
     assert (task["status"], task["result"]) == ("cancelled", None)
     await at_rest(world)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +10,9 @@ from typing import Any
 import psycopg
 
 from tests.conftest import Service
+from tests.patience import until
 
-PATIENCE = 60.0
 Serve = Callable[..., Service]
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < ends, what
-        time.sleep(0.02)
 
 
 @dataclass

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-PATIENCE_SECONDS = 60
+from tests.patience import PATIENCE_SECONDS
 
 
 @dataclass
@@ -74,14 +73,6 @@ def summaries(count: int, prefix: str = "sum") -> list[dict[str, Any]]:
         {"id": f"{prefix}-{i:05}", "type": "summarize", "input": text, "required_capabilities": ["summarize"]}
         for i in range(count)
     ]
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for something to come about."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)
 
 
 def wait_for(client: httpx.Client, count: int, seconds: float = 90) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Service
+from tests.patience import until
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 from tests.system import need
@@ -36,13 +36,6 @@ def alive(marker: str) -> bool:
         except OSError:
             continue
     return False
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @requirement("sandbox.dies-with-service")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.domains.governance.conftest import proposal
+from tests.patience import until
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 
@@ -69,9 +69,7 @@ def test_a_deployment_is_carried_to_its_end_after_a_kill(serve: Callable[..., An
         agents.close()
     again = serve(service.data_dir, **allowed)
     with again.client() as client:
-        until = time.monotonic() + 60
-        while (update := client.get(path).json())["status"] == "deploying" and time.monotonic() < until:
-            time.sleep(0.05)
+        update = until(lambda: (found := client.get(path).json())["status"] != "deploying" and found)
         assert update["status"] == ("deployed" if alive else "rolled_back")
         known = client.get(f"/api/v1/registry/agents/{agent}").json()
         assert known["capabilities"] == (["echo"] if alive else ["echo", "sum"])

@@ -15,10 +15,10 @@ import pytest
 from tests.conftest import KEYS, Service
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries, wait_for
-from tests.faults.load import until as comes_about
 from tests.faults.proxy import Proxy
 from tests.faults.server import Server
-from tests.processes.calls import ended, register, submit, task, until
+from tests.patience import until
+from tests.processes.calls import ended, register, submit, task
 from tests.processes.conftest import Start, database, starting
 from tests.requirements import requirement
 from tests.stub import Answer, Asked, serving
@@ -74,7 +74,7 @@ def test_postgresql_is_stopped_and_killed_under_load_and_nothing_is_lost(own_pos
         gateway, worker = start("gateway"), start("worker")
         load = loaded(gateway, TASKS * 2)
         for number, fail in enumerate(RESTARTS.values(), 1):
-            comes_about(lambda number=number: len(load.accepted) >= 50 * number)  # type: ignore[misc]
+            until(lambda number=number: len(load.accepted) >= 50 * number)  # type: ignore[misc]
             fail(own_postgres)
             own_postgres.start()
         all_done(load, gateway, own_postgres.url)
@@ -88,7 +88,7 @@ def test_connections_that_break_at_any_moment_lose_nothing(begin: Start, proxy: 
     begin("worker", SERVICE_DATABASE_URL=proxy.url)
     load = loaded(gateway)
     for moment in range(20, TASKS - 20, 10):
-        comes_about(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
+        until(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
         if moment % 20:
             proxy.cut()
         else:
@@ -103,12 +103,12 @@ def test_a_black_hole_in_the_middle_of_transactions_holds_up_others_for_seconds_
     cut_off = begin("gateway,worker", SERVICE_DATABASE_URL=proxy.url)
     other = begin("gateway,worker")
     load, beside = loaded(cut_off), Load(other.address, KEY, summaries(TASKS, "beside"), pause=0.01)
-    comes_about(lambda: len(load.accepted) >= 30)
+    until(lambda: len(load.accepted) >= 30)
     with proxy.silent():
         beside.start()
         began = time.monotonic()
         register(other, "newcomer")  # waits for the locks that the one in the hole may hold
-        assert time.monotonic() - began < 25
+        assert time.monotonic() - began < 40
         beside.join()
         time.sleep(max(0.0, 12 - (time.monotonic() - began)))  # past the server's patience, so that it throws it out
     load.join()

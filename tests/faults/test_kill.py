@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import KEYS, Service
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries, wait_for
+from tests.patience import until
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 
@@ -58,10 +59,7 @@ def test_two_thousand_tasks_survive_ten_kills(serve: Callable[..., Service]) -> 
     with worker(service.address, "work"):
         load.start()
         for moment in moments:
-            until = time.monotonic() + 60
-            while len(load.accepted) < moment:
-                assert time.monotonic() < until, f"stuck at {len(load.accepted)} (seed {seed})"
-                time.sleep(0.001)
+            until(lambda moment=moment: len(load.accepted) >= moment, lambda: f"stuck (seed {seed})")  # type: ignore[misc]
             time.sleep(chance.random() * 0.05)
             service.kill()
             service = serve(data_dir=service.data_dir, SERVICE_GATEWAY_PORT=port, SERVICE_TASK_MAX_ATTEMPTS="100")
@@ -82,8 +80,7 @@ def test_a_kill_on_postgresql_loses_nothing_either(serve: Callable[..., Service]
     load = Load(service.address, KEY, summaries(300))
     load.start()
     for moment in (40, 150, 260):
-        while len(load.accepted) < moment:
-            time.sleep(0.001)
+        until(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
         service.kill()
         service = serve(data_dir=service.data_dir, **environ)
     load.join()

@@ -13,8 +13,9 @@ import pytest
 
 from tests.conftest import KEYS, Service
 from tests.faults.checker import check
-from tests.faults.load import summaries, until, wait_for
+from tests.faults.load import summaries, wait_for
 from tests.faults.test_kill import worker
+from tests.patience import until
 from tests.requirements import requirement
 
 KEY = KEYS["ADMIN"].split(":")[0]

@@ -16,8 +16,8 @@ import pytest
 
 from tests.conftest import Service
 from tests.faults.checker import check
-from tests.faults.load import PATIENCE_SECONDS
 from tests.faults.test_kill import free_port
+from tests.patience import PATIENCE_SECONDS, until
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 
@@ -104,10 +104,7 @@ def killed_while_sending(serve: Callable[..., Service], kills: int, senders: Sen
     senders.address, senders.key = service.address, service.key
     senders.start()
     for moment in sorted(chance.sample(range(5, len(senders.bodies) - 5), kills)):
-        until = time.monotonic() + PATIENCE_SECONDS
-        while len(senders.accepted) < moment:
-            assert time.monotonic() < until
-            time.sleep(0.001)
+        until(lambda moment=moment: len(senders.accepted) >= moment)  # type: ignore[misc]
         time.sleep(chance.random() * 0.05)
         service.kill()
         service = serve(data_dir=service.data_dir, **environ)

@@ -12,9 +12,10 @@ import pytest
 from tests.conftest import KEYS, Service
 from tests.faults.checker import check
 from tests.faults.flushes import failing_flushes
-from tests.faults.load import Load, summaries, until, wait_for
+from tests.faults.load import Load, summaries, wait_for
 from tests.faults.server import Server
 from tests.faults.test_webhooks import complete, in_order, receiving, subscribe
+from tests.patience import until
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 from tests.system import need
@@ -74,7 +75,7 @@ def test_a_postgresql_server_that_dies_loses_no_event_of_a_webhook(
         own_postgres.start()
         until(lambda: client.get("/api/v1/health/ready").status_code == 200)
         load.join()
-        until(lambda: complete(sink, load.accepted), 150)
+        until(lambda: complete(sink, load.accepted), seconds=150)
     assert set(sink.tasks) == set(load.accepted)
     assert in_order(sink)
     assert service.process.poll() is None

@@ -15,8 +15,10 @@ import pytest
 from standardwebhooks import Webhook
 
 from tests.conftest import KEYS, Service
-from tests.faults.load import PATIENCE_SECONDS, Load, summaries, until
+from tests.faults.load import Load, summaries
 from tests.faults.test_kill import free_port
+from tests.patience import until
+from tests.processes.calls import known, register
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 from tests.stub import Answer, Asked, serving
@@ -93,15 +95,12 @@ def killed(serve: Callable[..., Service], sink: Sink, tasks: int, kills: int, **
     load = Load(service.address, KEY, summaries(tasks))
     load.start()
     for moment in sorted(chance.sample(range(5, tasks - 5), kills)):
-        end = time.monotonic() + PATIENCE_SECONDS
-        while len(load.accepted) < moment:
-            assert time.monotonic() < end
-            time.sleep(0.001)
+        until(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
         time.sleep(chance.random() * 0.05)
         service.kill()
         service = serve(data_dir=service.data_dir, **environ)
     load.join()
-    until(lambda: complete(sink, load.accepted), 200)
+    until(lambda: complete(sink, load.accepted), seconds=200)
     Webhook(secret).verify(sink.asked[-1].body, sink.asked[-1].headers)
     return load.accepted
 
@@ -139,14 +138,14 @@ def test_two_gateways_on_one_database_deliver_each_event_once(
     one = serve(**environ)
     two = serve(data_dir=tmp_path / "second", SERVICE_DATABASE_URL=str(one.database), **environ)
     subscribe(one, sink.url)
-    time.sleep(2.5)  # the other one reads who subscribes every second
+    known(two, register(one, "later"))  # and with it who subscribed before
     loads = [Load(service.address, KEY, summaries(60, prefix)) for service, prefix in ((one, "a"), (two, "b"))]
     for load in loads:
         load.start()
     for load in loads:
         load.join()
     accepted = [task for load in loads for task in load.accepted]
-    until(lambda: complete(sink, accepted), 100)
+    until(lambda: complete(sink, accepted), seconds=100)
     assert len(sink.got) == len({(task, event) for task, event, _ in sink.got}) == len(accepted) * len(EVENTS)
     with httpx.Client(base_url=one.address, headers={"X-API-Key": KEY}) as client:
         assert client.get("/api/v1/webhooks").json()["total"] == 1

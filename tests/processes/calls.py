@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from tests.conftest import Service
+from tests.patience import until
 
 TEXT = "Agents do tasks. Stentor routes each task to the best agent. It records why it did."
-
-
-def until(check: Callable[[], Any], seconds: float = 30, every: float = 0.02) -> Any:
-    """The first true answer of `check`."""
-    end = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(every)
-    return found
 
 
 def submit(service: Service, **fields: Any) -> str:
@@ -37,8 +27,8 @@ def task(service: Service, task_id: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def ended(service: Service, task_id: str, status: str = "completed", seconds: float = 30) -> dict[str, Any]:
-    return dict(until(lambda: (found := task(service, task_id))["status"] == status and found, seconds))
+def ended(service: Service, task_id: str, status: str = "completed") -> dict[str, Any]:
+    return dict(until(lambda: (found := task(service, task_id))["status"] == status and found))
 
 
 def register(service: Service, name: str, **fields: Any) -> str:

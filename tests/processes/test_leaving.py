@@ -13,7 +13,8 @@ import pytest
 
 from tests.conftest import KEYS, Service
 from tests.faults.load import Load, summaries
-from tests.processes.calls import Stream, ended, register, submit, task, until
+from tests.patience import until
+from tests.processes.calls import Stream, ended, register, submit, task
 from tests.processes.conftest import Start
 from tests.processes.test_together import sleeper
 from tests.requirements import requirement
@@ -51,7 +52,7 @@ def test_what_a_killed_process_had_in_hand_is_done_by_another_after_its_lease(st
     assert begun.wait(20)
     second = start("worker")
     first.kill()
-    until(lambda: task(gateway, task_id)["attempts"] == 2, 20)
+    until(lambda: task(gateway, task_id)["attempts"] == 2)
     assert second.process.poll() is None
 
 
@@ -97,14 +98,15 @@ def test_a_second_signal_waits_for_nothing(start: Start) -> None:
 
 @requirement("scale.drain")
 def test_a_gateway_that_is_leaving_says_so_to_the_load_balancer_and_goes_on_answering(start: Start) -> None:
-    gateway = start("gateway,worker", SERVICE_LEAVE_SECONDS="2")
+    gateway = start("gateway,worker", SERVICE_LEAVE_SECONDS="600")
     with gateway.client() as client:
         assert client.get("/api/v1/health/ready").status_code == 200
         gateway.process.send_signal(signal.SIGTERM)
-        until(lambda: client.get("/api/v1/health/ready").status_code == 503, 1.5)
+        until(lambda: client.get("/api/v1/health/ready").status_code == 503)
         assert client.get("/api/v1/health/live").status_code == 200
         task_id = submit(gateway)
-        ended(gateway, task_id, seconds=1.5)
+        ended(gateway, task_id)
+    gateway.process.send_signal(signal.SIGTERM)
     assert gateway.process.wait(20) == 0
 
 
@@ -189,7 +191,7 @@ def test_gateways_and_workers_that_are_killed_in_turn_lose_nothing_that_was_acce
     start("worker")
     load.join()
     for body in bodies:
-        found = ended(stable, str(body["id"]), seconds=60)
+        found = ended(stable, str(body["id"]))
         assert found["attempts"] >= 1
     kinds = Stream(stable, str(bodies[0]["id"]))
     kinds.join(10)

@@ -7,7 +7,8 @@ import threading
 import httpx
 import pytest
 
-from tests.processes.calls import Stream, claim, ended, known, post, register, submit, task, until
+from tests.patience import until
+from tests.processes.calls import Stream, claim, ended, known, post, register, submit, task
 from tests.processes.conftest import Installation, Start
 from tests.requirements import requirement
 

@@ -9,8 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.patience import until
 from tests.readme.blocks import ROOT, Block, blocks, demo_output
 
 LANGUAGES = ["console", "text", "bash", "bash", "bash", "python"]
@@ -118,7 +118,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "SERVICE_GATEWAY_PORT": str(port)}
     made = Checkout(folder, environ, port)
     with made.running(["bash", "-euc", "exec " + blocks()[START].text.splitlines()[-1]]) as process:
-        wait_until(lambda: answers(port) or process.poll() is not None)
+        until(lambda: answers(port) or process.poll() is not None)
         assert process.poll() is None, process.communicate()[0]
         yield made
 
@@ -128,13 +128,6 @@ def answers(port: int) -> bool:
         return httpx.get(f"http://127.0.0.1:{port}/health").is_success
     except httpx.TransportError:
         return False
-
-
-def wait_until(found: Callable[[], object], seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
 
 
 def test_a_service_is_set_up_and_started_by_the_block_that_says_so(checkout: Checkout) -> None:
@@ -177,7 +170,7 @@ def test_the_agent_does_a_task(checkout: Checkout) -> None:
         checkout.running([".venv/bin/python", "agent.py", address, key]) as agent,
         httpx.Client(base_url=f"{address}/api/v1", headers={"X-API-Key": key}) as api,
     ):
-        wait_until(lambda: api.get("/registry/agents?capability=keywords").json()["agents"] or agent.poll() is not None)
+        until(lambda: api.get("/registry/agents?capability=keywords").json()["agents"] or agent.poll() is not None)
         task_id = api.post("/tasks", json=body).json()["task_id"]
-        wait_until(lambda: api.get(f"/tasks/{task_id}").json()["status"] not in ("queued", "executing"))
+        until(lambda: api.get(f"/tasks/{task_id}").json()["status"] not in ("queued", "executing"))
         assert api.get(f"/tasks/{task_id}").json()["result"] == ["agents"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from stentor.core.db import Sql, Tx
 from tests.conftest import World
+from tests.patience import soon
 
 SMALL: dict[str, Any] = {
     "files_modified": ["prompts/answer.md"],
@@ -99,8 +99,7 @@ class Office:
 
     async def idle(self) -> None:
         """Until no deployment and no rollback is under way."""
-        while self.world.kernel.governance.runner.busy:
-            await asyncio.sleep(0.005)
+        await soon(lambda: not self.world.kernel.governance.runner.busy)
 
     async def events(self, *kinds: str) -> list[tuple[str, dict[str, Any]]]:
         """Type and metadata of the recorded events of governance, oldest first."""

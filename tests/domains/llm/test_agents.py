@@ -32,16 +32,9 @@ async def sailor(world: World, tier: str = "monitored", **options: Any) -> str:
     return await world.register("sailor", capabilities=["explain"], runtime=runtime, trust_tier=tier)
 
 
-async def ended(world: World, task_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(20):
-        while (task := await world.task(task_id))["status"] in ("queued", "executing"):
-            await asyncio.sleep(0.01)
-    return task
-
-
 async def explained(world: World, given: Any = "Why is the sea salty?") -> dict[str, Any]:
     """The end of a task for the sailor."""
-    return await ended(world, await world.submit(type="explain", input=given, required_capabilities=["explain"]))
+    return await world.ended(await world.submit(type="explain", input=given, required_capabilities=["explain"]))
 
 
 @requirement("execution.llm-runtime")

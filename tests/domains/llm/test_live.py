@@ -19,6 +19,7 @@ from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking
 from tests.domains.llm.test_usage import evidence, usage
 from tests.domains.llm.upstream import ANSWER, Upstream
+from tests.patience import soon
 from tests.requirements import requirement
 
 HEADERS = {"X-API-Key": "admin-key-7c1e"}
@@ -31,8 +32,7 @@ async def listening(world: World) -> AsyncIterator[httpx.AsyncClient]:
     app = world.admin._transport.app  # type: ignore[attr-defined]
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     running = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
+    await soon(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=30) as client:
@@ -44,9 +44,11 @@ async def listening(world: World) -> AsyncIterator[httpx.AsyncClient]:
 
 async def recorded(world: World, outcome: str) -> None:
     """Wait until a call with this outcome is in the run log."""
-    async with asyncio.timeout(10):
-        while outcome not in [one["outcome"] for one in await evidence(world)]:
-            await asyncio.sleep(0.01)
+
+    async def known() -> bool:
+        return outcome in [one["outcome"] for one in await evidence(world)]
+
+    await soon(known)
 
 
 @requirement("llm.stream-heartbeats")

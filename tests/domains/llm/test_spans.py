@@ -29,7 +29,7 @@ from stentor.domains.llm.spans import CallStart, NoSpans
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
-from tests.domains.llm.test_agents import ended, sailor
+from tests.domains.llm.test_agents import sailor
 from tests.domains.llm.upstream import ANSWER, Upstream
 from tests.requirements import requirement
 
@@ -255,7 +255,7 @@ async def test_the_calls_of_an_agent_belong_to_the_trace_of_its_task(
     agent = await sailor(traced)
     body = {"type": "explain", "input": "x", "required_capabilities": ["explain"], "id": "t1"}
     assert (await traced.admin.post("/api/v1/tasks", json=body, headers=HERE)).status_code == 202
-    await ended(traced, "t1")
+    await traced.ended("t1")
     [span] = await sent(traced, memory)
     assert span.context is not None
     assert f"{span.context.trace_id:032x}" == TRACE

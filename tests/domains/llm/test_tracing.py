@@ -6,7 +6,7 @@ import pytest
 
 from stentor.core import tracing
 from tests.domains.llm.conftest import Gate, asking
-from tests.domains.llm.test_agents import ended, sailor
+from tests.domains.llm.test_agents import sailor
 from tests.domains.llm.upstream import Upstream
 from tests.requirements import requirement
 
@@ -36,7 +36,7 @@ async def test_a_task_carries_the_place_of_its_submit_wherever_it_is_done(make_l
         again = {"traceparent": PLACE.replace("4bf9", "5bf9")}
         assert (await world.admin.post("/api/v1/tasks", json=body, headers=again)).status_code == 202
         if capability != "work":
-            await ended(world, capability)
+            await world.ended(capability)
             assert upstream.asked[-1]["headers"]["traceparent"] == PLACE
     assert (await world.claim(worker))["metadata"]["traceparent"] == PLACE
 

@@ -20,6 +20,7 @@ from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
 from tests.domains.llm.upstream import ANSWER, Upstream
+from tests.patience import soon
 from tests.requirements import requirement
 
 EVENTS = Sql("select event_id, metadata, duration_ms from events where event_type = 'llm_called' order by event_id")
@@ -211,8 +212,7 @@ async def test_calls_at_the_same_time_do_not_pass_a_budget_together(make_llm: Ga
     upstream.go.clear()
     upstream.mood = moods.held(upstream)
     work = [asyncio.create_task(chat(world, options={"max_tokens": 100})) for _ in range(10)]
-    while sum(one.done() for one in work) < 8:
-        await asyncio.sleep(0.005)
+    await soon(lambda: sum(one.done() for one in work) == 8)
     upstream.go.set()
     statuses = [(await one).status_code for one in work]
     assert (statuses.count(200), statuses.count(429)) == (2, 8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import httpx
 import pytest
 
 from tests.conftest import MakeWorld, World
+from tests.patience import soon
 
 AGENTS = ["11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"]
 
@@ -52,11 +52,13 @@ class Notes:
         return [match["path"] for match in answer.json()["matches"]]
 
     async def until_found(self, term: str, paths: list[str]) -> None:
-        for _ in range(400):
-            if sorted(await self.found(term)) == paths:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"{term!r} is found in {await self.found(term)}, not in {paths}")
+        found: list[str] = []
+
+        async def so() -> bool:
+            found[:] = sorted(await self.found(term))
+            return found == paths
+
+        await soon(so, lambda: f"{term!r} is found in {found}, not in {paths}")
 
 
 @pytest.fixture

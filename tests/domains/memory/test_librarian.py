@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from stentor.domains.memory.passages import Source, covered, passages
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
-from tests.domains.streams import ended
 from tests.requirements import requirement
 
 LEASES = """# Workers
@@ -27,7 +26,7 @@ COOK = "# Soup\n\nBoil the carrots with salt.\n"
 
 async def answer(notes: Notes, value: Any, capability: str = "answer") -> dict[str, Any]:
     task_id = await notes.world.submit(type="answer", input=value, required_capabilities=[capability])
-    return await ended(notes.world, task_id)
+    return await notes.world.ended(task_id)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from stentor.core.db import Sql
 from tests.conftest import Service
 from tests.domains.memory.conftest import Notes
+from tests.patience import until
 from tests.requirements import requirement
 
 
@@ -121,12 +121,7 @@ def test_a_kill_between_file_and_index_loses_no_write_that_was_answered(
             words = set(document["content"].split())
             assert len(words) == 1, path
             assert int(words.pop().removeprefix("wordno")) >= last
-        for _ in range(200):
-            step = client.post("/api/v1/memory/verify", json={}).json()
-            if step["differences"] == []:
-                break
-            time.sleep(0.05)
-        assert step["differences"] == []
+        until(lambda: client.post("/api/v1/memory/verify", json={}).json()["differences"] == [])
     left = [file.name for file in (folder / "vault").rglob(".stentor-*")]
     assert len(left) <= 5
 

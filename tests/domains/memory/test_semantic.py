@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from stentor.core.db import Sql
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import AGENTS, Notes
+from tests.patience import soon
 from tests.requirements import requirement
 
 CATS = "# Cats\n\nThe kitten sat on the rug and purred.\n"
@@ -29,11 +29,7 @@ async def meaning(make_world: MakeWorld, tmp_path: Path, model_cache: Path) -> N
 async def ready(notes: Notes) -> None:
     memory = notes.world.kernel.memory
     assert memory is not None
-    for _ in range(1000):
-        if memory.meanings.pending == 0:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the vectors were not made")
+    await soon(lambda: memory.meanings.pending == 0)
 
 
 async def three(notes: Notes) -> None:
@@ -192,11 +188,11 @@ async def test_vectors_of_another_model_are_made_anew(meaning: Notes, make_world
     await memory.index.write(lambda tx: tx.run(Sql("update documents set model = 'another'")))
     await memory.stop()
     again = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), meaning.root)
-    for _ in range(500):
-        if (await search(again, query="kitten"))["total_matches"] == 3:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the vectors were not made anew")
+
+    async def made() -> bool:
+        return bool((await search(again, query="kitten"))["total_matches"] == 3)
+
+    await soon(made)
 
 
 async def test_both_kinds_together_find_what_either_finds(meaning: Notes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import httpx
 import pytest
 
 from tests.conftest import MakeWorld, World
+from tests.patience import soon
 
 HEADER = {
     "mode": "direct",
@@ -59,22 +59,22 @@ class Post:
 
     async def known(self, message_id: str) -> dict[str, Any]:
         """The response as soon as there is one."""
-        for _ in range(2000):
+
+        async def found() -> dict[str, Any] | None:
             answer = await self.ask(f"response/{message_id}")
-            if answer.status_code == 200:
-                return dict(answer.json()["data"])
-            assert answer.status_code == 404, answer.text
-            await asyncio.sleep(0.005)
-        raise AssertionError("the message is not answered")
+            assert answer.status_code in (200, 404), answer.text
+            return dict(answer.json()["data"]) if answer.status_code == 200 else None
+
+        return dict(await soon(found))
 
     async def over(self, message_id: str) -> dict[str, Any]:
         """The response when the message has ended."""
-        for _ in range(2000):
+
+        async def found() -> dict[str, Any] | None:
             answer = await self.known(message_id)
-            if answer["status"] in ("completed", "failed"):
-                return answer
-            await asyncio.sleep(0.005)
-        raise AssertionError("the message does not end")
+            return answer if answer["status"] in ("completed", "failed") else None
+
+        return dict(await soon(found))
 
     async def do(self, *args: Any, **options: Any) -> Any:
         """Send, and answer with the response of a message that must succeed."""

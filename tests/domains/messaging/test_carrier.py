@@ -13,6 +13,7 @@ from tests.conftest import World
 from tests.domains.messaging.conftest import Post, form, task
 from tests.domains.messaging.test_agents import all_events
 from tests.domains.streams import Frame, parse, watched
+from tests.patience import soon
 from tests.requirements import requirement
 
 QUESTION = {"text": "Why is the sea salty?"}
@@ -69,8 +70,11 @@ async def test_a_write_that_was_made_before_the_kill_is_not_made_again(full: Pos
 
     carrier._close = never  # type: ignore[method-assign, assignment]
     message_id = await full.send(note, "memory", "upsert")
-    while not [e for e in await all_events(full.world) if e["event_type"] == "memory_written"]:
-        await asyncio.sleep(0.005)
+
+    async def written() -> bool:
+        return "memory_written" in [event["event_type"] for event in await all_events(full.world)]
+
+    await soon(written)
     await carrier.stop()
     carrier._close = finish  # type: ignore[method-assign]
     later = {"operation": "write", "document": {"path": "a.md", "content": "edited since\n"}}
@@ -87,8 +91,11 @@ async def test_a_task_that_ended_while_nobody_looked_is_still_the_answer(post: P
     ann = await post.world.register("ann")
     message_id = await post.send(task())
     claim = await post.claimed(ann)
-    while (await post.message(message_id))["route"] is None:
-        await asyncio.sleep(0.005)
+
+    async def routed() -> bool:
+        return (await post.message(message_id))["route"] is not None
+
+    await soon(routed)
     carrier = post.world.kernel.messages.carrier
     await carrier.stop()
     post.world.kernel.messages.carrier._endings._expected.clear()

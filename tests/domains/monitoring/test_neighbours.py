@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.conftest import Gate, chat, make_llm, upstream
 from tests.domains.llm.upstream import Upstream, status
 from tests.domains.messaging.conftest import form, task
 from tests.domains.monitoring.scraped import Scraped, scrape
 from tests.domains.webhooks.conftest import Hooks, hooks, receiver
+from tests.patience import soon
 from tests.requirements import requirement
 
 __all__ = ["hooks", "make_llm", "receiver", "upstream"]  # fixtures
@@ -17,11 +16,11 @@ __all__ = ["hooks", "make_llm", "receiver", "upstream"]  # fixtures
 
 async def until(world: World, name: str, value: float) -> None:
     """Wait for what is done after a commit."""
-    for _ in range(500):
-        if (await scrape(world)).of(name) == value:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{name} does not become {value}")
+
+    async def told() -> bool:
+        return (await scrape(world)).of(name) == value
+
+    await soon(told, lambda: f"{name} does not become {value}")
 
 
 @requirement("monitoring.neighbours")

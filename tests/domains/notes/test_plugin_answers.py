@@ -16,6 +16,7 @@ from stentor.domains.notes.plugin import Plugin
 from stentor.domains.notes.pluginvault import PluginVault
 from stentor.domains.notes.upstream import KeyRefused, UpstreamBroken, UpstreamDown, VaultTimeout
 from tests.domains.notes.plugins import CALLS, Served, serving
+from tests.patience import soon
 from tests.vaultplugin.reply import Reply, json_reply
 
 MOODS: dict[str, type[StentorError]] = {
@@ -172,8 +173,7 @@ async def test_a_caller_that_gives_up_leaves_no_lock(tmp_path: Path) -> None:
     async with serving(tmp_path / "vault") as (vault, stub):
         stub.mood = "slow"
         calls = [asyncio.create_task(vault.replace("a.md", b"x")) for _ in range(3)]
-        while not stub.waiting:
-            await asyncio.sleep(0.01)
+        await soon(lambda: stub.waiting)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)

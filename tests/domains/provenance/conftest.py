@@ -11,6 +11,7 @@ from stentor.core.db import Database
 from stentor.core.db.leader import SEQUENCER, Leader
 from stentor.core.live import Hub
 from stentor.core.runlog import Draft, RunLog
+from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import Checkpoints
 from stentor.domains.provenance.notes import Signer, make_signer
 from stentor.domains.provenance.sequencer import Sequencer
@@ -34,6 +35,10 @@ class Log:
     def another(self) -> Sequencer:
         """Of the same process."""
         return Sequencer(self.db, self.clock, self.leader, self.checkpoints, 0.01, 60.0)
+
+    async def numbered(self) -> bool:
+        """Whether no event waits for its number."""
+        return not (await self.db.read(store.lag)).events
 
     async def write(self, count: int, task_id: str | None = None, parent: str | None = None) -> list[str]:
         """Append a chain of events; answers their ids."""

@@ -20,6 +20,7 @@ from stentor.domains.provenance.notes import open_note, split_notes
 from stentor.testing import FixedClock
 from tests.databases import Databases
 from tests.domains.provenance.conftest import Log
+from tests.patience import soon
 from tests.requirements import requirement
 
 LEAVES = Sql("select number, event_id, hash from provenance_leaves order by number")
@@ -108,11 +109,7 @@ async def test_of_two_processes_on_postgresql_one_numbers_and_the_other_takes_ov
     await second.write(2)
     await first.leader.close()
     first.db.close()
-    for _ in range(100):  # the server notices after the close that its client is gone
-        if done := await second.sequencer.step():
-            break
-        await asyncio.sleep(0.05)
-    assert done == 2
+    assert await soon(second.sequencer.step) == 2  # the server notices after the close that its client is gone
     assert len(await numbered(second.db)) == 9
     await second.leader.close()
     second.db.close()
@@ -228,8 +225,7 @@ async def test_an_outage_is_waited_out(log: Log, monkeypatch: pytest.MonkeyPatch
 async def test_the_loop_numbers_by_itself(log: Log) -> None:
     running = asyncio.create_task(log.sequencer.run())
     wanted = await log.write(3)
-    while (await log.db.read(store.lag)).events:
-        await asyncio.sleep(0.005)
+    await soon(log.numbered)
     running.cancel()
     assert await numbered(log.db) == wanted
 
@@ -249,13 +245,10 @@ async def test_the_loop_finds_what_another_process_wrote_and_outlives_a_look_tha
 
     monkeypatch.setattr(store, "some_wait", failing)
     running = asyncio.create_task(log.sequencer.run())
-    while len(looks) < 4:
-        await asyncio.sleep(0.005)
+    await soon(lambda: len(looks) >= 4)
     other = Log(Database(log.db.driver), clock)
     wanted = await other.write(3)
-    async with asyncio.timeout(20):
-        while (await log.db.read(store.lag)).events:
-            await asyncio.sleep(0.005)
+    await soon(log.numbered)
     assert not running.done()
     running.cancel()
     assert await numbered(log.db) == wanted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -74,13 +73,7 @@ class Caged:
 
     async def do(self, **fields: Any) -> dict[str, Any]:
         """Submit a task and wait for its end."""
-        return await self.ended(await self.world.submit(**fields))
-
-    async def ended(self, task_id: str, seconds: float = 30) -> dict[str, Any]:
-        async with asyncio.timeout(seconds):
-            while (task := await self.world.task(task_id))["status"] in ("queued", "executing"):
-                await asyncio.sleep(0.02)
-        return task
+        return await self.world.ended(await self.world.submit(**fields))
 
     async def result(self, code: str, **more: Any) -> Any:
         """What a Python program answers as the result of one task."""

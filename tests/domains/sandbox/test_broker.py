@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from stentor.core.db import Sql
 from tests.domains.endpoint import answering, serving
 from tests.domains.sandbox.conftest import FILES, Caged, MakeCaged
+from tests.patience import soon
 from tests.requirements import requirement
 
 LOOPBACK = {"allowlist": ["127.0.0.1"], "ports": list(range(1024, 1280))}
@@ -124,12 +124,12 @@ async def test_an_agent_quarantined_meanwhile_has_all_its_runs_ended_whatever_th
     agent = caged.agents["ann"]
     tasks = [await caged.world.submit() for _ in range(2)]
     for task_id in tasks:
-        await exists(caged.folder / "kept" / agent / task_id)
+        await soon((caged.folder / "kept" / agent / task_id).exists)
     authorize = f"/api/v1/registry/agents/{agent}/authorize"
     for _ in range(3):
         await caged.world.admin.post(authorize, json={"tool": "shell", "operation": "run"})
     for task_id in tasks:
-        task = await caged.ended(task_id)
+        task = await caged.world.ended(task_id)
         assert (task["status"], task["error"]["code"]) == ("failed", "AGENT_QUARANTINED")
     assert len(await caged.violations()) == 3
 
@@ -139,17 +139,11 @@ async def test_an_agent_that_is_suspended_while_it_runs_is_ended(caged: Caged) -
     await caged.python("open('begun', 'w').close()\ntime.sleep(600)", tools=FILES, options={"folder": "kept"})
     agent = caged.agents["ann"]
     task_id = await caged.world.submit()
-    await exists(caged.folder / "kept" / agent / "begun")
+    await soon((caged.folder / "kept" / agent / "begun").exists)
     answer = await caged.world.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "It is late."})
     assert answer.status_code == 200
-    task = await caged.ended(task_id)
+    task = await caged.world.ended(task_id)
     assert (task["status"], task["error"]["code"]) == ("failed", "AGENT_QUARANTINED")
-
-
-async def exists(path: Path) -> None:
-    async with asyncio.timeout(20):
-        while not path.exists():
-            await asyncio.sleep(0.02)
 
 
 @requirement("sandbox.no-event-no-call")
@@ -165,15 +159,15 @@ async def test_a_call_that_cannot_be_recorded_is_not_carried_out(caged: Caged) -
     )
     task_id = await caged.world.submit()
     kept = caged.folder / "kept" / caged.agents["ann"]
-    await exists(kept / "begun")
+    await soon((kept / "begun").exists)
     caged.world.runlog.broken = True
     (kept / "go").touch()
-    await exists(kept / "found")
+    await soon((kept / "found").exists)
     caged.world.runlog.broken = False
     (kept / "over").touch()
     assert json.loads((kept / "found").read_text())["ok"] is False
     assert not (kept / "made").exists()
-    await caged.ended(task_id)
+    await caged.world.ended(task_id)
 
 
 @requirement("sandbox.broker-files")
@@ -370,11 +364,11 @@ async def test_an_attempt_that_lost_its_task_may_do_nothing_more(caged: Caged) -
     )
     task_id = await caged.world.submit()
     kept = caged.folder / "kept" / caged.agents["ann"]
-    await exists(kept / "begun")
+    await soon((kept / "begun").exists)
     later = Sql("update tasks set epoch = epoch + 1 where task_id = :id")
     await caged.world.kernel.db.write(lambda tx: tx.run(later, id=task_id))
     (kept / "go").touch()
-    await exists(kept / "found")
+    await soon((kept / "found").exists)
     assert code_of(json.loads((kept / "found").read_text())) == "LEASE_LOST"
     assert not (kept / "made").exists()
     await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")

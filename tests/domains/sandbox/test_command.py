@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from stentor.core.errors import StartRefused
 from stentor.domains.execution.runtimes.command import Answer
 from tests.conftest import MakeWorld
 from tests.domains.sandbox.conftest import FILES, Caged, MakeCaged
+from tests.patience import soon
 from tests.requirements import requirement
 
 pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
@@ -49,7 +49,7 @@ async def test_lines_with_a_token_reach_the_tasks_stream_and_not_its_result(cage
             if hasattr(message, "text"):
                 seen.append(message.text)
     assert seen == ["one ", "two "]
-    assert (await caged.ended(task_id))["result"] == {"token": "no"}
+    assert (await caged.world.ended(task_id))["result"] == {"token": "no"}
 
 
 @requirement("execution.command-errors")
@@ -241,14 +241,10 @@ async def test_cancelling_a_task_ends_its_program(caged: Caged) -> None:
     await caged.python("open('/work/begun', 'w').close()\ntime.sleep(600)", options={"folder": "kept"})
     task_id = await caged.world.submit()
     begun = caged.folder / "kept" / caged.agents["ann"] / "begun"
-    async with asyncio.timeout(20):
-        while not begun.exists():
-            await asyncio.sleep(0.02)
+    await soon(begun.exists)
     answer = await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
     assert answer.status_code == 200
-    async with asyncio.timeout(20):
-        while caged.world.kernel.dispatcher.running():
-            await asyncio.sleep(0.02)
+    await soon(lambda: not caged.world.kernel.dispatcher.running())
     assert list((caged.folder / "runs").iterdir()) == []
 
 

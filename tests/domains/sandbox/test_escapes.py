@@ -13,6 +13,7 @@ import pytest
 
 from stentor.domains.sandbox.cage import seccomp
 from tests.domains.sandbox.conftest import Caged, MakeCaged
+from tests.patience import soon
 from tests.requirements import requirement
 
 pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
@@ -54,9 +55,7 @@ def alive(marker: str) -> list[int]:
 
 
 async def gone(marker: str) -> None:
-    async with asyncio.timeout(10):
-        while alive(marker):
-            await asyncio.sleep(0.02)
+    await soon(lambda: not alive(marker))
 
 
 def number(name: str) -> int:

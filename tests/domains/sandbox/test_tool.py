@@ -16,6 +16,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from stentor.domains.sandbox.cage.cage import TOOL
 from tests.domains.sandbox.conftest import FILES, Caged
+from tests.patience import soon
 from tests.requirements import requirement
 
 pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
@@ -44,9 +45,7 @@ async def test_a_shell_script_calls_tools(caged: Caged) -> None:
 async def running(caged: Caged) -> AsyncIterator[Path]:
     """The socket of a run that waits."""
     task_id = await caged.world.submit()
-    async with asyncio.timeout(20):
-        while not (found := list((caged.folder / "runs").glob("*/tools.sock"))):
-            await asyncio.sleep(0.02)
+    found = await soon(lambda: list((caged.folder / "runs").glob("*/tools.sock")))
     yield found[0]
     await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
 

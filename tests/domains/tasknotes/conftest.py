@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,7 @@ import pytest
 
 from stentor.domains.notes import frontmatter
 from tests.conftest import MakeWorld, World
-
-PATIENCE = 2_000
-"""Looks, a hundredth of a second apart."""
+from tests.patience import soon
 
 
 @dataclass
@@ -45,11 +42,7 @@ class Tasks:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until it holds; fails with the notes as they are."""
-        for _ in range(PATIENCE):
-            if holds():
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"the notes are {self.statuses()}")
+        await soon(holds, lambda: f"the notes are {self.statuses()}")
 
     async def until_status(self, task_id: str, status: str) -> None:
         await self.until(lambda: self.statuses().get(task_id) == status)

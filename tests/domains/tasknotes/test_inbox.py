@@ -12,6 +12,7 @@ import pytest
 from stentor.domains.notes import frontmatter
 from tests.conftest import MakeWorld
 from tests.domains.tasknotes.conftest import Tasks
+from tests.patience import soon
 from tests.requirements import requirement
 
 NOTE = "---\ntype: echo\nrequired_capabilities: [echo]\n---\nWhat is new?\n"
@@ -46,12 +47,14 @@ class Inbox(Tasks):
         return list((await self.world.admin.get("/api/v1/tasks")).json()["tasks"])
 
     async def until_listed(self, count: int) -> list[dict[str, Any]]:
-        for _ in range(2_000):
-            if len(found := await self.listed()) >= count:
-                assert len(found) == count
-                return found
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"{found} are not {count} tasks")
+
+        async def enough() -> list[dict[str, Any]]:
+            found = await self.listed()
+            return found if len(found) >= count else []
+
+        found = list(await soon(enough))
+        assert len(found) == count
+        return found
 
     async def finish(self, agent_id: str, **fields: Any) -> None:
         claim = await self.world.claim(agent_id, wait_seconds=5)
@@ -195,7 +198,7 @@ async def test_files_that_are_no_requests_are_left_alone(inbox: Inbox) -> None:
 async def test_a_note_that_is_being_typed_is_taken_when_the_typing_has_ended(
     make_world: MakeWorld, tmp_path: Path
 ) -> None:
-    world = await make_world(SERVICE_MEMORY="1", SERVICE_INBOX_QUIET_SECONDS="1.5")
+    world = await make_world(SERVICE_MEMORY="1", SERVICE_INBOX_QUIET_SECONDS="4")
     inbox = Inbox(world, tmp_path / "vault")
     agent_id = await inbox.world.register()
     for n in range(8):

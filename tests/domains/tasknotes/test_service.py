@@ -13,6 +13,7 @@ import pytest
 
 from stentor.domains.notes import frontmatter
 from tests.conftest import Service
+from tests.patience import until
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 
@@ -28,16 +29,6 @@ def statuses(service: Service) -> dict[str, str]:
         record = frontmatter.read(path.read_text())
         found[record["task_id"]] = record["status"]
     return found
-
-
-def until(holds: Callable[[], Any], seconds: float = 30) -> Any:
-    """What it answers once that is something."""
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        if found := holds():
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not come about")
 
 
 def submit(service: Service, count: int) -> list[str]:

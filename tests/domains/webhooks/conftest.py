@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from tests.conftest import MakeWorld, World
 from tests.domains.webhooks.receiver import Receiver, receiving
+from tests.patience import soon
 
 BASE = "/api/v1/webhooks"
 
@@ -40,12 +40,14 @@ class Hooks:
 
     async def until(self, webhook_id: str, **expected: Any) -> dict[str, Any]:
         """The newest delivery as soon as it has these fields."""
-        for _ in range(4000):
-            found = await self.deliveries(webhook_id, limit=1)
-            if found and all(found[0][name] == value for name, value in expected.items()):
-                return found[0]
-            await asyncio.sleep(0.005)
-        raise AssertionError(f"never {expected}: {found}")
+        found: list[dict[str, Any]] = []
+
+        async def so() -> bool:
+            found[:] = await self.deliveries(webhook_id, limit=1)
+            return bool(found) and found[0].items() >= expected.items()
+
+        await soon(so, lambda: f"never {expected}: {found}")
+        return found[0]
 
     async def later(self, seconds: float) -> None:
         """Time passes, and the service looks at what came due."""

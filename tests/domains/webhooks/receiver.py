@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +10,8 @@ from typing import Any
 
 from aiohttp import web
 from standardwebhooks import Webhook
+
+from tests.patience import soon
 
 Mood = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -60,11 +61,9 @@ class Receiver:
             return await self.mood(request)
         return web.Response(status=self.statuses.pop(0) if self.statuses else 200, text="thanks")
 
-    async def got(self, count: int, seconds: float = 20) -> list[Call]:
+    async def got(self, count: int) -> list[Call]:
         """Waits until that many deliveries came."""
-        async with asyncio.timeout(seconds):
-            while len(self.calls) < count:
-                await asyncio.sleep(0.005)
+        await soon(lambda: len(self.calls) >= count)
         return self.calls
 
     @property

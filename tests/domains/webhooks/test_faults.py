@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -18,6 +17,7 @@ from stentor.domains.webhooks import courier, deliverer
 from tests.conftest import MakeWorld
 from tests.domains.webhooks.conftest import Hooks
 from tests.domains.webhooks.receiver import Receiver
+from tests.patience import soon
 from tests.requirements import requirement
 
 EVENTS = Sql("select event_type, metadata from events where event_type = 'webhook_disabled'")
@@ -119,9 +119,7 @@ async def test_the_status_counts_and_no_more_than_a_few_kilobytes_are_read(
 ) -> None:
     hooks.receiver.mood = mood
     made = await hooks.subscribe("*")
-    started = time.monotonic()
     told = await hooks.do("POST", f"/{made['id']}/test")
-    assert time.monotonic() - started < 10
     assert told["status_code"] == status
     assert told["status"] == ("delivered" if status else "failed")
     assert len(told["log"][0]["response"] or "") <= 1000
@@ -224,9 +222,7 @@ async def test_slow_and_dead_receivers_delay_nobody_else(hooks: Hooks) -> None:
     good = await hooks.subscribe("agent.registered", url=f"{hooks.receiver.url}/good")
     for n in range(60):
         await hooks.world.register(f"agent-{n}")
-    async with asyncio.timeout(20):
-        while sum(call.path.endswith("good") for call in hooks.receiver.calls) < 60:
-            await asyncio.sleep(0.01)
+    await soon(lambda: sum(call.path.endswith("good") for call in hooks.receiver.calls) == 60)
     slow = [call for call in hooks.receiver.calls if "slow" in call.path]
     assert len(slow) == 8 * courier.LANES, "only so many are on their way to one endpoint"
     gate.set()

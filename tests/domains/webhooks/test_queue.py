@@ -19,6 +19,7 @@ from stentor.domains.webhooks.model import Delivery, Reply, Subscription
 from stentor.domains.webhooks.outbox import Outbox, View
 from stentor.testing import FixedClock
 from tests.domains.webhooks.conftest import Hooks
+from tests.patience import soon
 from tests.requirements import requirement
 
 COUNT = Sql("select count(*) from webhook_deliveries")
@@ -173,9 +174,11 @@ async def test_the_log_of_a_deleted_webhook_is_deleted_too(hooks: Hooks) -> None
     for one in (made, other):
         await hooks.until(one["id"], status="delivered")
     await hooks.do("DELETE", f"/{made['id']}")
-    async with asyncio.timeout(10):
-        while await hooks.world.kernel.db.read(lambda tx: tx.rows(COUNT)) != [(1,)]:
-            await asyncio.sleep(0.005)
+
+    async def one_left() -> bool:
+        return await hooks.world.kernel.db.read(lambda tx: tx.rows(COUNT)) == [(1,)]
+
+    await soon(one_left)
     assert await hooks.world.kernel.db.read(lambda tx: tx.rows(RETENTION)) == [(1,)]
 
 

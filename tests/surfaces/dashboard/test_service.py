@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from stentor.domains.notes import frontmatter
 from tests.conftest import Service
 from tests.databases import content
+from tests.patience import until
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import frames
 
@@ -54,14 +54,6 @@ def stream(http: httpx.Client, body: dict[str, Any] = TEXT) -> list[tuple[str, d
     answer = http.post(PATH, json=body)
     assert answer.status_code == 200, answer.text
     return frames(answer.text)
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Notes are written behind the rows."""
-    limit = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 def kept(database: Path | str) -> list[str]:

@@ -12,6 +12,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.domains.activity.service import Step
 from stentor.surfaces.dashboard import streaming
 from stentor.web import sse
+from tests.patience import soon
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import Board, frames
 
@@ -210,8 +211,11 @@ async def test_a_stream_that_cannot_be_taken_up_again_ends(board: Board, monkeyp
 async def test_a_service_that_leaves_ends_its_streams_and_the_work_stays(board: Board) -> None:
     await board.world.register()
     stream = asyncio.ensure_future(board.execute(instruction="hello", capability="echo"))
-    while not (await board.world.admin.get("/api/v1/tasks")).json()["total"]:
-        await asyncio.sleep(0.01)
+
+    async def submitted() -> bool:
+        return bool((await board.world.admin.get("/api/v1/tasks")).json()["total"])
+
+    await soon(submitted)
     board.world.kernel.hub.closing.set()
     found = await stream
     assert found[-1][1]["error"] == streaming.LEAVING

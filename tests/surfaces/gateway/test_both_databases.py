@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -14,13 +13,13 @@ import pytest
 from tests.browser.seed import Seed, Seeded
 from tests.conftest import KEYS
 from tests.databases import KINDS, Databases, chosen, stores
+from tests.patience import until
 from tests.requirements import requirement
 from tests.service import serving
 from tests.surfaces.gateway.operations import OPERATIONS, UNKNOWN, Operation
 
 QUERY = {"path": "Projects/plan.md", "from": "1", "to": "2", "size": "3"}
 ID = re.compile(r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
-WAIT_SECONDS = 30
 
 
 class Side:
@@ -37,10 +36,7 @@ class Side:
 
     def _until(self, path: str, holds: Callable[[Any], bool]) -> None:
         """What goes on in the background has come about."""
-        ends = time.monotonic() + WAIT_SECONDS
-        while not holds(found := self.http.get(f"/api/v1{path}").json()):
-            assert time.monotonic() < ends, found
-            time.sleep(0.05)
+        until(lambda: holds(self.http.get(f"/api/v1{path}").json()), lambda: self.http.get(f"/api/v1{path}").text)
 
     def ask(self, operation: Operation) -> tuple[int, Any]:
         """Status and shape of the answer to its example, about what there is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 import httpx
 
 from tests.conftest import World
+from tests.patience import soon
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, UNKNOWN, Operation
 
@@ -53,8 +53,11 @@ async def their_update(other: httpx.AsyncClient, agent: str) -> dict[str, str]:
     base = "/api/v1/governance"
     taken = (await other.post(f"{base}/checkpoints", json={"agent_id": agent})).json()["checkpoint_id"]
     back = (await other.post(f"{base}/rollbacks", json={"checkpoint_id": taken, "reason": "x"})).json()["rollback_id"]
-    while (await other.get(f"{base}/rollbacks/{back}")).json()["completed_at"] is None:
-        await asyncio.sleep(0.005)
+
+    async def completed() -> bool:
+        return (await other.get(f"{base}/rollbacks/{back}")).json()["completed_at"] is not None
+
+    await soon(completed)
     changes = {"files_modified": [], "lines_added": 0, "lines_deleted": 0}
     body = {"agent_id": agent, "update_type": "prompt", "description": "x", "changes": changes}
     update = (await other.post(f"{base}/updates", json=body)).json()
@@ -67,8 +70,11 @@ async def their_message(other: httpx.AsyncClient) -> str:
     header = {"mode": "direct", "context": "hers", "priority": "low", "actionType": "list", "targetZone": "registry"}
     sent = await other.post("/api/v1/atp/send", json={"header": header, "payload": {"content": "{}"}})
     message_id = str(sent.json()["messageId"])
-    while (await other.get(f"/api/v1/atp/response/{message_id}")).status_code != 200:
-        await asyncio.sleep(0.005)
+
+    async def answered() -> bool:
+        return (await other.get(f"/api/v1/atp/response/{message_id}")).status_code == 200
+
+    await soon(answered)
     return message_id
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from grpc import StatusCode
 
 from stentor.surfaces.grpc.generated import atp_pb2 as pb
-from tests.faults.load import until
+from tests.patience import until
 from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import SECONDS, Client, keyed, refused
 

@@ -14,7 +14,7 @@ from grpc import StatusCode
 
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
 from tests.conftest import Service
-from tests.faults.load import until
+from tests.patience import until
 from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import Client, code_of, connected, keyed, refused, request
 

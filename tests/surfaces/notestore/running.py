@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from tests.patience import until
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
 from tests.vaultplugin.server import PluginStub
 
@@ -53,11 +53,7 @@ class NoteStore:
 
     def until_asked(self) -> None:
         """Waits for the one request that the start makes by itself."""
-        for _ in range(500):
-            if self.stub.asked:
-                return
-            time.sleep(0.01)
-        raise AssertionError("the start asked nothing")
+        until(lambda: self.stub.asked)
 
     def data(self, tool: str, **body: Any) -> Any:
         """What a call that succeeds answers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -177,6 +176,4 @@ def test_fields_that_a_tool_does_not_know_are_ignored(notes: Notes) -> None:
 def test_a_search_sees_what_was_just_written(notes: Notes) -> None:
     for i in range(5):
         notes.data("appendContext", path=f"{i}.md", content=f"unique{i}")
-        started = time.monotonic()
         assert [hit["path"] for hit in notes.data("searchNotes", query=f"unique{i}")["results"]] == [f"{i}.md"]
-        assert time.monotonic() - started < 5

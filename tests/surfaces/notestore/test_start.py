@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -16,10 +15,11 @@ import pytest
 
 from stentor.surfaces.notestore import settings
 from tests.cli.program import COMMAND
+from tests.patience import until
 from tests.requirements import requirement
 from tests.surfaces.notestore.running import KEY, environ, note_store
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
-from tests.vaultplugin.server import PluginStub, plugin
+from tests.vaultplugin.server import plugin
 
 NEEDED = ("MCP_API_KEY", "NOTES_BASE_URL", "NOTES_API_KEY")
 REFUSED = 3
@@ -148,21 +148,13 @@ def test_a_call_under_way_ends_with_its_answer(tmp_path: Path) -> None:
         answers: list[httpx.Response] = []
         caller = threading.Thread(target=lambda: answers.append(store.call("getContext", path="a.md")))
         caller.start()
-        _until_it_waits(stub)
+        until(lambda: stub.waiting)
         store.process.send_signal(signal.SIGTERM)
         stub.mood = "ok"
         stub.released.set()
         caller.join(10)
         assert [answer.status_code for answer in answers] == [200]
         assert store.process.wait(10) == 0
-
-
-def _until_it_waits(stub: PluginStub) -> None:
-    for _ in range(500):
-        if stub.waiting:
-            return
-        time.sleep(0.01)
-    pytest.fail("no request reached the plugin")
 
 
 def test_help_names_it() -> None:

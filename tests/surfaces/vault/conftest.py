@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.patience import until
 
 
 @dataclass
@@ -71,8 +72,5 @@ def vault(server: Vault) -> Vault:
 def forgotten(vault: Vault) -> Vault:
     """The same once the server has seen that it is empty, for tests of what it knows of all notes."""
     headers = {"Content-Type": "application/vnd.olrapi.jsonlogic+json"}
-    deadline = time.monotonic() + 10
-    while vault.http.post("/search/", content='{"var": "path"}', headers=headers).json():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not vault.http.post("/search/", content='{"var": "path"}', headers=headers).json())
     return vault

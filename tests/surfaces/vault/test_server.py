@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from tests.patience import until
 from tests.surfaces.vault.conftest import Vault
 
 
@@ -20,10 +21,7 @@ def refused(answer: httpx.Response, code: int) -> None:
 
 
 def until_found(vault: Vault, query: str, names: list[str]) -> None:
-    deadline = time.monotonic() + 10
-    while (found := found_by(vault, query)) != names:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
+    until(lambda: found_by(vault, query) == names, lambda: found_by(vault, query))
 
 
 def found_by(vault: Vault, query: str) -> list[str]:

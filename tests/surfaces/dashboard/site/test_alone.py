@@ -5,8 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from tests.patience import until
 from tests.requirements import requirement
-from tests.surfaces.dashboard.test_service import QUIET, Start, alone, until
+from tests.surfaces.dashboard.test_service import QUIET, Start, alone
 
 
 @requirement("dashboard.sign-in", "dashboard.calls")

@@ -14,6 +14,7 @@ from stentor.surfaces.dashboard.site.calls import Caller, Refused, part, target
 from stentor.surfaces.dashboard.site.inprocess import InProcess
 from stentor.surfaces.dashboard.site.overhttp import OverHttp
 from tests.conftest import World
+from tests.patience import soon
 from tests.requirements import requirement
 
 ADMIN, READER = "admin-key-7c1e", "reader-key-7c1e"
@@ -26,8 +27,7 @@ async def caller(request: pytest.FixtureRequest, world: World) -> AsyncIterator[
         return
     server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_level="error", lifespan="off"))
     serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
+    await soon(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     made = OverHttp(lambda: f"http://127.0.0.1:{port}")
     yield made
@@ -94,8 +94,7 @@ async def test_a_reader_who_leaves_ends_the_stream_and_not_the_work(caller: Call
     frames = caller.stream(READER, target(f"/tasks/{task_id}/stream"))
     await anext(frames)
     await frames.aclose()  # type: ignore[attr-defined]
-    while world.kernel.hub._watchers:
-        await asyncio.sleep(0.01)
+    await soon(lambda: not world.kernel.hub._watchers)
     assert (await world.task(task_id))["status"] == "queued"
 
 
