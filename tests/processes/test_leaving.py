@@ -18,9 +18,10 @@ from tests.processes.calls import Stream, ended, register, submit, task
 from tests.processes.conftest import Start
 from tests.processes.test_together import sleeper
 from tests.requirements import requirement
+from tests.service import TRUST
 from tests.stub import Answer, Asked, serving
 
-pytestmark = pytest.mark.xdist_group("leaving")
+pytestmark = [pytest.mark.xdist_group("leaving"), pytest.mark.timeout(240)]
 KEY = KEYS["ADMIN"].split(":")[0]
 
 
@@ -156,7 +157,8 @@ class Balancer:
     def _watch(self, at: int) -> None:
         while True:
             try:
-                self._ready[at] = httpx.get(f"{self._addresses[at]}/api/v1/health/ready", timeout=5).status_code == 200
+                url = f"{self._addresses[at]}/api/v1/health/ready"
+                self._ready[at] = httpx.get(url, timeout=5, verify=TRUST).status_code == 200
             except httpx.TransportError:
                 self._ready[at] = False
             time.sleep(0.1)
@@ -167,9 +169,8 @@ class Balancer:
         at = self._next % 2 if self._ready[self._next % 2] else (self._next + 1) % 2
         body = {"type": "summarize", "input": "One. Two.", "required_capabilities": ["summarize"]}
         try:
-            answer = httpx.post(
-                f"{self._addresses[at]}/api/v1/tasks", json=body, headers={"X-API-Key": KEY}, timeout=20
-            )
+            url = f"{self._addresses[at]}/api/v1/tasks"
+            answer = httpx.post(url, json=body, headers={"X-API-Key": KEY}, timeout=20, verify=TRUST)
         except httpx.TransportError as error:
             self.failed.append(repr(error))
             raise

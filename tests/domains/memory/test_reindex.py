@@ -93,16 +93,18 @@ def test_the_commands_work_with_a_service_and_without(serve: Callable[..., Servi
 def test_a_kill_between_file_and_index_loses_no_write_that_was_answered(
     serve: Callable[..., Service], tmp_path: Path
 ) -> None:
-    """Killed at five moments of a load of writes: every answered write is in its file, found, and no file is torn."""
+    """Killed five times in a load of writes: every answered write is in its file, found, and no file is torn."""
     service = serve(SERVICE_EMBEDDING_MODEL="none")
     folder, answered = service.data_dir, dict[str, int]()
     number = 0
     for kill in range(5):
-        timer = threading.Timer(0.3 + kill * 0.07, service.process.kill)
-        timer.start()
+        timer = threading.Timer(kill * 0.01, service.process.kill)
+        moment = number + 30
         with service.client() as client:
             while True:
                 number += 1
+                if number == moment:
+                    timer.start()
                 path = f"n/{number % 40}.md"
                 body = {"operation": "write", "document": {"path": path, "content": f"wordno{number} " * 200}}
                 try:
@@ -114,7 +116,7 @@ def test_a_kill_between_file_and_index_loses_no_write_that_was_answered(
         timer.join()
         service.process.wait()
         service = serve(data_dir=folder, SERVICE_EMBEDDING_MODEL="none")
-    assert len(answered) == 40
+    assert len(answered) >= 35
     with service.client() as client:
         for path, last in answered.items():
             document = client.get("/api/v1/memory/read/exact", params={"path": path}).json()["document"]
