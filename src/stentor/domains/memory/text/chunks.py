@@ -10,6 +10,11 @@ import msgspec
 from stentor.domains.memory.text.outline import Section, sections
 
 Count = Callable[[str], int]
+LONGEST = 32
+"""Characters for each token that there is room for: what is longer is cut without being counted.
+
+A tokenizer needs hundreds of bytes for each token, so that a note of megabytes would take it gigabytes.
+"""
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -39,7 +44,7 @@ def _of_section(title: str, section: Section, most: int, count: Count) -> Iterat
 
 def _packed(text: str, room: int, count: Count) -> Iterator[str]:
     """Paragraphs together as long as they fit; one that does not fit alone is cut between words."""
-    if count(text) <= room:
+    if _size(text, room, count) <= room:
         yield text
         return
     held: list[str] = []
@@ -56,7 +61,7 @@ def _packed(text: str, room: int, count: Count) -> Iterator[str]:
 
 def _pieces(text: str, room: int, count: Count) -> Iterator[tuple[str, int]]:
     for paragraph in text.split("\n\n"):
-        size = count(paragraph)
+        size = _size(paragraph, room, count)
         if size <= room:
             yield paragraph, size
         else:
@@ -73,4 +78,9 @@ def _halves(text: str, size: int, room: int, count: Count) -> Iterator[tuple[str
     )
     cut = middle if cut < 0 else cut + 1
     for half in (text[:cut], text[cut:]):
-        yield from _halves(half, count(half), room, count)
+        yield from _halves(half, _size(half, room, count), room, count)
+
+
+def _size(text: str, room: int, count: Count) -> int:
+    """In tokens; of a text that is far too long no more than that it does not fit."""
+    return count(text) if len(text) <= LONGEST * room else room + 1
