@@ -70,6 +70,14 @@ def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
+def line(value: Any) -> bytes:
+    """JSON bytes that every reader takes for one line: some break lines at these characters too, as Python's do."""
+    found = _encoder.encode(value)
+    if b"\xe2\x80" in found:
+        found = found.replace(b"\xe2\x80\xa8", rb"\u2028").replace(b"\xe2\x80\xa9", rb"\u2029")
+    return found.replace(b"\xc2\x85", rb"\u0085")
+
+
 def digest(value: Any) -> str:
     """SHA-256 over the JSON with sorted keys, in hex."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()

@@ -14,11 +14,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stentor.core import jsontext
-from stentor.core.errors import RateLimited, StentorError
+from stentor.core.errors import RateLimited, ServiceUnavailable, StentorError
 
 HEARTBEAT_SECONDS = 15.0
 FAILED = "The stream ended because the service failed. The work itself goes on; ask for the task's state."
 LEAVING = "The service is stopping. Connect again with Last-Event-ID to go on."
+ANEW = "The service is stopping. Send the request again."
+"""Where a stream cannot be gone on with."""
 log = logging.getLogger(__name__)
 
 
@@ -34,7 +36,7 @@ def encode(frame: Frame | bytes) -> bytes:
     if isinstance(frame, bytes):
         return frame
     head = f"id: {frame.id}\n" if frame.id else ""
-    return f"{head}event: {frame.event}\ndata: {jsontext.dump(frame.data)}\n\n".encode()
+    return f"{head}event: {frame.event}\ndata: ".encode() + jsontext.line(frame.data) + b"\n\n"
 
 
 class StreamLimit:
@@ -64,12 +66,15 @@ class StreamLimit:
 class EventStream(StreamingResponse):
     """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work."""
 
+    leaving: Frame | bytes = Frame("error", {"error": LEAVING})
+
     def __init__(self, frames: AsyncIterator[Frame | bytes], limit: StreamLimit, key: str) -> None:
         """Raises RateLimited before anything is sent."""
         limit.enter(key)
         self._leave = partial(limit.leave, key)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(_guarded(frames, limit.closing), media_type="text/event-stream", headers=headers)
+        content = _guarded(frames, limit.closing, self.leaving)
+        super().__init__(content, media_type="text/event-stream", headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Here, because a generator that its reader never started has no end to clean up at.
@@ -92,6 +97,7 @@ class DataStream(EventStream):
     ) -> None:
         """Raises RateLimited before anything is sent."""
         self._closed = closed
+        self.leaving = failed(ServiceUnavailable(ANEW))
         super().__init__(_ended(frames, failed), limit, key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,24 +118,29 @@ async def _ended(frames: AsyncIterator[bytes], failed: Callable[[Exception], byt
         yield failed(error)
 
 
-async def _guarded(frames: AsyncIterator[Frame | bytes], closing: asyncio.Event) -> AsyncIterator[bytes]:
+async def _guarded(
+    frames: AsyncIterator[Frame | bytes], closing: asyncio.Event, last: Frame | bytes
+) -> AsyncIterator[bytes]:
     """Fails closed towards the reader: whatever goes wrong, it reads one generic sentence."""
     try:
-        async for chunk in _with_heartbeats(frames, closing):
+        async for chunk in _with_heartbeats(frames, closing, last):
             yield chunk
     except Exception:
         log.exception("an event stream failed")
         yield encode(Frame("error", {"error": FAILED}))
 
 
-async def _with_heartbeats(frames: AsyncIterator[Frame | bytes], closing: asyncio.Event) -> AsyncIterator[bytes]:
+async def _with_heartbeats(
+    frames: AsyncIterator[Frame | bytes], closing: asyncio.Event, last: Frame | bytes
+) -> AsyncIterator[bytes]:
+    """`last` where the service stops before the stream ends."""
     coming = asyncio.ensure_future(anext(frames, None))
     leaving = asyncio.ensure_future(closing.wait())
     try:
         while True:
             done, _ = await asyncio.wait({coming, leaving}, timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
             if leaving in done and coming not in done:
-                yield encode(Frame("error", {"error": LEAVING}))
+                yield encode(last)
                 return
             if not done:
                 yield b": heartbeat\n\n"

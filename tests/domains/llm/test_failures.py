@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
 from tests.domains.llm.test_chat import pieces
 from tests.domains.llm.upstream import ANSWER, Mood, Upstream
+from tests.patience import soon
 from tests.requirements import requirement
 
 TOO_LONG = moods.sse({"id": "x", "choices": [{"delta": {"content": "x"}}]})
@@ -129,6 +131,29 @@ async def test_a_stream_that_breaks_off_ends_with_a_generic_error_and_without_do
     assert last == {"error": "The stream broke off: the provider failed.", "code": "PROVIDER_ERROR"}
     assert "[DONE]" not in answer.text
     assert "overloaded" not in answer.text
+
+
+@requirement("llm.stream-failure-closes", "llm.openai-errors")
+async def test_a_service_that_stops_ends_each_stream_in_its_own_form_of_error(world: World, upstream: Upstream) -> None:
+    upstream.halting = True
+    upstream.go.clear()
+    told: dict[str, Any] = {"model": "openai/sea-large", "stream": True}
+    asked = {
+        "/api/v1/llm/stream": asking(),
+        "/v1/chat/completions": {**told, "messages": asking()["messages"]},
+        "/v1/completions": {**told, "prompt": "Why?"},
+        "/v1/responses": {**told, "input": "Why?"},
+    }
+    answers = [asyncio.create_task(world.admin.post(path, json=body)) for path, body in asked.items()]
+    await soon(lambda: len(upstream.asked) == len(asked))
+    world.kernel.hub.closing.set()
+    plain, chat, completion, responses = [pieces((await answer).text)[-1] for answer in answers]
+    upstream.go.set()
+    words = "The stream broke off. The service is stopping. Send the request again."
+    assert plain == {"error": words, "code": "SERVICE_UNAVAILABLE"}
+    for one in (chat, completion):
+        assert (one["error"]["message"], one["error"]["code"]) == (words, "service_unavailable")
+    assert (responses["type"], responses["message"], responses["code"]) == ("error", words, "service_unavailable")
 
 
 async def test_a_stream_that_does_not_begin_has_the_status_of_its_failure(world: World, upstream: Upstream) -> None:

@@ -33,7 +33,7 @@ async def test_an_invalid_message_is_400_names_all_its_fields_and_queues_nothing
     answer = await post.ask("send", json=broken)
     assert answer.status_code == 400
     assert set(answer.json()["error"]["details"]["fields"]) == {"header.mode", "header.context", "header.colour"}
-    for wrong in (form({"task": {}}), form(task()) | {"messageId": UNKNOWN}, form(task()) | {"x": 1}, {}):
+    for wrong in (form({"task": {}}), form(task()) | {"messageId": "7"}, form(task()) | {"x": 1}, {}):
         assert (await post.ask("send", json=wrong)).status_code == 400
     assert (await rows(post)) == 0
 
@@ -75,6 +75,17 @@ async def test_route_says_who_would_do_it_and_dispatches_nothing(post: Post) -> 
     assert await rows(post) == 0
     listed = await post.ask("route", json=form({}, "registry", "list"))
     assert listed.json()["data"]["targetAgents"] == []
+
+
+@requirement("atp.route-does-not-dispatch")
+async def test_route_takes_the_message_under_its_name_and_names_what_is_wrong_there(post: Post) -> None:
+    ann = await post.world.register("ann")
+    answer = await post.ask("route", "READER", json={"message": form(task())})
+    assert answer.json()["data"]["targetAgents"] == [ann]
+    wrong = await post.ask("route", json={"message": form(task(), mode="loud")})
+    assert (wrong.status_code, set(wrong.json()["error"]["details"]["fields"])) == (400, {"message.header.mode"})
+    for body in ({}, {"message": form(task()), **form(task())}, {"message": None}, {"message": 5}):
+        assert (await post.ask("route", json=body)).status_code == 400
 
 
 async def test_route_tells_a_denial_with_its_code(post: Post) -> None:
@@ -181,6 +192,41 @@ async def test_unknown_and_foreign_ids_are_the_same_404(post: Post) -> None:
             answers.append((answer.status_code, answer.json()["error"]["code"]))
         assert set(answers) == {(404, "NOT_FOUND")}
     assert (await post.ask("queue", "OTHER")).json()["data"]["depth"] == 0
+
+
+@requirement("atp.answers-are-as-guarded-as-their-apis")
+@pytest.mark.parametrize(
+    ("zone", "body"), [("registry", {"agent_id": UNKNOWN}), ("governance", {}), ("memory", {"text": "sea"})]
+)
+async def test_what_went_to_a_system_api_is_for_its_sender_and_for_admins(
+    post: Post, zone: str, body: dict[str, Any]
+) -> None:
+    message_id = await post.send(body, zone, "query")
+    await post.over(message_id)
+    for path in (f"message/{message_id}", f"response/{message_id}"):
+        statuses = [(await post.ask(path, client)).status_code for client in ("ADMIN", "SECOND", "READER", "BOB")]
+        assert statuses == [200, 200, 403, 403]
+    stream = {"headers": {"Accept": "text/event-stream"}}
+    assert (await post.ask(f"response/{message_id}", "BOB", **stream)).status_code == 403
+
+
+@requirement("atp.answers-are-as-guarded-as-their-apis", "atp.message-read")
+async def test_what_went_to_the_kernel_is_read_as_its_tasks_are(post: Post) -> None:
+    message_id = await post.send({}, "kernel", "list")
+    await post.over(message_id)
+    assert (await post.ask(f"response/{message_id}", "READER")).status_code == 200
+
+
+@requirement("atp.send-answers-202", "atp.message-read")
+async def test_a_message_that_was_read_can_be_sent_again_and_has_an_id_of_its_own(post: Post) -> None:
+    first = await post.send({}, "registry", "list")
+    message = (await post.message(first))["message"]
+    assert message["messageId"] == first
+    for path in ("validate", "format", "route"):
+        assert (await post.ask(path, json=message)).status_code == 200, path
+    again = await post.ask("send", json=message)
+    assert again.status_code == 202
+    assert again.json()["messageId"] != first
 
 
 @requirement("atp.queue-snapshot")

@@ -27,6 +27,14 @@ def read(value: Mapping[str, Any]) -> Message:
     return Message(built(values), content, sender)
 
 
+def read_within(name: str, value: Mapping[str, Any]) -> Message:
+    """The message in the field `name` of a decoded JSON object. Raises MessageInvalid, which names it so."""
+    try:
+        return read(value)
+    except MessageInvalid as error:
+        raise error.within(name) from None
+
+
 def shown(message: Message, message_id: str | None = None) -> dict[str, Any]:
     """The JSON form of a message."""
     header = model.shown(message.header)

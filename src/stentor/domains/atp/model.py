@@ -82,6 +82,10 @@ class MessageInvalid(InvalidRequest):
         super().__init__(f"{first.field}: {first.message}", {"fields": fields})
         self.flaws = flaws
 
+    def within(self, name: str) -> MessageInvalid:
+        """The same of a message that stands in the field `name` of something."""
+        return MessageInvalid([Flaw(f"{name}.{flaw.field}", flaw.message) for flaw in self.flaws])
+
 
 def shown(header: Header) -> dict[str, Any]:
     """The envelope as answers carry it."""

@@ -36,9 +36,14 @@ PAYLOAD: dict[str, Any] = {
     "properties": {"content": {"type": "string", "description": "The body, as text."}},
     "required": ["content"],
 }
+MESSAGE_ID = {
+    "type": ["string", "null"],
+    "format": "uuid",
+    "description": "Of a message that was read before; what is sent gets an id of its own.",
+}
 MESSAGE: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "properties": {"header": HEADER, "payload": PAYLOAD},
+    "properties": {"header": HEADER, "payload": PAYLOAD, "messageId": MESSAGE_ID},
     "required": ["header", "payload"],
 }

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
-from stentor.core.errors import StentorError
+from stentor.core.errors import ProviderFault, StentorError
 from stentor.core.redaction import MASK
 from stentor.domains.atp.model import Message, shown
 from stentor.domains.llm import report
@@ -52,7 +52,6 @@ from stentor.web.wire import Caller as CallerOf
 from stentor.web.wire import Enveloped, Json, api_router, enveloped, errors
 
 DONE = b"data: [DONE]\n\n"
-BROKE_OFF = "The stream broke off: the provider failed."
 SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Lines `data: {delta}`"}
 }
@@ -187,6 +186,13 @@ async def streaming(
         raise
 
 
+def broke_off(error: Exception) -> str:
+    """What the last frame of a stream says that ended before its time; never in a provider's words."""
+    if isinstance(error, ProviderFault):
+        return "The stream broke off: the provider failed."
+    return f"The stream broke off. {error.message if isinstance(error, StentorError) else 'The service failed.'}"
+
+
 def stream_key(caller: Principal) -> str:
     """Under which the open streams of a caller are counted."""
     return f"{caller.tenant}/{caller.name}"
@@ -195,13 +201,13 @@ def stream_key(caller: Principal) -> str:
 async def _pieces(found: Answering) -> AsyncIterator[bytes]:
     async for delta in found:
         if delta.content:
-            yield b"data: " + jsontext.encode({"delta": delta.content} | _degraded(degraded=found.degraded)) + b"\n\n"
+            yield b"data: " + jsontext.line({"delta": delta.content} | _degraded(degraded=found.degraded)) + b"\n\n"
     yield DONE
 
 
 def _failed(error: Exception) -> bytes:
     code = error.code if isinstance(error, StentorError) else StentorError.code
-    return b"event: error\ndata: " + jsontext.encode({"error": BROKE_OFF, "code": code}) + b"\n\n"
+    return b"event: error\ndata: " + jsontext.line({"error": broke_off(error), "code": code}) + b"\n\n"
 
 
 def _done(done: Done) -> dict[str, Any]:

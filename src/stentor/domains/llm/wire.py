@@ -13,6 +13,7 @@ from stentor.domains.atp import jsonform
 from stentor.domains.atp.model import Message as AtpMessage
 from stentor.domains.atp.schema import MESSAGE
 from stentor.domains.atp.template import example as example_message
+from stentor.domains.atp.text import without_head
 from stentor.domains.llm.model import Message, Request, Text
 from stentor.web.requests import segment
 from stentor.web.routes import Wire, example
@@ -97,10 +98,10 @@ class AtpBody(Wire):
 
     def message(self) -> AtpMessage:
         """Raises MessageInvalid."""
-        return jsonform.read(self.atpMessage)
+        return jsonform.read_within("atpMessage", self.atpMessage)
 
     def request(self, message: AtpMessage) -> Request:
-        return _request(self.model, (Message("user", (Text(message.content),)),), ChatOptions())
+        return _request(self.model, (Message("user", (Text(without_head(message.content)),)),), ChatOptions())
 
 
 class EmbedBody(Wire):

@@ -23,7 +23,7 @@ from stentor.domains.messaging import wire
 from stentor.domains.messaging.model import Stored
 from stentor.domains.messaging.service import Messaging
 from stentor.domains.messaging.streams import Streams
-from stentor.domains.messaging.wire import MessageIn, ValidateIn
+from stentor.domains.messaging.wire import MessageIn, RouteIn, ValidateIn
 from stentor.web.direct import DirectRoute
 from stentor.web.requests import segment
 from stentor.web.routes import needs, principal_of
@@ -57,9 +57,9 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
     )
 
     @api.post("/route", response_model=Enveloped[wire.RouteOut], responses=errors(409, 422), **ASKS)
-    async def route(caller: Caller, body: MessageIn) -> Json:
+    async def route(caller: Caller, body: RouteIn) -> Json:
         """Who would carry the message out now, and why; nothing is sent."""
-        return enveloped(messaging.route(caller, body.message()))
+        return enveloped(messaging.route(caller, body.read()))
 
     @api.post("/validate", response_model=Enveloped[wire.Validated], **ASKS)
     async def validate(caller: Caller, body: ValidateIn) -> Json:
@@ -83,7 +83,7 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
     @api.get("/message/{message_id}", response_model=Enveloped[wire.StoredOut], responses=errors(404))
     async def message(caller: Caller, message_id: MessageId) -> Json:
         """A message as it was sent, and how far it has come."""
-        return enveloped(wire.stored_out(await messaging.get(caller.tenant, message_id)))
+        return enveloped(wire.stored_out(await messaging.get(caller, message_id)))
 
     @api.get(
         "/response/{message_id}",
@@ -95,10 +95,10 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
     ) -> Response:
         """The answer to a message; 404 until it is known. As an event stream: what its task says meanwhile."""
         if EVENTS in request.headers.get("accept", ""):
-            stored = await messaging.get(caller.tenant, message_id)
+            stored = await messaging.get(caller, message_id)
             frames = _frames(streams, stored, last_event_id)
             return EventStream(frames, limit, f"{caller.tenant}/{caller.name}")
-        return enveloped(wire.response_out(await messaging.answered(caller.tenant, message_id)))
+        return enveloped(wire.response_out(await messaging.answered(caller, message_id)))
 
     @api.get("/queue", response_model=Enveloped[wire.QueueOut])
     async def queue(caller: Caller) -> Json:
@@ -117,7 +117,9 @@ def key_of(caller: Principal, body: MessageIn, value: str | None) -> Idempotency
     """The caller's Idempotency-Key for the sending of this message, on whichever surface it came."""
     if value is None:
         return None
-    return IdempotencyKey(caller.tenant, caller.name, "atp/send", value, jsontext.digest(body.model_dump()))
+    return IdempotencyKey(
+        caller.tenant, caller.name, "atp/send", value, jsontext.digest(body.model_dump(exclude={"messageId"}))
+    )
 
 
 def _lists(api: APIRouter) -> None:

@@ -22,6 +22,8 @@ from stentor.domains.messaging.model import Action, Route, Snapshot, Stored
 from stentor.domains.registry import snapshot as registry
 
 MAX_ID = 255
+SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
+"""Of the APIs that are admin-only over REST."""
 
 
 class Messaging:
@@ -98,8 +100,18 @@ class Messaging:
             raise Forbidden(f"The agent {agent_id!r} is not one of the key {principal.name!r}.")
         return sender, agent_id
 
-    async def get(self, tenant: str, message_id: str) -> Stored:
-        """Raises NotFound, the same for a foreign message as for none."""
+    async def get(self, principal: Principal, message_id: str) -> Stored:
+        """Fails closed: what went to a system API is for its sender and for who may use that API.
+
+        Raises Forbidden, and NotFound, the same for another tenant's message as for none.
+        """
+        stored = await self.find(principal.tenant, message_id)
+        if stored.header.target_zone in SYSTEM_ZONES and stored.principal.name != principal.name:
+            principal.require("admin")
+        return stored
+
+    async def find(self, tenant: str, message_id: str) -> Stored:
+        """The message, for the service itself. Raises NotFound."""
         if not 0 < len(message_id) <= MAX_ID:
             raise NotFound("No message has this id.")
         stored = await self._db.read(lambda tx: store.find(tx, tenant, message_id))
@@ -107,9 +119,9 @@ class Messaging:
             raise NotFound("No message has this id.")
         return stored
 
-    async def answered(self, tenant: str, message_id: str) -> Stored:
-        """A message whose response is known. Raises NotFound until then."""
-        stored = await self.get(tenant, message_id)
+    async def answered(self, principal: Principal, message_id: str) -> Stored:
+        """A message whose response is known. Raises as `get` does, and NotFound until then."""
+        stored = await self.get(principal, message_id)
         if stored.response is None:
             raise NotFound(f"The message is {stored.status}; its response is not known yet.")
         return stored

@@ -29,7 +29,7 @@ class Streams:
         while stored.task_id is None and stored.status not in ENDS:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, LAST_LOOK)
-            stored = await self._messaging.get(stored.tenant, stored.message_id)
+            stored = await self._messaging.find(stored.tenant, stored.message_id)
         if stored.task_id is None:
             kind = "complete" if stored.status == "completed" else "error"
             yield kind, {"message_id": stored.message_id, "status": stored.status, "response": stored.response}, None

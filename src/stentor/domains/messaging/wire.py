@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from stentor.core.clock import iso
+from stentor.core.errors import InvalidRequest
 from stentor.domains.atp import jsonform
 from stentor.domains.atp.model import Message, shown
-from stentor.domains.atp.schema import HEADER, PAYLOAD
+from stentor.domains.atp.schema import HEADER, MESSAGE, MESSAGE_ID, PAYLOAD
 from stentor.domains.atp.template import example as example_message
 from stentor.domains.atp.text import format_message
 from stentor.domains.messaging.model import Status, Stored
@@ -19,17 +20,42 @@ from stentor.web.wire import Answer, Timestamp
 Loose = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": True})]
 
 
+Header = Annotated[dict[str, Any], WithJsonSchema(HEADER)]
+Payload = Annotated[dict[str, Any], WithJsonSchema(PAYLOAD)]
+ReadId = Annotated[str | None, WithJsonSchema(MESSAGE_ID)]
+
+
 class MessageIn(Wire):
     """A message to send."""
 
     model_config = example(**example_message())
 
-    header: Annotated[dict[str, Any], WithJsonSchema(HEADER)]
-    payload: Annotated[dict[str, Any], WithJsonSchema(PAYLOAD)]
+    header: Header
+    payload: Payload
+    messageId: ReadId = None  # noqa: N815
 
     def message(self) -> Message:
         """Raises MessageInvalid."""
-        return jsonform.read({"header": self.header, "payload": self.payload})
+        return jsonform.read({"header": self.header, "payload": self.payload, "messageId": self.messageId})
+
+
+class RouteIn(Wire):
+    """The `message` of the contract, or the message by itself as it is sent."""
+
+    model_config = example(message=example_message())
+
+    message: Annotated[dict[str, Any], WithJsonSchema(MESSAGE)] | None = None
+    header: Header | None = None
+    payload: Payload | None = None
+    messageId: ReadId = None  # noqa: N815
+
+    def read(self) -> Message:
+        """Raises MessageInvalid, InvalidRequest for both forms at once."""
+        if self.message is None:
+            return jsonform.read(self.model_dump(exclude={"message"}))
+        if self.model_fields_set != {"message"}:
+            raise InvalidRequest("message: is the whole message; header and payload are not given beside it.")
+        return jsonform.read_within("message", self.message)
 
 
 class ValidateIn(Wire):

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from stentor.core.errors import StentorError
-from stentor.domains.llm.api import BROKE_OFF
+from stentor.domains.llm.api import broke_off
 from stentor.domains.llm.model import Delta, Usage
 from stentor.domains.llm.talk import Answering, Talk
 from stentor.domains.llm.wire import ChatBody
@@ -72,7 +72,7 @@ async def _parts(found: Answering) -> AsyncIterator[pb.StreamChatResponse]:
             if delta.last:
                 yield pb.StreamChatResponse(finished=_finished(delta))
     except StentorError as error:
-        error.message = BROKE_OFF
+        error.message = broke_off(error)
         raise
 
 

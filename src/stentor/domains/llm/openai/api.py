@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
-from stentor.domains.llm.api import BROKE_OFF, DONE, caller_for, stream_key, streaming
+from stentor.domains.llm.api import DONE, broke_off, caller_for, stream_key, streaming
 from stentor.domains.llm.model import Request
 from stentor.domains.llm.openai import answers, reading
 from stentor.domains.llm.openai.answers import Chunks, TextChunks
@@ -158,15 +158,15 @@ async def _events(found: Answering, made: Responded) -> AsyncIterator[bytes]:
 def _failed(error: Exception) -> bytes:
     known = error if isinstance(error, StentorError) else None
     status, code = (known.status, known.code) if known else (500, StentorError.code)
-    return _data(openai_errors.body(status, code, BROKE_OFF))
+    return _data(openai_errors.body(status, code, broke_off(error)))
 
 
 def _failure_of(made: Responded) -> Callable[[Exception], bytes]:
-    return lambda error: _named(made.failed(getattr(error, "code", StentorError.code), BROKE_OFF))
+    return lambda error: _named(made.failed(getattr(error, "code", StentorError.code), broke_off(error)))
 
 
 def _data(value: Any) -> bytes:
-    return b"data: " + jsontext.encode(value) + b"\n\n"
+    return b"data: " + jsontext.line(value) + b"\n\n"
 
 
 def _named(event: dict[str, Any]) -> bytes:
