@@ -117,6 +117,9 @@ async def test_what_an_agent_spends_is_bounded_on_its_own_account_and_on_that_of
     assert (await explained(world, "Hi"))["status"] == "completed"
     task = await explained(world, "Hi")
     assert task["error"]["code"] == "BUDGET_EXCEEDED"
+    answer = await world.admin.post("/v1/chat/completions", json={"model": "agent:explain", "messages": ASKED})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "budget_exceeded")
+    assert int(answer.headers["Retry-After"]) >= 3600
     assert len(upstream.asked) == 1
 
 

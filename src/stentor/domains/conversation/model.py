@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stentor.core import jsontext
-from stentor.core.errors import AgentFault, Conflict, InvalidRequest, ProviderError, StentorError, Timeout
+from stentor.core.errors import AgentFault, BudgetSpent, Conflict, InvalidRequest, ProviderError, StentorError, Timeout
 from stentor.domains.llm.model import Finish, Image, Message, Reply, Request, Usage
 from stentor.domains.tasks.model import TaskDraft
 
@@ -72,9 +72,15 @@ def failure(task_id: str, status: str, code: str | None) -> StentorError:
         return Timeout(f"The agent did not answer in time. {where}", {"task_id": task_id})
     if status == "cancelled":
         return Conflict(f"The task was cancelled. {where}", {"task_id": task_id})
+    if code == BudgetSpent.code:
+        spent = BudgetSpent(f"The budget that the agent works on is spent. {where}", {"task_id": task_id})
+        spent.retry_after = BUDGET_SECONDS
+        return spent
     if code in PROVIDERS:
         return ProviderError(f"What the agent depends on failed ({code}). {where}", {"task_id": task_id})
     return AgentFault(f"The agent failed ({code or status}). {where}", {"task_id": task_id})
 
 
-PROVIDERS = frozenset(("PROVIDER_ERROR", "RATE_LIMITED", "SERVICE_UNAVAILABLE", "BUDGET_EXCEEDED", "MODEL_NOT_FOUND"))
+PROVIDERS = frozenset(("PROVIDER_ERROR", "RATE_LIMITED", "SERVICE_UNAVAILABLE", "MODEL_NOT_FOUND"))
+BUDGET_SECONDS = 3600
+"""What a caller is told to wait: budgets are of days and months, and of which one it was stands with the task."""
