@@ -17,6 +17,7 @@ from tests.domains.llm.test_live import listening
 from tests.domains.llm.test_openai_surface import client_of
 from tests.domains.llm.upstream import ANSWER, Upstream
 from tests.domains.streams import watched
+from tests.patience import PATIENCE_SECONDS
 from tests.requirements import requirement
 
 PROMPT = "You are a sailor."
@@ -276,9 +277,38 @@ async def test_a_caller_that_leaves_cancels_the_task_and_the_providers_work(
     talk = {"model": "agent:explain", "messages": ASKED, "stream": streamed}
     async with listening(world) as client:
         asking = asyncio.ensure_future(client.post("/v1/chat/completions", json=talk))
-        await asyncio.wait_for(upstream.arrived.wait(), 10)
+        await asyncio.wait_for(upstream.arrived.wait(), PATIENCE_SECONDS)
         asking.cancel()
-        await asyncio.wait_for(upstream.broken_off.wait(), 10)
+        await asyncio.wait_for(upstream.broken_off.wait(), PATIENCE_SECONDS)
+    (task,) = (await world.admin.get("/api/v1/tasks")).json()["tasks"]
+    assert task["status"] == "cancelled"
+
+
+@requirement("llm.agents-as-models")
+async def test_a_caller_that_leaves_while_its_task_is_being_stored_leaves_none_behind(
+    world: World, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sailor(world)
+    upstream.halting = True
+    upstream.go.clear()
+    read, stored, go = world.kernel.tasks.get, asyncio.Event(), asyncio.Event()
+
+    async def slow(tenant: str, task_id: str) -> Any:
+        stored.set()
+        await go.wait()
+        return await read(tenant, task_id)
+
+    monkeypatch.setattr(world.kernel.tasks, "get", slow)
+    talk = {"model": "agent:explain", "messages": ASKED}
+    async with listening(world) as client:
+        asking = asyncio.ensure_future(client.post("/v1/chat/completions", json=talk))
+        await asyncio.wait_for(stored.wait(), PATIENCE_SECONDS)
+        await asyncio.wait_for(upstream.arrived.wait(), PATIENCE_SECONDS)
+        asking.cancel()
+        await asyncio.sleep(0.2)  # the service sees that the caller left
+        go.set()
+        await asyncio.wait_for(upstream.broken_off.wait(), PATIENCE_SECONDS)
+    monkeypatch.undo()
     (task,) = (await world.admin.get("/api/v1/tasks")).json()["tasks"]
     assert task["status"] == "cancelled"
 

@@ -103,6 +103,7 @@ class Conversations:
         self._snapshot = snapshot
         self._hub = hub
         self._of_task = of_task
+        self._closing: set[asyncio.Future[None]] = set()
 
     def capabilities(self, tenant: str) -> list[str]:
         """Of the agents that may be asked now."""
@@ -110,7 +111,24 @@ class Conversations:
         return sorted({name for agent in agents if agent.status == "active" for name in agent.capabilities})
 
     async def stream(self, principal: Principal, request: Request) -> AgentStream:
-        """Returns when the task is stored. Raises RoutingDenied, ApprovalPending, InvalidRequest."""
+        """Returns when the task is stored. A caller that leaves before leaves no task behind.
+
+        Raises RoutingDenied, ApprovalPending, InvalidRequest.
+        """
+        opening = asyncio.ensure_future(self._open(principal, request))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._nobody_reads)
+            raise
+
+    def _nobody_reads(self, opening: asyncio.Future[AgentStream]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            closing = asyncio.ensure_future(opening.result().close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def _open(self, principal: Principal, request: Request) -> AgentStream:
         submitted = await self._submission.submit(principal, model.draft(request.model[len(AGENT) :], request))
         task = await self._tasks.get(principal.tenant, submitted.task_id)
         if submitted.status == "pending_approval":
