@@ -96,6 +96,16 @@ async def test_a_tool_is_offered_called_and_its_result_sent_back(
     assert ("thoughtSignature" in sent) is model.startswith("gemini")
 
 
+@requirement("llm.tool-calls")
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_call_without_arguments_has_an_empty_object_of_them(
+    client: openai.AsyncOpenAI, upstream: Upstream, model: str
+) -> None:
+    upstream.tool = {"name": "weather", "args": {}}
+    for call in (await _whole_call(client, model), await _streamed_call(client, model)):
+        assert (call["name"], json.loads(call["arguments"])) == ("weather", {})
+
+
 async def _whole_call(client: openai.AsyncOpenAI, model: str) -> dict[str, Any]:
     answer = await client.chat.completions.create(model=model, messages=ASKED, tools=[TOOL], tool_choice="auto")
     assert answer.choices[0].finish_reason == "tool_calls"

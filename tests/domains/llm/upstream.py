@@ -169,7 +169,7 @@ class Upstream:
 
     def _anthropic_block(self, at: int, block: dict[str, Any]) -> list[bytes]:
         if block["type"] == "tool_use":
-            empty, text = {**block, "input": {}}, json.dumps(block["input"])
+            empty, text = {**block, "input": {}}, json.dumps(block["input"]) if block["input"] else ""
             pieces = [{"type": "input_json_delta", "partial_json": part} for part in ("", text[:4], text[4:])]
         elif block["type"] == "thinking":
             empty, pieces = {**block, "thinking": ""}, [{"type": "thinking_delta", "thinking": block["thinking"]}]

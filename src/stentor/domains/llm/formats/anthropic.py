@@ -141,6 +141,8 @@ class reader:  # noqa: N801 - the port's name for what makes one
         self._usage = _Usage()
         self._calls: dict[int, int] = {}
         """The number of a block that calls a tool, and which call it is."""
+        self._unsaid: dict[int, str] = {}
+        """The arguments that such a block began with, as JSON text, until a piece of others comes."""
 
     def read(self, event: str, data: bytes) -> list[Delta]:
         found = decode(data, _Event)
@@ -152,6 +154,8 @@ class reader:  # noqa: N801 - the port's name for what makes one
                 return self._started(found.index, found.content_block)
             case "content_block_delta" if found.delta:
                 return self._piece(found.index, found.delta)
+            case "content_block_stop":
+                return self._stopped(found.index)
             case "message_delta":
                 self._count(found.usage)
                 reason = found.delta.stop_reason if found.delta else None
@@ -165,15 +169,22 @@ class reader:  # noqa: N801 - the port's name for what makes one
     def _started(self, index: int, block: _Block) -> list[Delta]:
         if block.type == "tool_use":
             at = self._calls[index] = len(self._calls)
+            self._unsaid[index] = msgspec.json.encode(block.input or {}).decode()
             return [Delta(tool_calls=(ToolDelta(at, block.id or f"call_{at}", block.name or ""),))]
         return [Delta(content=block.text)] if block.text else []
 
     def _piece(self, index: int, part: _Part) -> list[Delta]:
         if part.partial_json and index in self._calls:
+            self._unsaid.pop(index, None)
             return [Delta(tool_calls=(ToolDelta(self._calls[index], arguments=part.partial_json),))]
         if part.text or part.thinking:
             return [Delta(content=part.text or "", reasoning=part.thinking or "")]
         return []
+
+    def _stopped(self, index: int) -> list[Delta]:
+        """A call without arguments comes without any piece of them; its callers read JSON all the same."""
+        arguments = self._unsaid.pop(index, "")
+        return [Delta(tool_calls=(ToolDelta(self._calls[index], arguments=arguments),))] if arguments else []
 
     def _count(self, usage: _Usage | None) -> None:
         """Later counts stand for the whole, and leave out what did not change."""
