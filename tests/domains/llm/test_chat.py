@@ -76,16 +76,17 @@ async def test_a_stream_has_a_line_per_piece_and_ends_with_done(world: World, mo
 
 
 @requirement("llm.reasoning-fallback")
+@pytest.mark.parametrize("words", [[], [" ", "\n\n"]], ids=["nothing", "blanks"])
 @pytest.mark.parametrize("model", MODELS)
 async def test_reasoning_stands_in_for_an_answer_that_the_budget_left_no_room_for(
-    world: World, upstream: Upstream, model: str
+    world: World, upstream: Upstream, model: str, words: list[str]
 ) -> None:
-    upstream.words, upstream.reasoning, upstream.finish = [], "Salt comes from rocks", "length"
+    upstream.words, upstream.reasoning, upstream.finish = words, "Salt comes from rocks", "length"
     whole = (await chat(world, model)).json()["data"]["content"]
     assert whole.endswith("Salt comes from rocks")
     assert "token budget" in whole.removesuffix("Salt comes from rocks")
     streamed = await world.admin.post("/api/v1/llm/stream", json=asking(model))
-    assert "".join(piece["delta"] for piece in pieces(streamed.text)[:-1]) == whole
+    assert "".join(piece["delta"] for piece in pieces(streamed.text)[:-1]) == "".join(words) + whole
 
 
 async def test_reasoning_is_no_answer_where_there_is_one_or_the_model_just_stopped(

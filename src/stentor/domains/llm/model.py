@@ -182,8 +182,8 @@ def texts_estimate(texts: Sequence[str]) -> Usage:
 
 
 def answered(reply: Reply) -> Reply:
-    """The reply, or its reasoning with a note when the budget was hit before an answer."""
-    if reply.content or reply.tool_calls or reply.finish != "length":
+    """The reply, or its reasoning with a note when the budget was hit before an answer; blanks are none."""
+    if reply.content.strip() or reply.tool_calls or reply.finish != "length":
         return reply
     if not reply.reasoning and not (reply.usage and reply.usage.reasoning_tokens):
         return reply
