@@ -165,10 +165,14 @@ class ApprovalPending(Conflict):
 
 
 class ProviderFault(StentorError):
-    """A provider of language models failed; never the fault of an agent. `upstream` is its HTTP status."""
+    """A provider of language models failed; never the fault of an agent. `upstream` is its HTTP status.
+
+    `named_time`: it did not take the request, and said itself when it will (`retry_after`).
+    """
 
     code, status = "PROVIDER_ERROR", 502
     upstream: int | None = None
+    named_time = False
 
 
 class ProviderError(ProviderFault):

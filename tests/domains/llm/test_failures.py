@@ -186,6 +186,18 @@ async def test_only_what_the_provider_did_not_take_is_sent_again(make_llm: Gate,
         assert len(upstream.asked) == before + 1
 
 
+@requirement("llm.retries")
+@pytest.mark.parametrize("code", [429, 503, 529])
+@pytest.mark.parametrize("told", ["", "soon", "3"])
+async def test_a_busy_provider_is_asked_again_only_at_a_time_of_its_own_that_the_call_has(
+    make_llm: Gate, upstream: Upstream, code: int, told: str
+) -> None:
+    world = await make_llm(SERVICE_LLM_RETRIES="1", SERVICE_LLM_TIMEOUT_SECONDS="2")
+    upstream.mood = moods.first(moods.status(code, **({"Retry-After": told} if told else {})), None, upstream)
+    assert (await chat(world)).status_code == (429 if code == 429 else 503)
+    assert len(upstream.asked) == 1
+
+
 @requirement("llm.circuit-breaker")
 async def test_a_provider_that_keeps_failing_is_left_alone_for_a_while(world: World, upstream: Upstream) -> None:
     upstream.mood = moods.status(500)

@@ -21,7 +21,9 @@ from stentor.domains.llm.providers import Provider
 
 MAX_MESSAGE = 500
 WAIT = 5
-"""Seconds to wait when a busy provider does not say."""
+"""Seconds that callers are told to wait when a busy provider does not say."""
+NOT_TAKEN = (429, 503, 529)
+"""The provider says that it did not take the request; after any other failure it may have been carried out."""
 MAX_RETRY_AFTER = 86_400
 _LIKE_A_KEY = re.compile(r"(?i)\b(sk|pk|rk|gsk|xai|aiza|key|bearer)[-_ ]?[\w*.-]{8,}")
 
@@ -31,8 +33,10 @@ def refusal(provider: Provider, status: int, retry_after: str, body: bytes) -> P
     fault = _kind(provider, status, body)
     fault.upstream = status
     fault.details = {"provider": provider.name, "status": status}
-    if status in (429, 503, 529):
-        fault.retry_after = seconds(retry_after) if retry_after else WAIT if status == 429 else 1
+    if status in NOT_TAKEN:
+        wait = seconds(retry_after)
+        fault.named_time = wait is not None
+        fault.retry_after = wait or (WAIT if status == 429 else 1)
     return fault
 
 
@@ -70,16 +74,16 @@ def message_of(body: bytes, key: str) -> str:
     return _LIKE_A_KEY.sub(MASK, line)[:MAX_MESSAGE]
 
 
-def seconds(value: str) -> int:
-    """Of a Retry-After, a number or a date, at least 1."""
+def seconds(value: str) -> int | None:
+    """Of a Retry-After, a number or a date, at least 1; None for what is neither."""
     try:
         wait = float(value)
     except ValueError:
         try:
             moment = parsedate_to_datetime(value).astimezone(UTC)
         except (ValueError, OverflowError):
-            return WAIT
+            return None
         wait = (moment - datetime.now(UTC)).total_seconds()
     if wait != wait:
-        return WAIT
+        return None
     return int(max(1, min(MAX_RETRY_AFTER, wait + 0.999)))

@@ -29,8 +29,6 @@ MAX_PROBLEM = 64 * 1024
 MAX_WAIT = 5.0
 """Seconds of a Retry-After that are waited for within a call."""
 PAUSE = 0.25
-RETRIED = {429, 503, 529}
-"""The provider says that it did not take the request; after any other failure it may have been carried out."""
 ASKING = 5.0
 """Seconds for the list of models."""
 T = TypeVar("T")
@@ -131,16 +129,24 @@ class Transport:
         return form.models(await guarded(once))
 
     async def _tried(self, once: Callable[[], Awaitable[T]], evidence: Evidence) -> T:
-        """Again only where the provider did not take the request: not reached, or refused for now."""
+        """Again only where the provider did not take the request: not reached, or told to come again soon."""
         while True:
             try:
                 return await once()
             except ProviderFault as fault:
-                left = evidence.attempts <= self.limits.retries
-                if not left or not _refused_for_now(fault) or fault.retry_after > MAX_WAIT:
+                wait = self._pause(fault, evidence.attempts)
+                if wait is None:
                     raise
-                wait = PAUSE * 2**evidence.attempts if fault.upstream is None else float(fault.retry_after)
             await asyncio.sleep(wait)
+
+    def _pause(self, fault: ProviderFault, attempts: int) -> float | None:
+        """Seconds until the next try; None when there is none. A provider that names no time is not guessed at."""
+        if attempts > self.limits.retries:
+            return None
+        if fault.upstream is None and isinstance(fault, ProviderUnreachable):
+            return PAUSE * 2**attempts
+        soon = fault.named_time and fault.retry_after <= min(MAX_WAIT, self.limits.total)
+        return float(fault.retry_after) if soon else None
 
     async def _send(self, provider: Provider, call: Call, evidence: Evidence, total: float | None = None) -> Answer:
         form = formats.of(provider.format)
@@ -180,10 +186,6 @@ class Transport:
         except InvalidRequest:
             raise ProviderError(f"The base address of {provider.name} is not one that may be called.") from None
         return provider.base_url + path
-
-
-def _refused_for_now(fault: ProviderFault) -> bool:
-    return fault.upstream in RETRIED or (fault.upstream is None and isinstance(fault, ProviderUnreachable))
 
 
 async def guarded(work: Callable[[], Awaitable[T]]) -> T:
