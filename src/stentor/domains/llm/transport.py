@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
@@ -53,23 +54,31 @@ class EventSource:
         self._answer.close()
 
     async def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]:
-        event, data, seen = "", [], 0
-        while block := await guarded(self._block):
-            seen += len(block)
-            if seen > MAX_ANSWER:
-                raise ProviderError("The provider's stream is too large.")
-            self._evidence.received(block)
-            for line in block.split(b"\n"):
+        event, data = "", []
+        async for lines in self._lines():
+            for line in lines:
                 line = line.rstrip(b"\r")
                 if line.startswith(b"data:"):
                     data.append(line[5:].removeprefix(b" "))
                 elif line.startswith(b"event:"):
                     event = line[6:].strip().decode("utf-8", "replace")
-                elif not line and data:
-                    yield event, b"\n".join(data)
+                elif not line:
+                    if data:
+                        yield event, b"\n".join(data)
                     event, data = "", []
         if data:
             yield event, b"\n".join(data)
+
+    async def _lines(self) -> AsyncIterator[list[bytes]]:
+        """The lines that came together. Raises ProviderFault."""
+        seen = 0
+        while block := await guarded(self._block):
+            first, seen = not seen, seen + len(block)
+            if seen > MAX_ANSWER:
+                raise ProviderError("The provider's stream is too large.")
+            self._evidence.received(block)
+            # What is behind the block's last line break is the next block's, and no blank line.
+            yield (block.removeprefix(codecs.BOM_UTF8) if first else block).removesuffix(b"\n").split(b"\n")
 
     async def _block(self) -> bytes:
         return await self._answer.lines(MAX_ANSWER, self._idle)
@@ -144,7 +153,7 @@ class Transport:
         if attempts > self.limits.retries:
             return None
         if fault.upstream is None and isinstance(fault, ProviderUnreachable):
-            return PAUSE * 2**attempts
+            return float(PAUSE * 2**attempts)
         soon = fault.named_time and fault.retry_after <= min(MAX_WAIT, self.limits.total)
         return float(fault.retry_after) if soon else None
 

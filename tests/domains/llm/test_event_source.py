@@ -1,0 +1,43 @@
+"""Providers' streams of events are read as the standard for server-sent events says, however they are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stentor.domains.llm.evidence import Evidence
+from stentor.domains.llm.transport import EventSource
+
+STREAMS = {
+    "a byte order mark": (b"\xef\xbb\xbfdata: a\n\ndata: b\n\n", [("", b"a"), ("", b"b")]),
+    "a name without data": (b"event: error\n\ndata: a\n\n", [("", b"a")]),
+    "a name for one event": (b"event: error\ndata: a\n\ndata: b\n\n", [("error", b"a"), ("", b"b")]),
+    "data of two lines": (b"event: x\ndata: a\ndata: b\n\n", [("x", b"a\nb")]),
+    "lines of Windows": (b"event: x\r\ndata: a\r\n\r\ndata: b\r\n\r\n", [("x", b"a"), ("", b"b")]),
+    "comments and blank lines": (b": beat\n\n\n\ndata: a\n: beat\n\n", [("", b"a")]),
+    "no blank line at the end": (b"data: a\n\ndata: b", [("", b"a"), ("", b"b")]),
+}
+
+
+class Blocks:
+    """An answer whose lines come in these blocks."""
+
+    def __init__(self, blocks: list[bytes]) -> None:
+        self._blocks = blocks
+
+    async def lines(self, most: int, idle: float) -> bytes:
+        return self._blocks.pop(0) if self._blocks else b""
+
+
+async def events(*blocks: bytes) -> list[tuple[str, bytes]]:
+    answer: Any = Blocks(list(blocks))
+    return [event async for event in EventSource(answer, Evidence(), 1)]
+
+
+@pytest.mark.parametrize(("text", "found"), STREAMS.values(), ids=STREAMS)
+async def test_a_stream_means_the_same_in_one_block_and_line_by_line(
+    text: bytes, found: list[tuple[str, bytes]]
+) -> None:
+    assert await events(text) == found
+    assert await events(*text.splitlines(keepends=True)) == found
