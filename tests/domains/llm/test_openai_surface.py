@@ -244,6 +244,88 @@ async def test_bad_input_is_400_with_the_field_in_openais_form(client: openai.As
     assert caught.value.param == "temperature"
 
 
+def body_for(path: str, **fields: Any) -> dict[str, Any]:
+    """The least that a route of /v1 takes, with these fields."""
+    least = {"chat/completions": {"messages": ASKED}, "completions": {"prompt": "The sea is"}}.get(path, {"input": "x"})
+    return {"model": MODELS[0], **least, **fields}
+
+
+async def refused(world: World, path: str, **fields: Any) -> dict[str, Any]:
+    """The error of a request that is 400."""
+    answer = await world.admin.post(f"/v1/{path}", json=body_for(path, **fields))
+    assert answer.status_code == 400, answer.text
+    return dict(answer.json()["error"])
+
+
+@requirement("llm.openai-errors")
+async def test_a_value_of_another_type_is_400_and_not_read_as_if_it_were_right(
+    world: World, upstream: Upstream
+) -> None:
+    wrong: dict[str, list[Any]] = {
+        "stream": ["yes", 1],
+        "max_tokens": ["5", True, 5.5],
+        "temperature": ["0.5", True],
+        "top_p": [True],
+        "seed": ["7"],
+    }
+    for field, values in wrong.items():
+        for value in values:
+            assert (await refused(world, "chat/completions", **{field: value}))["param"] == field
+    for path, field in (
+        ("completions", "max_tokens"),
+        ("responses", "max_output_tokens"),
+        ("embeddings", "dimensions"),
+    ):
+        assert (await refused(world, path, **{field: "5"}))["param"] == field
+    assert upstream.asked == []
+    whole = body_for("chat/completions", temperature=1, top_p=1, seed=7, stream=False)
+    assert (await world.admin.post("/v1/chat/completions", json=whole)).status_code == 200
+
+
+@requirement("llm.openai-errors")
+@pytest.mark.parametrize("role", ["system", "developer", "user", "tool"])
+async def test_a_message_without_content_is_400_unless_it_is_the_models_own(world: World, role: str) -> None:
+    for message in ({"role": role}, {"role": role, "content": None}):
+        error = await refused(world, "chat/completions", messages=[*ASKED, {**message, "tool_call_id": "call_1"}])
+        assert error["param"] == "messages.1.content"
+
+
+@requirement("llm.openai-errors")
+async def test_the_result_of_a_call_says_of_which_one(world: World) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    called = [*ASKED, {"role": "assistant", "tool_calls": [call]}]
+    error = await refused(world, "chat/completions", messages=[*called, {"role": "tool", "content": "sunny"}])
+    assert error["param"] == "messages.2.tool_call_id"
+    answered = [*called, {"role": "tool", "content": "sunny", "tool_call_id": "call_1"}]
+    whole = await world.admin.post("/v1/chat/completions", json=body_for("chat/completions", messages=answered))
+    assert whole.status_code == 200
+
+
+@requirement("llm.openai-errors")
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("embeddings", {"input": []}, "input"),
+        ("embeddings", {"input": 5}, "input"),
+        ("responses", {"input": []}, "input"),
+        ("responses", {"input": [{"role": "user"}]}, "input.0.content"),
+        ("completions", {"prompt": 5}, "prompt"),
+        ("chat/completions", {"model": None}, "model"),
+        ("chat/completions", {"stop": 5}, "stop"),
+        ("chat/completions", {"tool_choice": "bogus"}, "tool_choice"),
+        ("chat/completions", {"tool_choice": {"type": "function"}}, "tool_choice.function"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{}]}]}, "messages.0.content.0.type"),
+    ],
+)
+async def test_the_field_that_is_wrong_has_the_callers_name_for_it(
+    world: World, path: str, fields: dict[str, Any], param: str
+) -> None:
+    error = await refused(world, path, **fields)
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: ")
+
+
 @requirement("llm.openai-errors")
 async def test_every_error_has_openais_form(world: World, upstream: Upstream) -> None:
     client = client_of(world.clients["ADMIN"])

@@ -1,11 +1,14 @@
-"""Requests in OpenAI's dialect, as the neutral form. Unknown fields are passed over, as OpenAI's clients expect."""
+"""Requests in OpenAI's dialect, as the neutral form. Unknown fields are passed over, as OpenAI's clients expect; those
+that are known have the types that OpenAI gives them.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
 from stentor.domains.llm.formats.openai import signature_in
@@ -26,13 +29,16 @@ ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
+NEEDED = {"content": ("system", "developer", "user", "tool"), "tool_call_id": ("tool",)}
+"""The roles whose messages have to have a field; what a model said may be nothing but calls."""
 B = TypeVar("B", bound=BaseModel)
+Place = tuple[int | str, ...]
 
 
 class In(BaseModel):
     """Built at its first use: together they take longer than the rest of the gateway to import."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, defer_build=True)
 
 
 class ImageUrl(In):
@@ -73,9 +79,16 @@ class CallIn(In):
 
 class MessageIn(In):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[PartIn] | None = None
+    content: Annotated[str | list[PartIn] | None, Field(validate_default=True)] = None
     tool_calls: list[CallIn] | None = None
-    tool_call_id: str | None = None
+    tool_call_id: Annotated[str | None, Field(validate_default=True)] = None
+
+    @field_validator("content", "tool_call_id")
+    @classmethod
+    def _there(cls, given: Any, info: ValidationInfo) -> Any:
+        if given is None and info.data.get("role") in NEEDED[str(info.field_name)]:
+            raise PydanticKnownError("missing")
+        return given
 
     def message(self) -> Message:
         calls = tuple(call.call() for call in self.tool_calls or ())
@@ -236,12 +249,37 @@ def read(kind: type[B], raw: Any) -> B:
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        found = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
-        raise RequestValidationError(found) from None
+        raise RequestValidationError(_flaws(error, raw)) from None
 
 
 def passed(raw: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in raw.items() if name in PASSED and value is not None}
+
+
+def _flaws(error: ValidationError, raw: Any) -> list[dict[str, Any]]:
+    """What is wrong with each field; of the members of a union, those say it that could read the most."""
+    said: dict[Place, dict[str, None]] = {}
+    for one in error.errors(include_url=False, include_context=False, include_input=False):
+        said.setdefault(_place(one["loc"], raw, one["type"]), {})[one["msg"]] = None
+    around = {place[:end] for place in said for end in range(len(place))}
+    return [
+        {"loc": ("body", *place), "msg": ", or: ".join(messages)}
+        for place, messages in said.items()
+        if place not in around
+    ]
+
+
+def _place(loc: Place, raw: Any, kind: str) -> Place:
+    """Where in the body that is, without the names that pydantic gives to the members of a union."""
+    found, value = [], raw
+    for at, part in enumerate(loc, 1):
+        if isinstance(value, dict) and (part in value or (kind == "missing" and at == len(loc))):
+            found.append(part)
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            found.append(part)
+            value = value[part]
+    return tuple(found)
 
 
 def _parts(content: str | list[PartIn] | None) -> tuple[Part, ...]:
