@@ -79,14 +79,15 @@ def open_llm(
     limits_of_money = budgets.parse(settings.llm_budgets)
     spans, keep = open_spans(settings, (redactor or Redactor()).add), settings.llm_log_content
     gate = Gate(db, clock, runlog, Breaker(clock), prices, limits_of_money, spans, keep_content=keep)
+    local = Local(_summary, _local_embed(settings)) if settings.llm_local else None
     gateway = Gateway(
         db,
         directory,
-        Catalogue(transport),
+        Catalogue(transport, local.models if local else ()),
         gate,
         routes,
         Remote(transport),
-        Local(_summary, _local_embed(settings)) if settings.llm_local else None,
+        local,
         settings.llm_default_provider,
         settings.llm_default_model,
     )

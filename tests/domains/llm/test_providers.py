@@ -341,6 +341,23 @@ async def test_the_local_baseline_is_there_when_the_operator_wants_it_and_says_d
     await register(world, 409, provider="local", apiKey="x")
 
 
+@requirement("llm.local-baseline", "llm.models")
+async def test_the_local_baseline_lists_what_it_can_do_on_this_machine_and_has_nothing_else(
+    make_llm: Gate, tmp_path: Path
+) -> None:
+    for model, names in (("none", {"local/extractive"}), (str(tmp_path), {"local/extractive", "local/embedding"})):
+        world = await make_llm(SERVICE_LLM_LOCAL_BASELINE="1", SERVICE_EMBEDDING_MODEL=model)
+        found = (await world.admin.get("/api/v1/llm/models")).json()["data"]
+        assert {one["id"] for one in found if one["provider"] == "local"} == names
+    missing = await chat(world, "local/nope")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "MODEL_NOT_FOUND")
+    body = {"text": "x", "model": "local/nope"}
+    assert (await world.admin.post("/api/v1/llm/embed", json=body)).status_code == 404
+    alone = await make_llm(SERVICE_LLM_LOCAL_BASELINE="1", SERVICE_LLM_DEFAULT_PROVIDER="local")
+    assert (await chat(alone, "nope")).status_code == 404
+    assert (await chat(alone, "extractive")).json()["data"]["model"] == "local/extractive"
+
+
 async def test_registering_at_the_same_time_keeps_every_provider(open_world: World, upstream: Upstream) -> None:
     work = [register(open_world, provider=f"acme-{n}", apiKey=f"key-{n}", baseUrl=upstream.v1) for n in range(8)]
     await asyncio.gather(*work)

@@ -9,6 +9,7 @@ import msgspec
 
 from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.domains.llm import formats
+from stentor.domains.llm.directory import EXTRACTIVE, LOCAL_MODELS
 from stentor.domains.llm.evidence import Evidence
 from stentor.domains.llm.model import Delta, Embedded, Reply, Request
 from stentor.domains.llm.routes import Target
@@ -89,6 +90,10 @@ class Local:
     def __init__(self, summarize: Summarize, embed: Embed | None) -> None:
         self._summarize = summarize
         self._embed = embed
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return LOCAL_MODELS if self._embed else (EXTRACTIVE,)
 
     async def chat(self, target: Target, request: Request, evidence: Evidence) -> Reply:
         text = "\n\n".join(m.text for m in request.messages if m.role in ("user", "tool") and m.text)

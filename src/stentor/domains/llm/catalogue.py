@@ -18,7 +18,6 @@ KEPT = 300.0
 KEPT_FAILURE = 10.0
 MOST = 1_000
 """Lists kept at a time."""
-LOCAL_MODELS = ("extractive", "embedding")
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -39,8 +38,11 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Catalogue:
-    def __init__(self, transport: Transport) -> None:
+    """`local` are the models of the baseline on this machine."""
+
+    def __init__(self, transport: Transport, local: tuple[str, ...] = ()) -> None:
         self._transport = transport
+        self._local = local
         self._known: dict[Provider, Listing] = {}
 
     async def listings(self, providers: Iterable[Provider], *, live: bool = False) -> list[Listing]:
@@ -66,4 +68,4 @@ class Catalogue:
         return Listing(provider, models, round((now - started) * 1000), now)
 
     async def _models(self, provider: Provider) -> tuple[str, ...]:
-        return LOCAL_MODELS if provider == LOCAL else tuple(await self._transport.models(provider))
+        return self._local if provider == LOCAL else tuple(await self._transport.models(provider))

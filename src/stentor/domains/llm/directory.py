@@ -26,7 +26,8 @@ FRESH = 1.0
 """Seconds that what another process registered may go unseen."""
 LOOK_AGAIN = 30.0
 """Seconds between looks for a local Ollama."""
-LOCAL = Provider("local", "openai", "local:", default_model="extractive", operator=True)
+EXTRACTIVE, EMBEDDING = LOCAL_MODELS = ("extractive", "embedding")
+LOCAL = Provider("local", "openai", "local:", default_model=EXTRACTIVE, operator=True)
 
 
 class ProviderDraft(msgspec.Struct, frozen=True):

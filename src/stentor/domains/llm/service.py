@@ -12,7 +12,7 @@ from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
 from stentor.domains.llm import model, routes, store
 from stentor.domains.llm.backends import Backend, Deltas
 from stentor.domains.llm.catalogue import Catalogue, Listing
-from stentor.domains.llm.directory import LOCAL, Directory
+from stentor.domains.llm.directory import LOCAL, LOCAL_MODELS, Directory
 from stentor.domains.llm.gate import Caller, Gate, Passage
 from stentor.domains.llm.model import Delta, Embedded, Gathered, Reply, Request, Usage
 from stentor.domains.llm.providers import Provider
@@ -193,6 +193,11 @@ class Gateway:
         raise failure or ModelNotFound(_missing(asked, providers))
 
     async def _target(self, name: str, providers: dict[str, Provider]) -> Target | None:
+        """Other providers may have models that they do not list; the baseline has none but its own."""
+        found = await self._named(name, providers)
+        return None if found and found.provider == LOCAL and found.model not in LOCAL_MODELS else found
+
+    async def _named(self, name: str, providers: dict[str, Provider]) -> Target | None:
         if direct := routes.named(name, providers):
             return direct
         listings = await self._catalogue.listings(providers.values())
