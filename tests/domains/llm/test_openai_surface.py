@@ -9,6 +9,11 @@ import httpx
 import openai
 import pytest
 
+from stentor.core.errors import InvalidRequest
+from stentor.domains.llm.backends import Local
+from stentor.domains.llm.directory import LOCAL
+from stentor.domains.llm.evidence import Evidence
+from stentor.domains.llm.routes import Target
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate
@@ -182,11 +187,51 @@ async def test_a_text_completion_whole_and_streamed(client: openai.AsyncOpenAI) 
     assert "".join([chunk.choices[0].text async for chunk in stream]) == ANSWER
 
 
+@requirement("llm.openai-embeddings")
 async def test_embeddings_come_in_the_order_of_the_texts_however_they_are_packed(client: openai.AsyncOpenAI) -> None:
     packed = await client.embeddings.create(model="openai/sea-vector", input=["a", "b"])
     assert [row.embedding for row in packed.data] == [VECTOR, [v + 1 for v in VECTOR]]
     plain = await client.embeddings.create(model="gemini/sea-vector", input="a", encoding_format="float")
     assert plain.data[0].embedding == VECTOR
+
+
+@requirement("llm.openai-embeddings")
+@pytest.mark.parametrize("given", [[1, 2, 3], [[1, 2, 3], [4]]], ids=["one text", "two texts"])
+async def test_texts_that_come_as_their_tokens_reach_a_provider_that_reads_them(
+    client: openai.AsyncOpenAI, upstream: Upstream, given: Any
+) -> None:
+    upstream.usage = False
+    answer = await client.embeddings.create(model="openai/sea-vector", input=given)
+    texts = given if isinstance(given[0], list) else [given]
+    assert upstream.asked[0]["body"]["input"] == texts
+    assert [row.embedding for row in answer.data] == [[v + at for v in VECTOR] for at in range(len(texts))]
+    assert answer.usage.prompt_tokens == sum(map(len, texts))
+
+
+@requirement("llm.openai-embeddings")
+async def test_tokens_are_400_where_only_texts_are_read(world: World, upstream: Upstream) -> None:
+    for given in ([1, 2, 3], [[1, 2, 3], [4]]):
+        error = await refused(world, "embeddings", model="gemini/sea-vector", input=given)
+        assert (error["param"], "texts only" in error["message"]) == ("input", True)
+    assert upstream.asked == []
+
+
+@requirement("llm.openai-embeddings")
+async def test_the_baseline_on_this_machine_reads_texts_only() -> None:
+    async def said(given: Any) -> Any:
+        return [VECTOR for _ in given]
+
+    target, local = Target(LOCAL, "embedding"), Local(said, said)
+    assert (await local.embed(target, ["salt"], None, Evidence())).vectors == [VECTOR]
+    with pytest.raises(InvalidRequest, match="texts only"):
+        await local.embed(target, [(1, 2, 3)], None, Evidence())
+
+
+@requirement("llm.openai-errors")
+@pytest.mark.parametrize("given", [["a", [1]], [1, "a"], [[1], []], [[-1]], [True], [1.5], ["a"] * 2049])
+async def test_what_is_neither_texts_nor_tokens_is_400(world: World, upstream: Upstream, given: Any) -> None:
+    assert (await refused(world, "embeddings", input=given))["param"].partition(".")[0] == "input"
+    assert upstream.asked == []
 
 
 async def test_models_are_listed_and_found_by_their_name(client: openai.AsyncOpenAI) -> None:

@@ -11,7 +11,7 @@ from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.domains.llm import formats
 from stentor.domains.llm.directory import EXTRACTIVE, LOCAL_MODELS
 from stentor.domains.llm.evidence import Evidence
-from stentor.domains.llm.model import Delta, Embedded, Reply, Request
+from stentor.domains.llm.model import Delta, Embedded, EmbeddingInput, Reply, Request
 from stentor.domains.llm.routes import Target
 from stentor.domains.llm.transport import EventSource, Transport
 
@@ -32,7 +32,7 @@ class Backend(Protocol):
     async def chat(self, target: Target, request: Request, evidence: Evidence) -> Reply: ...
     async def stream(self, target: Target, request: Request, evidence: Evidence) -> Deltas: ...
     async def embed(
-        self, target: Target, texts: Sequence[str], dimensions: int | None, evidence: Evidence
+        self, target: Target, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: Evidence
     ) -> Embedded: ...
 
 
@@ -54,12 +54,14 @@ class Remote:
         call = form.chat(request, target.provider.quirks, stream=True)
         return _Read(await self._transport.open(target.provider, call, evidence), form.reader(), evidence)
 
-    async def embed(self, target: Target, texts: Sequence[str], dimensions: int | None, evidence: Evidence) -> Embedded:
+    async def embed(
+        self, target: Target, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: Evidence
+    ) -> Embedded:
         form = formats.of(target.provider.format)
-        call = form.embed(target.model, texts, dimensions)
+        call = form.embed(target.model, inputs, dimensions)
         found = form.vectors(await self._transport.ask(target.provider, call, evidence), target.name)
-        if len(found.vectors) != len(texts) or not all(found.vectors):
-            raise ProviderError(f"The provider answered {len(found.vectors)} vectors for {len(texts)} texts.")
+        if len(found.vectors) != len(inputs) or not all(found.vectors):
+            raise ProviderError(f"The provider answered {len(found.vectors)} vectors for {len(inputs)} texts.")
         return found
 
 
@@ -102,9 +104,12 @@ class Local:
     async def stream(self, target: Target, request: Request, evidence: Evidence) -> Deltas:
         return _Whole(await self.chat(target, request, evidence))
 
-    async def embed(self, target: Target, texts: Sequence[str], dimensions: int | None, evidence: Evidence) -> Embedded:
+    async def embed(
+        self, target: Target, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: Evidence
+    ) -> Embedded:
         if self._embed is None:
             raise InvalidRequest("The local baseline has no embedding model on this machine.")
+        texts = formats.texts("The local baseline", inputs)
         vectors = [[float(number) for number in row] for row in await self._embed(texts)]
         return Embedded(target.name, vectors, degraded=True)
 

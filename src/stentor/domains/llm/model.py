@@ -140,6 +140,11 @@ class Delta(msgspec.Struct, frozen=True):
     last: bool = False
 
 
+Tokens = tuple[int, ...]
+"""A text as the ids of its tokens, in the words of the model that reads them."""
+EmbeddingInput = str | Tokens
+
+
 class Embedded(msgspec.Struct, frozen=True):
     model: str
     vectors: list[list[float]]
@@ -177,8 +182,9 @@ def counted(request: Request, reply: Reply) -> Usage:
     return reply.usage or Usage(input_estimate(request), output_estimate(reply), estimated=True)
 
 
-def texts_estimate(texts: Sequence[str]) -> Usage:
-    return Usage(sum(tokens(text) for text in texts), estimated=True)
+def embedding_estimate(inputs: Sequence[EmbeddingInput]) -> Usage:
+    total = sum(tokens(given) if isinstance(given, str) else len(given) for given in inputs)
+    return Usage(total, estimated=True)
 
 
 def answered(reply: Reply) -> Reply:

@@ -14,7 +14,7 @@ from stentor.domains.llm.backends import Backend, Deltas
 from stentor.domains.llm.catalogue import Catalogue, Listing
 from stentor.domains.llm.directory import LOCAL, LOCAL_MODELS, Directory
 from stentor.domains.llm.gate import Caller, Gate, Passage
-from stentor.domains.llm.model import Delta, Embedded, Gathered, Reply, Request, Usage
+from stentor.domains.llm.model import Delta, Embedded, EmbeddingInput, Gathered, Reply, Request, Usage
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.routes import Routes, Target
 from stentor.domains.llm.store import UsageRow
@@ -142,14 +142,16 @@ class Gateway:
 
         return await self._first(caller, request.model, once)
 
-    async def embed(self, caller: Caller, name: str, texts: Sequence[str], dimensions: int | None = None) -> Vectors:
-        """One vector per text, in their order. Raises like `chat`."""
+    async def embed(
+        self, caller: Caller, name: str, inputs: Sequence[EmbeddingInput], dimensions: int | None = None
+    ) -> Vectors:
+        """One vector per input, in their order. Raises like `chat`, and InvalidRequest for tokens where texts go."""
 
         async def once(target: Target) -> Vectors:
-            passage = await self._gate.admit(caller, target, "embed", lambda: model.texts_estimate(texts))
-            work = self._backend(target).embed(target, texts, dimensions, passage.evidence)
+            passage = await self._gate.admit(caller, target, "embed", lambda: model.embedding_estimate(inputs))
+            work = self._backend(target).embed(target, inputs, dimensions, passage.evidence)
             found = await _passing(passage, work)
-            usage = found.usage or model.texts_estimate(texts)
+            usage = found.usage or model.embedding_estimate(inputs)
             await passage.done(usage)
             return Vectors(found, usage, target, passage.evidence.call_id)
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from stentor.core.errors import ProviderError
-from stentor.domains.llm.model import Call, Delta, Embedded, Reply, Request
+from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.domains.llm.model import Call, Delta, Embedded, EmbeddingInput, Reply, Request
 
 FormatName = Literal["openai", "anthropic", "gemini"]
 FORMATS: tuple[FormatName, ...] = ("openai", "anthropic", "gemini")
@@ -40,7 +40,10 @@ class Format(Protocol):
     def chat(self, request: Request, quirks: Quirks, *, stream: bool) -> Call: ...
     def reply(self, body: bytes, model: str) -> Reply: ...
     def reader(self) -> Reader: ...
-    def embed(self, model: str, texts: Sequence[str], dimensions: int | None) -> Call: ...
+    def embed(self, model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Call:
+        """Raises InvalidRequest for what the format has no word for."""
+        ...
+
     def vectors(self, body: bytes, model: str) -> Embedded: ...
     def models(self, body: bytes) -> list[str]: ...
 
@@ -59,6 +62,15 @@ def decode(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise ProviderError("The provider's answer does not have the form of its API.") from None
+
+
+def texts(who: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
+    """The inputs of one that reads no tokens. Raises InvalidRequest where there are some."""
+    found = [given for given in inputs if isinstance(given, str)]
+    if len(found) != len(inputs):
+        fields = {"input": "must be a text or a list of texts"}
+        raise InvalidRequest(f"{who} embeds texts only: send them instead of their tokens.", {"fields": fields})
+    return found
 
 
 def arguments_of(text: str) -> Any:

@@ -13,6 +13,7 @@ from stentor.domains.llm.model import (
     Call,
     Delta,
     Embedded,
+    EmbeddingInput,
     Finish,
     Message,
     Part,
@@ -193,7 +194,7 @@ class reader:  # noqa: N801 - the port's name for what makes one
             self._usage = msgspec.structs.replace(self._usage, **given)
 
 
-def embed(model: str, texts: Sequence[str], dimensions: int | None) -> Call:
+def embed(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Call:
     raise InvalidRequest("Anthropic has no embeddings: name a model of another provider.")
 
 

@@ -10,11 +10,12 @@ import msgspec
 
 from stentor.core import ids
 from stentor.core.errors import ProviderError
-from stentor.domains.llm.formats import Quirks, arguments_of, decode, without_none
+from stentor.domains.llm.formats import Quirks, arguments_of, decode, texts, without_none
 from stentor.domains.llm.model import (
     Call,
     Delta,
     Embedded,
+    EmbeddingInput,
     Finish,
     Message,
     Part,
@@ -167,10 +168,11 @@ class _Stream:
 reader = _Stream
 
 
-def embed(model: str, texts: Sequence[str], dimensions: int | None) -> Call:
+def embed(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Call:
     name = f"models/{model}"
     requests = [
-        without_none(model=name, content={"parts": [{"text": text}]}, outputDimensionality=dimensions) for text in texts
+        without_none(model=name, content={"parts": [{"text": text}]}, outputDimensionality=dimensions)
+        for text in texts("Gemini", inputs)
     ]
     return Call(f"/v1beta/models/{quote(model, safe='')}:batchEmbedContents", {"requests": requests})
 

@@ -13,6 +13,7 @@ from stentor.domains.llm.model import (
     Call,
     Delta,
     Embedded,
+    EmbeddingInput,
     Finish,
     Message,
     Part,
@@ -171,9 +172,9 @@ class reader:  # noqa: N801 - the port's name for what makes one
         ]
 
 
-def embed(model: str, texts: Sequence[str], dimensions: int | None) -> Call:
+def embed(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Call:
     return Call(
-        "/embeddings", without_none(model=model, input=list(texts), encoding_format="float", dimensions=dimensions)
+        "/embeddings", without_none(model=model, input=list(inputs), encoding_format="float", dimensions=dimensions)
     )
 
 

@@ -65,7 +65,7 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
     @api.post("/embeddings")
     async def embed(http: HttpRequest, caller: Caller) -> Json:
         asked = reading.read(reading.EmbeddingIn, await _object(http))
-        work = gateway.embed(caller_for(caller), asked.model, asked.texts, asked.dimensions)
+        work = gateway.embed(caller_for(caller), asked.model, asked.inputs, asked.dimensions)
         made = await _plain(lambda: while_there(http, work))
         return Json(answers.embeddings(made, asked.encoding_format))
 

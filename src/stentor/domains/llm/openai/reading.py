@@ -4,7 +4,7 @@ that are known have the types that OpenAI gives them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -12,7 +12,7 @@ from pydantic_core import PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
 from stentor.domains.llm.formats.openai import signature_in
-from stentor.domains.llm.model import Image, Message, Part, Request, Role, Text, Tool, ToolCall
+from stentor.domains.llm.model import EmbeddingInput, Image, Message, Part, Request, Role, Text, Tool, ToolCall
 from stentor.web.wire import Name
 
 PASSED = frozenset(
@@ -200,15 +200,27 @@ class CompletionIn(In):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
+Several = Field(min_length=1, max_length=2048, fail_fast=True)
+"""Without `fail_fast` each of a million tokens would be a flaw of a list of texts."""
+Texts = Annotated[list[Annotated[str, Field(min_length=1)]], Several]
+TokensIn = Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, fail_fast=True)]
+
+
 class EmbeddingIn(In):
     model: Name
-    input: str | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=2048)]
+    input: str | Texts | TokensIn | Annotated[list[TokensIn], Several]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        return _texts(self.input)
+    def inputs(self) -> list[EmbeddingInput]:
+        """A list of numbers is the tokens of one text."""
+        given = self.input
+        if isinstance(given, str):
+            return [given]
+        if isinstance(given[0], int):
+            return [tuple(given)]
+        return [one if isinstance(one, str) else tuple(one) for one in cast(list[str | list[int]], given)]
 
 
 class ItemIn(In):
@@ -257,16 +269,19 @@ def passed(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flaws(error: ValidationError, raw: Any) -> list[dict[str, Any]]:
-    """What is wrong with each field; of the members of a union, those say it that could read the most."""
-    said: dict[Place, dict[str, None]] = {}
-    for one in error.errors(include_url=False, include_context=False, include_input=False):
-        said.setdefault(_place(one["loc"], raw, one["type"]), {})[one["msg"]] = None
-    around = {place[:end] for place in said for end in range(len(place))}
-    return [
-        {"loc": ("body", *place), "msg": ", or: ".join(messages)}
-        for place, messages in said.items()
-        if place not in around
+    """What is wrong with each field. A member of a union that is of another kind than the value says nothing where a
+    member of the same kind found a flaw further inside.
+    """
+    found = [
+        (_place(one["loc"], raw, one["type"]), one["msg"], one["type"].endswith(("_type", "literal_error")))
+        for one in error.errors(include_url=False, include_context=False, include_input=False)
     ]
+    around = {place[:end] for place, _, _ in found for end in range(len(place))}
+    said: dict[Place, dict[str, None]] = {}
+    for place, message, other_kind in sorted(found, key=lambda flaw: flaw[2]):
+        if not other_kind or place not in around:
+            said.setdefault(place, {})[message] = None
+    return [{"loc": ("body", *place), "msg": ", or: ".join(messages)} for place, messages in said.items()]
 
 
 def _place(loc: Place, raw: Any, kind: str) -> Place:
