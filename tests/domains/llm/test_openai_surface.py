@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from pydantic import BaseModel
 
 from stentor.core.errors import InvalidRequest
 from stentor.domains.llm.backends import Local
@@ -17,6 +18,7 @@ from stentor.domains.llm.routes import Target
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate
+from tests.domains.llm.test_chat import pieces
 from tests.domains.llm.upstream import ANSWER, SCHEMA, VECTOR, Upstream
 from tests.requirements import requirement
 
@@ -256,6 +258,62 @@ async def test_a_response_of_text_whole_and_streamed(client: openai.AsyncOpenAI,
         final = await stream.get_final_response()
     assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
     assert final.output_text == ANSWER
+
+
+class Place(BaseModel):
+    city: str
+
+
+@requirement("llm.openai-responses")
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_response_is_asked_for_in_the_form_that_the_client_reads(
+    client: openai.AsyncOpenAI, upstream: Upstream, model: str
+) -> None:
+    upstream.words = ['{"city": ', '"Łódź"}']
+    whole = await client.responses.parse(model=model, input="Where?", text_format=Place)
+    assert whole.output_parsed == Place(city="Łódź")
+    async with client.responses.stream(model=model, input="Where?", text_format=Place) as stream:
+        assert (await stream.get_final_response()).output_parsed == Place(city="Łódź")
+    for call in upstream.asked:
+        assert '"city"' in json.dumps(call["body"])
+
+
+@requirement("llm.openai-responses")
+async def test_the_format_of_a_response_is_chats_response_format_and_is_told_again(
+    world: World, upstream: Upstream
+) -> None:
+    schema = {"name": "place", "description": "Where.", "schema": {**SCHEMA, "default": None}, "strict": True}
+    formats: list[tuple[Any, Any]] = [
+        ({"type": "json_schema", **schema}, {"type": "json_schema", "json_schema": schema}),
+        ({"type": "json_object"}, {"type": "json_object"}),
+        ({"type": "text"}, None),
+        (None, None),
+    ]
+    for given, sent in formats:
+        for stream in (False, True):
+            body = body_for("responses", text={"format": given}, stream=stream)
+            answer = await world.admin.post("/v1/responses", json=body)
+            assert upstream.asked[-1]["body"].get("response_format") == sent
+            told = pieces(answer.text)[-1]["response"] if stream else answer.json()
+            assert told["text"] == {"format": given or {"type": "text"}}
+
+
+@requirement("llm.openai-errors")
+async def test_what_would_change_an_answer_and_is_not_supported_is_400(world: World, upstream: Upstream) -> None:
+    wrong: dict[str, list[Any]] = {"echo": [True], "suffix": [" and it stays."], "best_of": [2, 0], "n": [2]}
+    for param, values in wrong.items():
+        for value in values:
+            assert (await refused(world, "completions", **{param: value}))["param"] == param
+    formats: dict[str, Any] = {
+        "text.format.name": {"type": "json_schema", "schema": SCHEMA},
+        "text.format.schema": {"type": "json_schema", "name": "x", "json_schema": {"schema": SCHEMA}},
+        "text.format.type": {"type": "yaml"},
+    }
+    for param, value in formats.items():
+        assert (await refused(world, "responses", text={"format": value}))["param"] == param
+    assert upstream.asked == []
+    harmless = body_for("completions", echo=False, suffix="", best_of=1, n=1)
+    assert (await world.admin.post("/v1/completions", json=harmless)).status_code == 200
 
 
 async def test_a_response_that_was_cut_says_so(client: openai.AsyncOpenAI, upstream: Upstream) -> None:

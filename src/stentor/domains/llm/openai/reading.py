@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_core import PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
+from stentor.domains.llm.formats import without_none
 from stentor.domains.llm.formats.openai import signature_in
 from stentor.domains.llm.model import EmbeddingInput, Image, Message, Part, Request, Role, Text, Tool, ToolCall
 from stentor.web.wire import Name
@@ -177,6 +178,9 @@ class CompletionIn(In):
     stop: str | list[str] | None = None
     seed: int | None = None
     n: One = None
+    best_of: One = None
+    echo: Literal[False] | None = None
+    suffix: Annotated[str, Field(max_length=0)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -231,6 +235,43 @@ class ItemIn(In):
     content: str | list[PartIn]
 
 
+class TextFormat(In):
+    """What the text of a response is to be; chat calls it `response_format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str | None, Field(min_length=1, max_length=64, validate_default=True)] = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema", validate_default=True)] = None
+    strict: bool | None = None
+
+    @field_validator("name", "schema_")
+    @classmethod
+    def _there(cls, given: Any, info: ValidationInfo) -> Any:
+        if given is None and info.data.get("type") == "json_schema":
+            raise PydanticKnownError("missing")
+        return given
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The format in its own words; only a schema has more than its type."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        more = without_none(description=self.description, strict=self.strict)
+        return {"type": self.type, "name": self.name, "schema": self.schema_, **more}
+
+    @property
+    def response_format(self) -> dict[str, Any] | None:
+        """The same in chat's words; None for plain text."""
+        if self.type != "json_schema":
+            return None if self.type == "text" else {"type": self.type}
+        inner = self.described
+        return {"type": inner.pop("type"), "json_schema": inner}
+
+
+class TextOptions(In):
+    format: TextFormat | None = None
+
+
 class ResponseIn(In):
     model: Name
     input: str | Annotated[list[ItemIn], Field(min_length=1)]
@@ -242,6 +283,11 @@ class ResponseIn(In):
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     previous_response_id: None = None
     metadata: dict[str, str] | None = None
+    text: TextOptions | None = None
+
+    @property
+    def format(self) -> TextFormat:
+        return (self.text and self.text.format) or TextFormat(type="text")
 
     def request(self) -> Request:
         head = [Message("system", (Text(self.instructions),))] if self.instructions else []
@@ -253,6 +299,7 @@ class ResponseIn(In):
             max_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
+            response_format=self.format.response_format,
         )
 
 
@@ -286,14 +333,16 @@ def _flaws(error: ValidationError, raw: Any) -> list[dict[str, Any]]:
 
 def _place(loc: Place, raw: Any, kind: str) -> Place:
     """Where in the body that is, without the names that pydantic gives to the members of a union."""
-    found, value = [], raw
+    found: list[int | str] = []
+    value: Any = raw
     for at, part in enumerate(loc, 1):
-        if isinstance(value, dict) and (part in value or (kind == "missing" and at == len(loc))):
-            found.append(part)
-            value = value.get(part)
-        elif isinstance(value, list) and isinstance(part, int):
+        inside = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
+        if inside:
             found.append(part)
             value = value[part]
+        elif isinstance(value, dict) and kind == "missing" and at == len(loc):
+            # A default that was refused has the name of our own, such as schema_.
+            found.append(str(part).removesuffix("_"))
     return tuple(found)
 
 

@@ -60,7 +60,7 @@ class Response:
             "parallel_tool_calls": False,
             "previous_response_id": None,
             "temperature": self._asked.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": self._asked.format.described},
             "tool_choice": "none",
             "tools": [],
             "top_p": self._asked.top_p,
