@@ -165,14 +165,12 @@ class ApprovalPending(Conflict):
 
 
 class ProviderFault(StentorError):
-    """A provider of language models failed; never the fault of an agent. `upstream` is its HTTP status.
-
-    `named_time`: it did not take the request, and said itself when it will (`retry_after`).
-    """
+    """A provider of language models failed; never the fault of an agent. `upstream` is its HTTP status."""
 
     code, status = "PROVIDER_ERROR", 502
     upstream: int | None = None
     named_time = False
+    """Whether it said itself when it will take the request (`retry_after`)."""
 
 
 class ProviderError(ProviderFault):
