@@ -23,7 +23,7 @@
     const at = $("[data-row].at a", part)?.getAttribute("href");
     const open = all("details[open]", part).map((one) => all("details", part).indexOf(one));
     try {
-      await htmx.ajax("GET", part.dataset.src || location.pathname + location.search, { target: part, swap: "innerHTML", headers: { "X-Live": "1" } });
+      await htmx.ajax("GET", part.dataset.src || location.pathname + location.search, { target: part, swap: "innerHTML", headers: { "X-Live": "1" }, source: part }); // its own: one for all would drop what waits
     } catch { /* the connection says so at the top */ } finally { busy.delete(part); }
     if (at) all("[data-row] a", part).find((a) => a.getAttribute("href") === at)?.closest("[data-row]").classList.add("at");
     const now = all("details", part);
