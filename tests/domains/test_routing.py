@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from stentor.core.db import Tx
+from stentor.core.errors import StoreUnavailable
+from stentor.domains.trust import store
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
@@ -152,10 +155,18 @@ async def test_the_decision_says_who_was_chosen_by_which_terms_and_who_was_denie
 
 
 @requirement("routing.trust-source-unreadable")
-async def test_an_unreadable_trust_source_switches_floor_and_beta_off(make_world: MakeWorld) -> None:
+async def test_an_unreadable_trust_source_switches_floor_and_beta_off(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = await make_world(SERVICE_ROUTING_TRUST_FLOOR="0.9", SERVICE_HEBBIAN_ROUTING_BETA="0.5")
     agent = await world.register()
-    world.kernel.trust.view.available = False
+
+    def out(tx: Tx, since: int) -> None:
+        raise StoreUnavailable("The scores are out.")
+
+    monkeypatch.setattr(store, "changed_since", out)
+    with pytest.raises(StoreUnavailable):
+        await world.kernel.refresh(0)
     task_id = await world.submit()
     routing = (await world.admin.get(f"/api/v1/tasks/{task_id}/activity")).json()["routing"]
     assert (routing["beta"], routing["trust_floor"], routing["trust_available"]) == (0.0, 0.0, False)

@@ -26,8 +26,8 @@ from stentor.surfaces.dashboard.instruction import Instruction, Planned
 from stentor.surfaces.dashboard.stores import Stores
 from stentor.web.sse import Frame
 
-TRIES, PAUSE_SECONDS = 5, 1.0
-"""How often a stream that broke off is taken up again."""
+TRIES, PAUSE_SECONDS = 15, 1.0
+"""How often a stream that broke off is taken up again: longer than a gateway takes to start on a busy machine."""
 MARK_SECONDS, LOOK_SECONDS = 3.0, 0.02
 """How long the error of a failed routing waits for the task's note, which is written behind the row."""
 SUMMARY = 1_000
