@@ -19,7 +19,7 @@ from stentor.core.errors import (
     NotFound,
     ServiceUnavailable,
 )
-from stentor.domains.memory.governed.records import cursor_of
+from stentor.domains.memory.governed.records import Mode, cursor_of
 from stentor.domains.memory.governed.service import (
     GovernedMemory,
     ReadAsked,
@@ -29,6 +29,7 @@ from stentor.domains.memory.governed.service import (
     WrittenRecord,
 )
 from tests.conftest import MakeWorld, World
+from tests.patience import soon
 from tests.requirements import requirement
 
 EVENTS = Sql("select event_id, parent_id, event_type, message, metadata from events order by event_id")
@@ -160,6 +161,21 @@ async def test_a_search_finds_records_of_its_namespace_alone(made: Governed, mod
     assert await made.found("deploying", mode=mode) == ["team/note"]
     assert await made.found("deploying", mode=mode, namespace="team/sub") == ["team/sub/note"]
     assert await made.found("deploying", mode=mode, namespace="none") == []
+
+
+@requirement("memory_mcp.search-input")
+async def test_a_record_has_its_title_in_every_mode(make_world: MakeWorld, tmp_path: Path, model_cache: Path) -> None:
+    models = tmp_path / "index" / "models"
+    models.parent.mkdir(mode=0o700)
+    models.symlink_to(model_cache)
+    made = Governed(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), tmp_path / "vault")
+    await made.write("d1", "# The kitten\n\nIt sat on the rug.\n")
+    memory = made.world.kernel.memory
+    assert memory is not None
+    await soon(lambda: memory.meanings.pending == 0)
+    modes: list[Mode] = ["keyword", "semantic", "hybrid"]
+    answers = [await made.memory.search(authority(), SearchAsked("team", "kitten", mode)) for mode in modes]
+    assert [[one.title for one in answer.results] for answer in answers] == [["The kitten"]] * 3
 
 
 @requirement("memory_mcp.search-input")

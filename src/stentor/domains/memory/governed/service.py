@@ -235,26 +235,26 @@ class GovernedMemory:
 
     async def _find(
         self, caller: Caller, asked: SearchAsked, folder: str, most: int
-    ) -> tuple[list[tuple[str, str, str, float]], int]:
-        """Path, title, excerpt and score of each match; and how many there are."""
+    ) -> tuple[list[tuple[str, str, float]], int]:
+        """Path, excerpt and score of each match; and how many there are."""
         if asked.mode == "keyword":
             words, total = await self._search.keyword(caller, asked.query.split(), FIELDS, "any", most, folder)
-            return [(one.path, one.title, one.excerpt, one.relevance_score) for one in words], total
+            return [(one.path, one.excerpt, one.relevance_score) for one in words], total
         filters = Filters(folder=folder)
         if asked.mode == "semantic":
             near, total = await self._search.semantic(caller, asked.query, None, most, filters)
-            return [(one.path, "", one.content_preview, one.similarity_score) for one in near], total
+            return [(one.path, one.content_preview, one.similarity_score) for one in near], total
         both, total = await self._search.hybrid(caller, asked.query, most, filters)
-        return [(one.path, one.title, one.excerpt, one.score) for one in both], total
+        return [(one.path, one.excerpt, one.score) for one in both], total
 
-    async def _found(self, match: tuple[str, str, str, float]) -> FoundRecord | None:
-        path, title, excerpt, score = match
+    async def _found(self, match: tuple[str, str, float]) -> FoundRecord | None:
+        path, excerpt, score = match
         known = await self._index.record(path)
         if known is None or not path.endswith(records.SUFFIX):
             return None  # it went meanwhile, or is no note
         one = records.of_path(path)
         version = await self._db.read(lambda tx: records.seen(tx, path, known.raw_hash))
-        return FoundRecord(one.record_id, one.key, title or one.key, excerpt, score, version, known.content_hash)
+        return FoundRecord(one.record_id, one.key, known.title or one.key, excerpt, score, version, known.content_hash)
 
     async def _state(self, target: Record) -> RecordStatus:
         known = await self._index.record(target.path)

@@ -53,6 +53,7 @@ class Record(msgspec.Struct, frozen=True):
     """What the index knows of one document. Without a `model` it has no vectors yet."""
 
     path: str
+    title: str
     raw_hash: str
     content_hash: str
     size: int
