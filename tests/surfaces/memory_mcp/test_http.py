@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -107,13 +108,20 @@ def test_without_a_valid_token_nothing_is_served(service: Service, header: str |
 
 
 @requirement("memory_mcp.token-checks")
-@pytest.mark.parametrize("suffix", ["", "/mcp"])
-def test_the_metadata_says_what_is_protected(service: Service, suffix: str) -> None:
-    answer = httpx.get(f"{service.ready['mcp']}/.well-known/oauth-protected-resource{suffix}")
-    assert answer.status_code == 200
-    metadata = ProtectedResourceMetadata.model_validate(answer.json())
-    assert str(metadata.resource) == service.ready["mcp"] + "/mcp"
-    assert metadata.bearer_methods_supported == ["header"]
+def test_the_metadata_says_what_is_protected_wherever_it_is_asked_for(service: Service) -> None:
+    pointed_to = re.search('resource_metadata="([^"]*)"', post(service).headers["www-authenticate"])
+    assert pointed_to is not None
+    for address in (pointed_to[1], service.ready["mcp"] + "/.well-known/oauth-protected-resource"):
+        answer = httpx.get(address, headers={"Origin": "https://inspector.example"})
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
+        ProtectedResourceMetadata.model_validate(answer.json())
+        assert answer.json() == {
+            "resource": service.ready["mcp"] + "/mcp",
+            "authorization_servers": [service.ready["mcp"]],
+            "scopes_supported": ["memory.read", "memory.write"],
+            "bearer_methods_supported": ["header"],
+            "resource_name": "Stentor memory",
+        }
 
 
 @requirement("memory_mcp.token-checks")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from mcp.server.auth.routes import build_resource_metadata_url, cors_middleware
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
@@ -71,8 +72,9 @@ class MemoryServer:
             transport_security=exposure.security,
             auth=auth,
             token_verifier=Verifier(ring, receipts),
-            custom_starlette_routes=[_metadata(exposure), Route("/health", _health)],
+            custom_starlette_routes=[Route("/health", _health)],
         )
+        transport.router.routes[:0] = _metadata(exposure)  # before the SDK's own, which says less
         self.app: ASGIApp = Presented(transport, max_body)
 
     async def run(self, begun: Callable[[], None]) -> None:
@@ -82,8 +84,8 @@ class MemoryServer:
             await asyncio.Event().wait()
 
 
-def _metadata(exposure: Exposure) -> Route:
-    """RFC 9728 without a path behind it, for clients that ask there; the SDK serves the one with the path."""
+def _metadata(exposure: Exposure) -> list[Route]:
+    """RFC 9728 where the 401 points to, and the same without a path behind it, for clients that ask there."""
     document = {
         "resource": exposure.address + PATH,
         "authorization_servers": [exposure.address],
@@ -93,9 +95,11 @@ def _metadata(exposure: Exposure) -> Route:
     }
 
     async def answer(request: Request) -> JSONResponse:
-        return JSONResponse(document)
+        return JSONResponse(document, headers={"Cache-Control": "public, max-age=3600"})
 
-    return Route(WELL_KNOWN, answer)
+    pointed_to = build_resource_metadata_url(AnyHttpUrl(exposure.address + PATH)).path or WELL_KNOWN
+    methods = ["GET", "OPTIONS"]
+    return [Route(path, cors_middleware(answer, methods), methods=methods) for path in (WELL_KNOWN, pointed_to)]
 
 
 async def _health(request: Request) -> JSONResponse:
