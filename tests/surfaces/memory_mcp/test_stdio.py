@@ -73,9 +73,14 @@ async def test_a_blank_launch_configuration_is_denied(tmp_path: Path, blank: dic
 @requirement("memory_mcp.blank-evidence-denied")
 async def test_a_blank_launch_configuration_is_denied_by_a_running_service_too(service: Service) -> None:
     before = len(denials(service.database))
-    async with started(service.data_dir, SERVICE_MCP_CAPABILITIES="") as client:
-        assert await use(client, "read-memory", namespace="notes", key="a") == "AUTHORITY_DENIED"
-    assert len(denials(service.database)) == before + 1
+    for blank in ({"SERVICE_MCP_CAPABILITIES": ""}, {"SERVICE_MCP_PRINCIPAL": ""}):
+        async with started(service.data_dir, **blank) as client:
+            denied = await client.call_tool("read-memory", {"namespace": "notes", "key": "a"})
+        error = denied.structured_content["error"]
+        assert error["code"] == "AUTHORITY_DENIED"
+        assert "its principal or its capabilities are blank" in error["message"]
+        assert json.loads(denials(service.database)[-1])["reason"] == error["message"]
+    assert len(denials(service.database)) == before + 2
 
 
 def test_what_install_prints_for_a_desktop_starts_the_server(tmp_path: Path) -> None:

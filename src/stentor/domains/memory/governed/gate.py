@@ -16,6 +16,8 @@ from stentor.domains.memory.service import Caller
 
 READ, WRITE = "memory.read", "memory.write"
 CAPABILITIES = (READ, WRITE)
+BLANK = "nothing"
+"""The capability of a receipt that stands for a caller whose own evidence was blank; nothing needs it."""
 T = TypeVar("T")
 
 
@@ -50,7 +52,7 @@ class Gate:
         return Caller(principal, cause=event), answer
 
     def _refusal(self, who: AuthorityContext | None, use: Use) -> AuthorityDenied | None:
-        if who is None:
+        if who is None or who.capabilities == {BLANK}:
             return AuthorityDenied("The call has no verified authority: its principal or its capabilities are blank.")
         if who.tenant != self._tenant:
             return AuthorityDenied("The authority is for another tenant than this memory's.")
