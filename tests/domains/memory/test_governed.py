@@ -134,6 +134,16 @@ async def test_a_write_on_another_state_is_a_conflict_and_changes_nothing(made: 
     assert not (made.root / "Memory/team/none.md").exists()
 
 
+@requirement("memory_mcp.write-base-hash")
+async def test_a_key_in_other_letters_is_a_conflict_that_names_the_record_there(made: Governed) -> None:
+    await made.write("one", "x")
+    with pytest.raises(Conflict, match=r"'ONE\.md' and 'one\.md' are the same name"):
+        await made.write("ONE", "y")
+    with pytest.raises(Conflict, match="base_hash"):
+        await made.write("ONE", "y", base_hash="0" * 64)
+    assert [path.name for path in (made.root / "Memory/team").iterdir()] == ["one.md"]
+
+
 async def test_writers_that_name_what_they_read_lose_no_update(made: Governed) -> None:
     await made.write("count", "0")
 

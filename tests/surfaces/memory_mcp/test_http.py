@@ -74,6 +74,7 @@ async def test_a_client_writes_reads_finds_and_asks(service: Service, mode: str)
     assert (service.data_dir / "vault/Memory/team" / f"{key}.md").read_text() == "# Deploying\nOn Fridays."
 
 
+@requirement("memory_mcp.write-base-hash")
 async def test_errors_have_stable_codes_and_say_what_to_do(service: Service) -> None:
     async with connected(service) as client:
         base = {"namespace": "errors", "key": "a"}
@@ -82,6 +83,9 @@ async def test_errors_have_stable_codes_and_say_what_to_do(service: Service) -> 
         assert await use(client, "read-memory", **base, more=1) == "INVALID_REQUEST"
         assert await use(client, "read-memory", namespace="../x", key="a") == "INVALID_REQUEST"
         assert await use(client, "write-memory", **base, content="x", base_hash="0" * 64) == "CONFLICT"
+        for wrong in ("zzz", "", "0" * 63, "0" * 63 + "G", "0" * 64 + "\n"):
+            assert await use(client, "write-memory", **base, content="x", base_hash=wrong) == "INVALID_REQUEST"
+        assert await use(client, "write-memory", **base, content="x", idempotency_key="") == "INVALID_REQUEST"
         assert await use(client, "search-memory", namespace="errors", query="x", limit=101) == "INVALID_REQUEST"
         assert await use(client, "search-memory", namespace="errors", query="x", limit=0) == "INVALID_REQUEST"
         assert await use(client, "search-memory", namespace="errors", query="x", mode="odd") == "INVALID_REQUEST"

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import InvalidRequest
@@ -20,6 +21,9 @@ SUFFIX = ".md"
 MAX_OFFSET = 10_000
 Mode = Literal["keyword", "semantic", "hybrid"]
 Disposition = Literal["created", "updated", "replayed"]
+NotEmpty = Annotated[str, Meta(min_length=1)]
+Sha256 = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]*$")]
+"""In hex."""
 
 _SEEN = Sql("select version, raw_hash from memory_records where path = :path")
 _SEE = Sql(

@@ -17,7 +17,7 @@ from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.gate import READ, WRITE, Gate, Use
-from stentor.domains.memory.governed.records import Disposition, Mode, Record
+from stentor.domains.memory.governed.records import Disposition, Mode, NotEmpty, Record, Sha256
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.model import Filters
 from stentor.domains.memory.index.query import FIELDS
@@ -41,10 +41,10 @@ class WriteAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     content: Annotated[str, Meta(max_length=MAX_CONTENT, description="The whole text, in Markdown.")]
     idempotency_key: Annotated[
-        str | None, Meta(description="Repeat it with the same call, and the first answer comes again.")
+        NotEmpty | None, Meta(description="Repeat it with the same call, and the first answer comes again.")
     ] = None
     base_hash: Annotated[
-        str | None, Meta(description="The content_sha256 that was read; another state is a conflict.")
+        Sha256 | None, Meta(description="The content_sha256 that was read; another state is a conflict.")
     ] = None
     metadata: Annotated[
         dict[str, Any] | None, Meta(description="The frontmatter, all of it; null leaves it as it is.")
@@ -158,7 +158,8 @@ class GovernedMemory:
         raise AuthorityDenied("The call has no verified authority.")
 
     async def write(self, who: AuthorityContext | None, asked: WriteAsked) -> WrittenRecord:
-        """Create or replace a record. Raises Conflict when `base_hash` is not its state, IdempotencyMismatch."""
+        """Create or replace a record. Raises Conflict when `base_hash` is not its state or the key is that of another
+        record in other letters, IdempotencyMismatch."""
         target = records.record(asked.namespace, asked.key)
         key = _replay_key(who, asked)
         use = Use("write-memory", WRITE, target.namespace)
@@ -176,6 +177,8 @@ class GovernedMemory:
         try:
             done = await self._bus.write(caller, draft)
         except Conflict as conflict:
+            if asked.base_hash is None:
+                raise  # a name that is taken in other letters, or a record that changes all the time: it says which
             raise Conflict("The record is not in the state that base_hash names; read it again.") from conflict
         return await self._db.write(lambda tx: _keep(tx, caller, target, done, key))
 

@@ -34,9 +34,7 @@ _BELOW = Sql("select path from documents where path >= :low and path < :high")
 _ANY = Sql("select 1 from documents limit 1")
 _TOTALS = Sql("select count(*), cast(coalesce(sum(size), 0) as bigint) from documents")
 _WAIT = Sql("select count(*) from documents where model is null")
-_RECORD = Sql(
-    "select path, title, raw_hash, content_hash, size, modified_at, model from documents where path = :path"
-)
+_RECORD = Sql("select path, title, raw_hash, content_hash, size, modified_at, model from documents where path = :path")
 _FOLDER_STATS = Sql(
     """select count(*), cast(coalesce(sum(size), 0) as bigint), count(model), max(modified_at)
     from documents where folder = :folder"""
