@@ -21,6 +21,10 @@ class Files:
             raise Refused(40400)
         return self.root.joinpath(*segments)
 
+    def behind_note(self, segments: list[str]) -> bool:
+        """Whether the path goes on behind a file."""
+        return any(self.at(segments[:end]).is_file() for end in range(1, len(segments)))
+
     def content(self, segments: list[str]) -> bytes | None:
         path = self.at(segments)
         return path.read_bytes() if path.is_file() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import ssl
 import threading
 from collections.abc import Iterator
@@ -60,6 +61,8 @@ class PluginStub:
             raise Refused(40400)
         if asked.raw_path.endswith("/"):
             return self._list(asked)
+        if self.version >= 5 and self.files.behind_note(asked.segments):
+            raise Refused(40054)
         content = self.files.content(asked.segments)
         self._check_conditions(asked, content)
         return getattr(self, f"_{asked.method.lower()}")(asked, content)  # type: ignore[no-any-return]
@@ -69,7 +72,7 @@ class PluginStub:
         return Files(self.root)
 
     def _search(self, asked: Asked) -> Reply:
-        if "query" not in asked.query:
+        if not asked.query.get("query", "").strip():
             raise Refused(40090)
         default = None if self.version == 3 else 100
         length = int(asked.query["contextLength"]) if "contextLength" in asked.query else default
@@ -81,6 +84,13 @@ class PluginStub:
         folder = "".join(f"{part}/" for part in asked.segments[:-1])
         names = self.files.names(folder)
         if not names and (folder or self.version == 3):
+            raise Refused(40400)
+        return json_reply({"files": names})
+
+    def _list_bare(self, asked: Asked) -> Reply:
+        """A folder without its slash, which older versions do not list."""
+        names = self.files.names("".join(f"{part}/" for part in asked.segments))
+        if not names or self.version < 5:
             raise Refused(40400)
         return json_reply({"files": names})
 
@@ -96,11 +106,13 @@ class PluginStub:
 
     def _get(self, asked: Asked, content: bytes | None) -> Reply:
         if content is None:
-            raise Refused(40400)
+            return self._list_bare(asked)
         tag = f'"{version_of(content)}"' if self.version >= 5 else f'W/"{len(content):x}-x"'
         if asked.headers.get("accept") == NOTE_JSON:
             return json_reply(self._note(asked, content), kind=NOTE_JSON, ETag=tag)
-        return Reply(200, content, {"Content-Type": "text/markdown; charset=utf-8", "ETag": tag})
+        kind = mimetypes.guess_type(asked.segments[-1])[0] or "text/markdown"
+        kind = "text/markdown; charset=utf-8" if kind == "text/markdown" else kind
+        return Reply(200, content, {"Content-Type": kind, "ETag": tag})
 
     def _note(self, asked: Asked, content: bytes) -> dict[str, Any]:
         info = self.files.at(asked.segments).stat()

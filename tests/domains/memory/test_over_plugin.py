@@ -71,6 +71,19 @@ async def test_of_many_writers_none_is_lost(served: Served) -> None:
     assert sorted(await notes.found("apples", limit=50)) == sorted(f"n{n}.md" for n in range(16))
 
 
+async def test_where_no_note_can_be_is_told_as_in_a_folder(
+    served: Served, make_world: MakeWorld, tmp_path: Path
+) -> None:
+    folder = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_VAULT_DIR=str(tmp_path / "ours")), tmp_path / "ours")
+    for notes in (served.notes, folder):
+        await notes.write("p/k.md", "x")
+        for path in ("p", "p/k.md/x.md", "p/k.md/heading/A"):
+            answer = await notes.write(path, "y")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND"), path
+            assert (await notes.read(path)).json()["document"] is None
+        assert await notes.content("p/k.md") == "x"
+
+
 @pytest.mark.parametrize("mood", ["500", "401", "noise"])
 async def test_a_plugin_that_fails_is_told_and_its_notes_stay_known(served: Served, mood: str) -> None:
     notes = served.notes

@@ -28,6 +28,7 @@ MOODS: dict[str, type[StentorError]] = {
     "redirect": UpstreamBroken,
     "truncated": UpstreamBroken,
     "noise": UpstreamBroken,
+    "garbage": UpstreamBroken,
 }
 
 
@@ -187,6 +188,16 @@ async def test_a_note_of_which_nothing_is_known_is_missing(served: Served) -> No
     for call in ("read", "content", "delete", "set_key"):
         with pytest.raises(NoSuchNote):
             await CALLS[call](vault)
+
+
+async def test_a_part_whose_note_the_plugin_names_is_neither_note_nor_folder(served: Served) -> None:
+    vault, stub = served
+    for named, path in (("h/x.md", "h/x.md/heading/A"), ("/vault/h%20%C3%A4/x.md", "h ä/x.md/heading/A")):
+        stub.always = Reply(200, b"x", {"Content-Type": "text/markdown", "Content-Location": named})
+        for call in (vault.content(path), vault.names(path)):
+            with pytest.raises(NoSuchNote):
+                await call
+        assert await vault.content(path.partition(".md")[0] + ".md") == b"x"
 
 
 async def test_a_check_says_who_answers(served: Served) -> None:

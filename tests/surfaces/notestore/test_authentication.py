@@ -85,10 +85,10 @@ def test_the_plugin_reads_its_own_key_and_never_the_callers(store: NoteStore) ->
 
 def test_no_key_stands_in_the_log(store: NoteStore) -> None:
     """At level debug, over calls that succeed and calls that fail."""
-    store.write("a.md", "x")
     for mood in ("ok", "401", "500", "noise", "garbage"):
         store.stub.mood = mood
         for tool, body in TOOLS.items():
+            store.write("a.md", "x")
             store.call(tool, **body)
     log = store.log.read_text()
     assert "searchReplace" in log

@@ -166,6 +166,58 @@ def test_what_is_wrong_is_told_in_the_failure_body(notes: Notes) -> None:
     assert list(notes.root.iterdir()) == []
 
 
+ON_A_NOTE = [tool for tool, fields in TOOLS.items() if "path" in fields]
+NO_NOTES = [
+    "fold/er",
+    "fold/er/a.md/b.md",
+    "fold/er/a.md/heading/A",
+    "fold/er/a.md/heading/None",
+    "fold/er/a.md/heading",
+    "fold/er/a.md/frontmatter/tags",
+    "fold/er/none.md/heading/A",
+]
+
+
+@requirement("notestore.failure-status")
+@pytest.mark.parametrize("path", NO_NOTES)
+def test_a_folder_a_part_of_a_note_and_what_is_behind_one_are_no_notes(notes: Notes, path: str) -> None:
+    kept = "---\ntags: [a]\n---\n# A\nx e\n"
+    notes.data("appendContext", path="fold/er/a.md", content=kept)
+    for tool in ON_A_NOTE:
+        taken = tool == "appendContext" and path == "fold/er"
+        failed(notes.call(tool, TOOLS[tool] | {"path": path}), 409 if taken else 404)
+        failed(notes.call("manageFrontmatter", path=path, key="k", value=""), 404)
+    assert notes.data("listNotes") == {"notes": ["fold/er/a.md"]}
+    assert (notes.root / "fold/er/a.md").read_text() == kept
+
+
+@requirement("notestore.get-context")
+def test_a_note_in_folders_that_look_like_a_note_and_its_part_is_a_note(notes: Notes) -> None:
+    for path in ("x.md/heading/A.md", "frontmatter/tags", "list.json", "list.json.d/list.json"):
+        file = notes.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('{"files": ["a"]}')
+        assert notes.data("getContext", path=path)["content"] == '{"files": ["a"]}'
+    failed(notes.call("getContext", path="x.md"), 404)
+
+
+@requirement("notestore.manage-frontmatter", "notestore.manage-tags")
+def test_the_frontmatter_of_a_note_too_long_for_the_plugins_patch_is_edited(notes: Notes) -> None:
+    body = "# Long\r\n" + "ä" * 1_000_001
+    (notes.root / "a.md").write_bytes(f"---\r\nkeep: '01' # mine\r\n---\r\n{body}".encode())
+    notes.data("manageFrontmatter", path="a.md", key="k", value={"a": [""]})
+    assert notes.data("manageTags", path="a.md", tags=["t"], action="add")["tags"] == ["t"]
+    text = (notes.root / "a.md").read_bytes().decode()
+    assert frontmatter.read(text) == {"keep": "01", "k": {"a": [""]}, "tags": ["t"]}
+    assert text.startswith("---\r\nkeep: '01' # mine\r\n")
+    assert text.endswith(f"---\r\n{body}")
+
+
+@requirement("notestore.search-notes", "notestore.failure-status")
+def test_a_search_for_nothing_is_400(notes: Notes) -> None:
+    failed(notes.call("searchNotes", query=" "), 400)
+
+
 @requirement("notestore.extra-fields-ignored")
 def test_fields_that_a_tool_does_not_know_are_ignored(notes: Notes) -> None:
     for tool, fields in TOOLS.items():

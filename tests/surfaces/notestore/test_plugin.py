@@ -36,9 +36,9 @@ def right(request: Asked) -> tuple[int, bytes]:
         return 200, b'[{"filename": "a.md", "score": 1}]'
     if request.path == "/vault/":
         return 200, b'{"files": ["a.md"]}'
-    if "note+json" in request.headers.get("accept", ""):
-        return 200, b'{"frontmatter": {}}'
-    return 200, b"x"
+    if request.method == "PATCH":
+        return 200, b"---\nk: 1\n---\nx"
+    return (200, b"x") if request.method == "GET" else (204, b"")
 
 
 def plugin(
@@ -47,7 +47,8 @@ def plugin(
     def answer(asked: Asked, _: int) -> Answer:
         time.sleep(delay)
         status, content = behave(asked)
-        return Answer(status, content)
+        is_note = asked.method == "GET" and asked.path.endswith(".md")
+        return Answer(status, content, {"Content-Type": "text/markdown" if is_note else "application/json"})
 
     return serving(answer, context=context)
 
@@ -105,6 +106,17 @@ def test_an_answer_that_nobody_can_use_is_502(tmp_path: Path, content: bytes) ->
     ):
         for tool in ("searchNotes", "listNotes"):
             failed(notes.call(tool, TOOLS[tool]), 502)
+
+
+@requirement("notestore.failure-status")
+@pytest.mark.parametrize("tool", ["appendContext", "updateNote", "searchReplace", "manageTags", "manageFrontmatter"])
+def test_a_change_that_is_not_answered_as_the_plugin_does_is_502(tmp_path: Path, tool: str) -> None:
+    def behave(request: Asked) -> tuple[int, bytes]:
+        return right(request) if request.method == "GET" else (200, b"<html>signed out</html>")
+
+    with plugin(behave) as (address, _), notes_before(address, tmp_path) as notes:
+        failed(notes.call(tool, TOOLS[tool]), 502)
+        failed(notes.call("deleteNote", TOOLS["deleteNote"]), 502)
 
 
 @requirement("notestore.failure-status")

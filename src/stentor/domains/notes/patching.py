@@ -6,13 +6,14 @@ The empty text is no body in the header form, so it travels in an instruction, w
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from stentor.core import jsontext
 from stentor.domains.notes.frontmatter import BadFrontmatter
-from stentor.domains.notes.model import NoSuchNote, NoteChanged
+from stentor.domains.notes.model import NoSuchNote, NoteChanged, NoteTooLarge
 from stentor.domains.notes.plugin import Answer, Plugin
 from stentor.domains.notes.upstream import UpstreamBroken
 
@@ -54,13 +55,16 @@ class Patching:
         self._taken: dict[str, Form] = {}
 
     async def set_key(self, path: str, at: str, key: str, value: Any, conditions: Mapping[str, str]) -> None:
-        """Raises NoSuchNote, NoteChanged (its state unknown), BadFrontmatter and what the plugin's calls raise."""
+        """Raises NoSuchNote, NoteChanged (its state unknown), BadFrontmatter, NoteTooLarge for a note that the plugin
+        does not edit by parts, and what the plugin's calls raise.
+        """
         kind = _kind(value)
         answer = None
         for form in self._forms(kind):
             headers, body = form(key, value)
             answer = await self._plugin.ask("PATCH", at, headers={**headers, **conditions}, body=body)
             if answer.ok:
+                _require_patched(answer)
                 self._taken[kind] = form
                 return
             if answer.status not in _NOT_UNDERSTOOD or answer.code == BAD_FRONTMATTER:
@@ -80,6 +84,12 @@ def _kind(value: Any) -> str:
     return "null" if value is None else "object" if isinstance(value, dict) else "plain"
 
 
+def _require_patched(answer: Answer) -> None:
+    """The plugin answers the patched note, which begins with its frontmatter. Raises UpstreamBroken."""
+    if not answer.body.removeprefix(codecs.BOM_UTF8).startswith(b"---"):
+        raise UpstreamBroken("The vault plugin answered something that is not the patched note.")
+
+
 def _refusal(path: str, answer: Answer | None) -> Exception:
     if answer is None:
         return UpstreamBroken("The vault plugin knows no form of PATCH.")
@@ -87,6 +97,8 @@ def _refusal(path: str, answer: Answer | None) -> Exception:
         return NoSuchNote(f"The vault has no note {path!r}.")
     if answer.status == 412:
         return NoteChanged(path, "")
+    if answer.status == 413:
+        return NoteTooLarge(f"{path!r} is larger than the vault plugin edits by parts.")
     if answer.code == BAD_FRONTMATTER:
         return BadFrontmatter("The note's frontmatter cannot be read, so that it cannot be edited either.")
     return answer.unexpected()

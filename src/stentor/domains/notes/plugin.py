@@ -43,6 +43,11 @@ class Answer(msgspec.Struct, frozen=True):
         return 200 <= self.status < 300
 
     @property
+    def media(self) -> str:
+        """The type of the content without its parameters, empty without one."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
     def code(self) -> int:
         """The plugin's `errorCode`, 0 without one."""
         try:

@@ -6,7 +6,8 @@ import asyncio
 import unicodedata
 from collections.abc import Sequence
 
-from stentor.domains.notes import paths
+from stentor.core.errors import Conflict
+from stentor.domains.notes import answers, paths
 from stentor.domains.notes.model import NameTaken, NoSuchNote
 from stentor.domains.notes.plugin import Plugin, at
 from stentor.domains.notes.upstream import UpstreamBroken
@@ -15,15 +16,19 @@ AT_ONCE = 8
 """Folders, or files, that are asked for at the same time."""
 
 
+class FolderTaken(Conflict):
+    """A folder has the name of a new file."""
+
+
 async def listing(plugin: Plugin, folder: Sequence[str]) -> list[str]:
     """Names of one level, those of folders with a slash at the end. Raises NoSuchNote.
 
     Plugins before 4 answer 404 for the root of a vault without files.
     """
     answer = await plugin.ask("GET", at(folder, folder=True))
-    if answer.status == 404:
-        if not folder:
-            return []
+    if answer.status == 404 and not folder:
+        return []
+    if answer.status == 404 or answers.leads_behind(answer, folder):
         raise NoSuchNote(f"The vault has no folder {paths.shown('/'.join(folder))}.")
     if not answer.ok:
         raise answer.unexpected()
@@ -79,17 +84,29 @@ def _reachable(folder: tuple[str, ...]) -> bool:
 
 
 async def refuse_taken(plugin: Plugin, segments: Sequence[str]) -> None:
-    """Raises NameTaken when a new file would differ from a name there only in letter case, or has a folder's name."""
+    """Raises NameTaken when a new file would differ from a name there only in letter case, FolderTaken when it has a
+    folder's name, NoSuchNote when its path leads through a file.
+    """
     for depth, part in enumerate(segments):
         try:
             names = await listing(plugin, segments[:depth])
         except NoSuchNote:
             return
-        own = part if depth == len(segments) - 1 else f"{part}/"
+        own, other = (part, f"{part}/") if depth == len(segments) - 1 else (f"{part}/", part)
         if own in names:
             continue
+        if other in names:
+            raise _crossed(other, segments[: depth + 1])
         wanted = paths.folded(part)
         twin = next((name for name in names if paths.folded(name.removesuffix("/")) == wanted), None)
         if twin is not None:
             raise NameTaken(f"{own!r} and {twin!r} are the same name on some systems; use the one that is there.")
         return
+
+
+def _crossed(name: str, segments: Sequence[str]) -> FolderTaken | NoSuchNote:
+    """A file would be where a folder is, or below a file."""
+    path = paths.shown("/".join(segments))
+    return (
+        FolderTaken(f"{path} is a folder.") if name.endswith("/") else NoSuchNote(f"{path} is a file, and no folder.")
+    )

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from stentor.domains.notes import model, paths, plugintree
+from stentor.core.errors import InvalidRequest
+from stentor.domains.notes import answers, frontmatter, model, paths, plugintree
 from stentor.domains.notes.locks import PathLocks
 from stentor.domains.notes.model import ANYTHING, NOTHING, Change, NoSuchNote, Note, NoteChanged, NoteTooLarge, Stat
 from stentor.domains.notes.patching import Patching
@@ -21,6 +22,8 @@ MARKDOWN = {"Content-Type": "text/markdown"}
 BYTES = {"Content-Type": "application/octet-stream"}
 """For what is no text, and for a byte order mark, which the plugin drops from texts."""
 ATTEMPTS = 16
+NO_QUERY = 40090
+"""The plugin's code for a search without a text."""
 CONTEXT = "100"
 """Characters around a match. Plugins before 4 have no default of their own."""
 
@@ -80,7 +83,7 @@ class PluginVault:
             for _ in range(ATTEMPTS):
                 present = await self._expected(segments, expected)
                 if present is None:
-                    await plugintree.refuse_taken(self._plugin, segments)
+                    await self._refuse_taken(segments)
                 if await self._put(segments, content, present):
                     return None if present is None else present.content
             raise NoteChanged(path, NOTHING if present is None else model.content_hash(present.content))
@@ -93,10 +96,9 @@ class PluginVault:
                 if present is None:
                     break
                 answer = await self._plugin.ask("DELETE", at(segments), headers=present.conditions)
-                if answer.ok:
-                    return Change(None, present.content)
                 if answer.status not in (404, 412):
-                    raise answer.unexpected()
+                    answers.require_done(answer, path)
+                    return Change(None, present.content)
         raise _missing(path)
 
     async def names(self, folder: str = "") -> list[str]:
@@ -125,25 +127,41 @@ class PluginVault:
         await self._plugin.greet()
 
     async def search(self, text: str) -> list[Found]:
-        """Notes with the text, best first, as the plugin's simple search finds them."""
+        """Notes with the text, best first, as the plugin's simple search finds them. Raises InvalidRequest for a text
+        that the plugin takes for none.
+        """
         answer = await self._plugin.ask("POST", query("/search/simple/", query=text, contextLength=CONTEXT))
+        if not answer.ok and answer.code == NO_QUERY:
+            raise InvalidRequest("The query has no words in it.")
         rows = answer.json() if answer.ok else None
         if not isinstance(rows, list):
             raise answer.unexpected() if not answer.ok else UpstreamBroken("The vault plugin's search is no list.")
         return [_found(row) for row in rows]
 
     async def append(self, path: str, text: str) -> None:
-        """Adds to the end, on a line of its own; makes the note when it is missing. Raises NameTaken."""
+        """Adds to the end, on a line of its own; makes the note when it is missing. Raises NameTaken, FolderTaken,
+        NoSuchNote for a path that leads through a file, NoteTooLarge.
+        """
         segments = paths.segments(path)
         async with self._locks.hold(path):
             if await self._present(segments) is None:
                 await plugintree.refuse_taken(self._plugin, segments)
             answer = await self._plugin.ask("POST", at(segments), headers=MARKDOWN, body=text.encode())
-        if not answer.ok:
-            raise answer.unexpected()
+        answers.require_done(answer, path)
 
     async def set_key(self, path: str, key: str, value: Any, expected: str = ANYTHING) -> None:
-        """Sets one key of the frontmatter to any JSON value. Raises NoSuchNote, NoteChanged, BadFrontmatter."""
+        """Sets one key of the frontmatter to any JSON value; of a note that is too long for the plugin's PATCH by an
+        edit of the whole file. Raises NoSuchNote, NoteChanged, BadFrontmatter.
+        """
+        try:
+            await self._patch(path, key, value, expected)
+        except NoteTooLarge:
+            await self._edit(path, key, value, expected)
+        except UpstreamBroken:
+            await self.content(path)  # what the plugin refuses may be no note at all
+            raise
+
+    async def _patch(self, path: str, key: str, value: Any, expected: str) -> None:
         segments = paths.segments(path)
         async with self._locks.hold(path):
             conditions: dict[str, str] = {}
@@ -152,18 +170,41 @@ class PluginVault:
                 conditions = {} if present is None else present.conditions
             await self._patching.set_key(path, at(segments), key, value, conditions)
 
+    async def _edit(self, path: str, key: str, value: Any, expected: str) -> None:
+        for _ in range(ATTEMPTS):
+            before = await self.content(path)
+            state = model.content_hash(before)
+            if expected not in (ANYTHING, state):
+                break
+            try:
+                await self.replace(path, _with_key(before, key, value), state)
+                return
+            except NoteChanged:
+                continue
+        raise NoteChanged(path, state)
+
     async def close(self) -> None:
         await self._plugin.close()
 
     async def _present(self, segments: Sequence[str]) -> _Present | None:
         answer = await self._plugin.ask("GET", at(segments))
-        if answer.status == 404:
+        if answer.status == 404 or answers.leads_behind(answer, segments) or await self._is_folder(segments, answer):
             return None
-        if not answer.ok:
-            raise answer.unexpected()
+        answers.require_note(answer, segments[-1])
         tag = answer.headers.get("etag", "")
         # A weak tag never matches, and web frameworks add one to answers whose server knows no If-Match.
         return _Present(answer.body, tag if tag.startswith('"') else "")
+
+    async def _is_folder(self, segments: Sequence[str], answer: Answer) -> bool:
+        """A JSON file may look like the list of a folder: then the folder above tells."""
+        return answers.is_listing(answer) and segments[-1] not in await self.names("/".join(segments[:-1]))
+
+    async def _refuse_taken(self, segments: Sequence[str]) -> None:
+        """Raises NameTaken, and NoSuchNote for the path of a folder, as a vault in a folder does."""
+        try:
+            await plugintree.refuse_taken(self._plugin, segments)
+        except plugintree.FolderTaken as error:
+            raise NoSuchNote(error.message) from None
 
     async def _required(self, segments: Sequence[str]) -> _Present:
         present = await self._present(segments)
@@ -184,9 +225,10 @@ class PluginVault:
         conditions = {"If-None-Match": "*"} if present is None else present.conditions
         kind = MARKDOWN if _is_plain(content) else BYTES
         answer = await self._plugin.ask("PUT", at(segments), headers={**kind, **conditions}, body=content)
-        if not answer.ok and answer.status != 412:
-            raise answer.unexpected()
-        return answer.ok
+        if answer.status == 412:
+            return False
+        answers.require_done(answer, "/".join(segments))
+        return True
 
     async def _stat(self, segments: Sequence[str], size: int | None = None) -> Stat:
         """By a request of its own: a plain answer has no times, and then they are 0. Raises NoSuchNote."""
@@ -205,6 +247,13 @@ def _missing(path: str) -> NoSuchNote:
     return NoSuchNote(f"The vault has no note {paths.shown(path)}.")
 
 
+def _with_key(content: bytes, key: str, value: Any) -> bytes:
+    try:
+        return frontmatter.edit(content.decode(), {key: value}).encode()
+    except UnicodeDecodeError:
+        raise frontmatter.BadFrontmatter("The note is no UTF-8 text, so that it has no frontmatter.") from None
+
+
 def _is_plain(content: bytes) -> bool:
     try:
         return not content.decode().startswith("\ufeff")
@@ -216,6 +265,7 @@ def _stat(answer: Answer, path: str, size: int | None) -> Stat:
     if not answer.ok:
         raise answer.unexpected()
     if "json" not in answer.headers.get("content-type", "json"):
+        answers.require_note(answer, path)
         return Stat(path, len(answer.body), 0, 0)  # a file that is no text may be answered as it is
     try:
         stat = answer.json()["stat"]
