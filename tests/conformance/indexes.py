@@ -32,7 +32,7 @@ PASSWORD = "plain-role-51c0"
 
 def document(path: str, text: str, at: int = 1, **values: Any) -> Entry:
     """A note as the index takes it; `at` is when it was changed."""
-    raw = frontmatter.with_values(text, values).encode()
+    raw = frontmatter.edit(text, values).encode()
     made = entry(Note(Stat(path, len(raw), at, at), raw))
     assert made is not None
     return made

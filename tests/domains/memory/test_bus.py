@@ -46,6 +46,41 @@ async def test_a_block_at_the_head_of_the_content_is_frontmatter(notes: Notes) -
     assert (notes.root / "a.md").read_text() == content
 
 
+@requirement("memory.same-write-same-note")
+async def test_the_same_write_twice_is_the_same_note(notes: Notes) -> None:
+    for content in ("---\ntags: [x]\n---\nbody\n", "\ufeffbody\n", "---\n\nIntro\n\n---\n\nbody\n"):
+        first = await notes.write("a.md", content)
+        second = await notes.write("a.md", content)
+        assert second.headers["ETag"] == first.headers["ETag"]
+        assert (notes.root / "a.md").read_text() == content
+        await notes.write("a.md", None, "delete")
+
+
+@requirement("memory.same-write-same-note")
+async def test_text_between_two_rules_is_read_and_found_whoever_wrote_it(notes: Notes) -> None:
+    content = "---\n\nIntroduction by the harbour.\n\n---\n\nOutro.\n"
+    (notes.root / "person.md").write_text(content)
+    await notes.until_found("harbour", ["person.md"])
+    await notes.write("agent.md", content)
+    assert sorted(await notes.found("harbour")) == ["agent.md", "person.md"]
+    for path in ("person.md", "agent.md"):
+        assert (await notes.read(path)).json()["document"] == {"path": path, "content": content, "frontmatter": {}}
+        assert (await notes.write(path, None, "update", frontmatter={"tags": ["x"]})).status_code == 200
+        document = (await notes.read(path)).json()["document"]
+        assert (document["content"], document["frontmatter"]) == (content, {"tags": ["x"]})
+
+
+@requirement("memory.nul-is-400")
+async def test_a_content_with_nul_is_400_and_not_written(notes: Notes) -> None:
+    for operation in ("write", "update"):
+        await notes.write("old.md", "old")
+        for path in ("new.md", "old.md"):
+            if (operation, path) != ("update", "new.md"):
+                assert (await notes.write(path, "a\0b", operation)).status_code == 400
+    assert [path.name for path in notes.root.iterdir()] == ["old.md"]
+    assert await notes.content("old.md") == "old"
+
+
 async def test_frontmatter_that_could_not_be_read_again_is_400_and_not_written(notes: Notes) -> None:
     deep: Any = 1
     for _ in range(25):

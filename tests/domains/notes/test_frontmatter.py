@@ -108,6 +108,14 @@ def test_what_cannot_be_read_is_told_and_cannot_be_edited(block: str, reason: st
     assert frontmatter.split(note).body == "body"
 
 
+@pytest.mark.parametrize("block", ["\nProse without keys.\n", "- a\n", "'a: b'\n"])
+def test_a_block_without_keys_is_told_from_one_that_is_broken(block: str) -> None:
+    for text, keyless in ((block, True), ("a: [\n", False)):
+        with pytest.raises(BadFrontmatter) as error:
+            frontmatter.read(f"---\n{text}---\nbody")
+        assert error.value.keyless is keyless
+
+
 @pytest.mark.parametrize("note", ["---\na: 1\nnever closed", "-- -\n", "text\n---\na: 1\n---\n", "----\na: 1\n----\n"])
 def test_what_is_no_block_is_body(note: str) -> None:
     assert frontmatter.split(note).body == note
@@ -140,14 +148,6 @@ def test_whatever_is_written_is_read_again(before: dict[str, Any], changes: dict
     edited = frontmatter.edit(note, changes)
     assert frontmatter.read(edited) == before | changes
     assert frontmatter.split(edited).body == f"body{newline}"
-
-
-@given(MAPS, TEXTS)
-def test_a_new_note_holds_its_values_and_its_body(values: dict[str, Any], body: str) -> None:
-    note = frontmatter.with_values(body, values)
-    if values:
-        assert frontmatter.read(note) == values
-        assert frontmatter.split(note).body == body
 
 
 @given(st.text(max_size=60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,10 @@ import msgspec
 from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.text import outline
 from stentor.domains.notes import frontmatter
-from stentor.domains.notes.frontmatter import BadFrontmatter
+from stentor.domains.notes.frontmatter import BOM, BadFrontmatter, Parts
+
+_KEY = re.compile(r"(?:[ \t]*(?:#.*)?[\r\n]+)*\w[\w-]*:(?:\s|\Z)")
+"""A block that begins like this is a mapping, or no YAML at all."""
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -62,26 +66,79 @@ def parse(path: str, raw: bytes) -> Document | None:
     try:
         return Document(path, parts.body, frontmatter.values(parts))
     except BadFrontmatter as error:
+        if error.keyless:
+            return Document(path, frontmatter.headless(text).body, {})
         return Document(path, parts.body, {}, error.message)
 
 
 def changed(raw: bytes | None, content: str | None, values: Mapping[str, Any] | None, *, whole: bool) -> bytes:
-    """The file with another body and other frontmatter; every byte that need not change stays.
+    """The file (None for a new one) with another body and other frontmatter; every byte that need not change stays.
 
-    None leaves the body or the frontmatter as it is. `whole` takes the values as all of the frontmatter, else
-    they are added to it. Raises BadFrontmatter when it cannot be edited, InvalidRequest for a file that is no text.
+    None leaves the body or the frontmatter as it is. `whole` takes the values as all of the frontmatter, else they
+    are added to it. Without values, those of a block at the head of the content are taken; with them, such a block is
+    text like the rest. A byte order mark at its head is the file's. Raises BadFrontmatter when the frontmatter cannot
+    be edited, InvalidRequest for what is no text, before or after.
     """
-    if raw is None:
-        return frontmatter.with_values(content or "", values or {}).encode()
+    text = _text(raw or b"")
+    if content is not None and values is None and (carried := _carried(content)):
+        if _parts(text).block is None:
+            return _bytes(_marked(text, content) + content.removeprefix(BOM))
+        values, content = carried, frontmatter.split(content).body
+    if values is not None:
+        text = _with_values(text, values, whole=whole)
+    return _bytes(text if content is None else _with_body(text, content))
+
+
+def _text(raw: bytes) -> str:
     try:
-        text = raw.decode()
+        return raw.decode()
     except UnicodeDecodeError:
         raise InvalidRequest("The file is no UTF-8 text, so that it cannot be edited as a document.") from None
-    if values is not None:
-        known = frontmatter.read(text)
-        gone = frozenset(known) - frozenset(values) if whole else frozenset[str]()
-        text = frontmatter.edit(text, values, gone)
-    if content is not None:
-        parts = frontmatter.split(text)
-        text = f"{parts.head}{parts.block or ''}{parts.tail}{content}"
+
+
+def _bytes(text: str) -> bytes:
+    if "\0" in text:
+        raise InvalidRequest("document.content: has the character NUL in it, which no text has.")
     return text.encode()
+
+
+def _parts(text: str) -> Parts:
+    """Text between two rules is body."""
+    parts = frontmatter.split(text)
+    if _KEY.match(parts.block or ""):
+        return parts  # nearly always, and YAML takes a millisecond to say the same
+    try:
+        frontmatter.values(parts)
+    except BadFrontmatter as error:
+        if error.keyless:
+            return frontmatter.headless(text)
+    return parts
+
+
+def _carried(content: str) -> dict[str, Any]:
+    """The frontmatter at the head of a content; empty for one that only seems to have some."""
+    try:
+        return frontmatter.read(content)
+    except BadFrontmatter:
+        return {}
+
+
+def _with_values(text: str, values: Mapping[str, Any], *, whole: bool) -> str:
+    parts = _parts(text)
+    if parts.block is None:
+        return frontmatter.edit(frontmatter.framed(text), values) if values else text
+    gone = frozenset(frontmatter.values(parts)) - frozenset(values) if whole else frozenset[str]()
+    return frontmatter.edit(text, values, gone)
+
+
+def _with_body(text: str, content: str) -> str:
+    """The content is read again as it is: where its head would be taken for frontmatter, an empty block comes first."""
+    parts, body = _parts(text), content.removeprefix(BOM)
+    tail = parts.tail + (parts.newline if body and parts.tail and not parts.tail.endswith(("\n", "\r")) else "")
+    joined = f"{_marked(text, content)}{parts.head.removeprefix(BOM)}{parts.block or ''}{tail}{body}"
+    return joined if parts.block is not None or _parts(joined).block is None else frontmatter.framed(joined)
+
+
+def _marked(*texts: str) -> str:
+    """The byte order mark, when one of them begins with it."""
+    return BOM if any(text.startswith(BOM) for text in texts) else ""

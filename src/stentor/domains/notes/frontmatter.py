@@ -20,9 +20,15 @@ MAX_BLOCK = 64 * 1024
 _OPENING = re.compile(r"---[ \t]*(\r\n|\n|\r)")
 _CLOSING = re.compile(r"^---[ \t]*(\r\n|\n|\r|\Z)", re.MULTILINE)
 
+_UNEDITABLE = "The frontmatter is written in a way that cannot be edited key by key; edit the note."
+_UNREADABLE = "The frontmatter is too large or nested too deep to be read again."
+
 
 class BadFrontmatter(InvalidRequest):
     """The note's frontmatter cannot be read, so that it cannot be edited either."""
+
+    keyless = False
+    """Whether it is YAML without any keys, which may well be text between two rules."""
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -45,15 +51,27 @@ class Parts(msgspec.Struct, frozen=True):
 
 def split(text: str) -> Parts:
     """The parts of a note. A block that is never closed is body."""
-    bom = BOM if text.startswith(BOM) else ""
-    opening = _OPENING.match(text, len(bom))
-    if opening is None:
-        return Parts(bom, None, "", text[len(bom) :])
-    closing = _CLOSING.search(text, opening.end())
-    if closing is None:
-        return Parts(bom, None, "", text[len(bom) :])
+    opening = _OPENING.match(text, len(BOM) if text.startswith(BOM) else 0)
+    closing = None if opening is None else _CLOSING.search(text, opening.end())
+    if opening is None or closing is None:
+        return headless(text)
     start, end = opening.end(), closing.start()
     return Parts(text[:start], text[start:end], text[end : closing.end()], text[closing.end() :])
+
+
+def headless(text: str) -> Parts:
+    """The parts of a text that is all body, whatever it begins with."""
+    bom = BOM if text.startswith(BOM) else ""
+    return Parts(bom, None, "", text[len(bom) :])
+
+
+def framed(text: str) -> str:
+    """A note with this text as its body, behind an empty block; one that nobody could take for another stays."""
+    if split(text).block is None:
+        return text
+    parts = headless(text)
+    rule = f"---{parts.newline}"
+    return f"{parts.head}{rule}{rule}{parts.body}"
 
 
 def read(text: str) -> dict[str, Any]:
@@ -70,7 +88,9 @@ def values(parts: Parts) -> dict[str, Any]:
     try:
         return yamltext.load(parts.block)
     except yamltext.Malformed as error:
-        raise BadFrontmatter(f"The frontmatter cannot be read: {error}.") from None
+        bad = BadFrontmatter(f"The frontmatter cannot be read: {error}.")
+        bad.keyless = isinstance(error, yamltext.NoMapping)
+        raise bad from None
 
 
 def check(text: str) -> None:
@@ -95,7 +115,7 @@ def edit(text: str, changes: Mapping[str, Any], removed: frozenset[str] = frozen
     edited = _rejoined(parts, _edited(parts.block or "", todo, gone, parts.newline))
     wanted = {key: value for key, value in (known | dict(changes)).items() if key not in gone}
     if not _reads_as(edited, wanted):
-        raise BadFrontmatter("The frontmatter is written in a way that cannot be edited key by key; edit the note.")
+        raise BadFrontmatter(_UNEDITABLE if known else _UNREADABLE)
     return edited
 
 
@@ -124,25 +144,15 @@ def insert(text: str, beside: str, added: Mapping[str, Any], *, after: bool) -> 
 def _span(parts: Parts, key: str) -> tuple[int, int]:
     span = yamltext.spans(parts.block or "").get(key)
     if span is None:
-        raise BadFrontmatter("The frontmatter is written in a way that cannot be edited key by key; edit the note.")
+        raise BadFrontmatter(_UNEDITABLE)
     return span
 
 
 def _checked(parts: Parts, block: str, wanted: Mapping[str, Any]) -> str:
     edited = f"{parts.head}{block}{parts.tail}{parts.body}"
     if not _reads_as(edited, dict(wanted)):
-        raise BadFrontmatter("The frontmatter is written in a way that cannot be edited key by key; edit the note.")
+        raise BadFrontmatter(_UNEDITABLE)
     return edited
-
-
-def with_values(body: str, frontmatter: Mapping[str, Any]) -> str:
-    """A new note of a body and its frontmatter. Raises BadFrontmatter for values that could not be read again."""
-    if not frontmatter:
-        return body
-    text = "---\n" + "".join(emit.entry(key, value, "\n") for key, value in frontmatter.items()) + "---\n" + body
-    if not _reads_as(text, dict(frontmatter)):
-        raise BadFrontmatter("The frontmatter is too large or nested too deep to be read again.")
-    return text
 
 
 def _rejoined(parts: Parts, block: str) -> str:

@@ -17,13 +17,17 @@ class Malformed(ValueError):
     """The text is no YAML mapping of plain values; the message says why and where."""
 
 
+class NoMapping(Malformed):
+    """The text is YAML, but no mapping: prose, or a list."""
+
+
 def load(text: str) -> dict[str, Any]:
-    """A mapping as JSON values. Raises Malformed."""
+    """A mapping as JSON values. Raises Malformed, NoMapping."""
     node = _compose(text)
     if node is None:
         return {}
     if not isinstance(node, MappingNode):
-        raise Malformed("it is no list of keys and values")
+        raise NoMapping("it is no list of keys and values")
     return _mapping(node)
 
 

@@ -1,0 +1,114 @@
+"""Notes as documents: what is written is read again, and the same change twice is the same note. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.errors import InvalidRequest
+from stentor.domains.memory import documents
+from stentor.domains.notes.frontmatter import BOM
+from tests.domains.notes.test_frontmatter import MAPS, TEXTS
+from tests.requirements import requirement
+
+RULED = "---\n\nIntro paragraph.\n\n---\n\nOutro.\n"
+CARRYING = "---\ntags: [b]\n---\nbody\n"
+BODIES = st.one_of(
+    TEXTS,
+    st.lists(
+        st.sampled_from(["---\n", "---", "a: 1\n", "a: [\n", "- a\n", "text\n", "\n", "# h\n", BOM]), max_size=7
+    ).map("".join),
+)
+FILES = st.none() | BODIES.map(str.encode)
+
+
+def read(raw: bytes) -> tuple[str, dict[str, Any]]:
+    document = documents.parse("a.md", raw)
+    assert document is not None
+    return document.content, document.frontmatter
+
+
+def write(raw: bytes | None, content: str, values: dict[str, Any] | None = None) -> bytes:
+    return documents.changed(raw, content, values, whole=True)
+
+
+@requirement("memory.same-write-same-note")
+@given(FILES, BODIES, st.none() | MAPS, st.booleans())
+def test_the_same_change_twice_is_the_same_note(
+    raw: bytes | None, content: str, values: dict[str, Any] | None, whole: bool
+) -> None:
+    try:
+        once = documents.changed(raw, content, values, whole=whole)
+    except InvalidRequest:
+        return  # what is there cannot be edited
+    assert documents.changed(once, content, values, whole=whole) == once
+
+
+@requirement("memory.same-write-same-note")
+@given(FILES, BODIES, MAPS)
+def test_what_is_written_with_its_frontmatter_is_read_again(
+    raw: bytes | None, content: str, values: dict[str, Any]
+) -> None:
+    try:
+        made = write(raw, content, values)
+    except InvalidRequest:
+        return
+    assert read(made) == (content.removeprefix(BOM), values)
+
+
+@requirement("memory.same-write-same-note")
+@pytest.mark.parametrize("before", [None, b"old", b"---\ntags: [a]\nold: 1\n---\nold", b"\xef\xbb\xbfold", b""])
+def test_a_block_at_the_head_of_the_content_is_the_frontmatter_of_new_and_old_notes(before: bytes | None) -> None:
+    assert read(write(before, CARRYING)) == ("body\n", {"tags": ["b"]})
+    assert write(write(before, CARRYING), CARRYING) == write(before, CARRYING)
+    assert read(write(before, CARRYING, {})) == (CARRYING, {})
+    assert read(write(before, CARRYING, {"x": 1})) == (CARRYING, {"x": 1})
+
+
+def test_an_update_adds_the_block_at_the_head_of_its_content() -> None:
+    made = documents.changed(b"---\nold: 1  # mine\n---\nold", CARRYING, None, whole=False)
+    assert made == b"---\nold: 1  # mine\ntags:\n  - b\n---\nbody\n"
+
+
+@pytest.mark.parametrize("before", [None, b"old", BOM.encode() + b"old", b"---\na: 1\n---\nold"])
+def test_a_byte_order_mark_stands_once_at_the_head(before: bytes | None) -> None:
+    made = write(write(before, f"{BOM}q"), f"{BOM}q2")
+    assert made.startswith(BOM.encode())
+    assert made.count(BOM.encode()) == 1
+    assert read(made)[0] == "q2"
+
+
+@requirement("memory.same-write-same-note")
+@pytest.mark.parametrize(
+    "content", [RULED, RULED.replace("Intro", "Intro: a: b"), "---\n# Title\n---\nx", "---\n---\nx"]
+)
+def test_a_content_that_begins_with_a_rule_is_read_whole_and_takes_frontmatter(content: str) -> None:
+    for before in (None, b"old", b"---\na: 1\n---\nold"):
+        made = write(before, content)
+        assert read(made)[0] == content
+        assert write(made, content) == made
+        tagged = documents.changed(made, None, {"tags": ["x"]}, whole=False)
+        assert read(tagged) == (content, read(made)[1] | {"tags": ["x"]})
+
+
+@requirement("memory.same-write-same-note")
+def test_text_between_two_rules_that_a_person_wrote_is_text() -> None:
+    assert read(RULED.encode()) == (RULED, {})
+    assert write(RULED.encode(), RULED) == RULED.encode()
+    assert write(RULED.encode(), RULED, {}) == RULED.encode()
+    assert write(RULED.encode(), "new") == b"new"
+
+
+def test_a_block_that_ends_with_the_file_is_closed_before_a_body() -> None:
+    assert write(b"---\na: 1\n---", "body") == b"---\na: 1\n---\nbody"
+    assert write(b"---\r\na: 1\r\n---", "body") == b"---\r\na: 1\r\n---\r\nbody"
+
+
+@requirement("memory.nul-is-400")
+@pytest.mark.parametrize("before", [None, b"old"])
+def test_a_content_with_nul_is_refused(before: bytes | None) -> None:
+    with pytest.raises(InvalidRequest, match="NUL"):
+        write(before, "a\0b")
