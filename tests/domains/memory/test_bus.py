@@ -37,6 +37,20 @@ async def test_a_document_comes_back_as_it_was_written(notes: Notes) -> None:
     assert (notes.root / "Projects" / "x.md").read_bytes().endswith(content.encode())
 
 
+@requirement("memory.frontmatter-fields")
+async def test_integers_of_any_length_come_back_and_are_found(notes: Notes) -> None:
+    frontmatter = {"id": 1234567890123456789, "huge": -(10**400), "hebbian_weights": {AGENTS[0]: 10**400}}
+    answer = await notes.write("a.md", "harbour", frontmatter=frontmatter)
+    assert answer.status_code == 200, answer.text
+    (notes.root / "b.md").write_text(
+        "---\nid: 1234567890123456789\nhebbian_weights: {a: 1" + "0" * 400 + "}\n---\nharbour"
+    )
+    await notes.until_found("harbour", ["a.md", "b.md"])
+    assert (await notes.read("a.md")).json()["document"]["frontmatter"] == frontmatter
+    assert (await notes.read("b.md")).json()["document"]["frontmatter"]["id"] == 1234567890123456789
+    assert (await notes.write("a.md", "x", frontmatter={"id": 10**4_100})).status_code == 400
+
+
 async def test_a_block_at_the_head_of_the_content_is_frontmatter(notes: Notes) -> None:
     content = "---\ntags: [x]\n---\nbody\n"
     answer = await notes.write("a.md", content)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.core import jsontext
 from stentor.domains.notes import frontmatter
 from stentor.domains.notes.frontmatter import BadFrontmatter
 
@@ -52,6 +53,17 @@ def test_it_is_read_as_yaml_1_2_and_times_stay_texts() -> None:
 
 def test_a_sign_in_two_escapes_as_json_writes_it_is_one_sign() -> None:
     assert frontmatter.read('---\na: "\\ud83d\\ude00"\n---\n') == {"a": "😀"}
+
+
+@pytest.mark.parametrize("text", ["1234567890123456789", "-9223372036854775809", "+" + "9" * 4_000, "0x" + "f" * 1_998])
+def test_an_integer_is_a_number_however_long_it_is(text: str) -> None:
+    assert frontmatter.read(f"---\nid: {text}\n---\n") == {"id": int(text, 0)}
+    assert jsontext.load(jsontext.dump(int(text, 0))) == int(text, 0)
+
+
+@pytest.mark.parametrize("text", ["9" * 4_001, "0x" + "f" * 60_000])
+def test_one_that_no_json_decoder_takes_stays_a_text(text: str) -> None:
+    assert frontmatter.read(f"---\nid: {text}\n---\n") == {"id": text}
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -133,7 +145,8 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 VALUES = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-(10**15), 10**15)
+    | st.integers()
+    | st.integers(-(10**400), 10**400)
     | st.floats(allow_nan=False, allow_infinity=False)
     | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),

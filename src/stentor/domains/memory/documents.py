@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,10 +49,11 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def weights(self) -> dict[str, float]:
-        """Agent id to Hebbian weight; what is no number is left out."""
+        """Agent id to Hebbian weight; what is no number that a float can hold is left out."""
         given = self.frontmatter.get("hebbian_weights")
         pairs = given.items() if isinstance(given, dict) else ()
-        return {k: float(v) for k, v in pairs if isinstance(v, int | float) and not isinstance(v, bool)}
+        numbers = ((k, v) for k, v in pairs if isinstance(v, int | float) and not isinstance(v, bool))
+        return {k: float(v) for k, v in numbers if abs(v) <= sys.float_info.max}
 
 
 def parse(path: str, raw: bytes) -> Document | None:

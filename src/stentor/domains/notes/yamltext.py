@@ -10,6 +10,8 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 
 MAX_DEPTH = 20
+MAX_DIGITS = 4_000
+"""Of an integer, which longer is a text: Python and JSON decoders stop a little above, since it takes them long."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -114,9 +116,9 @@ def _number(text: str) -> Any:
     plain = text.lower().lstrip("+-")
     try:
         if plain.startswith(("0o", "0x")):
-            return int(text, 0)
+            return int(text, 0) if len(plain) <= MAX_DIGITS // 2 else text
         if plain.isdigit():
-            return int(text) if len(plain) < 19 else text
+            return int(text) if len(plain) <= MAX_DIGITS else text
         number = float(text)
     except ValueError:
         return text
