@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -89,7 +90,11 @@ async def test_the_callers_own_vector_is_used_and_one_of_another_length_is_400(m
     given = (vector * 7).tolist()
     assert paths(await search(meaning, query="boiling soup", embedding=given, top_k=1)) == ["cats.md"]
     assert paths(await search(meaning, embedding=given, top_k=1)) == ["cats.md"]
-    for wrong in ([], [0.1] * 383, ["x"] * 384, "x"):
+    for factor in (2.0**660, 2.0**-900, -(2.0**66)):
+        scaled = (vector.astype(float) * factor).tolist()
+        known = await search(meaning, embedding=(vector * (1 if factor > 0 else -1)).tolist())
+        assert await search(meaning, embedding=scaled) == known | {"search_latency_ms": ANY}
+    for wrong in ([], [0.1] * 383, ["x"] * 384, "x", [0.0] * 384, [10**400] * 384):
         assert (await meaning.post("search/semantic", query="x", embedding=wrong)).status_code == 400
 
 

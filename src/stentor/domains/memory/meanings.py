@@ -104,22 +104,17 @@ class Meanings:
     async def vector(self, query: str, embedding: Sequence[float] | None) -> Vectors:
         """The query's vector, or the caller's own, of length 1.
 
-        Raises EmbeddingUnavailable, InvalidRequest for a vector of another size than the model's.
+        Raises EmbeddingUnavailable, InvalidRequest for a vector of another size than the model's or without direction.
         """
-        unit: Vectors
         embedder = await self._ready()
         if embedding is None:
             (unit,) = await embedder.embed([query], urgent=True)
             return unit
-        import numpy as np
-
         if len(embedding) != embedder.dimensions:
             raise InvalidRequest(
                 f"embedding: has {len(embedding)} numbers; the model {embedder.identity} has {embedder.dimensions}."
             )
-        given = np.asarray(embedding, np.float32)
-        unit = given / max(float(np.linalg.norm(given)), 1e-12)
-        return unit
+        return _unit(embedding)
 
     async def _ready(self) -> Embedder:
         if self._embedder is None:
@@ -154,3 +149,16 @@ class Meanings:
     async def close(self) -> None:
         if self._embedder is not None:
             await self._embedder.close()
+
+
+def _unit(embedding: Sequence[float]) -> Vectors:
+    """A vector of length 1 in this direction. Raises InvalidRequest."""
+    import numpy as np
+
+    given = np.asarray(embedding, np.float64)
+    longest = np.abs(given).max()
+    if not (np.isfinite(longest) and longest > 0):
+        raise InvalidRequest("embedding: has no direction; its numbers are all 0, or not finite.")
+    given /= longest  # or the squares of very large and very small numbers are infinite, or 0
+    unit: Vectors = (given / np.linalg.norm(given)).astype(np.float32)
+    return unit
