@@ -136,10 +136,12 @@ async def test_an_update_or_deletion_of_nothing_is_404_and_makes_nothing(notes: 
     assert list(notes.root.iterdir()) == []
 
 
+@requirement("memory.write-answers")
 async def test_a_deleted_document_is_gone_and_lies_in_the_trash(notes: Notes) -> None:
     await notes.write("a.md", "one")
     answer = await notes.write("a.md", None, "delete")
-    assert (answer.status_code, answer.json()["content_hash"]) == (200, "")
+    assert (answer.status_code, answer.json()["content_hash"]) == (200, hashlib.sha256(b"one").hexdigest())
+    assert "ETag" not in answer.headers
     assert (await notes.read("a.md")).json()["status"] == "not_found"
     assert (notes.root / ".trash" / "a.md").read_text() == "one"
     assert await notes.found("one") == []
@@ -182,6 +184,36 @@ async def test_who_has_read_the_present_state_is_in_no_conflict(notes: Notes) ->
     assert other.json()["status"] == "success"
 
 
+@requirement("memory.conflict-abort")
+async def test_a_note_that_was_removed_is_another_state_for_who_knew_it(notes: Notes) -> None:
+    async def write(content: str, **fields: Any) -> str:
+        answer = await notes.write("a.md", content, conflict_resolution="abort", **fields)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["status"])
+
+    base = (await notes.write("a.md", "one", source_agent=AGENTS[0])).json()["content_hash"]
+    (notes.root / "a.md").unlink()
+    for fields in ({"base_hash": base}, {"base_hash": "0" * 64}, {"source_agent": AGENTS[0]}):
+        assert await write("two", **fields) == "conflict"
+    assert list(notes.root.iterdir()) == []
+    await notes.read("a.md")  # now it is known that there is none
+    assert await write("two", source_agent=AGENTS[0]) == "success"
+    await notes.write("a.md", None, "delete", source_agent=AGENTS[0])
+    assert await write("three", source_agent=AGENTS[0]) == "success"
+    (notes.root / "a.md").unlink()
+    assert await write("four", source_agent=AGENTS[0]) == "conflict"
+    assert await write("five", source_agent=AGENTS[1]) == "success"
+
+
+@requirement("memory.conflict-merge-or-last-write")
+async def test_of_a_removal_and_a_change_a_merge_keeps_the_change(notes: Notes) -> None:
+    base = (await notes.write("a.md", "one")).json()["content_hash"]
+    (notes.root / "a.md").unlink()
+    answer = await notes.write("a.md", "two", conflict_resolution="merge", base_hash=base)
+    assert answer.json()["status"] == "success"
+    assert (notes.root / "a.md").read_text() == "two"
+
+
 @requirement("memory.conflict-merge-or-last-write")
 async def test_merge_keeps_both_changes(notes: Notes) -> None:
     base = "one\ntwo\nthree\nfour\nfive\n"
@@ -212,6 +244,36 @@ async def test_where_a_merge_fails_both_versions_are_there(notes: Notes) -> None
     assert (notes.root / "Notes" / "a.md").read_text() == "human\n"
     assert (notes.root / copy).read_text() == "agent\n"
     assert await notes.found("agent") == [copy]
+
+
+@requirement("memory.conflict-merge-or-last-write")
+async def test_every_conflict_of_the_same_second_has_its_own_copy(notes: Notes) -> None:
+    base = (await notes.write("a.md", "one\n")).json()["content_hash"]
+    (notes.root / "a.md").write_text("human\n")
+    answers = await asyncio.gather(
+        *(notes.write("a.md", f"agent {i}\n", base_hash=base, conflict_resolution="merge") for i in range(8))
+    )
+    assert [(answer.status_code, answer.json()["status"]) for answer in answers] == [(200, "conflict")] * 8
+    copies = {(notes.root / answer.json()["conflict_copy"]).read_text() for answer in answers}
+    assert copies == {f"agent {i}\n" for i in range(8)}
+    assert (notes.root / "a.md").read_text() == "human\n"
+
+
+@requirement("memory.conflict-merge-or-last-write")
+@pytest.mark.parametrize(
+    "name",
+    ["n" * 240 + ".md", "ä" * 125 + "n.md", "日" * 84, "a." + "x" * 250, "v1.2/plain"],
+    ids=["letters", "umlauts", "signs", "a long suffix", "a folder with a dot"],
+)
+async def test_the_copy_of_a_note_with_a_long_name_has_a_shorter_one(notes: Notes, name: str) -> None:
+    base = (await notes.write(name, "one\n")).json()["content_hash"]
+    (notes.root / name).write_text("human\n")
+    for text in ("agent\n", "another\n"):
+        answer = await notes.write(name, text, base_hash=base, conflict_resolution="merge")
+        assert (answer.status_code, answer.json()["status"]) == (200, "conflict")
+        copy = notes.root / answer.json()["conflict_copy"]
+        assert (copy.read_text(), copy.parent) == (text, (notes.root / name).parent)
+        assert copy.name.endswith(".md") == name.endswith(".md")
 
 
 @requirement("memory.conflict-merge-or-last-write")

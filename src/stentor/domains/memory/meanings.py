@@ -106,6 +106,7 @@ class Meanings:
 
         Raises EmbeddingUnavailable, InvalidRequest for a vector of another size than the model's or without direction.
         """
+        unit: Vectors
         embedder = await self._ready()
         if embedding is None:
             (unit,) = await embedder.embed([query], urgent=True)

@@ -55,12 +55,12 @@ def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base
     Conflict for another state than the expected one.
     """
     _require(draft, present)
-    if present is None or not _conflicting(draft, present, known):
-        return Decision(_wanted(draft, present))
-    if draft.resolution == "last_write_wins":
+    if draft.resolution == "last_write_wins" or not _conflicting(draft, present, known):
         return Decision(_wanted(draft, present))
     if draft.resolution == "abort" or draft.operation == "delete":
         return Decision(present, conflict=True)
+    if present is None:
+        return Decision(_wanted(draft, None))  # of a removal and a change, the change is kept
     return _merged(draft, present, base)
 
 
@@ -81,11 +81,16 @@ def _matches(wanted: str, present: bytes | None) -> bool:
     return wanted == (NOTHING if present is None else content_hash(present))
 
 
-def _conflicting(draft: WriteDraft, present: bytes, known: frozenset[str]) -> bool:
-    """Whether the caller changes a state that it has not seen. Who names the state with If-Match has seen it."""
+def _conflicting(draft: WriteDraft, present: bytes | None, known: frozenset[str]) -> bool:
+    """Whether the caller changes a state that it has not seen. Who names the state with If-Match has seen it.
+
+    That there is nothing is a state like others for who knows of another; who knows of none makes a new note.
+    """
     if draft.if_match is not None:
         return False
     seen = {draft.base_hash} if draft.base_hash is not None else known
+    if present is None:
+        return bool(seen) and NOTHING not in seen
     return _hashes(draft.path, present).isdisjoint(seen) and _wanted(draft, present) != present
 
 

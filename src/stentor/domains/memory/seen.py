@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from stentor.domains.notes.model import NOTHING
+
 MOST = 20_000
 Who = tuple[str, str, str | None]
 """Tenant, key, and the agent that the key says it acts for."""
@@ -17,6 +19,10 @@ class Seen:
         self._most = most
 
     def put(self, who: Who, path: str, content_hash: str) -> None:
+        """`content_hash` is NOTHING where there was no note, or is none any more."""
+        tenant, key, _ = who
+        if self._last.get(((tenant, key, None), path)) == NOTHING:
+            del self._last[(tenant, key, None), path]  # its agents have seen a newer state
         self._last[who, path] = content_hash
         self._last.move_to_end((who, path))
         if len(self._last) > self._most:

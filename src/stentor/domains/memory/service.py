@@ -8,18 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core import ids
-from stentor.core.clock import SECOND, Clock
+from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict
 from stentor.core.runlog import Draft, RunLog
-from stentor.domains.memory import documents, model, store
+from stentor.domains.memory import copies, documents, model, store
 from stentor.domains.memory.cache import Cache
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.indexer import Indexer
@@ -52,8 +51,8 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """`etag` is the hash of the file's bytes, `content_hash` of the content alone; empty when it is gone. `before` is
-    the hash of the bytes that were there; empty for a new file.
+    """`etag` is the hash of the file's bytes, empty when it is gone; `before` of those that were there, empty for a new
+    file. `content_hash` is of the content alone, the removed one after a deletion; empty where there was none.
 
     `ready_at` is when the search by meaning will probably know it, in microseconds; None when it does already.
     """
@@ -88,7 +87,11 @@ class Bus:
     async def read(self, caller: Caller, path: str) -> tuple[Document, str]:
         """The document and the hash of its file's bytes. Raises NoSuchNote, InvalidPath."""
         path = paths.clean(path)
-        note = await self._vault.read(path)
+        try:
+            note = await self._vault.read(path)
+        except NoSuchNote:
+            self._seen.put(caller.who, path, NOTHING)
+            raise
         document = self.cache.document(path, note.content, note.hash)
         if document is None:
             raise NoSuchNote(f"{path!r} is no text.")
@@ -119,13 +122,13 @@ class Bus:
         decision = await _decided(draft, present, frozenset(seen), base)
         copy = None
         if decision.loser is not None:
-            copy = _copy_path(draft.path, self._clock.now())
+            copy = await self._beside(draft.path)
             await self._carry_out(caller, copy, None, decision.loser, draft, "success")
         status: Literal["success", "conflict"] = "conflict" if decision.conflict else "success"
         done, at = await self._carry_out(caller, draft.path, present, decision.after, draft, status)
-        if status == "success" and decision.after is not None:
+        if status == "success":
             self._seen.put(caller.who, draft.path, done.after_hash)
-        shown = _content_hash(draft, decision)
+        shown = _content_hash(draft, decision, present)
         return Written(
             status, done.write_id, at, shown, done.after_hash, done.before_hash, decision.merged, copy, self.ready_at()
         )
@@ -186,6 +189,13 @@ class Bus:
         except NoSuchNote:
             return None
 
+    async def _beside(self, path: str) -> str:
+        """A name for another version of the note, which no file has."""
+        for name in copies.names(path, self._clock.now()):
+            if await self._present(name) is None:
+                return name
+        raise Conflict(f"{path!r} has too many conflicted copies of this second; try again.")
+
     async def _base(self, draft: WriteDraft, seen: list[str]) -> bytes | None:
         """The bytes of the state that the caller knew."""
         hashes = [draft.base_hash] if draft.base_hash is not None else seen
@@ -231,23 +241,17 @@ async def _decided(draft: WriteDraft, present: bytes | None, seen: frozenset[str
     return await asyncio.to_thread(model.decide, draft, present, seen, base)
 
 
-def _content_hash(draft: WriteDraft, decision: Decision) -> str:
+def _content_hash(draft: WriteDraft, decision: Decision, present: bytes | None) -> str:
     """Of the content as the caller sent it, where that is stored; a block at its head is read as frontmatter."""
-    if decision.after is None:
+    content = present if decision.after is None else decision.after
+    if content is None:
         return ""
-    if draft.content is not None and not (decision.conflict or decision.merged):
+    stored = not (decision.after is None or decision.conflict or decision.merged)
+    if draft.content is not None and stored:
         return content_hash(draft.content.encode())
-    document = documents.parse(draft.path, decision.after)
-    return document.content_hash if document else ""
+    document = documents.parse(draft.path, content)
+    return document.content_hash if document else content_hash(content)
 
 
 def _hash(content: bytes | None) -> str:
     return NOTHING if content is None else content_hash(content)
-
-
-def _copy_path(path: str, now: int) -> str:
-    """As people who use Obsidian know it."""
-    stem, dot, suffix = path.rpartition(".")
-    when = datetime.fromtimestamp(now / SECOND, UTC).strftime("%Y%m%d%H%M%S")
-    name = stem if dot else path
-    return f"{name} (Conflicted copy stentor {when}){dot}{suffix if dot else ''}"
