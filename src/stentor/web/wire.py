@@ -198,7 +198,7 @@ def api_router(prefix: str = "", **options: Any) -> APIRouter:
 _NAMES = {
     404: "No such record",
     409: "The state does not permit it",
-    412: "If-Match does not hold",
+    412: "If-Match or If-None-Match does not hold",
     422: "It cannot be carried out",
     500: "A record cannot be read",
     501: "Not part of this version",

@@ -161,6 +161,34 @@ async def test_if_match_holds_or_nothing_happens(notes: Notes) -> None:
     assert (await notes.write("new.md", "x", headers={"If-Match": "*"})).status_code == 412
 
 
+@requirement("memory.etag-if-match")
+async def test_if_match_may_be_a_list_of_etags(notes: Notes) -> None:
+    etag = (await notes.write("a.md", "one")).headers["ETag"]
+    for given in (f'"0000", {etag}', f"{etag},, W/{etag}", f"W/{etag}", etag.strip('"')):
+        assert (await notes.write("a.md", "one", headers={"If-Match": given})).status_code == 200
+    assert (await notes.write("a.md", "two", headers={"If-Match": '"0000", "1111"'})).status_code == 412
+    for wrong in ('"a" "b"', ",", '"'):
+        answer = await notes.write("a.md", "two", headers={"If-Match": wrong})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert (await notes.write("new.md", "x", headers={"If-Match": '""'})).status_code == 412
+    assert (notes.root / "a.md").read_text() == "one"
+
+
+@requirement("memory.etag-if-match")
+async def test_if_none_match_makes_a_note_and_never_another_of_one(notes: Notes) -> None:
+    none = {"If-None-Match": "*"}
+    etag = (await notes.write("a.md", "one", headers=none)).headers["ETag"]
+    for operation in ("write", "update", "delete"):
+        answer = await notes.write("a.md", "two", operation, headers=none)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (412, "PRECONDITION_FAILED")
+        assert (await notes.write("a.md", "two", operation, headers={"If-None-Match": etag})).status_code == 412
+    assert (notes.root / "a.md").read_text() == "one"
+    assert (await notes.write("a.md", "two", headers={"If-None-Match": '"0000"'})).status_code == 200
+    (notes.root / "a.md").unlink()
+    again = await notes.write("a.md", "three", headers=none, conflict_resolution="abort")
+    assert again.json()["status"] == "success"
+
+
 @requirement("memory.conflict-abort")
 async def test_abort_answers_the_conflict_and_changes_nothing(notes: Notes) -> None:
     await notes.write("a.md", "one", source_agent=AGENTS[0])
@@ -325,8 +353,11 @@ async def test_a_link_out_of_the_vault_leads_nowhere(notes: Notes) -> None:
     outside = notes.root.parent / "outside"
     outside.mkdir()
     (notes.root / "link").symlink_to(outside)
-    assert (await notes.write("link/x.md", "x")).status_code == 404
+    for operation in ("write", "update", "delete"):
+        assert (await notes.write("link/x.md", "x", operation)).status_code == 404
     assert list(outside.iterdir()) == []
+    (outside / "x.md").write_text("secret")
+    assert (await notes.read("link/x.md")).json()["status"] == "not_found"
 
 
 BAD: list[dict[str, Any]] = [

@@ -43,7 +43,10 @@ TaskHeader = Annotated[
     str | None, Header(alias="X-Task-Id", max_length=255, description="The task that this is done for.")
 ]
 IfMatch = Annotated[
-    str | None, Header(alias="If-Match", max_length=255, description="The ETag of the state that is to be changed.")
+    str | None, Header(alias="If-Match", max_length=4096, description="The ETag of the state that is to be changed.")
+]
+IfNoneMatch = Annotated[
+    str | None, Header(alias="If-None-Match", max_length=4096, description="`*`: only when there is no document yet.")
 ]
 
 
@@ -69,10 +72,17 @@ def router(bus: Bus, search: Search, history: History, steps: Steps, health: Mem
         return add
 
     @direct("/write", WrittenOut, 404, 409, 412, 502, 504)
-    async def write(request: Request, body: WriteIn, if_match: IfMatch = None, task: TaskHeader = None) -> Json:
+    async def write(
+        request: Request,
+        body: WriteIn,
+        if_match: IfMatch = None,
+        if_none_match: IfNoneMatch = None,
+        task: TaskHeader = None,
+    ) -> Json:
         """Write, update or delete a document."""
         started = time.perf_counter()
-        done = await bus.write(caller(request, task, body.metadata.source_agent), body.draft(if_match))
+        asking = caller(request, task, body.metadata.source_agent)
+        done = await bus.write(asking, body.draft(if_match, if_none_match))
         headers = {"ETag": f'"{done.etag}"'} if done.etag else {}
         return Json(_written(done, started), headers=headers)
 

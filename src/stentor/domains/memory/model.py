@@ -9,7 +9,7 @@ import msgspec
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
 from stentor.domains.memory import documents
 from stentor.domains.notes import merge
-from stentor.domains.notes.model import NOTHING, content_hash
+from stentor.domains.notes.model import ANYTHING, NOTHING, content_hash
 
 Operation = Literal["write", "update", "delete"]
 ConflictResolution = Literal["last_write_wins", "abort", "merge"]
@@ -19,8 +19,9 @@ Priority = Literal["high", "normal", "low"]
 class WriteDraft(msgspec.Struct, frozen=True):
     """`content` and `frontmatter` are None where the caller leaves them as they are.
 
-    `base_hash` is the state that the caller knew (of the file or of the content); `if_match` is one of the file that
-    must hold, `expected` one of the file or of the content that must hold even when the write would change nothing.
+    `base_hash` is the state that the caller knew (of the file or of the content); `expected` is one of the file or of
+    the content that must hold even when the write would change nothing. Of the states `if_match` of the file one must
+    hold, of `if_none_match` none may; ANYTHING among them is any file.
     """
 
     operation: Operation
@@ -31,8 +32,9 @@ class WriteDraft(msgspec.Struct, frozen=True):
     priority: Priority = "normal"
     resolution: ConflictResolution = "last_write_wins"
     base_hash: str | None = None
-    if_match: str | None = None
+    if_match: frozenset[str] | None = None
     expected: str | None = None
+    if_none_match: frozenset[str] = frozenset()
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base
     """`present` are the file's bytes, `known` the hashes of states that the caller has seen, `base` the
     bytes of the last of them, where they are known.
 
-    Raises NotFound for an update or deletion of nothing, PreconditionFailed for an If-Match that does not hold,
+    Raises NotFound for an update or deletion of nothing, PreconditionFailed for If-Match or If-None-Match,
     Conflict for another state than the expected one.
     """
     _require(draft, present)
@@ -65,8 +67,10 @@ def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base
 
 
 def _require(draft: WriteDraft, present: bytes | None) -> None:
-    if draft.if_match is not None and not _matches(draft.if_match, present):
+    if draft.if_match is not None and not _holds(draft.if_match, present):
         raise PreconditionFailed(f"{draft.path!r} is not in the state that If-Match names; read it again.")
+    if _holds(draft.if_none_match, present):
+        raise PreconditionFailed(f"{draft.path!r} is there, in a state that If-None-Match names.")
     if draft.expected is not None and draft.expected not in _hashes(draft.path, present):
         raise Conflict(f"{draft.path!r} is not in the state that was expected; read it again.")
     if present is None and draft.operation != "write":
@@ -75,10 +79,8 @@ def _require(draft: WriteDraft, present: bytes | None) -> None:
         raise InvalidRequest("document.content: a write needs the content; update leaves it as it is.")
 
 
-def _matches(wanted: str, present: bytes | None) -> bool:
-    if wanted == "*":
-        return present is not None
-    return wanted == (NOTHING if present is None else content_hash(present))
+def _holds(states: frozenset[str], present: bytes | None) -> bool:
+    return present is not None and (ANYTHING in states or content_hash(present) in states)
 
 
 def _conflicting(draft: WriteDraft, present: bytes | None, known: frozenset[str]) -> bool:
@@ -90,7 +92,7 @@ def _conflicting(draft: WriteDraft, present: bytes | None, known: frozenset[str]
         return False
     seen = {draft.base_hash} if draft.base_hash is not None else known
     if present is None:
-        return bool(seen) and NOTHING not in seen
+        return bool(seen) and NOTHING not in seen and ANYTHING not in draft.if_none_match
     return _hashes(draft.path, present).isdisjoint(seen) and _wanted(draft, present) != present
 
 

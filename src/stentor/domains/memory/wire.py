@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from stentor.core.clock import from_datetime
+from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.index.model import Filters
 from stentor.domains.memory.index.query import FIELDS
 from stentor.domains.memory.model import WriteDraft
+from stentor.web.conditions import NoTags, tags
 from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name, Time, Timestamp, UuidText
 
@@ -46,7 +48,8 @@ class WriteIn(Wire):
     document: DocumentIn
     metadata: WriteMetadata = WriteMetadata()
 
-    def draft(self, if_match: str | None) -> WriteDraft:
+    def draft(self, if_match: str | None, if_none_match: str | None) -> WriteDraft:
+        """With the headers of these names. Raises InvalidRequest for what is no list of entity tags."""
         meta, document = self.metadata, self.document
         return WriteDraft(
             self.operation,
@@ -57,8 +60,17 @@ class WriteIn(Wire):
             meta.priority,
             meta.conflict_resolution,
             meta.base_hash,
-            None if if_match is None else if_match.strip().removeprefix("W/").strip('"'),
+            None if if_match is None else _tags("If-Match", if_match),
+            if_none_match=frozenset() if if_none_match is None else _tags("If-None-Match", if_none_match),
         )
+
+
+def _tags(header: str, text: str) -> frozenset[str]:
+    """Weak ones too, because a proxy that packs an answer makes its tag one."""
+    try:
+        return tags(text, weak=True)
+    except NoTags as error:
+        raise InvalidRequest(f"{header}: {error}.") from None
 
 
 class WrittenOut(Answer):

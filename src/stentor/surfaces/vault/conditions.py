@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import msgspec
 
 from stentor.domains.notes.model import content_hash
 from stentor.surfaces.vault.errors import BAD_CONDITION, STALE, Refused
-
-_TAG = re.compile(r'[ \t]*(?:(W/)?"([^"]*)"|([^\s",*]+))[ \t]*(?:,|\Z)')
-_NOTHING = re.compile(r"[ \t]*(?:,|\Z)")
+from stentor.web.conditions import NoTags, tags
 
 
 class Conditions(msgspec.Struct, frozen=True):
@@ -38,8 +35,8 @@ def tag(version: str) -> str:
     return f'"{version}"'
 
 
-def _holds(tags: frozenset[str], version: str | None) -> bool:
-    return version is not None and ("*" in tags or version in tags)
+def _holds(named: frozenset[str], version: str | None) -> bool:
+    return version is not None and ("*" in named or version in named)
 
 
 def _stale(path: str, version: str | None) -> Refused:
@@ -49,19 +46,7 @@ def _stale(path: str, version: str | None) -> Refused:
 
 def _tags(headers: Mapping[str, str], name: str) -> frozenset[str] | None:
     given = headers.get(name)
-    if given is None:
-        return None
-    if given.strip() == "*":
-        return frozenset("*")
-    found, at = set(), 0
-    while at < len(given):
-        matched = _TAG.match(given, at)
-        blank = _NOTHING.match(given, at)
-        if matched is None and (blank is None or blank.end() == at):
-            raise Refused(BAD_CONDITION, f"The header {name} is neither * nor a list of entity tags.")
-        if matched is not None and not (matched[1] and name == "if-match"):
-            found.add(matched[3] if matched[2] is None else matched[2])
-        at = matched.end() if matched is not None else blank.end() if blank is not None else len(given)
-    if not given.strip(" \t,"):
-        raise Refused(BAD_CONDITION, f"The header {name} names no entity tag.")
-    return frozenset(found)
+    try:
+        return None if given is None else tags(given, weak=name != "if-match")
+    except NoTags as error:
+        raise Refused(BAD_CONDITION, f"The header {name} {error}.") from None

@@ -21,7 +21,7 @@ from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus, Caller, Written
 from stentor.domains.messaging import store
 from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work
-from stentor.domains.notes.model import NOTHING
+from stentor.domains.notes.model import ANYTHING
 
 ITSELF = Route((), "The memory bus does it itself.")
 WRITTEN_ALREADY = frozenset(("success", "conflict"))
@@ -107,8 +107,8 @@ def _draft(work: Work) -> WriteDraft:
         options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
         return WriteDraft("update", body.path, body.content, body.frontmatter, **options)  # type: ignore[arg-type]
     assert isinstance(body, Document)
-    absent = NOTHING if work.header.action_type == "create" else None
-    return WriteDraft("write", body.path, body.content, body.frontmatter, if_match=absent)
+    excluded = frozenset([ANYTHING] if work.header.action_type == "create" else [])
+    return WriteDraft("write", body.path, body.content, body.frontmatter, if_none_match=excluded)
 
 
 def _written(path: str, written: Written) -> dict[str, Any]:
