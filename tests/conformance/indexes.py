@@ -39,7 +39,7 @@ def document(path: str, text: str, at: int = 1, **values: Any) -> Entry:
 
 
 async def fill(index: Index, *entries: Entry) -> list[int]:
-    return await index.put(entries, [], 1, anew=False)
+    return list((await index.put(entries, [], 1, anew=False)).values())
 
 
 async def found(

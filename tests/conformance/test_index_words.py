@@ -36,7 +36,7 @@ async def test_what_is_there_already_stays_unless_it_is_to_be_made_anew(index: I
     (doc_id,) = await fill(index, document("a.md", "red"))
     assert await fill(index, document("a.md", "red", at=9)) == []
     assert (await index.states())["a.md"].modified_at == 9
-    assert await index.put([document("a.md", "red")], [], 2, anew=True) == [doc_id]
+    assert await index.put([document("a.md", "red")], [], 2, anew=True) == {"a.md": doc_id}
     assert await found(index, "red") == ["a.md"]
 
 

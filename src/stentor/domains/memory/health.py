@@ -45,6 +45,9 @@ class MemoryHealth:
         if vectors.status == "healthy" and (problem := self._meanings.problem):
             vectors = msgspec.structs.replace(vectors, status="degraded", detail=problem)
         totals = None if vectors.status == "unhealthy" else await self._index.totals()
+        if totals is not None:
+            behind = round(self._meanings.behind(totals.waiting) * 1000, 3)
+            vectors = msgspec.structs.replace(vectors, sync_lag_ms=max(vectors.sync_lag_ms, behind))
         if totals is not None and vectors.status == "healthy":
             vectors = msgspec.structs.replace(vectors, detail=self._told(totals))
         return {

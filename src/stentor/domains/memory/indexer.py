@@ -14,7 +14,7 @@ from stentor.core.clock import SECOND, Clock, from_datetime
 from stentor.domains.memory import documents
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.model import Entry, State, entry_of
-from stentor.domains.memory.lag import Lag
+from stentor.domains.memory.lag import Lag, Look
 from stentor.domains.notes.model import NOTHING, NoSuchNote, Note, Stat, Vault
 from stentor.domains.notes.paths import InvalidPath
 
@@ -54,7 +54,7 @@ class Steps(Protocol):
 
 
 class Indexer:
-    """`on_put` is called with the ids of documents that are new or different.
+    """`on_put` is called with the documents that are new or different: their ids, and since when they are.
 
     Paths that `skips` says yes to are not indexed; the vault's `walk` is to leave them out.
     """
@@ -69,21 +69,34 @@ class Indexer:
         self._reconciling = asyncio.Lock()
         self._just_put: dict[str, tuple[int, int]] = {}
         self._no_text: dict[str, tuple[int, int]] = {}
+        self._looked_at = clock.now()
         self.lag = Lag()
-        self.on_put: Callable[[list[int]], None] = lambda ids: None
+        self.on_put: Callable[[dict[int, int]], None] = lambda since: None
 
-    async def put(self, notes: Sequence[Note], *, anew: bool = False) -> None:
+    def began(self) -> Look:
+        """To be called when changes come to light: what is looked at because of them changed since the call before."""
+        look = Look(self._looked_at, self._clock.now())
+        self._looked_at = look.at
+        return look
+
+    def _now(self) -> Look:
+        now = self._clock.now()
+        return Look(now, now)
+
+    async def put(self, notes: Sequence[Note], *, anew: bool = False, look: Look | None = None) -> None:
         """Index these notes, in one transaction, even those that seem to be (`anew`). One that is no text is forgotten.
 
         Where others write to the index too, a note may have changed since it was read here: then it is looked at again.
         """
+        look = look or self._now()
         pairs = [(note, None if self.skips(note.path) else await _entry(note)) for note in notes]
         self._no_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, made in pairs if made is None}
         entries, gone = [made for _, made in pairs if made is not None], [n.path for n, made in pairs if made is None]
         changed = await self._index.put(entries, gone, self._clock.now(), anew=anew)
         self._remember([note.stat for note in notes])
         if changed:
-            self.on_put(changed)
+            stats = {note.path: note.stat for note in notes}
+            self.on_put({doc_id: look.since(stats[path]) for path, doc_id in changed.items()})
         if self._index.shared:
             await self._check({note.path: note.hash for note in notes})
 
@@ -117,23 +130,25 @@ class Indexer:
         if self._index.shared:
             await self._check(dict.fromkeys(wanted, NOTHING))
 
-    async def look(self, paths: Iterable[str]) -> None:
+    async def look(self, paths: Iterable[str], look: Look | None = None) -> None:
         """Compare these files with the index: somebody may have changed, made or removed them."""
+        look = look or self._now()
         wanted = sorted(set(paths))
         for at in range(0, len(wanted), BATCH):
-            changed = await self._compare(wanted[at : at + BATCH])
+            changed = await self._compare(wanted[at : at + BATCH], look)
             now = self._clock.now()
             for note in changed:
-                self.lag.add(max(0, now - note.stat.modified_at) / SECOND)
+                self.lag.add(max(0, now - look.since(note.stat)) / SECOND)
 
-    async def look_below(self, folder: str) -> None:
+    async def look_below(self, folder: str, look: Look | None = None) -> None:
         """The same for all that is in a folder, or was."""
         known = await self._index.paths_below(folder)
-        await self.look([*known, *(stat.path for stat in await self._vault.walk(folder))])
+        await self.look([*known, *(stat.path for stat in await self._vault.walk(folder))], look)
 
     async def reconcile(self, progress: Progress = lambda done, total: None) -> int:
         """Compare the whole vault with the index; answers how many notes were not as indexed."""
         async with self._reconciling:
+            self.began()
             known = await self._index.states()
             found = {stat.path: stat for stat in await self._vault.walk()}
             gone = [path for path in known if path not in found]
@@ -141,7 +156,7 @@ class Indexer:
             todo = [*gone, *stale]
             for at in range(0, len(todo), BATCH):
                 progress(at, len(todo))
-                await self._compare(todo[at : at + BATCH])
+                await self._compare(todo[at : at + BATCH], self._now())
             progress(len(todo), len(todo))
             await self._index.set_compared(self._clock.now())
             return len(todo)
@@ -186,7 +201,7 @@ class Indexer:
             return None if documents.parse(path, note.content) is None else "missing"
         return None if known.raw_hash == note.hash else "stale"
 
-    async def _compare(self, paths: list[str]) -> list[Note]:
+    async def _compare(self, paths: list[str], look: Look) -> list[Note]:
         """Answers the notes that were new or different."""
         notes, gone = [], []
         for path in paths:
@@ -199,7 +214,7 @@ class Indexer:
         known = await self._index.states_of([note.path for note in notes])
         different = [n for n in notes if (state := known.get(n.path)) is None or state.raw_hash != n.hash]
         if different:
-            await self.put(different)
+            await self.put(different, look=look)
         touched = [n.stat for n in notes if n not in different and not self._current(known.get(n.path), n.stat)]
         if touched:
             await self._index.touch(touched)

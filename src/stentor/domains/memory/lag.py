@@ -4,9 +4,30 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
+from stentor.core.clock import SECOND
 from stentor.core.figures import LONG, Histogram
+from stentor.domains.notes.model import Stat
 
 KEPT = 256
+MARGIN = SECOND
+"""How late the system may tell of a change, in microseconds."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """When files were looked at, and when they were before that; in microseconds."""
+
+    before: int
+    at: int
+
+    def since(self, stat: Stat) -> int:
+        """When a change that is seen now was made: at the file's time, unless that is older than the look before.
+
+        A file that was moved or copied here may be as old as any.
+        """
+        time = max(stat.modified_at, stat.created_at)
+        return time if self.before - MARGIN <= time <= self.at else self.at
 
 
 class Lag:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import InvalidRequest, StoreUnavailable
@@ -16,6 +17,10 @@ from stentor.domains.memory.lag import Lag
 from stentor.domains.memory.text.chunks import chunks
 
 BATCH = 8
+LEAST_PACE = 0.05
+"""Seconds that a document takes at least, as far as estimates go."""
+PACED = 8
+"""Documents that the pace is a mean of, more or less."""
 AGAIN_SECONDS = 30.0
 LOOK_SECONDS = 5.0
 SWEEP_EVERY = 600 * SECOND
@@ -31,15 +36,19 @@ class Meanings:
         self._wake = asyncio.Event()
         self._loading = asyncio.Lock()
         self._adopted = False
-        self._waiting: set[int] = set()
+        self._waiting: dict[int, int] = {}
+        """Ids, and since when each document is as it is, in microseconds."""
+        self._idle_at = clock.now()
+        """When nothing waited, as far as this process knows."""
+        self._pace = LEAST_PACE
         self._sweep_at = 0
         self.lag = Lag()
         self.problem: str | None = None if embedder else "no embedding model is set up: words only"
 
-    def put(self, doc_ids: Sequence[int]) -> None:
-        """These documents are new or different."""
+    def put(self, since: Mapping[int, int]) -> None:
+        """The documents with these ids are new or different since these times."""
         if self._embedder is not None:
-            self._waiting.update(doc_ids)
+            self._waiting.update(since)
             self._wake.set()
 
     @property
@@ -55,7 +64,13 @@ class Meanings:
         """When all documents will probably have their vectors, in microseconds; None when they have."""
         if not self._waiting:
             return None
-        return self._clock.now() + int(max(self.lag.last, 0.05) * len(self._waiting) * SECOND)
+        return self._clock.now() + int(max(self._pace, LEAST_PACE) * len(self._waiting) * SECOND)
+
+    def behind(self, waiting: int) -> float:
+        """How long the document that waits longest has been waiting, in seconds, of all that wait in the index."""
+        if not self.wanted(waiting):
+            return 0.0
+        return max(0, self._clock.now() - min(self._waiting.values(), default=self._idle_at)) / SECOND
 
     async def run(self) -> None:
         """For ever; a model or a store that does not work is tried again."""
@@ -86,15 +101,19 @@ class Meanings:
 
     async def catch_up(self) -> int:
         """Make all vectors that are missing; answers of how many documents."""
+        asked_at = self._clock.now()
         if await self._index.empty():
+            self._idle_at = asked_at
             return 0  # an empty vault loads no model
         embedder = await self._ready()
         done = 0
         while batch := await self._index.vectors.waiting(BATCH):
             for document in batch:
-                await self._make(embedder, document)
+                await self._timed(embedder, document)
             done += len(batch)
+            asked_at = self._clock.now()
         self._waiting.clear()
+        self._idle_at = asked_at
         self.problem = None
         if done and self._clock.now() >= self._sweep_at:
             await self._index.vectors.sweep()
@@ -127,6 +146,11 @@ class Meanings:
                 self._adopted = True
         return self._embedder
 
+    async def _timed(self, embedder: Embedder, document: Waiting) -> None:
+        started = time.perf_counter()
+        await self._make(embedder, document)
+        self._pace += (time.perf_counter() - started - self._pace) / PACED
+
     async def _make(self, embedder: Embedder, document: Waiting) -> None:
         import numpy as np
 
@@ -139,8 +163,9 @@ class Meanings:
             made = await embedder.embed([text for _, text in missing])
             known |= dict(zip((one for one, _ in missing), made, strict=True))
         if await self._index.vectors.keep(document, pieces, np.stack([known[one] for one in hashes])):
-            self._waiting.discard(document.doc_id)
-            self.lag.add(max(0, self._clock.now() - document.modified_at) / SECOND)
+            # One that another process found, or that waited at the start, waits since the last look at the earliest.
+            since = self._waiting.pop(document.doc_id, max(document.modified_at, self._idle_at))
+            self.lag.add(max(0, self._clock.now() - since) / SECOND)
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:

@@ -55,6 +55,7 @@ class Watcher:
 
     async def _look(self, root: Path, names: Iterable[str]) -> None:
         """A folder that came or went may send one event for all that is in it."""
+        look = self._indexer.began()
         head = f"{root}{os.sep}"
         found = {path for name in names if (path := _path(head, name)) is not None and not self._indexer.skips(path)}
         self.on_change(found)
@@ -67,9 +68,9 @@ class Watcher:
                 others.append(path)
             if info is None or self._unknown(path, info):
                 files.append(path)
-        await self._indexer.look(files)
+        await self._indexer.look(files, look)
         for path in sorted(others):
-            await self._indexer.look_below(path)
+            await self._indexer.look_below(path, look)
 
     def _unknown(self, path: str, info: os.stat_result) -> bool:
         """Whether a file is not as it was just indexed: most events are echoes of the service's own writes."""

@@ -44,18 +44,19 @@ class Index:
     async def write(self, fn: Callable[[Tx], T]) -> T:
         return await self._tables.write(fn)
 
-    async def put(self, entries: Sequence[Entry], gone: Sequence[str], at: int, *, anew: bool) -> list[int]:
+    async def put(self, entries: Sequence[Entry], gone: Sequence[str], at: int, *, anew: bool) -> dict[str, int]:
         """Insert or replace documents and remove others, in one transaction at this time; answers the ids of those
-        that changed. What is there already stays as it is, unless it is to be made `anew`."""
+        that changed, by path. What is there already stays as it is, unless it is to be made `anew`."""
 
-        def work(tx: Tx) -> tuple[list[int | None], list[int]]:
+        def work(tx: Tx) -> tuple[dict[str, int | None], list[int]]:
             forgotten = self._forget(tx, gone)
             store.set_fact(tx, "synced_at", at)
-            return [self._put(tx, entry, anew=anew) for entry in sorted(entries, key=lambda one: one.path)], forgotten
+            ordered = sorted(entries, key=lambda one: one.path)
+            return {entry.path: self._put(tx, entry, anew=anew) for entry in ordered}, forgotten
 
         put, forgotten = await self.write(work)
         self.vectors.forgotten(forgotten)
-        return [doc_id for doc_id in put if doc_id is not None]
+        return {path: doc_id for path, doc_id in put.items() if doc_id is not None}
 
     def _put(self, tx: Tx, entry: Entry, *, anew: bool) -> int | None:
         known = store.find(tx, entry.path)

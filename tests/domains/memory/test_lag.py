@@ -1,0 +1,182 @@
+"""How far the index is behind: measured from a change, never from a time that a file had before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stentor.core.clock import DAY, SECOND
+from stentor.domains.memory.embedding.model import Vectors
+from stentor.domains.memory.index.sqlite.schema import open_index
+from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.lag import Look
+from stentor.domains.memory.meanings import Meanings
+from stentor.domains.notes.folder import FolderVault
+from stentor.domains.notes.model import Stat
+from stentor.testing import FixedClock
+from tests.conftest import MakeWorld
+from tests.domains.memory.conftest import Notes
+from tests.requirements import requirement
+
+YEARS = 3000 * DAY
+
+
+class Letters:
+    """A model that knows how often each letter stands in a text; each text takes it a second."""
+
+    identity, dimensions, max_tokens = "letters", 26, 100
+
+    def __init__(self, clock: FixedClock) -> None:
+        self._clock = clock
+
+    async def load(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Vectors:
+        self._clock.advance(seconds=len(texts))
+        counts = [[text.count(chr(97 + n)) + 0.01 for n in range(26)] for text in texts]
+        made: Vectors = (np.asarray(counts) / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+        return made
+
+
+class Kept:
+    """A vault and what keeps its index, without anything that watches."""
+
+    def __init__(self, folder: Path, clock: FixedClock) -> None:
+        self.root = folder / "kept"
+        self.root.mkdir()
+        self.clock = clock
+        self.index = open_index(folder / "kept-index")
+        self.indexer = Indexer(FolderVault(self.root), self.index, clock)
+        self.meanings = Meanings(self.index, Letters(clock), clock)
+        self.indexer.on_put = self.meanings.put
+
+    def put(self, name: str, ago: int = 0) -> str:
+        """A file whose time is so long ago, in microseconds."""
+        (self.root / name).write_text(name)
+        at = (self.clock.now() - ago) * 1000
+        os.utime(self.root / name, ns=(at, at))
+        return name
+
+    async def behind(self) -> float:
+        return self.meanings.behind((await self.index.totals()).waiting)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    # Ahead of the real time, so that a file is never newer than the clock.
+    clock = FixedClock()
+    clock.advance(days=1)
+    made = Kept(tmp_path, clock)
+    yield made
+    made.index.close()
+
+
+@pytest.mark.parametrize(
+    ("modified_at", "created_at", "since"),
+    [
+        (150, 150, 150),  # an edit since the look before
+        (50, 50, 200),  # it was as it is before that look, and cannot have been here
+        (50, 160, 160),  # moved here
+        (250, 250, 200),  # a clock that goes ahead
+    ],
+)
+def test_a_change_is_as_old_as_its_file_if_that_was_not_looked_at_since(
+    modified_at: int, created_at: int, since: int
+) -> None:
+    stat = Stat("a.md", 1, modified_at * SECOND, created_at * SECOND)
+    assert Look(100 * SECOND, 200 * SECOND).since(stat) == since * SECOND
+
+
+@requirement("memory.lag-since-noticed")
+async def test_an_old_vault_is_no_older_than_the_first_look_at_it(kept: Kept) -> None:
+    for n in range(3):
+        kept.put(f"{n}.md", ago=YEARS)
+    await kept.indexer.reconcile()
+    kept.clock.advance(seconds=4)
+    assert await kept.behind() == 4
+    ready_at = kept.meanings.ready_at()
+    assert ready_at is not None
+    assert kept.clock.now() < ready_at < kept.clock.now() + 60 * SECOND
+    await kept.meanings.catch_up()
+    assert kept.meanings.lag.last == 7
+    assert await kept.behind() == 0
+    kept.clock.advance(seconds=100)
+    assert (await kept.indexer.reindex("", 10)).done == 3
+    await kept.meanings.catch_up()
+    assert kept.meanings.lag.last == 0  # the vectors were known
+    assert kept.meanings.lag.p95 == 7
+
+
+@requirement("memory.lag-since-noticed")
+async def test_what_waited_when_a_process_starts_waits_since_then(kept: Kept) -> None:
+    kept.put("a.md", ago=YEARS)
+    await kept.indexer.reconcile()
+    kept.clock.advance(days=1)
+    again = Meanings(kept.index, Letters(kept.clock), kept.clock)
+    kept.clock.advance(seconds=4)
+    assert again.behind((await kept.index.totals()).waiting) == 4
+    await again.catch_up()
+    assert again.lag.last == 5
+
+
+@requirement("memory.lag-since-noticed")
+async def test_a_fresh_edit_is_measured_from_its_change_and_a_file_that_arrives_old_from_the_look(kept: Kept) -> None:
+    kept.clock.advance(seconds=100)
+    fresh = kept.put("fresh.md")
+    kept.clock.advance(seconds=3)
+    await kept.indexer.look([fresh], kept.indexer.began())
+    assert kept.indexer.lag.last == 3
+    await kept.meanings.catch_up()
+    assert kept.meanings.lag.last == 4
+    kept.clock.advance(seconds=100)
+    old = kept.put("old.md", ago=YEARS)
+    await kept.indexer.look([old], kept.indexer.began())
+    assert kept.indexer.lag.last == 0
+    await kept.meanings.catch_up()
+    assert kept.meanings.lag.last == 1
+
+
+@requirement("memory.health", "memory.lag-since-noticed")
+async def test_health_tells_how_long_the_oldest_document_waits(make_world: MakeWorld, tmp_path: Path) -> None:
+    notes = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
+    memory = notes.world.kernel.memory
+    assert memory is not None
+    clock = notes.world.clock
+    idle = Meanings(memory.index, Letters(clock), clock)  # nobody runs it
+    memory.indexer.on_put = idle.put
+    memory.health._meanings = idle
+    await notes.write("a.md", "one")
+    clock.advance(seconds=90)
+    await notes.write("b.md", "two")
+
+    async def told() -> dict[str, Any]:
+        return dict((await notes.world.admin.get("/api/v1/memory/health")).json()["components"]["vector_store"])
+
+    part = await told()
+    assert part["detail"] == "2 documents wait for their vectors"
+    assert part["sync_lag_ms"] >= 90_000
+
+
+@requirement("memory.lag-since-noticed")
+async def test_a_folder_of_old_files_that_is_moved_into_the_vault_is_new_there(notes: Notes) -> None:
+    memory = notes.world.kernel.memory
+    assert memory is not None
+    folder = notes.root.parent / "old"
+    folder.mkdir()
+    (folder / "a.md").write_text("harbour")
+    os.utime(folder / "a.md", (1, 1))
+    folder.rename(notes.root / "old")
+    await notes.until_found("harbour", ["old/a.md"])
+    (notes.root / "later.md").write_text("later")
+    await notes.until_found("later", ["later.md"])
+    assert memory.indexer.lag.p95 < 3600
