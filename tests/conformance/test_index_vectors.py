@@ -78,6 +78,12 @@ async def test_a_query_without_a_direction_is_like_nothing(index: Index) -> None
     assert ([hit.similarity for hit in hits], total) == ([0, 0, 0], 3)
 
 
+async def test_short_documents_get_their_vectors_before_long_ones(index: Index) -> None:
+    await index.vectors.adopt(MODEL)
+    await fill(index, document("a.md", "long " * 100_000), document("b.md", "short"), document("c.md", "longer than b"))
+    assert [one.path for one in await index.vectors.waiting(10)] == ["b.md", "c.md", "a.md"]
+
+
 async def test_a_document_that_changed_meanwhile_keeps_nothing(index: Index) -> None:
     await index.vectors.adopt(MODEL)
     await fill(index, document("a.md", "old"))

@@ -49,7 +49,10 @@ class VectorStore(Protocol):
         ...
 
     async def waiting(self, most: int) -> list[Waiting]:
-        """Documents without vectors, for the caller to make. Raises EmbeddingUnavailable when the model is another."""
+        """Documents without vectors, for the caller to make, the shortest first: a long one holds up no other.
+
+        Raises EmbeddingUnavailable when the model is another.
+        """
         ...
 
     async def known(self, hashes: Sequence[str]) -> Mapping[str, Vectors]:

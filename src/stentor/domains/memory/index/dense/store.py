@@ -17,7 +17,7 @@ Vector = NDArray[np.float32]
 
 _WAITING = Sql(
     """select doc_id, path, title, body, weight, created_at, modified_at, raw_hash from documents
-    where model is null order by doc_id limit :limit"""
+    where model is null order by size, doc_id limit :limit"""
 )
 _OUTDATE = Sql("update documents set model = null where model <> :model")
 _CHUNKS = """select d.doc_id, d.weight, d.created_at, v.vector from documents d

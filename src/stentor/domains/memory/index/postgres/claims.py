@@ -15,7 +15,7 @@ _FREE = Sql(
     where d.model is null and not exists (
         select 1 from claims c
         where c.doc_id = d.doc_id and c.raw_hash = d.raw_hash and c.holder <> :holder and c.until > :now)
-    order by d.doc_id limit :most"""
+    order by d.size, d.doc_id limit :most"""
 )
 _TAKE = Sql(
     """insert into claims (doc_id, raw_hash, holder, until) values (:doc_id, :raw_hash, :holder, :until)

@@ -22,7 +22,7 @@ from stentor.domains.memory.index.postgres.tables import LOCK, SharedTables
 from stentor.domains.memory.index.postgres.vectors import PgVectors
 from stentor.domains.memory.index.postgres.words import PostgresWords
 
-VERSION = 1
+VERSION = 2
 SCHEMA = "stentor_index"
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ create table documents (
     exclude using hash (path with =)
 );
 create index documents_of_folder on documents using hash (folder);
-create index documents_without_vectors on documents (doc_id) where model is null;
+create index documents_without_vectors on documents (size, doc_id) where model is null;
 create index documents_with_pieces on documents (created_at) include (weight, doc_id) where pieces > 0;
 create table postings (
     doc_id integer not null,

@@ -13,7 +13,7 @@ from stentor.domains.memory.index.dense.vectors import MatrixVectors
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.sqlite.words import Fts5Words
 
-VERSION = 2
+VERSION = 3
 FILE = "memory.db"
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ create table documents (
     model text
 );
 create index documents_of_folder on documents (folder);
-create index documents_without_vectors on documents (doc_id) where model is null;
+create index documents_without_vectors on documents (size, doc_id) where model is null;
 create virtual table words using fts5(title, tags, content, tokenize='unicode61 remove_diacritics 0');
 create table chunks (
     doc_id integer not null,
