@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Browser, Dialog, expect
 
@@ -146,6 +148,16 @@ def test_a_note_is_found_while_one_types_and_opened(tab: Tab) -> None:
     tab.open("/memory/note?path=Projects%2Flaunch.md")
     page.locator(".prose").get_by_role("link", name="plan").click()
     expect(page.locator("main")).to_contain_text("Deploying happens every night")
+
+
+@requirement("dashboard.flows")
+def test_a_search_that_takes_long_gives_way_to_the_next(tab: Tab) -> None:
+    page = tab.open("/memory").page
+    page.route(re.compile(r"/memory\?.*q=back(&|$)"), lambda route: None)  # this one is never answered
+    with page.expect_request(re.compile("q=back")):
+        page.get_by_label("Look for").fill("back")
+    page.get_by_label("Look for").fill("backups")
+    expect(page.get_by_role("link", name="Backups").first).to_be_visible()
 
 
 @requirement("dashboard.live", "dashboard.page-tasks")
