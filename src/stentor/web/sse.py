@@ -66,14 +66,12 @@ class StreamLimit:
 class EventStream(StreamingResponse):
     """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work."""
 
-    leaving: Frame | bytes = Frame("error", {"error": LEAVING})
-
     def __init__(self, frames: AsyncIterator[Frame | bytes], limit: StreamLimit, key: str) -> None:
         """Raises RateLimited before anything is sent."""
         limit.enter(key)
         self._leave = partial(limit.leave, key)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        content = _guarded(frames, limit.closing, self.leaving)
+        content = _guarded(frames, limit.closing, self._last)
         super().__init__(content, media_type="text/event-stream", headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,6 +80,10 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._leave()
+
+    def _last(self) -> Frame | bytes:
+        """Where the service stops before the stream ends."""
+        return Frame("error", {"error": LEAVING})
 
 
 class DataStream(EventStream):
@@ -97,7 +99,7 @@ class DataStream(EventStream):
     ) -> None:
         """Raises RateLimited before anything is sent."""
         self._closed = closed
-        self.leaving = failed(ServiceUnavailable(ANEW))
+        self._failed = failed
         super().__init__(_ended(frames, failed), limit, key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,6 +107,9 @@ class DataStream(EventStream):
             await super().__call__(scope, receive, send)
         finally:
             await self._closed()
+
+    def _last(self) -> bytes:
+        return self._failed(ServiceUnavailable(ANEW))
 
 
 async def _ended(frames: AsyncIterator[bytes], failed: Callable[[Exception], bytes]) -> AsyncIterator[bytes]:
@@ -119,7 +124,7 @@ async def _ended(frames: AsyncIterator[bytes], failed: Callable[[Exception], byt
 
 
 async def _guarded(
-    frames: AsyncIterator[Frame | bytes], closing: asyncio.Event, last: Frame | bytes
+    frames: AsyncIterator[Frame | bytes], closing: asyncio.Event, last: Callable[[], Frame | bytes]
 ) -> AsyncIterator[bytes]:
     """Fails closed towards the reader: whatever goes wrong, it reads one generic sentence."""
     try:
@@ -131,16 +136,15 @@ async def _guarded(
 
 
 async def _with_heartbeats(
-    frames: AsyncIterator[Frame | bytes], closing: asyncio.Event, last: Frame | bytes
+    frames: AsyncIterator[Frame | bytes], closing: asyncio.Event, last: Callable[[], Frame | bytes]
 ) -> AsyncIterator[bytes]:
-    """`last` where the service stops before the stream ends."""
     coming = asyncio.ensure_future(anext(frames, None))
     leaving = asyncio.ensure_future(closing.wait())
     try:
         while True:
             done, _ = await asyncio.wait({coming, leaving}, timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
             if leaving in done and coming not in done:
-                yield encode(last)
+                yield encode(last())
                 return
             if not done:
                 yield b": heartbeat\n\n"

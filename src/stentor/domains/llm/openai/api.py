@@ -20,7 +20,9 @@ from stentor.domains.llm.api import DONE, broke_off, caller_for, stream_key, str
 from stentor.domains.llm.model import Request
 from stentor.domains.llm.openai import answers, reading
 from stentor.domains.llm.openai.answers import Chunks, TextChunks
+from stentor.domains.llm.openai.embedding import EmbeddingIn
 from stentor.domains.llm.openai.responses import Response as Responded
+from stentor.domains.llm.openai.responses import ResponseIn
 from stentor.domains.llm.service import AGENT, Gateway
 from stentor.domains.llm.talk import Answering, Talk
 from stentor.web import openai_errors
@@ -64,14 +66,14 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
 
     @api.post("/embeddings")
     async def embed(http: HttpRequest, caller: Caller) -> Json:
-        asked = reading.read(reading.EmbeddingIn, await _object(http))
+        asked = reading.read(EmbeddingIn, await _object(http))
         work = gateway.embed(caller_for(caller), asked.model, asked.inputs, asked.dimensions)
         made = await _plain(lambda: while_there(http, work))
         return Json(answers.embeddings(made, asked.encoding_format))
 
     @api.post("/responses")
     async def respond(http: HttpRequest, caller: Caller) -> Response:
-        asked = reading.read(reading.ResponseIn, await _object(http))
+        asked = reading.read(ResponseIn, await _object(http))
         if not asked.stream:
             work = talk.chat(caller, asked.request())
             done = await _plain(lambda: while_there(http, work))

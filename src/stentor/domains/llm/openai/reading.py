@@ -4,16 +4,16 @@ that are known have the types that OpenAI gives them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.llm.formats import without_none
 from stentor.domains.llm.formats.openai import signature_in
-from stentor.domains.llm.model import EmbeddingInput, Image, Message, Part, Request, Role, Text, Tool, ToolCall
+from stentor.domains.llm.model import Image, Message, Part, Request, Role, Text, Tool, ToolCall
+from stentor.domains.llm.openai.flaws import flaws
 from stentor.web.wire import Name
 
 PASSED = frozenset(
@@ -33,7 +33,6 @@ ROLES: dict[str, Role] = {
 NEEDED = {"content": ("system", "developer", "user", "tool"), "tool_call_id": ("tool",)}
 """The roles whose messages have to have a field; what a model said may be nothing but calls."""
 B = TypeVar("B", bound=BaseModel)
-Place = tuple[int | str, ...]
 
 
 class In(BaseModel):
@@ -87,13 +86,11 @@ class MessageIn(In):
     @field_validator("content", "tool_call_id")
     @classmethod
     def _there(cls, given: Any, info: ValidationInfo) -> Any:
-        if given is None and info.data.get("role") in NEEDED[str(info.field_name)]:
-            raise PydanticKnownError("missing")
-        return given
+        return required(given, needed=info.data.get("role") in NEEDED[str(info.field_name)])
 
     def message(self) -> Message:
         calls = tuple(call.call() for call in self.tool_calls or ())
-        return Message(ROLES[self.role], _parts(self.content), calls, self.tool_call_id or "")
+        return Message(ROLES[self.role], parts(self.content), calls, self.tool_call_id or "")
 
 
 class FunctionOut(In):
@@ -204,149 +201,25 @@ class CompletionIn(In):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-Several = Field(min_length=1, max_length=2048, fail_fast=True)
-"""Without `fail_fast` each of a million tokens would be a flaw of a list of texts."""
-Texts = Annotated[list[Annotated[str, Field(min_length=1)]], Several]
-TokensIn = Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, fail_fast=True)]
-
-
-class EmbeddingIn(In):
-    model: Name
-    input: str | Texts | TokensIn | Annotated[list[TokensIn], Several]
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
-
-    @property
-    def inputs(self) -> list[EmbeddingInput]:
-        """A list of numbers is the tokens of one text."""
-        given = self.input
-        if isinstance(given, str):
-            return [given]
-        if isinstance(given[0], int):
-            return [tuple(given)]
-        return [one if isinstance(one, str) else tuple(one) for one in cast(list[str | list[int]], given)]
-
-
-class ItemIn(In):
-    """A message among a response's input."""
-
-    type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[PartIn]
-
-
-class TextFormat(In):
-    """What the text of a response is to be; chat calls it `response_format`."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    name: Annotated[str | None, Field(min_length=1, max_length=64, validate_default=True)] = None
-    description: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema", validate_default=True)] = None
-    strict: bool | None = None
-
-    @field_validator("name", "schema_")
-    @classmethod
-    def _there(cls, given: Any, info: ValidationInfo) -> Any:
-        if given is None and info.data.get("type") == "json_schema":
-            raise PydanticKnownError("missing")
-        return given
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """The format in its own words; only a schema has more than its type."""
-        if self.type != "json_schema":
-            return {"type": self.type}
-        more = without_none(description=self.description, strict=self.strict)
-        return {"type": self.type, "name": self.name, "schema": self.schema_, **more}
-
-    @property
-    def response_format(self) -> dict[str, Any] | None:
-        """The same in chat's words; None for plain text."""
-        if self.type != "json_schema":
-            return None if self.type == "text" else {"type": self.type}
-        inner = self.described
-        return {"type": inner.pop("type"), "json_schema": inner}
-
-
-class TextOptions(In):
-    format: TextFormat | None = None
-
-
-class ResponseIn(In):
-    model: Name
-    input: str | Annotated[list[ItemIn], Field(min_length=1)]
-    instructions: str | None = None
-    max_output_tokens: Limit = None
-    temperature: Temperature = None
-    top_p: Share = None
-    stream: bool | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    previous_response_id: None = None
-    metadata: dict[str, str] | None = None
-    text: TextOptions | None = None
-
-    @property
-    def format(self) -> TextFormat:
-        return (self.text and self.text.format) or TextFormat(type="text")
-
-    def request(self) -> Request:
-        head = [Message("system", (Text(self.instructions),))] if self.instructions else []
-        items = [ItemIn(role="user", content=self.input)] if isinstance(self.input, str) else self.input
-        said = [Message(ROLES[item.role], _parts(item.content)) for item in items]
-        return Request(
-            self.model,
-            (*head, *said),
-            max_tokens=self.max_output_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            response_format=self.format.response_format,
-        )
-
-
 def read(kind: type[B], raw: Any) -> B:
     """Raises RequestValidationError, which is rendered like that of any route."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        raise RequestValidationError(_flaws(error, raw)) from None
+        raise RequestValidationError(flaws(error, raw)) from None
 
 
 def passed(raw: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in raw.items() if name in PASSED and value is not None}
 
 
-def _flaws(error: ValidationError, raw: Any) -> list[dict[str, Any]]:
-    """What is wrong with each field. A member of a union that is of another kind than the value says nothing where a
-    member of the same kind found a flaw further inside.
-    """
-    found = [
-        (_place(one["loc"], raw, one["type"]), one["msg"], one["type"].endswith(("_type", "literal_error")))
-        for one in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
-    around = {place[:end] for place, _, _ in found for end in range(len(place))}
-    said: dict[Place, dict[str, None]] = {}
-    for place, message, other_kind in sorted(found, key=lambda flaw: flaw[2]):
-        if not other_kind or place not in around:
-            said.setdefault(place, {})[message] = None
-    return [{"loc": ("body", *place), "msg": ", or: ".join(messages)} for place, messages in said.items()]
+def required(value: Any, *, needed: bool) -> Any:
+    if needed and value is None:
+        raise PydanticKnownError("missing")
+    return value
 
 
-def _place(loc: Place, raw: Any, kind: str) -> Place:
-    """Where in the body that is, without the names that pydantic gives to the members of a union."""
-    found: list[int | str] = []
-    value: Any = raw
-    for at, part in enumerate(loc, 1):
-        inside = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
-        if inside:
-            found.append(part)
-            value = value[part]
-        elif isinstance(value, dict) and kind == "missing" and at == len(loc):
-            # A default that was refused has the name of our own, such as schema_.
-            found.append(str(part).removesuffix("_"))
-    return tuple(found)
-
-
-def _parts(content: str | list[PartIn] | None) -> tuple[Part, ...]:
+def parts(content: str | list[PartIn] | None) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (Text(content),)
     return tuple(part.part() for part in content or ())

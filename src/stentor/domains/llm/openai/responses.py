@@ -1,12 +1,90 @@
-"""Answers of /v1/responses: a response of one text message, whole or as its events. Pure; times in seconds."""
+"""Requests and answers of /v1/responses: a response of one text message, whole or as its events. Pure; times in seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from stentor.domains.llm.model import Finish, Usage
-from stentor.domains.llm.openai.reading import ResponseIn
+from pydantic import Field, ValidationInfo, field_validator
+
+from stentor.domains.llm.formats import without_none
+from stentor.domains.llm.model import Finish, Message, Request, Text, Usage
+from stentor.domains.llm.openai.reading import ROLES, In, Limit, PartIn, Share, Temperature, parts, required
+from stentor.web.wire import Name
+
+
+class ItemIn(In):
+    """A message among a response's input."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[PartIn]
+
+
+class TextFormat(In):
+    """What the text of a response is to be; chat calls it `response_format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str | None, Field(min_length=1, max_length=64, validate_default=True)] = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema", validate_default=True)] = None
+    strict: bool | None = None
+
+    @field_validator("name", "schema_")
+    @classmethod
+    def _there(cls, given: Any, info: ValidationInfo) -> Any:
+        return required(given, needed=info.data.get("type") == "json_schema")
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The format in its own words; only a schema has more than its type."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        more = without_none(description=self.description, strict=self.strict)
+        return {"type": self.type, "name": self.name, "schema": self.schema_, **more}
+
+    @property
+    def response_format(self) -> dict[str, Any] | None:
+        """The same in chat's words; None for plain text."""
+        if self.type != "json_schema":
+            return None if self.type == "text" else {"type": self.type}
+        inner = self.described
+        return {"type": inner.pop("type"), "json_schema": inner}
+
+
+class TextOptions(In):
+    format: TextFormat | None = None
+
+
+class ResponseIn(In):
+    model: Name
+    input: str | Annotated[list[ItemIn], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Limit = None
+    temperature: Temperature = None
+    top_p: Share = None
+    stream: bool | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    previous_response_id: None = None
+    metadata: dict[str, str] | None = None
+    text: TextOptions | None = None
+
+    @property
+    def format(self) -> TextFormat:
+        return (self.text and self.text.format) or TextFormat(type="text")
+
+    def request(self) -> Request:
+        head = [Message("system", (Text(self.instructions),))] if self.instructions else []
+        items = [ItemIn(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        said = [Message(ROLES[item.role], parts(item.content)) for item in items]
+        return Request(
+            self.model,
+            (*head, *said),
+            max_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            response_format=self.format.response_format,
+        )
 
 
 class Response:
