@@ -1,4 +1,4 @@
-"""Requests and answers of /v1/responses: a response of one text message, whole or as its events. Pure; times in seconds."""
+"""Requests and answers of /v1/responses: one text message, whole or as its events. Pure; times in seconds."""
 
 from __future__ import annotations
 
