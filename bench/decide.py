@@ -6,6 +6,8 @@ import gc
 import time
 from statistics import median
 
+import msgspec
+
 from bench.figures import Figure, at_most, percentile, spread
 from bench.sizes import Scale
 from stentor.core import ids
@@ -59,9 +61,13 @@ def routing(size: int) -> Routing:
         agent = _agent(n, "review" if candidate else f"other-{n % 500}", clock.now())
         snapshot.put(agent)
         if candidate:
-            learning.put(Weight(agent.agent_id, "review", 1.0 + n % 7 / 10, 12.0, 9, "SSF", clock.now()))
+            rewards, tick = "ff" * (n % 40) + "00" * (n % 9), n % 300
+            recent, strength = "S" * (n % 40) + "F" * (n % 9), 1.0 + n % 7 / 10
+            weight = Weight(agent.agent_id, "review", strength, 12.0, 9, recent, clock.now(), rewards, tick)
+            learning.put("default", weight)
+            learning.put("default", msgspec.structs.replace(weight, task_type="other"))
             trust.put("default", Entity(agent.agent_id, "agent", 0.5 + n % 5 / 10, clock.now()))
-    return Routing(snapshot, learning, trust, clock, Policy(0.3, 0.2, 0.1))
+    return Routing(snapshot, learning, trust, clock, Policy(0.2, 0.2, 0.1))
 
 
 def _agent(n: int, capability: str, now: int) -> Agent:

@@ -18,7 +18,8 @@ from stentor.domains.governance.tiers import Facts
 from stentor.domains.registry import policy as agent_policy
 from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitelist
 from stentor.domains.routing import model as routing
-from stentor.domains.routing.model import Candidate, Policy, Request
+from stentor.domains.routing.model import Policy, Request
+from stentor.domains.routing.ranking import Candidate, standing
 
 TITLE = "governance and the policy file"
 FILE = """
@@ -38,7 +39,7 @@ REQUEST = Request("default", "review", ("review",))
 def run(scale: Scale) -> list[Figure]:
     rounds, count = scale.pick(scale.rounds, 3), scale.pick(5_000, 300)
     rules, agent = Rules(FILE), _agent()
-    candidate = Candidate(agent, 1.2, 0.85)
+    candidate = Candidate(agent, standing(agent.composite, 0.2, 7.0, 8.0), 0.85)
     built_in, with_file = Policy(trust_floor=0.5), Policy(trust_floor=0.5, permitted=admission(rules))
     now = patch.of(agent)
     then = Config(now.capabilities[:1], now.runtime, now.sandbox_whitelist)

@@ -18,7 +18,8 @@ from stentor.core.policy_schema import AGENT_DEFAULTS, TYPES
 from stentor.domains.registry import policy as agent_policy
 from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitelist
 from stentor.domains.routing import model as routing
-from stentor.domains.routing.model import Candidate, Policy, Request
+from stentor.domains.routing.model import Policy, Request
+from stentor.domains.routing.ranking import Candidate, Standing
 from tests.requirements import requirement
 
 LOW_TRUST = """
@@ -192,7 +193,7 @@ def files(draw: st.DrawFn) -> str:
 
 CANDIDATES = st.builds(
     lambda tenant, status, capabilities, trust: Candidate(
-        agent(tenant=tenant, status=status, capabilities=capabilities), None, trust
+        agent(tenant=tenant, status=status, capabilities=capabilities), Standing(0.5, 4.0), trust
     ),
     st.sampled_from(["default", "other"]),
     st.sampled_from(["active", "suspended", "quarantined"]),

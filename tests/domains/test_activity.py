@@ -112,7 +112,15 @@ def test_the_types_of_a_tasks_events_are_the_listed_ones() -> None:
     assert {
         *("prompt_received", "routing_decision", "dispatch_denied", "approval_requested", "approval_given"),
         *("task_queued", "task_started", "tool_called", "tool_denied", "memory_read", "memory_written"),
-        *("llm_called", "task_completed", "task_failed", "task_aborted", "task_cancelled", "task_requeued"),
+        *(
+            "llm_called",
+            "task_completed",
+            "task_failed",
+            "task_aborted",
+            "task_cancelled",
+            "task_requeued",
+            "task_graded",
+        ),
         *("learning_updated", "learning_skipped", "report_written", "sentinel_alert"),
     } == OF_TASKS
 

@@ -144,11 +144,13 @@ async def test_the_decision_says_who_was_chosen_by_which_terms_and_who_was_denie
     await world.admin.post(f"/api/v1/registry/agents/{ill}/suspend", json={"reason": "ill"})
     task_id = await world.submit()
     routing = (await world.admin.get(f"/api/v1/tasks/{task_id}/activity")).json()["routing"]
-    assert (routing["agent_name"], routing["alpha"], routing["beta"]) == ("ann", 0.3, 0.0)
+    assert (routing["agent_name"], routing["alpha"], routing["beta"]) == ("ann", 0.2, 0.0)
     (terms,) = routing["candidates"]
     assert terms["composite"] == pytest.approx(0.66)
-    assert (terms["hebbian"], terms["trust"]) == (0.5, 0.5)
-    assert terms["blended"] == pytest.approx(0.7 * 0.66 + 0.3 * 0.5)
+    assert (terms["hebbian"], terms["trust"], terms["outcomes"]) == (None, 0.5, 0)
+    assert (terms["prior"], terms["strength"], terms["expected"]) == pytest.approx((0.66, 4.0, 0.66))
+    assert terms["uncertainty"] == pytest.approx((0.66 * 0.34 / 5) ** 0.5)
+    assert terms["blended"] == pytest.approx(terms["expected"] + 2 * terms["uncertainty"])
     assert routing["denied"] == [{"agent_id": ill, "name": "ill", "code": "ROUTING_AGENT_UNAVAILABLE"}]
     assert routing["duration_us"] >= 0
     assert routing["trust_available"] is True

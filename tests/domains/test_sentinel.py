@@ -54,7 +54,7 @@ async def test_an_alert_that_comes_back_is_a_new_one(world: World) -> None:
 @requirement("learning.sentinel-only-observes")
 async def test_an_open_alert_changes_no_weight_no_routing_and_no_status(world: World) -> None:
     swinging = await world.register("swinging", alignment_score=0.9)
-    await world.register("calm", alignment_score=0.1)
+    await world.register("calm", alignment_score=0, accuracy_score=0, efficiency_score=0)
     await teach(world, swinging, "SF" * 25)
     assert len(await open_alerts(world)) == 1
     agent = (await world.admin.get(f"/api/v1/registry/agents/{swinging}")).json()

@@ -29,7 +29,7 @@ async def test_a_submit_answers_202_with_an_id_a_status_and_estimates(world: Wor
     answer = await post(world)
     assert answer.status_code == 202
     body = answer.json()
-    assert set(body) == {"task_id", "status", "estimated_start", "estimated_completion"}
+    assert set(body) == {"task_id", "status", "estimated_start", "estimated_completion", "notice"}
     assert body["status"] == "queued"
     assert body["estimated_start"] <= body["estimated_completion"]
     assert uuid.UUID(body["task_id"]).version == 7

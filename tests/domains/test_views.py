@@ -53,14 +53,14 @@ async def test_of_weights(world: World) -> None:
     view = world.kernel.learning.view
     await world.do(agent)
     take = await look(world, view)
-    before = view.of_type("echo")[agent].weight
+    before = view.records("default", "echo").of_agent[agent].weight
     await world.do(agent)
-    after = view.of_type("echo")[agent].weight
+    after = view.records("default", "echo").of_agent[agent].weight
     take()
-    assert view.of_type("echo")[agent].weight == after != before
+    assert view.records("default", "echo").of_agent[agent].weight == after != before
     await others(world, OTHERS_WEIGHT, weight=0.25, id=agent)
     (await look(world, view))()
-    assert view.of_type("echo")[agent].weight == 0.25
+    assert view.records("default", "echo").of_agent[agent].weight == 0.25
 
 
 async def test_of_agents(world: World) -> None:

@@ -63,8 +63,8 @@ async def _refreshed(server: Server) -> tuple[object, ...]:
     db = Database(PostgresDriver(server.url))
     registry, learning, trust = Registry(db, SystemClock(), RunLog(Hub())), LearningView(), TrustView()
     await take_in(db.read, [registry.news(0)])
-    for weight in await db.read(lambda tx: weights.changed_since(tx, 0)):
-        learning.put(weight)
+    for tenant, weight in await db.read(lambda tx: weights.changed_since(tx, 0)):
+        learning.put(tenant, weight)
     for tenant, entity in await db.read(lambda tx: trusts.changed_since(tx, 0)):
         trust.put(tenant, entity)
     db.close()

@@ -31,7 +31,8 @@ from stentor.domains.registry.api import CheckRuntime
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.service import Registry
 from stentor.domains.registry.wire import Register
-from stentor.domains.routing.model import Candidate, Permitted, Request
+from stentor.domains.routing.model import Permitted, Request
+from stentor.domains.routing.ranking import Candidate
 from stentor.domains.trust.service import Trust
 from stentor.web.errors import field_errors
 

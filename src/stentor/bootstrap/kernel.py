@@ -33,9 +33,11 @@ from stentor.domains.execution.service import Workers
 from stentor.domains.learning.service import Learning
 from stentor.domains.monitoring.service import Health
 from stentor.domains.registry.model import Runtime
+from stentor.domains.registry.presence import Presence
 from stentor.domains.registry.service import AgentDraft, Registry
 from stentor.domains.routing.service import Routing
 from stentor.domains.sandbox.service import Sandbox
+from stentor.domains.tasks.grades.service import Grades
 from stentor.domains.tasks.grants.service import Grants
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
@@ -64,12 +66,14 @@ class Kernel:
     trust: Trust
     learning: Learning
     routing: Routing
+    presence: Presence
     sandbox: Sandbox
     dispatcher: Engine
     reconciler: Reconciler
     submission: Submission
     grants: Grants
     tasks: Tasks
+    grades: Grades
     workers: Workers
     activity: Activity
     health: Health

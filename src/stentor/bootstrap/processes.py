@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 
+from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StartRefused
-from stentor.core.fanout import Fanout, Fresh, Transport
+from stentor.core.fanout import Fanout, Fresh, Seen, Transport
 from stentor.core.runlog import Event, RunLog
 from stentor.core.settings import Settings
 from stentor.domains.execution.attempt import Attempts
@@ -14,6 +15,9 @@ from stentor.domains.execution.dispatch import Engine
 from stentor.domains.execution.dispatch.known import Known
 from stentor.domains.execution.dispatch.lanes import Lanes
 from stentor.domains.execution.dispatch.rows import Rows
+from stentor.domains.registry.model import Agent
+from stentor.domains.registry.presence import Presence
+from stentor.domains.routing.service import Load
 
 KEPT_IN_MEMORY = frozenset(
     (
@@ -45,6 +49,26 @@ def open_engine(settings: Settings, db: Database, attempts: Attempts, known: Kno
     if db.driver.shared:
         return Rows(db, attempts, known, fanout, settings.concurrency, works="worker" in settings.roles)
     return Lanes(db, attempts, settings.concurrency)
+
+
+def open_presence(settings: Settings, clock: Clock, fanout: Fanout) -> Presence:
+    """What this process and the others know of who can take work."""
+    presence = Presence(clock, settings.worker_offline, lambda agent_id, at: fanout.send(Seen(agent_id, at)))
+    fanout.on(Seen, lambda seen: presence.heard(seen.agent_id, seen.at))
+    return presence
+
+
+def load_of(dispatcher: Engine, presence: Presence) -> Load:
+    """How busy an agent is, for routing."""
+
+    def load(agent: Agent) -> tuple[int, int, bool]:
+        agent_id = agent.agent_id
+        if agent.runtime.kind != "worker":
+            return dispatcher.ahead(agent_id), dispatcher.lanes(agent_id), presence.online(agent)
+        ahead = dispatcher.ahead(agent_id) + presence.holding(agent_id)
+        return ahead, presence.lanes(agent_id) if ahead else 1, presence.online(agent)
+
+    return load
 
 
 def tell_changes(runlog: RunLog, fanout: Fanout) -> None:

@@ -33,6 +33,7 @@ from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.registry import api as registry_api
 from stentor.domains.sandbox import api as sandbox_api
 from stentor.domains.tasks import api as tasks_api
+from stentor.domains.tasks.grades import api as grades_api
 from stentor.domains.tasks.grants import api as grants_api
 from stentor.domains.trust import api as trust_api
 from stentor.surfaces.gateway import app as gateway
@@ -172,6 +173,7 @@ def _routers(kernel: Kernel, shared: Entrance, times: Times) -> list[Any]:
     api: list[Any] = [
         tasks_api.router(kernel.submission, kernel.tasks),
         grants_api.router(kernel.grants, snapshot),
+        grades_api.router(kernel.grades),
         activity_api.router(kernel.activity, streams),
         execution_api.router(kernel.workers),
         registry_api.router(kernel.registry, trust_of, kernel.commands.check_runtime),

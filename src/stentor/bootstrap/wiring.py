@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stentor.auth.principal import Principal
 from stentor.bootstrap.cage import open_cage
 from stentor.bootstrap.governance import admission, open_governance, open_rules
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import open_llm
 from stentor.bootstrap.memory import open_memory
 from stentor.bootstrap.messaging import open_messages
-from stentor.bootstrap.processes import open_engine, open_fanout
+from stentor.bootstrap.processes import load_of, open_engine, open_fanout, open_presence
 from stentor.bootstrap.provenance import ProvenanceParts
 from stentor.bootstrap.tasknotes import open_task_notes
 from stentor.bootstrap.webhooks import open_webhooks
 from stentor.core.clock import SECOND, Clock
-from stentor.core.db import Database
+from stentor.core.db import Database, Tx
+from stentor.core.errors import Forbidden
 from stentor.core.live import Hub
 from stentor.core.outbound import Outbound
 from stentor.core.redaction import Redactor
@@ -35,14 +37,28 @@ from stentor.domains.execution.service import Workers
 from stentor.domains.learning.service import Learning
 from stentor.domains.monitoring.service import Health, agents_check, database_check, fixed, vault_check
 from stentor.domains.registry.service import Registry
+from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.routing.model import Policy
 from stentor.domains.routing.service import Routing
 from stentor.domains.sandbox.service import Sandbox
+from stentor.domains.tasks.grades.service import Grades, MayGrade
 from stentor.domains.tasks.grants.service import Grants
+from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.placement import Placing
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
 from stentor.domains.trust.service import Trust
+
+
+def may_grade(snapshot: Snapshot) -> MayGrade:
+    """Nobody judges its own work."""
+
+    def check(tx: Tx, principal: Principal, task: Task) -> None:
+        agent = snapshot.get(task.tenant, task.assigned_agent or "")
+        if principal.is_bound_agent and (agent is None or agent.key_name == principal.name):
+            raise Forbidden("A key of an agent may not grade its own agent's tasks.")
+
+    return check
 
 
 def build(
@@ -63,12 +79,17 @@ def build(
     rules = open_rules(settings)
     policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, admission(rules))
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
+    presence = open_presence(settings, clock, fanout)
     ending = Ending(runlog, learning, trust, hub)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
     sandbox, llm = Sandbox(db, registry, runlog, rules), open_llm(settings, db, clock, runlog, outbound, redactor)
     builtin = Builtin(librarian)
-    drivers: dict[str, RuntimeDriver] = {"builtin": builtin, "http": Http(outbound), "llm": LlmRuntime(llm.gateway)}
+    drivers: dict[str, RuntimeDriver] = {
+        "builtin": builtin,
+        "http": Http(outbound, presence),
+        "llm": LlmRuntime(llm.gateway),
+    }
     commands = open_cage(settings, db, runlog, sandbox, registry.snapshot, outbound, memory, llm, redactor)
     check = commands.check_runtime
     drivers["command"] = commands.driver
@@ -77,7 +98,8 @@ def build(
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants, settings.lease * SECOND)
     known = Known(registry.snapshot)
     dispatcher = open_engine(settings, db, attempts, known, fanout)
-    placing = Placing(routing, registry.snapshot, learning.view, dispatcher)
+    routing.load = load_of(dispatcher, presence)
+    placing = Placing(routing, registry.snapshot, learning.view)
     submission = Submission(db, runlog, placing, dispatcher, grants)
     tasks = Tasks(db, runlog, placing, dispatcher, grants)
     provenance = ProvenanceParts(settings, db, clock)
@@ -93,13 +115,15 @@ def build(
         trust=trust,
         learning=learning,
         routing=routing,
+        presence=presence,
         sandbox=sandbox,
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
         submission=submission,
         grants=grants,
         tasks=tasks,
-        workers=Workers(db, registry.snapshot, dispatcher, ending, hub),
+        grades=Grades(db, runlog, learning, may_grade(registry.snapshot)),
+        workers=Workers(db, registry.snapshot, dispatcher, ending, hub, presence),
         activity=Activity(db, hub, registry.snapshot),
         health=Health(
             {

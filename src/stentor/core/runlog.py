@@ -38,6 +38,7 @@ EventType = Literal[
     "task_aborted",
     "task_cancelled",
     "task_requeued",
+    "task_graded",
     "learning_updated",
     "learning_skipped",
     "report_written",

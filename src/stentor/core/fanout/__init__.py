@@ -5,7 +5,7 @@ fails, messages that wait together share a payload, and those that would say the
 """
 
 from stentor.core.fanout.fanout import Fanout, Transport
-from stentor.core.fanout.messages import Changed, Fresh, Message, Queued, Reconnected, Stopped, Tokens, Watched
+from stentor.core.fanout.messages import Changed, Fresh, Message, Queued, Reconnected, Seen, Stopped, Tokens, Watched
 
 __all__ = [
     "Changed",
@@ -14,6 +14,7 @@ __all__ = [
     "Message",
     "Queued",
     "Reconnected",
+    "Seen",
     "Stopped",
     "Tokens",
     "Transport",

@@ -58,11 +58,18 @@ class Fresh(Message, frozen=True, tag="f"):
     """Something that every process keeps in memory was changed: agents, webhooks, providers."""
 
 
+class Seen(Message, frozen=True, tag="p"):
+    """A worker polled or answered at the sender, at that moment in microseconds."""
+
+    agent_id: str
+    at: int
+
+
 class Reconnected(Message, frozen=True, tag="r"):
     """Never sent: messages may have been missed, so look at everything."""
 
 
-Sendable = Queued | Stopped | Watched | Changed | Tokens | Fresh
+Sendable = Queued | Stopped | Watched | Changed | Tokens | Fresh | Seen
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(tuple[str, list[msgspec.Raw]])
 _message = msgspec.json.Decoder(Sendable)

@@ -107,11 +107,6 @@ def _check_together(settings: Settings) -> None:
             "SERVICE_ROLES leaves out gateway or worker, and on SQLite one process is both: set SERVICE_DATABASE_URL "
             "to a PostgreSQL address, or name both."
         )
-    if settings.alpha + settings.beta > 1:
-        raise StartRefused(
-            "SERVICE_HEBBIAN_ROUTING_ALPHA and SERVICE_HEBBIAN_ROUTING_BETA may add up to 1 at most "
-            f"(they are {settings.alpha:g} and {settings.beta:g})."
-        )
     if settings.plugin_url and not settings.plugin_key:
         raise StartRefused("SERVICE_VAULT_PLUGIN_URL is set, and SERVICE_VAULT_PLUGIN_KEY is not: the plugin needs it.")
     if settings.plugin_url and settings.vault_dir is not None:

@@ -12,8 +12,8 @@ from stentor.core.settings.kinds import setting
 class RoutingSettings:
     alpha: float = setting(
         "SERVICE_HEBBIAN_ROUTING_ALPHA",
-        0.3,
-        "Share of the Hebbian weight in the ranking.",
+        0.2,
+        "Share of an agent's evidence at a task type after its first outcome; what it says of itself has the rest.",
         kinds.number(0, 1, float),
     )
     beta: float = setting(
@@ -24,6 +24,12 @@ class RoutingSettings:
         0.0,
         "Agents below it are not routed to; 0 is off.",
         kinds.number(0, 1, float),
+    )
+    worker_offline: float = setting(
+        "SERVICE_WORKER_OFFLINE_SECONDS",
+        60.0,
+        "A worker that was not heard of for so long is offline: others that are online get its tasks.",
+        kinds.number(1, 86_400, float),
     )
     own_authority: bool = setting(
         "SERVICE_AGENTS_OWN_AUTHORITY",

@@ -49,6 +49,7 @@ class CompleteIn(Wire):
     result: Any
     performance: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     degraded: bool = False
+    cost: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] | None = None
 
 
 class ErrorIn(Wire):
@@ -125,7 +126,8 @@ def router(workers: Workers) -> APIRouter:
     @api.post("/tasks/{task_id}/complete", response_model=Ended, responses=errors(404, 409))
     async def complete(caller: Caller, task_id: TaskId, body: CompleteIn) -> Json:
         """The answer. Sent twice, it is taken once."""
-        outcome = Outcome("degraded_success" if body.degraded else "success", body.result, performance=body.performance)
+        kind: OutcomeClass = "degraded_success" if body.degraded else "success"
+        outcome = Outcome(kind, body.result, performance=body.performance, cost=body.cost)
         return _ended(await workers.end(caller, task_id, body.epoch, outcome))
 
     @api.post("/tasks/{task_id}/fail", response_model=Ended, responses=errors(404, 409))

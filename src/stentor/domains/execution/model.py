@@ -13,12 +13,15 @@ MAX_CLAIM, MAX_WAIT_SECONDS = 100, 60
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The end of an attempt. `performance` in (0,1] is the agent's own report of its success."""
+    """The end of an attempt. `performance` in (0,1] is the agent's own report of its success, `cost` what it
+    spent in US dollars.
+    """
 
     outcome_class: OutcomeClass
     result: Any = None
     error: dict[str, Any] | None = None
     performance: float | None = None
+    cost: float | None = None
 
     @property
     def status(self) -> Status:

@@ -140,6 +140,8 @@ def _ended(outcome: Outcome, agent_id: str, duration: int) -> Draft:
         meta["error"] = outcome.error
     if outcome.performance is not None:
         meta["performance"] = outcome.performance
+    if outcome.cost is not None:
+        meta["cost"] = outcome.cost
     message = outcome.error["message"] if outcome.error else "Completed."
     return Draft(_EVENTS[outcome.status], "execution", message, meta, agent_id=agent_id, duration_ms=duration)
 
@@ -156,4 +158,5 @@ def _lesson(attempt: Attempt, agent_id: str, outcome: Outcome, duration: int) ->
         outcome.succeeded,
         1.0 if outcome.performance is None else outcome.performance,
         duration,
+        outcome.cost,
     )

@@ -21,6 +21,7 @@ from stentor.domains.execution import model
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch import Engine
 from stentor.domains.execution.outcomes import Ending
+from stentor.domains.learning.service import skipped
 from stentor.domains.tasks import listing, store
 from stentor.domains.tasks.model import Claim, Queued, Task, queued_of
 from stentor.domains.tasks.service import require
@@ -78,12 +79,15 @@ class Reconciler:
     async def tick(self, tick: int) -> None:
         waiting = self._dispatcher.waiting() if tick % self._dispatcher.refill_every == 0 else None
 
-        def look(tx: Tx) -> tuple[list[Task], Callable[[], None] | None]:
-            return store.overdue(tx, BATCH), waiting(tx) if waiting else None
+        def look(tx: Tx) -> tuple[list[Task], list[Task], Callable[[], None] | None]:
+            overdue, expired = store.overdue(tx, BATCH), store.expired(tx, BATCH)
+            return overdue, expired, waiting(tx) if waiting else None
 
-        overdue, take_up = await self._db.look(look)
+        overdue, expired, take_up = await self._db.look(look)
         for task in overdue:
             await self._db.write(self._repairing(task))
+        for task in expired:
+            await self._db.write(self._expiring(task))
         if tick % self._renew_every == 0 and self._attempts.held:
             await self._renew(list(self._attempts.held.values()))
         if take_up is not None:
@@ -140,6 +144,25 @@ class Reconciler:
             repair = model.repair(task, tx.now, self._max_attempts)
             if repair is not None:
                 self._apply(tx, task, repair, "The lease ended without an answer.")
+
+        return work
+
+    def _expiring(self, seen: Task) -> Any:
+        """End a task that waited longer than its `queue_timeout_seconds`; nothing is learned from that."""
+
+        def work(tx: Tx) -> None:
+            task = require(tx, seen.tenant, seen.task_id)
+            if task.status != "queued" or task.queue_deadline_at is None or task.queue_deadline_at >= tx.now:
+                return
+            message = f"No agent took the task within {task.queue_timeout_seconds} s."
+            error = {"code": "QUEUE_TIMEOUT", "message": message}
+            meta = {"status": "aborted", "outcome_class": "timeout", "learning_eligible": False, "error": error}
+            drafts = [Draft("task_aborted", "execution", message, meta), skipped("timeout")]
+            head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
+            if store.end(tx, task, "aborted", "timeout", error, head):
+                changes = ("queued", task.assigned_agent, -1), ("aborted", task.assigned_agent, 1)
+                listing.count(tx, task.tenant, task.created_at, *changes)
+                tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))
 
         return work
 

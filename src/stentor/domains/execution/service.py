@@ -16,6 +16,7 @@ from stentor.domains.execution.dispatch import Engine
 from stentor.domains.execution.model import Outcome
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.registry.model import Agent
+from stentor.domains.registry.presence import Presence
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import Claim, Task
@@ -33,8 +34,10 @@ class Workers:
         dispatcher: Engine,
         ending: Ending,
         hub: Hub,
+        presence: Presence,
     ) -> None:
         self._db = db
+        self._presence = presence
         self._snapshot = snapshot
         self._dispatcher = dispatcher
         self._ending = ending
@@ -55,17 +58,24 @@ class Workers:
         Raises NotFound, Forbidden, AgentUnavailable, Conflict for an agent that is no worker.
         """
         waited = 0.0
-        while True:
-            self._worker(principal, agent_id)
-            if self._hub.closing.is_set() or await gone():
-                return []
-            if claims := await self._dispatcher.take(agent_id, most, lease * SECOND):
-                return claims
-            if waited >= wait:
-                return []
-            step = min(WATCH_SECONDS, wait - waited)
-            if not await self._dispatcher.arrival(agent_id, step):
-                waited += step
+        try:
+            while True:
+                self._worker(principal, agent_id)
+                self._presence.saw(agent_id)
+                self._presence.polls(agent_id, most)
+                if self._hub.closing.is_set() or await gone():
+                    return []
+                if claims := await self._dispatcher.take(agent_id, most, lease * SECOND):
+                    for claim in claims:
+                        self._presence.took(agent_id, claim.task_id, claim.lease_until)
+                    return claims
+                if waited >= wait:
+                    return []
+                step = min(WATCH_SECONDS, wait - waited)
+                if not await self._dispatcher.arrival(agent_id, step):
+                    waited += step
+        finally:
+            self._presence.polls(agent_id, 0)
 
     async def heartbeat(self, principal: Principal, task_id: str, epoch: int, lease: int) -> int:
         """Renew the lease; answers when it ends. Raises LeaseLost."""
@@ -73,7 +83,9 @@ class Workers:
         def work(tx: Tx) -> int:
             task = self._held(tx, principal, task_id, epoch)
             store.renew(tx, task.tenant, task_id, epoch, lease * SECOND)
-            return tx.now + lease * SECOND
+            until = tx.now + lease * SECOND
+            tx.after_commit(lambda: self._working(task, until))
+            return until
 
         return await self._db.write(work, ())
 
@@ -92,10 +104,20 @@ class Workers:
                 return task
             self._check_epoch(task, epoch)
             assert task.assigned_agent is not None
+            tx.after_commit(lambda: self._working(task, None))
             self._ending.apply(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
             return require(tx, task.tenant, task_id)
 
         return await self._db.write(work, ())
+
+    def _working(self, task: Task, until: int | None) -> None:
+        """A worker was heard of: it holds its task until then, or has ended it."""
+        agent_id = task.assigned_agent or ""
+        self._presence.saw(agent_id)
+        if until is None:
+            self._presence.gave_back(agent_id, task.task_id)
+        else:
+            self._presence.took(agent_id, task.task_id, until)
 
     def _worker(self, principal: Principal, agent_id: str) -> Agent:
         agent = self._snapshot.get(principal.tenant, agent_id)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from operator import ne
 
 import msgspec
 
 from stentor.core.clock import DAY
+from stentor.domains.learning import evidence
 
 START, FLOOR, PENALTY, DAILY_RETURN = 1.0, 0.01, 0.1, 0.01
 SENTINEL_WINDOW, SENTINEL_THRESHOLD = 50, 0.4
-DURATION_SHARE = 0.2
-"""Share of the newest duration in the moving average."""
+NEWEST_SHARE = 0.2
+"""Share of the newest duration or cost in its moving average."""
 
 
-class Weight(msgspec.Struct, frozen=True):
-    """What is known of one agent at one task type. `recent` holds S and F, newest last."""
+class Weight(msgspec.Struct, frozen=True, dict=True):
+    """What is known of one agent at one task type.
+
+    `recent` holds S and F, `rewards` two hexadecimal digits for each of the same outcomes, newest last. `tick` counts
+    the outcomes of all agents at this task type up to this agent's last one, `changed_tick` up to the last change of
+    this agent's results, `since_change` its own outcomes since a change of anybody's. `mean_cost` is in US dollars.
+    """
 
     agent_id: str
     task_type: str
@@ -25,9 +32,33 @@ class Weight(msgspec.Struct, frozen=True):
     samples: int
     recent: str
     updated_at: int
+    rewards: str = ""
+    tick: int = 0
+    since_change: int = evidence.UNCHANGED
+    changed_tick: int = 0
+    mean_cost: float | None = None
 
     def at(self, now: int) -> float:
         return returned(self.weight, now - self.updated_at)
+
+    @cached_property
+    def outcomes(self) -> str:
+        """The rewards; from S and F where an earlier version wrote the record last."""
+        pairs = [self.rewards[i : i + 2] for i in range(0, len(self.rewards), 2)]
+        same = len(pairs) == len(self.recent)
+        if same and all(pair == "00" or letter == "S" for pair, letter in zip(pairs, self.recent, strict=True)):
+            return self.rewards
+        return evidence.of_letters(self.recent)
+
+    @cached_property
+    def counted(self) -> tuple[float, float]:
+        """Sum of rewards and number of outcomes, as far as they still count."""
+        return evidence.count(self.outcomes, self.since_change)
+
+    @cached_property
+    def outdated(self) -> tuple[float, float]:
+        """The same when the results of another agent changed after this one's last outcome."""
+        return evidence.count(self.outcomes, 0)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -83,19 +114,58 @@ def delta(*, success: bool, performance: float) -> float:
     return math.tanh(0.1 * performance) if success else -PENALTY
 
 
-def learned(known: Weight, *, success: bool, performance: float, duration_ms: int, now: int) -> Weight:
-    """The record after one outcome."""
-    before = known.at(now)
-    mean = duration_ms if not known.samples else known.mean_ms + DURATION_SHARE * (duration_ms - known.mean_ms)
+class Pace(msgspec.Struct, frozen=True):
+    """Of all agents at one task type: outcomes so far, and the last of them at which somebody's results changed."""
+
+    tick: int = 0
+    changed_tick: int = 0
+
+
+def learned(
+    known: Weight,
+    *,
+    success: bool,
+    performance: float,
+    duration_ms: int,
+    now: int,
+    cost: float | None = None,
+    pace: Pace | None = None,
+) -> Weight:
+    """The record after one outcome; `cost` in US dollars, None when nobody said it."""
+    pace = pace or Pace()
+    tick = max(pace.tick, known.tick) + 1
+    rewards = evidence.appended(known.outcomes, performance if success else 0.0)
+    since = 0 if pace.changed_tick > known.tick else known.since_change
+    since = since if since == evidence.UNCHANGED else min(evidence.WINDOW, since + 1)
+    dropped = None if success and performance >= 1 else evidence.change(rewards, since)
     return Weight(
         known.agent_id,
         known.task_type,
-        strengthened(before, delta(success=success, performance=performance)),
-        float(mean),
+        strengthened(known.at(now), delta(success=success, performance=performance)),
+        float(duration_ms) if not known.samples else _moved(known.mean_ms, duration_ms),
         known.samples + 1,
         (known.recent + ("S" if success else "F"))[-SENTINEL_WINDOW:],
         now,
+        rewards,
+        tick,
+        since if dropped is None else dropped,
+        known.changed_tick if dropped is None else tick,
+        known.mean_cost if cost is None else _moved(known.mean_cost, cost),
     )
+
+
+def graded(known: Weight, *, sample: int | None, was: float, grade: float, now: int) -> Weight:
+    """The record after a grade took the place of what an outcome was worth before; `sample` is its number among the
+    agent's outcomes. The weight moves by the difference, the evidence as long as it remembers the outcome.
+    """
+    by = delta(success=grade > 0, performance=grade) - delta(success=was > 0, performance=was)
+    rewards = None if sample is None else evidence.replaced(known.outcomes, known.samples - sample, grade)
+    weight = strengthened(known.at(now), by)
+    return msgspec.structs.replace(known, weight=weight, updated_at=now, rewards=rewards or known.outcomes)
+
+
+def _moved(mean: float | None, newest: float) -> float:
+    return newest if mean is None else mean + NEWEST_SHARE * (newest - mean)
 
 
 def strengthened(weight: float, by: float) -> float:

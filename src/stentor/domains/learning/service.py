@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from stentor.core.clock import Clock
@@ -9,7 +11,7 @@ from stentor.core.db import Database, Tx, locks
 from stentor.core.db.looks import Meanwhile, News
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.learning import model, store
-from stentor.domains.learning.model import Alert, Connection, Entry, Weight
+from stentor.domains.learning.model import Alert, Connection, Entry, Pace, Weight
 
 
 class Lesson(msgspec.Struct, frozen=True):
@@ -23,35 +25,62 @@ class Lesson(msgspec.Struct, frozen=True):
     success: bool
     performance: float
     duration_ms: int
+    cost: float | None = None
+
+
+class Records:
+    """What the agents of one tenant showed at one task type."""
+
+    def __init__(self) -> None:
+        self.of_agent: dict[str, Weight] = {}
+        self.pace = Pace()
+        self.derived: dict[str, Any] = {}
+        """What routing computed from them last, by agent; it checks itself whether that still holds."""
+        self.derived_at = (0, 0)
+
+
+Sums = tuple[float, float]
 
 
 class LearningView:
-    """Weights in memory, by task type and agent."""
+    """Weights in memory, by tenant, task type and agent."""
 
     def __init__(self) -> None:
-        self._by_type: dict[str, dict[str, Weight]] = {}
+        self._by_type: dict[tuple[str, str], Records] = {}
+        self.sums_of_agent: dict[str, Sums] = {}
+        """Of an agent over all its task types: sum of rewards and number of outcomes, as far as they still count."""
         self._meanwhile = Meanwhile[tuple[str, str]]()
 
-    def put(self, weight: Weight) -> None:
+    def put(self, tenant: str, weight: Weight) -> None:
         """What this process wrote."""
         self._meanwhile.wrote((weight.task_type, weight.agent_id))
-        self._keep(weight)
+        self._keep(tenant, weight)
 
     def news(self, since: int) -> News:
         """What changed since, for the view."""
         return self._meanwhile.look(lambda tx: store.changed_since(tx, since), self._hear)
 
-    def _hear(self, changed: list[Weight], written: set[tuple[str, str]]) -> None:
-        for weight in changed:
+    def _hear(self, changed: list[tuple[str, Weight]], written: set[tuple[str, str]]) -> None:
+        for tenant, weight in changed:
             if (weight.task_type, weight.agent_id) not in written:
-                self._keep(weight)
+                self._keep(tenant, weight)
 
-    def _keep(self, weight: Weight) -> None:
-        self._by_type.setdefault(weight.task_type, {})[weight.agent_id] = weight
+    def _keep(self, tenant: str, weight: Weight) -> None:
+        records = self._by_type.setdefault((tenant, weight.task_type), Records())
+        known = records.of_agent.get(weight.agent_id)
+        records.of_agent[weight.agent_id] = weight
+        records.pace = Pace(max(records.pace.tick, weight.tick), max(records.pace.changed_tick, weight.changed_tick))
+        rewards, outcomes = self.sums_of_agent.get(weight.agent_id, (0.0, 0.0))
+        before = known.counted if known else (0.0, 0.0)
+        now = weight.counted
+        self.sums_of_agent[weight.agent_id] = (rewards + now[0] - before[0], outcomes + now[1] - before[1])
 
-    def of_type(self, task_type: str) -> dict[str, Weight]:
-        """Agent id to its record; read it, do not keep it."""
-        return self._by_type.get(task_type, {})
+    def records(self, tenant: str, task_type: str) -> Records:
+        """Read them, do not keep or change them."""
+        return self._by_type.get((tenant, task_type)) or NO_RECORDS
+
+
+NO_RECORDS = Records()
 
 
 class Learning:
@@ -76,12 +105,35 @@ class Learning:
             performance=lesson.performance,
             duration_ms=lesson.duration_ms,
             now=tx.now,
+            cost=lesson.cost,
+            pace=self.view.records(lesson.tenant, lesson.task_type).pace,
         )
         store.put(tx, weight)
         store.enter(tx, lesson.tenant, lesson.task_id, lesson.epoch, weight, before, success=lesson.success)
-        drafts = [_updated(lesson, before, weight.weight), *self._watch(tx, known, weight)]
-        tx.after_commit(lambda: self.view.put(weight))
+        drafts = [_updated(lesson, before, weight), *self._watch(tx, known, weight)]
+        tx.after_commit(lambda: self.view.put(lesson.tenant, weight))
         return self._runlog.append(tx, lesson.tenant, drafts, task_id=lesson.task_id, parent=parent)
+
+    def correct(self, tx: Tx, lesson: Lesson, grade: float, parent: str) -> str | None:
+        """Let a grade take the place of what an outcome was worth, inside the grade's transaction. Answers the id of
+        the event, or None when nothing was learned from the outcome.
+
+        The unique index makes a second correction of the same attempt fail.
+        """
+        tx.lock(locks.of_agent(lesson.agent_id))
+        learned, sample = store.sample_of(tx, lesson.tenant, lesson.task_id, lesson.epoch)
+        known = store.find(tx, lesson.agent_id, lesson.task_type) if learned else None
+        if known is None:
+            return None
+        before = known.at(tx.now)
+        weight = model.graded(known, sample=sample, was=lesson.performance, grade=grade, now=tx.now)
+        store.put(tx, weight)
+        store.correct(tx, lesson.tenant, lesson.task_id, lesson.epoch, weight, before)
+        tx.after_commit(lambda: self.view.put(lesson.tenant, weight))
+        meta = _meta(lesson, "graded", before, weight) | {"grade": grade, "was": lesson.performance}
+        message = f"Weight for {lesson.task_type} went from {before:.3f} to {weight.weight:.3f} after a grade."
+        draft = Draft("learning_updated", "learning", message, meta, agent_id=lesson.agent_id)
+        return self._runlog.append(tx, lesson.tenant, [draft], task_id=lesson.task_id, parent=parent)
 
     def _watch(self, tx: Tx, known: Weight, weight: Weight) -> list[Draft]:
         """The sentinel: opens and resolves alerts, and does nothing else."""
@@ -146,14 +198,23 @@ def skipped(outcome_class: str) -> Draft:
     return Draft("learning_skipped", "learning", f"Nothing is learned from the outcome {outcome_class}.", meta)
 
 
-def _updated(lesson: Lesson, before: float, after: float) -> Draft:
+def _updated(lesson: Lesson, before: float, weight: Weight) -> Draft:
     result = "success" if lesson.success else "failure"
-    meta = {
+    meta = _meta(lesson, result, before, weight)
+    message = f"Weight for {lesson.task_type} went from {before:.3f} to {weight.weight:.3f} after a {result}."
+    return Draft("learning_updated", "learning", message, meta, agent_id=lesson.agent_id)
+
+
+def _meta(lesson: Lesson, result: str, before: float, weight: Weight) -> dict[str, Any]:
+    rewards, outcomes = weight.counted
+    return {
         "task_type": lesson.task_type,
         "result": result,
         "weight_before": before,
-        "weight_after": after,
+        "weight_after": weight.weight,
         "epoch": lesson.epoch,
+        "rewards": rewards,
+        "outcomes": outcomes,
+        "tick": weight.tick,
+        "changed": weight.changed_tick == weight.tick,
     }
-    message = f"Weight for {lesson.task_type} went from {before:.3f} to {after:.3f} after a {result}."
-    return Draft("learning_updated", "learning", message, meta, agent_id=lesson.agent_id)

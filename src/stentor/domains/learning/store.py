@@ -6,18 +6,21 @@ from stentor.core import ids
 from stentor.core.db import Journal, Sql, Tx
 from stentor.domains.learning.model import SENTINEL_THRESHOLD, Alert, Connection, Entry, Weight
 
-_W = "agent_id, task_type, weight, mean_ms, samples, recent, updated_at"
+_FIELDS = Weight.__struct_fields__
+_W = ", ".join(_FIELDS)
 _ONE = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id and task_type = :task_type")
 _OF_AGENT = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id order by task_type")
 _OWN = "agent_id in (select agent_id from agents where tenant = :tenant)"
 """Weights and alerts name agents, and these belong to a tenant."""
 _OF_TENANT = Sql(f"select {_W} from hebbian_weights where {_OWN} order by agent_id, task_type")
-_CHANGED = Sql(f"select {_W} from hebbian_weights where updated_at >= :since")
+_CHANGED = Sql(
+    f"""select {", ".join("w." + name for name in _FIELDS)}, a.tenant
+    from hebbian_weights as w join agents as a on a.agent_id = w.agent_id where w.updated_at >= :since"""
+)
 _PUT = Sql(
-    """insert into hebbian_weights (agent_id, task_type, weight, mean_ms, samples, recent, updated_at)
-    values (:agent_id, :task_type, :weight, :mean_ms, :samples, :recent, :updated_at)
-    on conflict (agent_id, task_type) do update set weight = excluded.weight, mean_ms = excluded.mean_ms,
-        samples = excluded.samples, recent = excluded.recent, updated_at = excluded.updated_at"""
+    f"""insert into hebbian_weights ({_W}) values ({", ".join(":" + name for name in _FIELDS)})
+    on conflict (agent_id, task_type) do update set
+        {", ".join(f"{name} = excluded.{name}" for name in _FIELDS[2:])}"""
 )
 _ENTRIES = Journal(
     "hebbian_history",
@@ -33,15 +36,17 @@ _ENTRIES = Journal(
         "weight_before",
         "weight_after",
         "happened_at",
+        "sample",
     ),
 )
 _HISTORY = Sql(
     """select happened_at, task_type, delta, result, weight_before, weight_after from hebbian_history
     where agent_id = :agent_id order by entry_id desc limit :limit"""
 )
+_SAMPLE = Sql("select sample from hebbian_history where tenant = :tenant and task_id = :task_id and epoch = :epoch")
 _RESULTS = Sql(
     """select coalesce(sum(case when delta > 0 then 1 else 0 end), 0), count(*) from hebbian_history
-    where agent_id = :agent_id"""
+    where agent_id = :agent_id and epoch > 0"""
 )
 _TOTAL = Sql("select coalesce(sum(samples), 0) from hebbian_weights where agent_id = :agent_id")
 _CONNECTION = Sql(
@@ -84,28 +89,33 @@ def of_tenant(tx: Tx, tenant: str) -> list[Weight]:
     return [Weight(*row) for row in tx.rows(_OF_TENANT, tenant=tenant)]
 
 
-def changed_since(tx: Tx, since: int) -> list[Weight]:
-    return [Weight(*row) for row in tx.rows(_CHANGED, since=since)]
+def changed_since(tx: Tx, since: int) -> list[tuple[str, Weight]]:
+    """Each with its agent's tenant."""
+    return [(row[-1], Weight(*row[:-1])) for row in tx.rows(_CHANGED, since=since)]
 
 
 def put(tx: Tx, weight: Weight) -> None:
-    tx.run(
-        _PUT,
-        agent_id=weight.agent_id,
-        task_type=weight.task_type,
-        weight=weight.weight,
-        mean_ms=weight.mean_ms,
-        samples=weight.samples,
-        recent=weight.recent,
-        updated_at=weight.updated_at,
-    )
+    tx.run(_PUT, **{name: getattr(weight, name) for name in _FIELDS})
 
 
 def enter(tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float, *, success: bool) -> None:
     """One history line. The unique index refuses a second one for the same attempt."""
     delta, result = (1, "success") if success else (-1, "failure")
     key = (ids.new_id(), weight.agent_id, weight.task_type, tenant, task_id, epoch)
-    tx.append(_ENTRIES, (*key, delta, result, before, weight.weight, weight.updated_at))
+    tx.append(_ENTRIES, (*key, delta, result, before, weight.weight, weight.updated_at, weight.samples))
+
+
+def correct(tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float) -> None:
+    """One history line for a grade. Its epoch is the attempt's, negative: that too can be there once only."""
+    delta = 1 if weight.weight >= before else -1
+    key = (ids.new_id(), weight.agent_id, weight.task_type, tenant, task_id, -epoch)
+    tx.append(_ENTRIES, (*key, delta, "graded", before, weight.weight, weight.updated_at, None))
+
+
+def sample_of(tx: Tx, tenant: str, task_id: str, epoch: int) -> tuple[bool, int | None]:
+    """Whether something was learned from an attempt, and its number among the agent's outcomes where that is known."""
+    row = tx.row(_SAMPLE, tenant=tenant, task_id=task_id, epoch=epoch)
+    return (False, None) if row is None else (True, row[0])
 
 
 def history(tx: Tx, agent_id: str, limit: int) -> tuple[list[Entry], int]:

@@ -1,4 +1,4 @@
-"""Admission and ranking as pure functions over frozen values.
+"""Admission and the decision as pure functions over frozen values; `ranking` beside it has the formula.
 
 Fails closed: a candidate that any check refuses is out, and a request without a candidate is denied
 with the code of the furthest check that any of them reached. Source: core contract, "Routing rules".
@@ -22,12 +22,16 @@ from stentor.core.errors import (
     TrustFloorExcludedAll,
 )
 from stentor.domains.registry.model import Agent
+from stentor.domains.routing.ranking import NEUTRAL, RULE, Candidate, Prefer, Ranked, Ranking, rank
 
-NEUTRAL = 0.5
-"""The prior for a missing Hebbian record or trust score."""
-
-RECORDED = 50
-"""Candidates and denials that a decision lists one by one."""
+RECORDED = 10
+"""Candidates that a decision lists one by one, the best first: enough to see why, and a log must not grow with the
+registry.
+"""
+DENIED_RECORDED = 50
+"""Denials that it lists one by one."""
+NO_WORKER_ONLINE = "no worker online"
+"""Said of a task whose agent is offline, as every agent is that might have had it."""
 
 CHECKS: tuple[type[RoutingDenied], ...] = (
     CapabilityUnavailable,
@@ -52,14 +56,7 @@ class Request(msgspec.Struct, frozen=True):
     capabilities: tuple[str, ...]
     authority: Authority = Authority()
     preferred: str | None = None
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """An agent as routing sees it: `weight` is its Hebbian weight or None, `trust` its score or None."""
-
-    agent: Agent
-    weight: float | None
-    trust: float | None
+    prefer: Prefer = "balanced"
 
 
 Permitted = Callable[[Request, Candidate], bool]
@@ -67,11 +64,11 @@ Permitted = Callable[[Request, Candidate], bool]
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """`alpha` weighs the Hebbian term, `beta` trust, the rest goes to the composite score. With `own_authority` an
+    """`alpha` is the share of the evidence after its first outcome, `beta` the share of trust. With `own_authority` an
     agent's key may ask only for what its agents can do themselves, or for what it was granted.
     """
 
-    alpha: float = 0.3
+    alpha: float = 0.2
     beta: float = 0.0
     trust_floor: float = 0.0
     own_authority: bool = False
@@ -81,17 +78,6 @@ class Policy(msgspec.Struct, frozen=True):
     def without_trust(self) -> Policy:
         """For a run whose source of trust cannot be read."""
         return msgspec.structs.replace(self, beta=0.0, trust_floor=0.0)
-
-
-class Ranked(msgspec.Struct, frozen=True):
-    """The terms of the formula for one candidate, each in [0,1]."""
-
-    agent_id: str
-    name: str
-    composite: float
-    hebbian: float
-    trust: float
-    blended: float
 
 
 class Denied(msgspec.Struct, frozen=True):
@@ -110,11 +96,18 @@ class Decision(msgspec.Struct, frozen=True):
     beta: float
     trust_floor: float
     trust_available: bool
+    rule: str
+    prefer: Prefer
+    mean: float
+    slope: float
+    fastest_ms: float
+    cheapest: float
     candidates: tuple[Ranked, ...]
     candidates_total: int
     denied: tuple[Denied, ...]
     denied_total: int
     preferred: bool
+    online: bool
     duration_us: int = 0
 
 
@@ -159,8 +152,19 @@ def decide(
             refused.append((candidate.agent, reason))
     if not admitted:
         raise denial(request, refused)
-    ranked = rank(admitted, policy)
-    best = ranked[0]
+    ranking = rank(admitted, policy.beta, request.prefer, RECORDED)
+    return _decision(request, policy, ranking, len(admitted), refused, trust_available)
+
+
+def _decision(
+    request: Request,
+    policy: Policy,
+    ranking: Ranking,
+    admitted: int,
+    refused: list[tuple[Agent, type[RoutingDenied]]],
+    trust_available: bool,
+) -> Decision:
+    best = ranking.candidates[0]
     return Decision(
         best.agent_id,
         best.name,
@@ -169,33 +173,19 @@ def decide(
         policy.beta,
         policy.trust_floor,
         trust_available,
-        tuple(ranked[:RECORDED]),
-        len(ranked),
+        RULE,
+        request.prefer,
+        ranking.mean,
+        ranking.slope,
+        ranking.fastest_ms,
+        ranking.cheapest,
+        tuple(ranking.candidates),
+        admitted,
         _denied(refused),
         len(refused),
         request.preferred is not None,
+        best.online,
     )
-
-
-def rank(candidates: Sequence[Candidate], policy: Policy) -> list[Ranked]:
-    """Best first: blended score, then composite, then name, then id."""
-    alpha, beta = policy.alpha, policy.beta
-    gamma = 1 - alpha - beta
-    largest = max((c.weight for c in candidates if c.weight is not None), default=None)
-    ranked = []
-    for candidate in candidates:
-        agent = candidate.agent
-        composite = agent.composite
-        hebbian = NEUTRAL if candidate.weight is None or not largest else candidate.weight / largest
-        trust = NEUTRAL if candidate.trust is None else candidate.trust
-        blended = gamma * composite + alpha * hebbian + beta * trust
-        ranked.append(Ranked(agent.agent_id, agent.name, composite, hebbian, trust, blended))
-    ranked.sort(key=_order)
-    return ranked
-
-
-def _order(ranked: Ranked) -> tuple[float, float, str, str]:
-    return -ranked.blended, -ranked.composite, ranked.name, ranked.agent_id
 
 
 def denial(request: Request, refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> RoutingDenied:
@@ -210,7 +200,7 @@ def denial(request: Request, refused: Sequence[tuple[Agent, type[RoutingDenied]]
 
 
 def _denied(refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> tuple[Denied, ...]:
-    return tuple(Denied(agent.agent_id, agent.name, reason.code) for agent, reason in refused[:RECORDED])
+    return tuple(Denied(agent.agent_id, agent.name, reason.code) for agent, reason in refused[:DENIED_RECORDED])
 
 
 SENTENCES: dict[type[RoutingDenied], str] = {

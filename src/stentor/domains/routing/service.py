@@ -3,36 +3,66 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 from prometheus_client.core import Metric
 
 from stentor.auth.principal import Principal
-from stentor.core.clock import Clock
+from stentor.core.clock import DAY, Clock
 from stentor.core.errors import CapabilityUnavailable, RoutingDenied, TenantDenied, all_errors
 from stentor.core.figures import SHORT, Counts, Histogram, counters, histogram
-from stentor.domains.learning.service import LearningView
+from stentor.domains.learning.model import Weight
+from stentor.domains.learning.service import NO_RECORDS, LearningView, Records, Sums
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.routing import model
-from stentor.domains.routing.model import Authority, Candidate, Decision, Policy, Request
+from stentor.domains.routing.model import Authority, Decision, Policy, Request
+from stentor.domains.routing.ranking import Candidate, Standing, standing
 from stentor.domains.trust.service import TrustView
 
 _REASONS = [(error.code,) for error in all_errors() if issubclass(error, RoutingDenied) and error is not RoutingDenied]
 
 
+AGE_STEP = 32
+"""Outcomes of others that evidence is faded for at a time: what is computed from a record holds for that long."""
+Load = Callable[[Agent], tuple[int, int, bool]]
+"""Of an agent now: tasks that wait for it or run, how many it does at a time, and whether it is online."""
+
+
+def _derived(records: Records, day: int) -> dict[str, Any]:
+    """What was computed from these records since the last change of anybody's results, today."""
+    if records is NO_RECORDS:
+        return {}
+    state = (records.pace.changed_tick, day)
+    if records.derived_at != state:
+        records.derived, records.derived_at = {}, state
+    return records.derived
+
+
+def _idle(agent: Agent) -> tuple[int, int, bool]:
+    return 0, 1, True
+
+
 class Routing:
-    """Reads three views in memory; touches no database."""
+    """Reads three views and the load of the agents in memory; touches no database."""
 
     def __init__(
-        self, snapshot: Snapshot, learning: LearningView, trust: TrustView, clock: Clock, policy: Policy
+        self,
+        snapshot: Snapshot,
+        learning: LearningView,
+        trust: TrustView,
+        clock: Clock,
+        policy: Policy,
     ) -> None:
         self._snapshot = snapshot
         self._learning = learning
         self._trust = trust
         self._clock = clock
         self.policy = policy
+        self.load: Load = _idle
+        """Set once the engine is there, which needs routing itself."""
         self._times, self._denied = Histogram(SHORT), Counts(*_REASONS)
 
     def decide(self, request: Request) -> Decision:
@@ -90,14 +120,50 @@ class Routing:
         return [] if preferred is None else [preferred]
 
     def _candidates(self, request: Request, agents: list[Agent], now: int) -> list[Candidate]:
-        weights = self._learning.of_type(request.task_type)
-        tenant, score = request.tenant, self._trust.score
+        records = self._learning.records(request.tenant, request.task_type)
+        derived = _derived(records, now // DAY)
+        tenant, trust, load = request.tenant, self._trust.score, self.load
+        tick, changed = records.pace.tick, records.pace.changed_tick
+        of_agent, sums = records.of_agent, self._learning.sums_of_agent
         found = []
         for agent in agents:
-            weight = weights.get(agent.agent_id)
-            trust = score(tenant, agent.agent_id, now)
-            found.append(Candidate(agent, None if weight is None else weight.at(now), trust))
+            agent_id = agent.agent_id
+            record, summed = of_agent.get(agent_id), sums.get(agent_id)
+            age = 0 if record is None else (tick - record.tick) // AGE_STEP
+            entry = derived.get(agent_id)
+            if (
+                entry is None
+                or entry[0] is not record
+                or entry[1] is not summed
+                or entry[2] != age
+                or entry[3] is not agent
+            ):
+                stale = record is not None and changed > record.tick
+                known = self._standing(agent, record, summed, age * AGE_STEP, now, stale=stale)
+                entry = derived[agent_id] = (record, summed, age, agent, known)
+            found.append(Candidate(agent, entry[4], trust(tenant, agent_id, now), *load(agent)))
         return found
+
+    def _standing(
+        self, agent: Agent, record: Weight | None, sums: Sums | None, age: int, now: int, *, stale: bool
+    ) -> Standing:
+        alpha = self.policy.alpha
+        if record is None:
+            return standing(agent.composite, alpha, elsewhere=sums or (0.0, 0.0))
+        rewards, outcomes = record.outdated if stale else record.counted
+        own = record.counted
+        rewards_all, outcomes_all = sums or own
+        return standing(
+            agent.composite,
+            alpha,
+            rewards,
+            outcomes,
+            (max(0.0, rewards_all - own[0]), max(0.0, outcomes_all - own[1])),
+            age=age,
+            weight=record.at(now),
+            duration_ms=record.mean_ms if record.samples else None,
+            cost=record.mean_cost,
+        )
 
     def _nobody(self, request: Request) -> RoutingDenied:
         elsewhere = self._snapshot.capable_elsewhere(request.tenant, request.capabilities)

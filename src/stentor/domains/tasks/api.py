@@ -12,6 +12,7 @@ from stentor.auth.principal import Principal
 from stentor.core.clock import from_datetime, iso, iso_or_none
 from stentor.core.errors import InvalidRequest
 from stentor.core.idempotency import IdempotencyKey
+from stentor.domains.routing.ranking import Prefer
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, Task, TaskDraft
 from stentor.domains.tasks.service import Tasks
@@ -45,6 +46,7 @@ class MetadataIn(Wire):
     tags: Annotated[list[Name], Field(max_length=64)] = []
     parent_task_id: Name | None = None
     grant_id: UuidText | None = None
+    prefer: Prefer | None = None
 
 
 class Submit(Wire):
@@ -63,6 +65,7 @@ class Submit(Wire):
     input: Any
     required_capabilities: Annotated[list[Name], Field(max_length=64)] = []
     timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT)] = model.DEFAULT_TIMEOUT
+    queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT)] | None = None
     agent_preference: UuidText | None = None
     metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
 
@@ -82,7 +85,9 @@ class Submit(Wire):
                 tuple(meta.tags),
                 meta.parent_task_id,
                 grant_id=meta.grant_id,
+                prefer=meta.prefer,
             ),
+            self.queue_timeout_seconds,
         )
 
 
@@ -97,6 +102,7 @@ class SubmittedOut(Answer):
     status: Status
     estimated_start: Timestamp
     estimated_completion: Timestamp
+    notice: str | None
 
 
 class TaskOut(Answer):
@@ -118,6 +124,8 @@ class TaskOut(Answer):
     outcome_class: OutcomeClass | None
     learning_eligible: bool | None
     provenance_id: str
+    queue_timeout_seconds: int | None
+    notice: str | None
 
 
 class Row(Answer):
@@ -157,6 +165,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
                 "status": done.status,
                 "estimated_start": iso(done.estimated_start),
                 "estimated_completion": iso(done.estimated_completion),
+                "notice": done.notice,
             },
             202,
         )
@@ -202,7 +211,8 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
     @api.get("/{task_id}", response_model=TaskOut, responses=errors(404))
     async def read(caller: Caller, task_id: TaskId) -> Json:
         """One task by its exact id, in any state."""
-        return Json(shown(await tasks.get(caller.tenant, task_id)))
+        task = await tasks.get(caller.tenant, task_id)
+        return Json(shown(task, tasks.notice(task)))
 
     @api.post("/{task_id}/cancel", response_model=CancelledOut, responses=errors(404, 409))
     async def cancel(caller: Caller, task_id: TaskId) -> Json:
@@ -235,8 +245,8 @@ def key_of(caller: Principal, draft: TaskDraft, value: str | None) -> Idempotenc
     return IdempotencyKey(caller.tenant, caller.name, "tasks", value, model.body_hash(draft))
 
 
-def shown(task: Task) -> dict[str, Any]:
-    """A task as readers see it."""
+def shown(task: Task, notice: str | None = None) -> dict[str, Any]:
+    """A task as readers see it; `notice` is what they should know while it waits."""
     return {
         "task_id": task.task_id,
         "type": task.type,
@@ -256,6 +266,8 @@ def shown(task: Task) -> dict[str, Any]:
         "outcome_class": task.outcome_class,
         "learning_eligible": task.learning_eligible,
         "provenance_id": task.provenance_id,
+        "queue_timeout_seconds": task.queue_timeout_seconds,
+        "notice": notice,
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from stentor.core import jsontext
+from stentor.domains.routing.ranking import Prefer
 
 Status = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
 STATUSES: tuple[Status, ...] = Status.__args__  # type: ignore[attr-defined]
@@ -25,7 +26,7 @@ OutcomeClass = Literal[
 LEARNABLE: frozenset[str] = frozenset(("success", "agent_failure", "timeout"))
 
 PRIORITIES = {"critical": 0, "high": 1, "normal": 2, "low": 3}
-DEFAULT_TIMEOUT, MAX_TIMEOUT = 300, 86_400
+DEFAULT_TIMEOUT, MAX_TIMEOUT, MAX_QUEUE_TIMEOUT = 300, 86_400, 2_592_000
 MAX_ID = 255
 DEFAULT_MEAN_MS = 1_000.0
 """Expected of a kind of task that was never seen."""
@@ -34,7 +35,7 @@ DEFAULT_MEAN_MS = 1_000.0
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the caller says beside the work. `parent_task_id` is the task that led to this one, `sender_agent` the
     agent that sent it as a message, `traceparent` the place of the submit in a distributed trace, `grant_id` the
-    delegated authority that it was submitted with.
+    delegated authority that it was submitted with, `prefer` what matters in the choice of the agent.
     """
 
     user_id: str | None = None
@@ -45,6 +46,7 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     sender_agent: str | None = None
     traceparent: str | None = None
     grant_id: str | None = None
+    prefer: Prefer | None = None
 
     @property
     def for_agent(self) -> Metadata:
@@ -62,6 +64,7 @@ class TaskDraft(msgspec.Struct, frozen=True):
     timeout_seconds: int = DEFAULT_TIMEOUT
     agent_preference: str | None = None
     metadata: Metadata = Metadata()
+    queue_timeout_seconds: int | None = None
 
     @property
     def priority(self) -> int:
@@ -119,6 +122,8 @@ class Task(msgspec.Struct, frozen=True):
     metadata: Metadata
     error: Any
     result: Any
+    queue_timeout_seconds: int | None = None
+    queue_deadline_at: int | None = None
 
     @property
     def sender_agent(self) -> str | None:
@@ -205,6 +210,7 @@ class Submitted(msgspec.Struct, frozen=True):
     status: Status
     estimated_start: int
     estimated_completion: int
+    notice: str | None = None
 
 
 class Filter(msgspec.Struct, frozen=True):

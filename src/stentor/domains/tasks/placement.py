@@ -11,7 +11,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import RoutingDenied
 from stentor.domains.learning.service import LearningView
 from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.routing.model import Authority, Decision, Request
+from stentor.domains.routing.model import NO_WORKER_ONLINE, Authority, Decision, Request
 from stentor.domains.routing.service import Routing
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import Queued, Status, Task, TaskDraft
@@ -55,11 +55,10 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Placing:
-    def __init__(self, routing: Routing, snapshot: Snapshot, learning: LearningView, dispatch: Dispatch) -> None:
+    def __init__(self, routing: Routing, snapshot: Snapshot, learning: LearningView) -> None:
         self._routing = routing
         self._snapshot = snapshot
         self._learning = learning
-        self._dispatch = dispatch
 
     def place(self, principal: Principal, wanted: TaskDraft | Task, granted: Authority | None = None) -> Placement:
         """Route; a denial is a placement too, because the task is stored for the record. `granted` is what a grant
@@ -71,6 +70,7 @@ class Placing:
             wanted.required_capabilities,
             granted or self._routing.authority_of(principal),
             wanted.agent_preference,
+            wanted.metadata.prefer or "balanced",
         )
         try:
             decision = self._routing.decide(request)
@@ -81,12 +81,22 @@ class Placing:
         status: Status = "pending_approval" if agent.trust_tier == "human" else "queued"
         return Placement(status, decision, agent.runtime.kind)
 
-    def estimate(self, now: int, agent_id: str | None, task_type: str) -> tuple[int, int]:
-        if agent_id is None:
+    def estimate(self, now: int, tenant: str, agent_id: str | None, task_type: str) -> tuple[int, int]:
+        """When the task may start and end, in microseconds: from the same queue and durations that routing counts."""
+        agent = self._snapshot.get(tenant, agent_id or "")
+        if agent is None:
             return now, now
-        known = self._learning.of_type(task_type).get(agent_id)
+        known = self._learning.records(tenant, task_type).of_agent.get(agent.agent_id)
         mean = known.mean_ms if known and known.samples else model.DEFAULT_MEAN_MS
-        return model.estimate(now, self._dispatch.ahead(agent_id), mean, self._dispatch.lanes(agent_id))
+        ahead, lanes, _ = self._routing.load(agent)
+        return model.estimate(now, ahead, mean, lanes)
+
+    def notice(self, task: Task) -> str | None:
+        """What a caller should know of a task that waits, or None."""
+        if task.status != "queued" or task.assigned_agent is None:
+            return None
+        agent = self._snapshot.get(task.tenant, task.assigned_agent)
+        return None if agent is None or self._routing.load(agent)[2] else NO_WORKER_ONLINE
 
 
 def offer_after_commit(tx: Tx, task: Task, dispatch: Dispatch) -> None:

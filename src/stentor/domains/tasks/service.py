@@ -33,6 +33,10 @@ class Tasks:
         """Raises NotFound, the same for a foreign task as for none."""
         return await self._db.read(lambda tx: require(tx, tenant, task_id))
 
+    def notice(self, task: Task) -> str | None:
+        """What a reader should know of a task that waits, or None."""
+        return self._placing.notice(task)
+
     async def page(self, tenant: str, wanted: Filter, limit: int, offset: int) -> Page:
         """A page, newest first, and how many match in all."""
 

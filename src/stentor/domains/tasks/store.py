@@ -45,6 +45,7 @@ _END = Sql(
 _QUEUE = Sql(
     f"""update tasks set status = :status, queued_at = :now, head_id = :head_id, assigned_agent = :agent_id,
         runtime_kind = :runtime_kind, attempt_epoch = :attempt_epoch, metadata = :metadata,
+        queue_deadline_at = :now + cast(queue_timeout_seconds as bigint) * {SECOND},
         start_time = null, completion_time = null, lease_until = null, deadline_at = null, result = null,
         error = null, outcome_class = null, learning_eligible = null, performance = null
     where {_KEY} and status = :source and epoch = :epoch"""
@@ -75,6 +76,10 @@ however much waits.
 _OVERDUE = Sql(
     f"""select {_COLUMNS} from tasks
     where status = 'executing' and (lease_until < :now or deadline_at < :now) limit :limit"""
+)
+_EXPIRED = Sql(
+    f"""select {_COLUMNS} from tasks
+    where status = 'queued' and queue_deadline_at is not null and queue_deadline_at < :now limit :limit"""
 )
 _EXECUTING_HERE = Sql(
     f"select {_COLUMNS} from tasks where status = 'executing' and runtime_kind <> 'worker' limit :limit"
@@ -256,6 +261,11 @@ def depths(tx: Tx) -> dict[str, int]:
 def overdue(tx: Tx, limit: int) -> list[Task]:
     """Executing tasks whose lease or time has ended."""
     return [_task(row) for row in tx.rows(_OVERDUE, now=tx.now, limit=limit)]
+
+
+def expired(tx: Tx, limit: int) -> list[Task]:
+    """Queued tasks that waited longer than they may."""
+    return [_task(row) for row in tx.rows(_EXPIRED, now=tx.now, limit=limit)]
 
 
 def executing_in_process(tx: Tx, limit: int) -> list[Task]:

@@ -11,11 +11,13 @@ from prometheus_client.core import Metric
 
 from stentor.auth.principal import Principal
 from stentor.core import idempotency, ids, tracing
+from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, RoutingDenied, all_errors
 from stentor.core.figures import USUAL, Histograms, histograms
 from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.core.runlog import Draft, RunLog, read_task
+from stentor.domains.routing.model import NO_WORKER_ONLINE, Decision
 from stentor.domains.tasks import events, listing, model, store
 from stentor.domains.tasks.model import Submitted, Task, TaskDraft
 from stentor.domains.tasks.placement import Dispatch, Granted, Placement, Placing, offer_after_commit
@@ -111,7 +113,7 @@ class Submission:
         self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=cause)
         listing.count(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
         offer_after_commit(tx, task, self._dispatch)
-        return _first_answer(tx, task)
+        return _first_answer(tx, task, placement.decision)
 
     def _task(
         self,
@@ -122,8 +124,8 @@ class Submission:
         drafts: list[Draft],
         body_hash: str,
     ) -> Task:
-        start, completion = self._placing.estimate(tx.now, placement.agent_id, draft.type)
-        denial = placement.denial
+        start, completion = self._placing.estimate(tx.now, principal.tenant, placement.agent_id, draft.type)
+        denial, patience = placement.denial, draft.queue_timeout_seconds
         task_id = draft.id or ids.new_id()
         return Task(
             tenant=principal.tenant,
@@ -159,6 +161,8 @@ class Submission:
             metadata=draft.metadata,
             error=events.error_of(denial, task_id=task_id) if denial else None,
             result=None,
+            queue_timeout_seconds=patience,
+            queue_deadline_at=tx.now + patience * SECOND if patience and placement.status == "queued" else None,
         )
 
     @contextmanager
@@ -176,14 +180,26 @@ class Submission:
             self._running.discard(key.scope)
 
 
-def _first_answer(tx: Tx, task: Task) -> Answer:
-    """What the first submit of this task answered; a denial is read from the run log, where it outlives retries."""
+def _first_answer(tx: Tx, task: Task, decision: Decision | None = None) -> Answer:
+    """What the first submit of this task answered; what the row does not tell is read from the run log, where it
+    outlives retries. `decision` is at hand for a task that is stored just now.
+    """
     if task.submitted_status == "failed":
         denied = read_task(tx, task.tenant, task.task_id, 2)[-1].metadata
         details = denied["details"] | {"task_id": task.task_id}
         error = {"code": denied["code"], "message": denied["message"], "details": details}
         return Answer(_DENIALS[denied["code"]].status, error)
-    answer = Submitted(task.task_id, task.submitted_status, task.estimated_start, task.estimated_completion)
+    if decision is not None:
+        online = decision.online
+    else:
+        online = read_task(tx, task.tenant, task.task_id, 2)[-1].metadata["routing"].get("online", True)
+    answer = Submitted(
+        task.task_id,
+        task.submitted_status,
+        task.estimated_start,
+        task.estimated_completion,
+        None if online or task.submitted_status != "queued" else NO_WORKER_ONLINE,
+    )
     return Answer(202, msgspec.structs.asdict(answer))
 
 

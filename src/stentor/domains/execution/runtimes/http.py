@@ -14,6 +14,7 @@ from stentor.core.outbound import Outbound, TargetRefused
 from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
 from stentor.domains.execution.runtimes import Emit, handover
 from stentor.domains.registry.model import Agent
+from stentor.domains.registry.presence import Presence
 from stentor.domains.tasks.model import Claim
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ class Http:
     In a stream `event: token` carries `{text}`, and `event: complete` the answer.
     """
 
-    def __init__(self, outbound: Outbound) -> None:
+    def __init__(self, outbound: Outbound, presence: Presence) -> None:
         self._outbound = outbound
+        self._presence = presence
 
     async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
         import aiohttp  # a fifth of all imports at the start, for the first such agent only
@@ -40,7 +42,7 @@ class Http:
         endpoint = agent.runtime.endpoint or ""
         try:
             self._outbound.check(endpoint)
-            return await self._post(endpoint, claim, emit)
+            outcome = await self._post(endpoint, claim, emit)
         except InvalidRequest as error:
             raise AgentFailed("ENDPOINT_REFUSED", error.message) from None
         except TargetRefused:
@@ -48,10 +50,13 @@ class Http:
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, TargetRefused):
                 raise AgentFailed("ENDPOINT_REFUSED", "The endpoint's address is not public.") from None
+            self._presence.undelivered(agent.agent_id)
             raise AgentFailed("ENDPOINT_UNREACHABLE", "The agent's endpoint cannot be reached.") from None
         except (aiohttp.ClientError, ValueError) as error:
             kind = type(error).__name__
             raise AgentFailed("ENDPOINT_FAILED", f"The agent's endpoint broke off ({kind}).") from None
+        self._presence.delivered(agent.agent_id)
+        return outcome
 
     async def _post(self, endpoint: str, claim: Claim, emit: Emit) -> Outcome:
         import aiohttp

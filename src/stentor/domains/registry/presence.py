@@ -1,0 +1,98 @@
+"""Which agents can take work now: workers that poll or hold a lease, endpoints that answer. In memory only.
+
+Nothing depends on it but the choice among agents that are admitted anyway, so it starts with the benefit of the doubt:
+a worker counts as online for one interval after its registration and after the start of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stentor.core.clock import SECOND, Clock
+from stentor.domains.registry.model import Agent
+
+TELL_EVERY = 10 * SECOND
+"""Least time between two messages to other processes about the same worker, in microseconds."""
+FAILURES = 3
+"""Failed deliveries in a row from which on an endpoint counts as offline."""
+REST = 30 * SECOND
+"""How long an endpoint stays offline before it is tried again, in microseconds."""
+
+
+class Presence:
+    """`interval` is how long a worker counts as online after it was last heard of, in seconds. `tell` hands on to other
+    processes that a worker was seen: (agent id, moment).
+    """
+
+    def __init__(self, clock: Clock, interval: float, tell: Callable[[str, int], None]) -> None:
+        self._clock = clock
+        self._interval = int(interval * SECOND)
+        self._tell = tell
+        self._started = clock.now()
+        self._seen: dict[str, int] = {}
+        self._told: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        self._resting: dict[str, int] = {}
+        self._slots: dict[str, int] = {}
+        self._held: dict[str, dict[str, int]] = {}
+
+    def saw(self, agent_id: str) -> None:
+        """A worker polled, sent a heartbeat or an answer."""
+        now = self._clock.now()
+        self._seen[agent_id] = now
+        if now - self._told.get(agent_id, 0) >= TELL_EVERY:
+            self._told[agent_id] = now
+            self._tell(agent_id, now)
+
+    def heard(self, agent_id: str, at: int) -> None:
+        """Another process saw a worker."""
+        self._seen[agent_id] = max(at, self._seen.get(agent_id, 0))
+
+    def last_seen(self, agent_id: str) -> int | None:
+        return self._seen.get(agent_id)
+
+    def online(self, agent: Agent) -> bool:
+        kind = agent.runtime.kind
+        if kind == "worker":
+            seen = self._seen.get(agent.agent_id)
+            since = max(agent.created_at, self._started) if seen is None else seen
+            return self._clock.now() - since < self._interval
+        return kind != "http" or self._clock.now() >= self._resting.get(agent.agent_id, 0)
+
+    def delivered(self, agent_id: str) -> None:
+        """An endpoint took a task."""
+        self._failures.pop(agent_id, None)
+        self._resting.pop(agent_id, None)
+
+    def undelivered(self, agent_id: str) -> None:
+        """An endpoint could not be reached."""
+        failures = self._failures[agent_id] = self._failures.get(agent_id, 0) + 1
+        if failures >= FAILURES:
+            self._resting[agent_id] = self._clock.now() + REST
+
+    def polls(self, agent_id: str, slots: int) -> None:
+        """A worker asks for up to so many tasks; 0 when it has stopped waiting."""
+        self._slots[agent_id] = max(0, slots)
+
+    def took(self, agent_id: str, task_id: str, until: int) -> None:
+        """A worker holds a task, by its lease until then."""
+        self._held.setdefault(agent_id, {})[task_id] = until
+
+    def gave_back(self, agent_id: str, task_id: str) -> None:
+        held = self._held.get(agent_id)
+        if held is not None:
+            held.pop(task_id, None)
+
+    def holding(self, agent_id: str) -> int:
+        """Tasks that a worker works on, as far as this process knows."""
+        held = self._held.get(agent_id)
+        if not held:
+            return 0
+        now = self._clock.now()
+        for task_id in [task_id for task_id, until in held.items() if until < now]:
+            del held[task_id]
+        return len(held)
+
+    def lanes(self, agent_id: str) -> int:
+        """Tasks that a worker does at a time: those it holds and those it asks for."""
+        return max(1, self.holding(agent_id) + self._slots.get(agent_id, 0))

@@ -1,0 +1,273 @@
+"""Ranks the admitted candidates: what an agent says of itself is a prior, what it has shown is evidence. Pure.
+
+    prior       = (4 composite + e elsewhere) / (4 + e)              before any outcome at this task type
+    expectation = mean + slope (prior - mean)                        as far as priors hold for the others
+    strength    = (1 - alpha) / alpha + e / 4                        outcomes that the prior is worth
+    expected    = (strength expectation + rewards) / (strength + outcomes)
+    uncertainty = sqrt(expected (1 - expected) / (strength + outcomes + ahead + 1))
+    blended     = (1 - beta) (expected + 2 uncertainty - time - cost) + beta trust
+
+`rewards` and `outcomes` are the agent's at this task type (learning/evidence.py), faded by one part in 2,000 for each
+outcome of the others since; `elsewhere` is its mean at its other types and `e` their number, at most 16. `ahead` are
+the tasks that it has already, so that many tasks at once do not all try the same unknown agent. `time` and `cost` rise
+by a fixed amount for each doubling over the best candidate. Why, and what was measured: docs/decisions/0036.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log2, sqrt
+from typing import Literal
+
+import msgspec
+
+from stentor.domains.registry.model import Agent
+
+Prefer = Literal["quality", "balanced", "fast", "cheap"]
+
+RULE = "evidence-1"
+"""Names the formula in each decision, so that one of another version is not held against it."""
+NEUTRAL = 0.5
+"""The prior for a missing trust score."""
+OWN_WORTH = 4.0
+"""Outcomes at other task types that the composite score is worth."""
+ELSEWHERE = 16.0
+"""Outcomes at other task types that count, at most."""
+ELSEWHERE_WORTH = 4.0
+"""Outcomes at this task type that those are worth, at most."""
+FADE = 0.9995
+"""What evidence keeps of its number for each later outcome of another agent at the task type."""
+OPTIMISM = 2.0
+"""Standard deviations that an agent is given the benefit of."""
+CREDIT = 0.05
+"""How much variance of the priors it takes until their slope is measured rather than assumed to be 1."""
+EDGE = 0.02
+"""The least expectation, and the distance of the largest from 1: nobody is certain before there is evidence."""
+WEAKEST, STRONGEST = 0.5, 1e9
+"""Bounds of the prior's strength, for an alpha of 1 and of 0."""
+IDLE_MS = 1_000.0
+FREE_USD = 0.001
+"""Durations and costs are compared above these: nobody cares for a doubling of less."""
+
+PREFERENCES: dict[Prefer, tuple[float, float]] = {
+    "quality": (0.0, 0.0),
+    "balanced": (0.03, 0.02),
+    "fast": (0.15, 0.02),
+    "cheap": (0.02, 0.15),
+}
+"""What a doubling of the time, and of the cost, takes off the expected quality."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What an agent's record says of its next outcome at a task type, before anything is known of the other candidates:
+    the first lines of the formula. `share` is how much the evidence counts, `mean` what it shows; times in
+    milliseconds and cost in US dollars, None where unknown.
+    """
+
+    prior: float
+    strength: float
+    rewards: float = 0.0
+    outcomes: float = 0.0
+    elsewhere: float = 0.0
+    elsewhere_outcomes: float = 0.0
+    share: float = 0.0
+    mean: float = 0.0
+    weight: float | None = None
+    duration_ms: float | None = None
+    cost: float | None = None
+
+
+def standing(
+    composite: float,
+    alpha: float,
+    rewards: float = 0.0,
+    outcomes: float = 0.0,
+    elsewhere: tuple[float, float] = (0.0, 0.0),
+    *,
+    age: int = 0,
+    weight: float | None = None,
+    duration_ms: float | None = None,
+    cost: float | None = None,
+) -> Standing:
+    """From a sum of `rewards` of so many `outcomes`, which `age` outcomes of others came after, and the same two of all
+    other task types together.
+    """
+    strength = min(STRONGEST, max(WEAKEST, (1 - alpha) / alpha)) if alpha > 0 else STRONGEST
+    prior, mean, number = composite, 0.0, min(ELSEWHERE, elsewhere[1])
+    if number > 0:
+        mean = elsewhere[0] / elsewhere[1]
+        prior = (OWN_WORTH * composite + number * mean) / (OWN_WORTH + number)
+        strength += ELSEWHERE_WORTH * number / ELSEWHERE
+    if outcomes <= 0:
+        return Standing(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, weight, duration_ms, cost)
+    kept = FADE**age
+    rewards, outcomes = rewards * kept, outcomes * kept
+    share = outcomes / (outcomes + strength)
+    shown = rewards / outcomes
+    return Standing(prior, strength, rewards, outcomes, mean, number, share, shown, weight, duration_ms, cost)
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """An agent as routing sees it: `ahead` tasks wait for it or run, of which it does `lanes` at a time."""
+
+    agent: Agent
+    standing: Standing
+    trust: float | None = None
+    ahead: int = 0
+    lanes: int = 1
+    online: bool = True
+
+
+class Ranked(msgspec.Struct, frozen=True):
+    """A candidate with what its rank was made of, in the order of the formula; `hebbian` is the weight as the routes of
+    learning show it, None without an outcome. `blended` decides among those that are online.
+    """
+
+    agent_id: str
+    name: str
+    composite: float
+    elsewhere: float
+    elsewhere_outcomes: float
+    prior: float
+    strength: float
+    rewards: float
+    outcomes: float
+    hebbian: float | None
+    expected: float
+    ahead: int
+    uncertainty: float
+    ready_ms: float
+    time_penalty: float
+    cost: float | None
+    cost_penalty: float
+    trust: float
+    online: bool
+    blended: float
+
+
+class Ranking(msgspec.Struct, frozen=True):
+    """The candidates, best first, and what holds for all of them."""
+
+    candidates: list[Ranked]
+    mean: float
+    slope: float
+    fastest_ms: float
+    cheapest: float
+
+
+def rank(candidates: Sequence[Candidate], beta: float, prefer: Prefer = "balanced", most: int | None = None) -> Ranking:
+    """Those that are online first, then by blended score, composite, name and id. At most `most` are listed."""
+    standings = [candidate.standing for candidate in candidates]
+    mean, slope = calibration(standings)
+    totals = _filled([each.duration_ms for each in standings])
+    costs = _filled([each.cost for each in standings])
+    for n, candidate in enumerate(candidates):
+        if candidate.ahead:
+            totals[n] *= 1 + candidate.ahead // max(1, candidate.lanes)
+    fastest, cheapest = min(totals, default=0.0), min(costs, default=0.0)
+    per_time, per_cost = PREFERENCES[prefer]
+    keep = 1 - beta
+    least, largest = EDGE, 1 - EDGE
+    order = []
+    for n, candidate in enumerate(candidates):
+        known, agent = candidate.standing, candidate.agent
+        # `outlook` written out: a call for each candidate would be a tenth of the whole decision.
+        strength = known.strength
+        expectation = mean + slope * (known.prior - mean)
+        expectation = least if expectation < least else largest if expectation > largest else expectation
+        number = strength + known.outcomes
+        expected = (strength * expectation + known.rewards) / number
+        score = expected + OPTIMISM * sqrt(expected * (1 - expected) / (number + candidate.ahead + 1))
+        if totals[n] > fastest:
+            score -= per_time * doublings(totals[n], fastest, IDLE_MS)
+        if costs[n] > cheapest:
+            score -= per_cost * doublings(costs[n], cheapest, FREE_USD)
+        if beta:
+            score = keep * score + beta * (NEUTRAL if candidate.trust is None else candidate.trust)
+        order.append((not candidate.online, -score, -agent.composite, agent.name, agent.agent_id, n))
+    order.sort()
+    ranking = Ranking([], mean, slope, fastest, cheapest)
+    for _, negative, _, _, _, n in order[:most]:
+        ranking.candidates.append(_ranked(candidates[n], ranking, totals[n], costs[n], -negative, prefer))
+    return ranking
+
+
+def calibration(standings: Sequence[Standing]) -> tuple[float, float]:
+    """How far the priors hold: the mean prior of those with outcomes, and the slope of what they showed over it.
+
+    1 as long as little is known; below 0 where those who say little of themselves do better.
+    """
+    total = priors = shown = 0.0
+    known = []
+    for each in standings:
+        if share := each.share:
+            known.append((share, each.prior, each.mean))
+            total += share
+            priors += share * each.prior
+            shown += share * each.mean
+    if len(known) < 2:
+        return (known[0][1] if known else 0.0), 1.0
+    mean, result = priors / total, shown / total
+    variance = covariance = 0.0
+    for share, prior, each_mean in known:
+        weighted = share * (prior - mean)
+        variance += weighted * (prior - mean)
+        covariance += weighted * (each_mean - result)
+    return mean, (CREDIT + covariance) / (CREDIT + variance)
+
+
+def outlook(standing: Standing, mean: float, slope: float, ahead: int) -> tuple[float, float]:
+    """The expected reward of the next outcome, and its standard deviation."""
+    strength = standing.strength
+    expectation = mean + slope * (standing.prior - mean)
+    if expectation < EDGE:
+        expectation = EDGE
+    elif expectation > 1 - EDGE:
+        expectation = 1 - EDGE
+    number = strength + standing.outcomes
+    expected = (strength * expectation + standing.rewards) / number
+    return expected, sqrt(expected * (1 - expected) / (number + ahead + 1))
+
+
+def doublings(value: float, best: float, floor: float) -> float:
+    """How often `best` must be doubled to reach `value`, both counted above `floor`."""
+    return 0.0 if value <= best else log2((value + floor) / (best + floor))
+
+
+def _filled(values: list[float | None]) -> list[float]:
+    """What is unknown is as good as the mean of what is known, so nobody gains or loses by being new."""
+    if None not in values:
+        return values  # type: ignore[return-value]
+    known = [value for value in values if value is not None]
+    mean = sum(known) / len(known) if known else 0.0
+    return [mean if value is None else value for value in values]
+
+
+def _ranked(
+    candidate: Candidate, ranking: Ranking, total: float, price: float, blended: float, prefer: Prefer
+) -> Ranked:
+    agent, known = candidate.agent, candidate.standing
+    expected, uncertainty = outlook(known, ranking.mean, ranking.slope, candidate.ahead)
+    per_time, per_cost = PREFERENCES[prefer]
+    return Ranked(
+        agent.agent_id,
+        agent.name,
+        agent.composite,
+        known.elsewhere,
+        known.elsewhere_outcomes,
+        known.prior,
+        known.strength,
+        known.rewards,
+        known.outcomes,
+        known.weight,
+        expected,
+        candidate.ahead,
+        uncertainty,
+        total,
+        per_time * doublings(total, ranking.fastest_ms, IDLE_MS),
+        known.cost,
+        per_cost * doublings(price, ranking.cheapest, FREE_USD),
+        NEUTRAL if candidate.trust is None else candidate.trust,
+        candidate.online,
+        blended,
+    )

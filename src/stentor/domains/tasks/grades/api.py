@@ -1,0 +1,65 @@
+"""Routes of grades."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import Field, StringConstraints
+
+from stentor.core.clock import iso
+from stentor.core.errors import NotFound
+from stentor.domains.tasks.grades.model import MAX_COMMENT, Grade
+from stentor.domains.tasks.grades.service import Grades
+from stentor.web.routes import Wire, example
+from stentor.web.wire import Answer, Caller, Json, TaskId, Text, Timestamp, api_router, errors
+
+
+class GradeIn(Wire):
+    model_config = example(grade=0.8, comment="Right, but twice as long as needed.")
+
+    grade: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+    comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = None
+
+
+class GradeOut(Answer):
+    task_id: str
+    agent_id: str
+    grade: float
+    comment: str | None
+    graded_by: str
+    graded_at: Timestamp
+    learned: bool
+
+
+def router(grades: Grades) -> APIRouter:
+    api = api_router("/tasks", tags=["tasks"])
+
+    @api.post("/{task_id}/grade", response_model=GradeOut, responses=errors(404, 409))
+    async def grade(caller: Caller, task_id: TaskId, body: GradeIn) -> Json:
+        """Say what a completed task was worth, from 0 to 1; what was learned from it is corrected, once."""
+        return _shown(await grades.grade(caller, task_id, body.grade, body.comment))
+
+    @api.get("/{task_id}/grade", response_model=GradeOut, responses=errors(404))
+    async def read(caller: Caller, task_id: TaskId) -> Json:
+        """The grade of a task."""
+        found = await grades.of(caller.tenant, task_id)
+        if found is None:
+            raise NotFound("The task has no grade.")
+        return _shown(found)
+
+    return api
+
+
+def _shown(grade: Grade) -> Json:
+    return Json(
+        {
+            "task_id": grade.task_id,
+            "agent_id": grade.agent_id,
+            "grade": grade.grade,
+            "comment": grade.comment,
+            "graded_by": grade.graded_by,
+            "graded_at": iso(grade.graded_at),
+            "learned": grade.learned,
+        }
+    )
