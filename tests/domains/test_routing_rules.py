@@ -19,7 +19,8 @@ from stentor.core.errors import (
     TrustFloorExcludedAll,
 )
 from stentor.core.settings import load
-from stentor.domains.routing.model import Authority, Candidate, Policy, Request, decide, rank, refusal
+from stentor.domains.routing.model import Authority, Policy, Request, decide, refusal
+from stentor.domains.routing.ranking import Candidate, rank, standing
 from tests.domains.agents import agent
 from tests.requirements import requirement
 
@@ -28,8 +29,12 @@ FLOOR = Policy(trust_floor=0.6)
 UNIT = st.floats(0, 1)
 
 
-def candidate(name: str = "ann", weight: float | None = None, trust: float | None = None, **fields: Any) -> Candidate:
-    return Candidate(agent(name, **fields), weight, trust)
+def candidate(
+    name: str = "ann", shown: tuple[float, float] = (0.0, 0.0), trust: float | None = None, **fields: Any
+) -> Candidate:
+    """`shown` is a sum of rewards and a number of outcomes at the task type."""
+    made = agent(name, **fields)
+    return Candidate(made, standing(made.composite, 0.2, *shown), trust)
 
 
 REFUSED: dict[type[RoutingDenied], Candidate] = {
@@ -104,26 +109,27 @@ def test_the_composite_weighs_the_three_scores_and_stays_in_bounds(a: float, b: 
     assert -1e-9 <= made.composite <= 1 + 1e-9
 
 
-@requirement("routing.blend-formula", "routing.hebbian-term-normalised", "routing.trust-prior-half")
-def test_the_blend_follows_the_formula() -> None:
+@requirement("routing.blend-formula", "routing.trust-prior-half")
+def test_the_score_follows_the_formula() -> None:
+    """By hand: alpha 0.2 makes the prior worth four outcomes."""
     pool = [
-        candidate("known", weight=1.0, trust=0.9, alignment_score=1.0),
-        candidate("strong", weight=2.0, trust=None),
-        candidate("new", weight=None, trust=0.1),
+        candidate("known", (9.0, 12.0), trust=0.9, alignment_score=1.0),
+        candidate("new", trust=None),
     ]
-    terms = {r.name: r for r in rank(pool, Policy(alpha=0.3, beta=0.2))}
-    assert (terms["known"].hebbian, terms["strong"].hebbian, terms["new"].hebbian) == (0.5, 1.0, 0.5)
-    assert (terms["known"].trust, terms["strong"].trust, terms["new"].trust) == (0.9, 0.5, 0.1)
-    assert terms["known"].blended == pytest.approx(0.5 * 0.7 + 0.3 * 0.5 + 0.2 * 0.9)
-    assert terms["strong"].blended == pytest.approx(0.5 * 0.5 + 0.3 * 1.0 + 0.2 * 0.5)
-    assert terms["new"].blended == pytest.approx(0.5 * 0.5 + 0.3 * 0.5 + 0.2 * 0.1)
+    terms = {r.name: r for r in rank(pool, beta=0.2).candidates}
+    known, new = terms["known"], terms["new"]
+    assert (known.prior, known.strength, known.expected) == pytest.approx((0.7, 4.0, (4 * 0.7 + 9) / 16))
+    assert known.uncertainty == pytest.approx((known.expected * (1 - known.expected) / 17) ** 0.5)
+    assert known.blended == pytest.approx(0.8 * (known.expected + 2 * known.uncertainty) + 0.2 * 0.9)
+    assert (new.outcomes, new.expected, new.uncertainty) == pytest.approx((0, 0.5, (0.25 / 5) ** 0.5))
+    assert (known.trust, new.trust) == (0.9, 0.5)
 
 
 CANDIDATES = st.lists(
     st.builds(
         candidate,
         st.text(st.characters(codec="ascii"), min_size=1, max_size=3),
-        weight=st.none() | st.floats(0.01, 10),
+        shown=st.tuples(UNIT, st.floats(0.1, 50)).map(lambda pair: (pair[0] * pair[1], pair[1])),
         trust=st.none() | UNIT,
         alignment_score=UNIT,
         accuracy_score=UNIT,
@@ -133,56 +139,54 @@ CANDIDATES = st.lists(
     max_size=12,
     unique_by=lambda c: c.agent.agent_id,
 )
-POLICIES = st.tuples(UNIT, UNIT).filter(lambda ab: sum(ab) <= 1).map(lambda ab: Policy(*ab))
 
 
-@given(CANDIDATES, POLICIES)
-def test_a_ranking_is_a_permutation_with_every_term_in_bounds(pool: list[Candidate], policy: Policy) -> None:
-    ranked = rank(pool, policy)
+@given(CANDIDATES, UNIT)
+def test_a_ranking_is_a_permutation_with_every_term_in_bounds(pool: list[Candidate], beta: float) -> None:
+    ranked = rank(pool, beta).candidates
     assert sorted(r.agent_id for r in ranked) == sorted(c.agent.agent_id for c in pool)
     assert [r.blended for r in ranked] == sorted((r.blended for r in ranked), reverse=True)
     for r in ranked:
-        assert all(-1e-9 <= term <= 1 + 1e-9 for term in (r.composite, r.hebbian, r.trust, r.blended))
+        assert all(-1e-9 <= term <= 1 + 1e-9 for term in (r.composite, r.prior, r.expected, r.uncertainty, r.trust))
 
 
-@given(CANDIDATES, POLICIES, st.randoms())
+@given(CANDIDATES, UNIT, st.randoms())
 def test_a_ranking_does_not_depend_on_the_order_of_the_candidates(
-    pool: list[Candidate], policy: Policy, random: Any
+    pool: list[Candidate], beta: float, random: Any
 ) -> None:
     mixed = list(pool)
     random.shuffle(mixed)
-    assert rank(mixed, policy) == rank(pool, policy)
+    assert [r.name for r in rank(mixed, beta).candidates] == [r.name for r in rank(pool, beta).candidates]
 
 
 @requirement("routing.ties")
 def test_ties_fall_to_the_higher_composite_and_then_to_the_name() -> None:
-    # Exact binary fractions, so that the blended scores are equal to the last bit.
-    policy = Policy(alpha=0.5, beta=0.0)
+    # Only trust counts, so all scores are equal to the last bit.
     pool = [
-        candidate("b", weight=2.0, alignment_score=0.0, accuracy_score=0.0, efficiency_score=0.0),
-        candidate("a", weight=2.0, alignment_score=0.0, accuracy_score=0.0, efficiency_score=0.0),
-        candidate("c", weight=1.0, alignment_score=0.5, accuracy_score=0.5, efficiency_score=0.5),
+        candidate("b", alignment_score=0.0),
+        candidate("a", alignment_score=0.0),
+        candidate("c", alignment_score=0.5),
     ]
-    ranked = rank(pool, policy)
+    ranked = rank(pool, beta=1.0).candidates
     assert len({r.blended for r in ranked}) == 1
     assert [r.name for r in ranked] == ["c", "a", "b"]
 
 
 @requirement("routing.floor-before-scoring", "routing.trust-prior-half")
 def test_the_floor_removes_candidates_before_scoring_and_missing_trust_counts_half() -> None:
-    best = candidate("best", weight=4.0, trust=0.59, alignment_score=1.0)
-    plain = candidate("plain", weight=1.0, trust=0.6)
+    best = candidate("best", (50.0, 50.0), trust=0.59, alignment_score=1.0)
+    plain = candidate("plain", (1.0, 2.0), trust=0.6)
     decision = decide(REQUEST, [best, plain], FLOOR)
     assert decision.agent_name == "plain"
-    # The refused weight is not what the others are measured against.
-    assert [(r.name, r.hebbian) for r in decision.candidates] == [("plain", 1.0)]
+    # The refused candidate is not what the others are measured against.
+    assert ([r.name for r in decision.candidates], decision.slope) == (["plain"], 1.0)
     assert refusal(REQUEST, candidate(trust=None), Policy(trust_floor=0.5)) is None
     assert refusal(REQUEST, candidate(trust=None), Policy(trust_floor=0.51)) is TrustFloorExcludedAll
 
 
 @requirement("routing.trust-source-unreadable")
 def test_without_the_trust_source_beta_and_floor_are_zero_and_the_decision_says_so() -> None:
-    policy = Policy(alpha=0.3, beta=0.5, trust_floor=0.9)
+    policy = Policy(beta=0.5, trust_floor=0.9)
     pool = [candidate("low", trust=0.0, alignment_score=1.0), candidate("high", trust=1.0)]
     decision = decide(REQUEST, pool, policy, trust_available=False)
     assert decision.agent_name == "low"
@@ -190,19 +194,9 @@ def test_without_the_trust_source_beta_and_floor_are_zero_and_the_decision_says_
 
 
 @requirement("routing.blend-defaults")
-def test_the_blend_has_its_defaults_and_impossible_shares_stop_the_start() -> None:
+def test_the_shares_have_their_defaults_and_impossible_ones_stop_the_start() -> None:
     settings = load({})
-    assert (settings.alpha, settings.beta, settings.trust_floor) == (0.3, 0.0, 0.0)
-    for alpha, beta in [("-0.1", "0"), ("0.3", "-0.01"), ("0.6", "0.5"), ("nan", "0"), ("1.1", "0")]:
+    assert (settings.alpha, settings.beta, settings.trust_floor) == (0.2, 0.0, 0.0)
+    for alpha, beta in [("-0.1", "0"), ("0.3", "-0.01"), ("nan", "0"), ("1.1", "0"), ("0.2", "1.1")]:
         with pytest.raises(StartRefused, match="SERVICE_HEBBIAN_ROUTING"):
             load({"SERVICE_HEBBIAN_ROUTING_ALPHA": alpha, "SERVICE_HEBBIAN_ROUTING_BETA": beta})
-
-
-@requirement("routing.blend-defaults")
-@pytest.mark.parametrize("hundredths", range(101))
-def test_shares_that_add_up_to_one_are_allowed(hundredths: int) -> None:
-    environ = {
-        "SERVICE_HEBBIAN_ROUTING_ALPHA": str(hundredths / 100),
-        "SERVICE_HEBBIAN_ROUTING_BETA": str((100 - hundredths) / 100),
-    }
-    assert load(environ).alpha == hundredths / 100

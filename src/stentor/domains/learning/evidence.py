@@ -67,6 +67,8 @@ def change(rewards: str, since_change: int) -> int | None:
     if since_change != UNCHANGED:
         values = values[max(0, len(values) - since_change) :]
     number, total = len(values), sum(values) / 255
+    if number < 2 * CHANGE_SEGMENT:
+        return None
     whole = _likelihood(total, number)
     best, found, newer = CHANGE_RATIO, None, 0.0
     for length in range(1, number - CHANGE_SEGMENT + 1):

@@ -48,6 +48,8 @@ WEAKEST, STRONGEST = 0.5, 1e9
 IDLE_MS = 1_000.0
 FREE_USD = 0.001
 """Durations and costs are compared above these: nobody cares for a doubling of less."""
+UNKNOWN_MS = 1_000.0
+"""Of a task where no candidate's duration is known, so that a queue counts all the same."""
 
 PREFERENCES: dict[Prefer, tuple[float, float]] = {
     "quality": (0.0, 0.0),
@@ -159,8 +161,8 @@ def rank(candidates: Sequence[Candidate], beta: float, prefer: Prefer = "balance
     """Those that are online first, then by blended score, composite, name and id. At most `most` are listed."""
     standings = [candidate.standing for candidate in candidates]
     mean, slope = calibration(standings)
-    totals = _filled([each.duration_ms for each in standings])
-    costs = _filled([each.cost for each in standings])
+    totals = _filled([each.duration_ms for each in standings], UNKNOWN_MS)
+    costs = _filled([each.cost for each in standings], 0.0)
     for n, candidate in enumerate(candidates):
         if candidate.ahead:
             totals[n] *= 1 + candidate.ahead // max(1, candidate.lanes)
@@ -234,12 +236,12 @@ def doublings(value: float, best: float, floor: float) -> float:
     return 0.0 if value <= best else log2((value + floor) / (best + floor))
 
 
-def _filled(values: list[float | None]) -> list[float]:
+def _filled(values: list[float | None], unknown: float) -> list[float]:
     """What is unknown is as good as the mean of what is known, so nobody gains or loses by being new."""
     if None not in values:
         return values  # type: ignore[return-value]
     known = [value for value in values if value is not None]
-    mean = sum(known) / len(known) if known else 0.0
+    mean = sum(known) / len(known) if known else unknown
     return [mean if value is None else value for value in values]
 
 

@@ -30,9 +30,30 @@ STEPS = (
     )""",
 )
 
+MOVES = """
+    'queued>executing', 'queued>failed', 'queued>cancelled', 'queued>aborted',
+    'pending_approval>queued', 'pending_approval>aborted', 'pending_approval>cancelled',
+    'executing>completed', 'executing>failed', 'executing>aborted', 'executing>queued', 'executing>cancelled',
+    'failed>queued', 'failed>pending_approval', 'aborted>queued', 'aborted>pending_approval'
+"""
+"""Those of version 0001, and the end of a task that waited longer than it may (queued>aborted)."""
+REFUSED = f"old.status <> new.status and (old.status || '>' || new.status) not in ({MOVES})"
+TRIGGERS = {
+    "sqlite": (
+        "drop trigger tasks_moves",
+        f"""create trigger tasks_moves before update of status on tasks when {REFUSED}
+        begin select raise(abort, 'a task does not make this move'); end""",
+    ),
+    "postgresql": (
+        "drop trigger tasks_moves on tasks",
+        f"""create trigger tasks_moves before update of status on tasks
+        for each row when ({REFUSED}) execute function refuse_task_move()""",
+    ),
+}
+
 
 def upgrade() -> None:
-    for step in STEPS:
+    for step in STEPS + TRIGGERS[op.get_bind().dialect.name]:
         op.execute(step)
 
 

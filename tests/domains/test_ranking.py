@@ -1,0 +1,180 @@
+"""What the ranking is made of, rule by rule, and that a record is enough to compute it again: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.domains.learning import evidence
+from stentor.domains.learning.model import Pace, Weight, fresh, graded, learned
+from stentor.domains.routing.model import Policy, Request, decide
+from stentor.domains.routing.ranking import Candidate, Prefer, Standing, calibration, outlook, rank, standing
+from tests.domains.agents import agent
+from tests.requirements import requirement
+
+REWARDS = st.lists(st.integers(0, 255), max_size=evidence.WINDOW)
+
+
+def after(outcomes: str, known: Weight | None = None, pace: Pace | None = None) -> Weight:
+    """The record after outcomes that are written as S and F."""
+    record = known or fresh("a", "t", 0)
+    for letter in outcomes:
+        record = learned(record, success=letter == "S", performance=1.0, duration_ms=10, now=0, pace=pace)
+    return record
+
+
+def one(name: str, composite: float, outcomes: str = "", **load: Any) -> Candidate:
+    made = agent(name, alignment_score=composite, accuracy_score=composite, efficiency_score=composite)
+    record = after(outcomes)
+    fields: dict[str, Any] = {name: load.pop(name) for name in ("duration_ms", "cost") if name in load}
+    return Candidate(made, standing(composite, 0.2, *record.counted, **fields), **load)
+
+
+def best(*candidates: Candidate, prefer: Prefer = "balanced") -> str:
+    return rank(candidates, 0.0, prefer).candidates[0].name
+
+
+@requirement("routing.untried-agents-get-a-chance")
+def test_an_untried_agent_is_tried_before_one_that_is_known_to_be_mediocre() -> None:
+    assert best(one("known", 0.6, "SF" * 10), one("new", 0.5)) == "new"
+    assert best(one("known", 0.6, "S" * 20), one("new", 0.5)) == "known"
+
+
+@requirement("routing.change-is-noticed")
+def test_after_a_drop_the_outcomes_before_it_count_as_six() -> None:
+    record = after("S" * 40 + "F" * 6)
+    rewards, outcomes = record.counted
+    assert record.changed_tick > 0
+    assert outcomes == pytest.approx(record.since_change + evidence.KEPT)
+    assert rewards / outcomes < 0.6
+    unchanged = after("SSSF" * 12)
+    assert (unchanged.changed_tick, unchanged.counted[1]) == (0, 48)
+
+
+@requirement("routing.change-is-noticed")
+def test_a_drop_makes_what_is_known_of_the_others_old() -> None:
+    other = after("SSF" * 10)
+    assert other.outdated == pytest.approx((evidence.KEPT * other.counted[0] / 30, evidence.KEPT))
+    later = after("S", other, Pace(tick=90, changed_tick=80))
+    assert later.counted[1] == pytest.approx(1 + evidence.KEPT)
+
+
+@requirement("routing.declarations-are-checked")
+def test_where_those_who_promise_most_do_worst_the_modest_are_tried_next() -> None:
+    tried = [
+        one("a", 0.95, "F" * 8 + "S"),
+        one("b", 0.9, "F" * 8),
+        one("c", 0.5, "S" * 8),
+        one("d", 0.55, "S" * 7 + "F"),
+    ]
+    slope = calibration([each.standing for each in tried])[1]
+    assert slope < 0
+    bold, modest = one("bold", 0.95), one("modest", 0.4)
+    assert best(bold, modest) == "bold"
+    terms = {r.name: r.expected for r in rank([*tried, bold, modest], 0.0).candidates}
+    assert terms["modest"] > terms["bold"]
+
+
+@requirement("routing.neighbours")
+def test_outcomes_elsewhere_shift_the_prior_and_make_it_stronger() -> None:
+    alone = standing(0.5, 0.2)
+    helped = standing(0.5, 0.2, elsewhere=(15.0, 16.0))
+    assert (alone.prior, alone.strength) == (0.5, 4.0)
+    assert (helped.prior, helped.strength) == pytest.approx(((4 * 0.5 + 16 * 15 / 16) / 20, 8.0))
+
+
+@requirement("routing.many-at-once")
+def test_thirty_two_tasks_at_once_do_not_all_go_to_one_untried_agent() -> None:
+    ahead = dict.fromkeys(("a", "b", "c"), 0)
+    for _ in range(32):
+        candidates = [one(name, 0.6, ahead=n, duration_ms=1000.0) for name, n in ahead.items()]
+        ahead[best(*candidates)] += 1
+    assert min(ahead.values()) >= 8
+
+
+@requirement("routing.prefer")
+def test_the_preference_says_what_time_and_cost_are_worth() -> None:
+    good = one("good", 0.5, "S" * 45 + "F" * 3, duration_ms=60_000.0, cost=0.40)
+    quick = one("quick", 0.5, "S" * 38 + "F" * 10, duration_ms=2_000.0, cost=0.40)
+    thrifty = one("thrifty", 0.5, "S" * 38 + "F" * 10, duration_ms=60_000.0, cost=0.01)
+    assert best(good, quick, thrifty, prefer="quality") == "good"
+    assert best(good, quick, thrifty, prefer="fast") == "quick"
+    assert best(good, quick, thrifty, prefer="cheap") == "thrifty"
+
+
+def test_a_long_queue_sends_work_elsewhere_and_milliseconds_do_not() -> None:
+    busy = one("busy", 0.5, "S" * 48, duration_ms=5_000.0, ahead=200)
+    idle = one("idle", 0.5, "S" * 42 + "F" * 6, duration_ms=5_000.0)
+    assert best(busy, idle) == "idle"
+    fast, slow = one("fast", 0.5, "S" * 45 + "FFF", duration_ms=1.0), one("slow", 0.5, "S" * 47 + "F", duration_ms=60.0)
+    assert best(fast, slow) == "slow"
+
+
+@requirement("routing.offline-workers")
+def test_who_is_online_comes_first_whatever_the_score() -> None:
+    away, here = one("away", 0.9, "S" * 30, online=False), one("here", 0.2, "F" * 5)
+    assert best(away, here) == "here"
+    assert best(away) == "away"
+
+
+def test_an_alpha_of_zero_leaves_it_to_the_declaration_and_one_to_the_evidence() -> None:
+    assert outlook(standing(0.7, 0.0, 0.0, 50.0), 0.7, 1.0, 0)[0] == pytest.approx(0.7, abs=1e-6)
+    assert outlook(standing(0.7, 1.0, 0.0, 50.0), 0.7, 1.0, 0)[0] < 0.01
+
+
+@requirement("routing.decision-recomputes")
+@given(
+    st.lists(st.tuples(st.floats(0, 1), REWARDS, st.integers(0, 500), st.integers(0, 40)), min_size=1, max_size=8),
+    st.sampled_from(["quality", "balanced", "fast", "cheap"]),
+    st.floats(0, 1),
+)
+def test_every_term_of_a_decision_can_be_computed_again_from_its_record(
+    drawn: list[tuple[float, list[int], int, int]], prefer: Prefer, beta: float
+) -> None:
+    pool = []
+    for n, (composite, rewards, age, ahead) in enumerate(drawn):
+        total = sum(rewards) / 255
+        known = standing(composite, 0.2, total, float(len(rewards)), (3.0, 5.0), age=age, duration_ms=100.0 * n or None)
+        pool.append(Candidate(agent(f"n{n}", alignment_score=composite), known, None, ahead))
+    decision = msgspec.to_builtins(decide(Request("default", "t", ("echo",), prefer=prefer), pool, Policy(beta=beta)))
+    rows = decision["candidates"]
+    again = [
+        Standing(r["prior"], r["strength"], r["rewards"], r["outcomes"], r["elsewhere"], r["elsewhere_outcomes"])
+        for r in rows
+    ]
+    for row, known in zip(rows, again, strict=True):
+        expected, uncertainty = outlook(known, decision["mean"], decision["slope"], row["ahead"])
+        assert (row["expected"], row["uncertainty"]) == pytest.approx((expected, uncertainty))
+        quality = expected + 2 * uncertainty - row["time_penalty"] - row["cost_penalty"]
+        assert row["blended"] == pytest.approx((1 - beta) * quality + beta * row["trust"])
+
+
+@given(REWARDS, st.integers(-1, 60))
+def test_evidence_counts_no_more_than_it_has_and_no_reward_above_its_number(values: list[int], since: int) -> None:
+    text = "".join(f"{value:02x}" for value in values)
+    rewards, outcomes = evidence.count(text, since)
+    assert 0 <= rewards <= outcomes + 1e-9 <= len(values) + 1e-9
+    found = evidence.change(text, since)
+    assert found is None or evidence.CHANGE_SEGMENT <= found <= len(values) - evidence.CHANGE_SEGMENT
+
+
+@given(st.text("SF", max_size=60))
+def test_a_record_of_an_earlier_version_is_read_from_its_letters(recent: str) -> None:
+    old = Weight("a", "t", 1.0, 10.0, len(recent), recent[-50:], 0)
+    assert old.counted == (float(recent[-50:].count("S")), float(len(recent[-50:])))
+    assert after("F", old).outcomes.endswith("00")
+
+
+@requirement("tasks.grade")
+def test_a_grade_takes_the_place_of_its_outcome() -> None:
+    record = after("SSS")
+    low = graded(record, sample=2, was=1.0, grade=0.2, now=0)
+    assert evidence.decode(low.outcomes) == pytest.approx([1.0, 0.2, 1.0])
+    assert low.weight < record.weight
+    assert low.recent == record.recent
+    forgotten = graded(after("S" * 60), sample=1, was=1.0, grade=0.0, now=0)
+    assert forgotten.counted == (50.0, 50.0)

@@ -1,0 +1,213 @@
+"""The claim that routing learns, from outside: who gets the tasks when agents fail, recover, are new or go away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.conftest import World
+from tests.requirements import requirement
+
+BOASTS: dict[str, Any] = {"alignment_score": 0.9, "accuracy_score": 0.9, "efficiency_score": 0.9}
+MODEST: dict[str, Any] = {"alignment_score": 0.6, "accuracy_score": 0.6, "efficiency_score": 0.6}
+
+
+async def one(world: World, fails: set[str], **fields: Any) -> str:
+    """Submit a task and let the chosen agent end it; answers the agent's id."""
+    task = await world.task(await world.submit(**fields))
+    agent = str(task["assigned_agent"])
+    claim = await world.claim(agent)
+    body: dict[str, Any] = {"epoch": claim["epoch"]}
+    body |= {"error": {"message": "no"}} if agent in fails else {"result": "yes"}
+    verb = "fail" if agent in fails else "complete"
+    answer = await world.admin.post(f"/api/v1/tasks/{task['task_id']}/{verb}", json=body)
+    assert answer.status_code == 200, answer.text
+    return agent
+
+
+async def routing_of(world: World, task_id: str) -> dict[str, Any]:
+    return dict((await world.admin.get(f"/api/v1/tasks/{task_id}/activity")).json()["routing"])
+
+
+@requirement("routing.evidence-outweighs-declaration")
+async def test_an_agent_that_always_fails_gets_at_most_five_of_sixty_tasks(world: World) -> None:
+    bad, good = await world.register("bad", **BOASTS), await world.register("good", **MODEST)
+    chosen = Counter([await one(world, {bad}) for _ in range(60)])
+    assert 1 <= chosen[bad] <= 5
+    assert chosen[bad] + chosen[good] == 60
+
+
+@requirement("routing.evidence-outweighs-declaration", "routing.change-is-noticed")
+async def test_a_failing_agent_is_left_and_comes_back_when_the_other_one_fails(world: World) -> None:
+    first, second = await world.register("first", **BOASTS), await world.register("second", **MODEST)
+    early = Counter([await one(world, {second}) for _ in range(40)])
+    assert early[first] >= 35
+    left = Counter([await one(world, {first}) for _ in range(50)])
+    assert left[second] >= 25
+    back = Counter([await one(world, {second}) for _ in range(60)])
+    assert back[first] >= 30
+
+
+@requirement("routing.offline-workers")
+async def test_a_worker_that_went_away_is_left_for_one_that_polls(world: World) -> None:
+    gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)
+    world.clock.advance(seconds=61)
+    await world.admin.post(f"/api/v1/agents/{here}/claims", json={})
+    task_id = await world.submit()
+    task = await world.task(task_id)
+    assert (task["assigned_agent"], task["notice"]) == (here, None)
+    terms = {row["name"]: row["online"] for row in (await routing_of(world, task_id))["candidates"]}
+    assert terms == {"gone": False, "here": True}
+    await world.admin.post(f"/api/v1/agents/{gone}/claims", json={})
+    assert (await world.task(await world.submit()))["assigned_agent"] == gone
+
+
+@requirement("routing.offline-workers")
+async def test_without_any_worker_the_task_waits_and_says_so(world: World) -> None:
+    agent = await world.register()
+    world.clock.advance(seconds=61)
+    body = {"id": "lonely", "type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    first = await world.admin.post("/api/v1/tasks", json=body)
+    assert (first.status_code, first.json()["status"], first.json()["notice"]) == (202, "queued", "no worker online")
+    assert (await world.admin.post("/api/v1/tasks", json=body)).json() == first.json()
+    assert (await world.task("lonely"))["notice"] == "no worker online"
+    assert (await world.claim(agent))["task_id"] == "lonely"
+    assert (await world.task("lonely"))["notice"] is None
+
+
+@requirement("routing.offline-workers")
+async def test_a_worker_that_holds_a_task_is_online_as_long_as_it_sends_heartbeats(world: World) -> None:
+    busy, idle = await world.register("busy", **BOASTS), await world.register("idle", **MODEST)
+    await world.submit()
+    claim = await world.claim(busy, lease_seconds=300)
+    for _ in range(4):
+        world.clock.advance(seconds=40)
+        beat = {"epoch": claim["epoch"], "lease_seconds": 300}
+        await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/heartbeat", json=beat)
+    rows = (await routing_of(world, await world.submit()))["candidates"]
+    assert {row["name"]: (row["online"], row["ahead"]) for row in rows} == {"busy": (True, 1), "idle": (False, 0)}
+    assert idle != busy
+
+
+@requirement("routing.many-at-once")
+async def test_tasks_that_arrive_together_are_spread_over_agents_that_nobody_knows(world: World) -> None:
+    await world.register("a", **BOASTS)
+    await world.register("b", **MODEST)
+    rows = [await world.task(await world.submit()) for _ in range(32)]
+    counts = Counter(row["assigned_agent"] for row in rows)
+    assert len(counts) == 2
+    assert min(counts.values()) >= 3
+
+
+@requirement("tasks.queue-timeout")
+async def test_a_task_that_waits_too_long_is_aborted_and_teaches_nothing(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(queue_timeout_seconds=30)
+    held = await world.submit(queue_timeout_seconds=30)
+    world.clock.advance(seconds=29)
+    await world.kernel.reconciler.tick(0)
+    assert (await world.task(task_id))["status"] == "queued"
+    assert (await world.claim(agent, lease_seconds=3600))["task_id"] == task_id
+    world.clock.advance(seconds=2)
+    await world.kernel.reconciler.tick(0)
+    running, late = await world.task(task_id), await world.task(held)
+    assert running["status"] == "executing"
+    assert (late["status"], late["error"]["code"], late["learning_eligible"]) == ("aborted", "QUEUE_TIMEOUT", False)
+    kinds = [event["event_type"] for event in await world.events(held)]
+    assert kinds[-2:] == ["task_aborted", "learning_skipped"]
+    total = (await world.admin.get("/api/v1/tasks", params={"status": "aborted"})).json()["total"]
+    assert total == 1
+
+
+@requirement("tasks.queue-timeout")
+async def test_a_retry_waits_as_long_again(world: World) -> None:
+    await world.register()
+    task_id = await world.submit(queue_timeout_seconds=30)
+    world.clock.advance(seconds=31)
+    await world.kernel.reconciler.tick(0)
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/retry")).status_code == 202
+    world.clock.advance(seconds=29)
+    await world.kernel.reconciler.tick(0)
+    assert (await world.task(task_id))["status"] == "queued"
+    world.clock.advance(seconds=2)
+    await world.kernel.reconciler.tick(0)
+    assert (await world.task(task_id))["status"] == "aborted"
+
+
+@requirement("tasks.grade")
+async def test_a_grade_corrects_what_was_learned_exactly_once(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.do(agent)
+    await world.do(agent)
+    before = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent})).json()["weights"]["echo"]
+    body = {"grade": 0.0, "comment": "Invented."}
+    first = await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json=body)
+    assert (first.status_code, first.json()["learned"]) == (200, True)
+    after = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent})).json()["weights"]["echo"]
+    assert after == pytest.approx(before - 0.1 - 0.099667994624956)
+    again = await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json=body)
+    assert again.json() == first.json()
+    other = await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 1.0})
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "CONFLICT")
+    assert (await world.admin.get(f"/api/v1/tasks/{task_id}/grade")).json() == first.json()
+    row = (await routing_of(world, await world.submit()))["candidates"][0]
+    assert (row["rewards"], row["outcomes"], row["hebbian"]) == pytest.approx((1.0, 2.0, after))
+    history = (await world.admin.get(f"/api/v1/hebbian/history/{agent}")).json()["history"]
+    assert [(entry["result"], entry["delta"]) for entry in history] == [("graded", -1), ("success", 1), ("success", 1)]
+    kinds = [event["event_type"] for event in await world.events(task_id)]
+    assert kinds[-2:] == ["task_graded", "learning_updated"]
+
+
+@requirement("tasks.grade")
+@pytest.mark.parametrize("grade", [-0.1, 1.1, "good", None, True])
+async def test_a_grade_that_is_no_number_from_0_to_1_is_400(world: World, grade: Any) -> None:
+    task_id = await world.do(await world.register())
+    answer = await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": grade})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
+@requirement("tasks.grade")
+async def test_unfinished_and_unknown_tasks_are_not_graded(world: World) -> None:
+    failed = await world.do(await world.register(), ok=False)
+    queued = await world.submit()
+    for task_id in (failed, queued):
+        assert (await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 1})).status_code == 409
+    assert (await world.admin.post("/api/v1/tasks/nothing/grade", json={"grade": 1})).status_code == 404
+    assert (await world.admin.get(f"/api/v1/tasks/{queued}/grade")).status_code == 404
+
+
+@requirement("routing.prefer")
+async def test_an_unknown_preference_is_400_and_a_known_one_stands_in_the_decision(world: World) -> None:
+    await world.register()
+    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"], "metadata": {"prefer": "luxury"}}
+    refused = await world.admin.post("/api/v1/tasks", json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert (await routing_of(world, await world.submit(metadata={"prefer": "cheap"})))["prefer"] == "cheap"
+    assert (await routing_of(world, await world.submit()))["prefer"] == "balanced"
+
+
+@requirement("routing.prefer")
+async def test_what_an_agent_said_that_its_work_cost_decides_where_cheap_is_preferred(world: World) -> None:
+    dear, cheap = await world.register("dear", **MODEST), await world.register("cheap", **MODEST)
+    for agent, cost in ((dear, 0.5), (cheap, 0.01)):
+        for _ in range(6):
+            task_id = await world.submit(agent_preference=agent)
+            claim = await world.claim(agent)
+            body = {"epoch": claim["epoch"], "result": 1, "cost": cost}
+            assert (await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json=body)).status_code == 200
+    task = await world.task(await world.submit(metadata={"prefer": "cheap"}))
+    assert task["assigned_agent"] == cheap
+
+
+@requirement("routing.neighbours")
+async def test_a_new_task_type_starts_from_what_the_agent_showed_at_many_others(world: World) -> None:
+    agent = await world.register()
+    for n in range(30):
+        task_id = await world.submit(type=f"type-{n}")
+        claim = await world.claim(agent)
+        body = {"epoch": claim["epoch"], "result": 1}
+        await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json=body)
+    row = (await routing_of(world, await world.submit(type="new")))["candidates"][0]
+    assert (row["elsewhere"], row["elsewhere_outcomes"], row["outcomes"]) == pytest.approx((1.0, 16.0, 0.0))
