@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from functools import cached_property
 
 from fastapi import APIRouter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from stentor.auth.principal import DEFAULT_TENANT
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.db.leader import SEQUENCER, Leader
+from stentor.core.runlog import Draft, RunLog
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
 from stentor.domains.provenance import api, keyfile, store
 from stentor.domains.provenance.checkpoints import Checkpoints, to_file
+from stentor.domains.provenance.guard import Guard
 from stentor.domains.provenance.notes import Signer, Verifier
+from stentor.domains.provenance.outside import Acceptance, Outside
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.service import Provenance
 
@@ -26,28 +29,39 @@ LAGGING = 30 * SECOND
 """Older events without a number make the component unavailable."""
 
 
+def outside(settings: Settings) -> Outside:
+    """What is kept outside the database, for this data folder."""
+    return Outside(settings.data_dir / "keys", settings.checkpoint_file)
+
+
 class ProvenanceParts:
     """The wired parts. `sequencer` runs on the event loop that serves."""
 
-    def __init__(self, settings: Settings, db: Database, clock: Clock) -> None:
+    def __init__(self, settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> None:
         self._settings = settings
         self._db = db
         self._clock = clock
+        self._runlog = runlog
         outlets = [to_file(settings.checkpoint_file)] if settings.checkpoint_file else []
-        self.checkpoints = Checkpoints(db, clock, lambda: self.signer, outlets)
+        path = keyfile.key_path(settings)
+        guard = Guard(db, outside(settings), lambda: keyfile.find(path), lambda: self.signer, self._record_acceptance)
+        self.checkpoints = Checkpoints(db, clock, lambda: self.signer, outlets, guard)
         intervals = settings.provenance_interval, settings.checkpoint_interval
         self._leader = Leader(db.driver, SEQUENCER, "numbers of the run log")
         self.sequencer = Sequencer(db, clock, self._leader, self.checkpoints, *intervals)
         self.service = Provenance(db, self.sequencer, self.checkpoints)
         self._task: asyncio.Task[None] | None = None
 
-    @cached_property
+    @property
     def signer(self) -> Signer:
+        """The key, made when there is none."""
         return keyfile.find_or_make(keyfile.key_path(self._settings), self._settings.provenance_origin)
 
-    def start(self) -> None:
-        """Raises StartRefused when the key cannot be used."""
-        self.signer  # noqa: B018 - made or read now, so that a wrong one stops the start
+    async def start(self) -> None:
+        """Hold the log against what is kept outside the database. Raises StartRefused when the key cannot be used."""
+        if keyfile.find(keyfile.key_path(self._settings)) is not None:
+            self.signer  # noqa: B018 - read now, so that a wrong one stops the start even without a database
+        await self.checkpoints.check()
         self._task = asyncio.create_task(self.sequencer.run())
 
     async def stop(self) -> None:
@@ -70,10 +84,16 @@ class ProvenanceParts:
     def _verifier(self) -> Verifier | None:
         return keyfile.find_verifier(keyfile.key_path(self._settings))
 
+    def _record_acceptance(self, tx: Tx, acceptance: Acceptance, objection: str) -> None:
+        metadata = {"reason": acceptance.reason, "size": acceptance.size, "root": acceptance.root}
+        metadata |= {"key": acceptance.key, "objection": objection}
+        draft = Draft("history_accepted", "provenance", "The operator accepted another history or key.", metadata)
+        self._runlog.append(tx, DEFAULT_TENANT, [draft])
+
     async def check(self) -> Component:
         """For /health/detailed: whether events get their numbers."""
         lag, age = await self._lag()
-        if problem := self.sequencer.problem or self.checkpoints.undelivered:
+        if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.undelivered:
             return Component("unavailable", problem)
         if age > LAGGING and self._task is not None:
             return Component("unavailable", f"{lag} events wait for their numbers, the oldest {age // SECOND} s")
@@ -95,6 +115,10 @@ class ProvenanceParts:
             "stentor_provenance_lag_events": ("Events without a number yet.", lag.events),
             "stentor_provenance_lag_seconds": ("Age of the oldest of them.", self._age(lag) / SECOND),
             "stentor_provenance_broken": ("Whether the sequencer cannot go on.", broken),
+            "stentor_provenance_signing_refused": (
+                "Whether checkpoints are not signed, because the log is not what was signed before.",
+                int(self.checkpoints.problem is not None),
+            ),
             "stentor_provenance_checkpoint_events": (
                 "Events under the newest checkpoint.",
                 newest.size if newest else 0,

@@ -6,11 +6,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from stentor.cli.command import perform
 from stentor.cli.options import AsJson, DataDir, Key, Target, Url
-from stentor.cli.output import FAILED, print_json, reporting
+from stentor.cli.output import FAILED, notice, print_json, reporting
 
 if TYPE_CHECKING:
     from stentor.cli.api import Api
@@ -53,6 +54,28 @@ def verify(
             view.show(report)
         if not report.intact:
             raise typer.Exit(FAILED)
+
+
+@app.command()
+def accept(
+    reason: Annotated[str, typer.Option(help="Why the history or the key changed; it is recorded in the run log.")],
+    new_key: Annotated[bool, typer.Option("--new-key", help="Begin a new key in place of one that is gone.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accept the run log as it is now, after a restore or with a new key; until then nothing is signed."""
+    with reporting(as_json=as_json):
+        from stentor.cli import acceptance
+        from stentor.cli import provenance_files as files
+
+        accepted = acceptance.accept(files.settings_of(data_dir), reason, new_key=new_key)
+        if as_json:
+            print_json(accepted._asdict() | {"acceptance": msgspec.to_builtins(accepted.acceptance)})
+            return
+        if accepted.made_key:
+            notice(f"A new key was made. Its public half: {accepted.made_key}")
+        notice(f"Accepted {accepted.acceptance.size} events although: {accepted.objection}")
+        notice("A running service signs within seconds, else the next start does.")
 
 
 @app.command()
