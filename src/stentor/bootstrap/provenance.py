@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -12,16 +14,19 @@ from stentor.auth.principal import DEFAULT_TENANT
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.db.leader import SEQUENCER, Leader
+from stentor.core.errors import StoreUnavailable
+from stentor.core.outbound import Outbound
 from stentor.core.runlog import Draft, RunLog
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
 from stentor.domains.provenance import api, keyfile, store
-from stentor.domains.provenance.checkpoints import Checkpoints, to_file
+from stentor.domains.provenance.checkpoints import Checkpoints, Outlet, to_file
 from stentor.domains.provenance.guard import Guard
 from stentor.domains.provenance.notes import Signer, Verifier
 from stentor.domains.provenance.outside import Acceptance, Outside
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.service import Provenance
+from stentor.domains.provenance.witness.client import Witnesses, read_targets
 
 FLUSH_SECONDS = 5.0
 """How long a stop waits for the last numbers; what is left gets them at the next start."""
@@ -46,11 +51,14 @@ class ProvenanceParts:
         path = keyfile.key_path(settings)
         guard = Guard(db, outside(settings), lambda: keyfile.find(path), lambda: self.signer, self._record_acceptance)
         self.checkpoints = Checkpoints(db, clock, lambda: self.signer, outlets, guard)
+        self._outbound, self.witnesses = _witnesses(settings, db, clock, outlets)
+        if self.witnesses.targets:
+            self.checkpoints.outlets.append(self.witnesses.offer)
         intervals = settings.provenance_interval, settings.checkpoint_interval
         self._leader = Leader(db.driver, SEQUENCER, "numbers of the run log")
         self.sequencer = Sequencer(db, clock, self._leader, self.checkpoints, *intervals)
         self.service = Provenance(db, self.sequencer, self.checkpoints)
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def signer(self) -> Signer:
@@ -62,20 +70,27 @@ class ProvenanceParts:
         if keyfile.find(keyfile.key_path(self._settings)) is not None:
             self.signer  # noqa: B018 - read now, so that a wrong one stops the start even without a database
         await self.checkpoints.check()
-        self._task = asyncio.create_task(self.sequencer.run())
+        self._tasks = [asyncio.create_task(self.sequencer.run())]
+        if self.witnesses.targets:
+            with suppress(StoreUnavailable):
+                await self.witnesses.recall()
+            self._tasks.append(asyncio.create_task(self.witnesses.run()))
 
     async def stop(self) -> None:
         """Number and sign what is left, if that goes quickly."""
-        if self._task is None:
+        if not self._tasks:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self.service.publish()
+                await self.witnesses.round()
         except Exception:  # noqa: BLE001 - the sequencer told already; nothing is lost
             return
         finally:
+            await self._outbound.close()
             await self._leader.close()
 
     def router(self) -> APIRouter:
@@ -95,9 +110,12 @@ class ProvenanceParts:
         lag, age = await self._lag()
         if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.undelivered:
             return Component("unavailable", problem)
-        if age > LAGGING and self._task is not None:
+        if age > LAGGING and self._tasks:
             return Component("unavailable", f"{lag} events wait for their numbers, the oldest {age // SECOND} s")
-        return Component("available", f"{lag} events wait for their numbers")
+        witnessed, witnesses = self.witnesses.state()
+        if not witnessed:
+            return Component("unavailable", witnesses)
+        return Component("available", f"{lag} events wait for their numbers, {witnesses}")
 
     async def _lag(self) -> tuple[int, int]:
         lag = await self._db.read(store.lag)
@@ -124,4 +142,27 @@ class ProvenanceParts:
                 newest.size if newest else 0,
             ),
         }
-        return [GaugeMetricFamily(name, text, value=value) for name, (text, value) in figures.items()]
+        found = [GaugeMetricFamily(name, text, value=value) for name, (text, value) in figures.items()]
+        return found + (self._of_witnesses() if self.witnesses.targets else [])
+
+    def _of_witnesses(self) -> list[GaugeMetricFamily]:
+        signed = GaugeMetricFamily(
+            "stentor_provenance_witness_events",
+            "Events that it signed.",
+            labels=["witness"],
+        )
+        failing = GaugeMetricFamily(
+            "stentor_provenance_witness_failing", "Whether it did not sign when last asked.", labels=["witness"]
+        )
+        for target in self.witnesses.targets:
+            signed.add_metric([target.name], target.signed)
+            failing.add_metric([target.name], int(target.problem is not None))
+        return [signed, failing]
+
+
+def _witnesses(settings: Settings, db: Database, clock: Clock, outlets: list[Outlet]) -> tuple[Outbound, Witnesses]:
+    """With connections of their own. The operator names witnesses, so they may be at private addresses."""
+    targets = read_targets(settings.witnesses)
+    hosts = tuple(urlsplit(target.url).netloc.rpartition("@")[2].lower() for target in targets)
+    outbound = Outbound((*settings.outbound_allow, *hosts), connections=16, raw=True)
+    return outbound, Witnesses(db, clock, outbound, targets, settings.witness_quorum, outlets)

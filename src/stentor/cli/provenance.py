@@ -12,11 +12,13 @@ import typer
 from stentor.cli.command import perform
 from stentor.cli.options import AsJson, DataDir, Key, Target, Url
 from stentor.cli.output import FAILED, notice, print_json, reporting
+from stentor.cli.witness import witness
 
 if TYPE_CHECKING:
     from stentor.cli.api import Api
 
 app = typer.Typer(help="Verify the run log, show a run, prove an event, export.", no_args_is_help=True)
+app.command()(witness)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A provenance id or a task id.")]
 File = Annotated[Path | None, typer.Option("--file", help="A database file, such as a backup.")]
@@ -34,6 +36,11 @@ def verify(
         list[Path] | None, typer.Option(help="File with checkpoints that were kept elsewhere; repeatable.")
     ] = None,
     verifier: Keys = None,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(help="Key (or its file) of a witness that must have signed; repeatable."),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the configured witnesses.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -42,12 +49,16 @@ def verify(
         # The databases and the cryptography: not for `stentor --help`.
         from stentor.cli import provenance_files as files
         from stentor.cli import provenance_view as view
+        from stentor.cli import witnesses
 
         chosen = files.settings_of(data_dir)
         keys = files.verifiers(chosen, verifier or [], file)
-        outside = files.outside(checkpoints or [], keys)
+        asked = witnesses.chosen(chosen, witness or [], own=file is None)
+        outside = files.outside(checkpoints or [], keys, asked.witnessing.witnesses)
+        if not offline:
+            outside += witnesses.fetched(asked, keys)
         with view.bar("Verifying") as progress:
-            report = files.verified(chosen, file, keys, outside, progress)
+            report = files.verified(chosen, file, keys, outside, progress, asked.witnessing)
         if as_json:
             print_json(view.document(report))
         else:

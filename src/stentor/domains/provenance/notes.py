@@ -122,7 +122,7 @@ def read_note(text: str) -> tuple[Checkpoint, list[tuple[str, bytes, bytes]]]:
     signatures = [_signature(line) for line in rest[:-1].split("\n")]
     if len(signatures) > MOST_SIGNATURES:
         raise NoteError("it has too many signatures")
-    origin, size, root = lines[0], lines[1], _base64(lines[2])
+    origin, size, root = lines[0], lines[1], exact_base64(lines[2])
     if not (size.isascii() and size.isdigit() and len(size) < 19) or (size[0] == "0" and size != "0"):
         raise NoteError("its second line is no size")
     if not origin or len(root) != HASH or len(lines) > 3:
@@ -161,7 +161,7 @@ def split_notes(text: str) -> list[str]:
 def _signature(line: str) -> tuple[str, bytes, bytes]:
     dash, _, rest = line.partition(" ")
     name, _, encoded = rest.partition(" ")
-    signed = _base64(encoded)
+    signed = exact_base64(encoded)
     if dash != "—" or not name or len(signed) < 5:
         raise NoteError("it has a line that is no signature")
     return name, signed[:4], signed[4:]
@@ -171,7 +171,7 @@ def parts(text: str, kind: bytes) -> tuple[str, bytes, bytes]:
     """Name, key id and key of a key in the form of signed notes. Raises NoteError."""
     name, _, rest = text.strip().partition("+")
     key_id, _, encoded = rest.partition("+")
-    key = _base64(encoded)
+    key = exact_base64(encoded)
     if len(key) != 1 + HASH or key[:1] != kind or len(key_id) != 8:
         purpose = "for cosignatures (type 4)" if kind == COSIGNATURE else "for notes (type 1)"
         raise NoteError(f"it is no Ed25519 key {purpose} in the form <name>+<key id>+<key>")
@@ -188,8 +188,8 @@ def checked_name(text: str) -> str:
     return text
 
 
-def _base64(text: str) -> bytes:
-    """In its one form: the last character has bits that decoding leaves out."""
+def exact_base64(text: str) -> bytes:
+    """Base64 in its one form: the last character has bits that decoding leaves out."""
     try:
         found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
