@@ -117,8 +117,11 @@ def objection_to(
             "The key that signed the checkpoints of the run log is gone. Restore keys/provenance.key from a backup, or "
             "begin a new one: `stentor provenance accept --new-key --reason TEXT`."
         )
-    kept = {str(outside.state_path): state, str(outside.checkpoint_file): delivered}
-    for place, note in kept.items():
+    # Names without their folders: health shows the reason to everybody.
+    kept = [(f"keys/{outside.state_path.name}", state)]
+    if outside.checkpoint_file is not None:
+        kept.append((f"the checkpoint file {outside.checkpoint_file.name}", delivered))
+    for place, note in kept:
         if note is not None and (reason := _against(tx, verifier, note, place)) is not None:
             return reason
     if newest is not None and (state is None or newest.size > read_note(state)[0].size):

@@ -55,7 +55,7 @@ class Outside:
         try:
             durable.replace(self.state_path, note)
         except OSError as error:
-            raise RunLogDamaged(f"{self.state_path} cannot be written: {error.strerror}.") from error
+            raise RunLogDamaged(f"{self.state_path.name} cannot be written: {error.strerror}.") from error
 
     def last_delivered(self) -> str | None:
         """The last whole note of the checkpoint file; None without a file. Raises RunLogDamaged when it has none.
@@ -70,13 +70,13 @@ class Outside:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise RunLogDamaged(f"The checkpoint file {path} cannot be read: {error.strerror}.") from error
+            raise RunLogDamaged(f"The checkpoint file {path.name} cannot be read: {error.strerror}.") from error
         for note in reversed(split_notes(tail)):
             if _is_note(note):  # a crash may have cut the last one
                 return note
         if not tail.strip():
             return None
-        raise RunLogDamaged(f"The checkpoint file {path} has no checkpoint at its end.")
+        raise RunLogDamaged(f"The checkpoint file {path.name} has no checkpoint at its end.")
 
     def acceptance(self) -> Acceptance | None:
         """Raises RunLogDamaged when it cannot be read."""
@@ -86,7 +86,7 @@ class Outside:
         try:
             return msgspec.json.decode(text, type=Acceptance)
         except msgspec.DecodeError:
-            raise RunLogDamaged(f"{self.acceptance_path} is malformed: remove it.") from None
+            raise RunLogDamaged(f"keys/{self.acceptance_path.name} is malformed: remove it.") from None
 
     def accept(self, acceptance: Acceptance) -> None:
         """Raises OSError."""
@@ -103,7 +103,7 @@ def _text(path: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise RunLogDamaged(f"{path} cannot be read: {reason}.") from error
+        raise RunLogDamaged(f"keys/{path.name} cannot be read: {reason}.") from error
 
 
 def _tail(path: Path) -> str:
