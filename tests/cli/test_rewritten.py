@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from tests.cli.program import Program
 from tests.conftest import Service
 from tests.databases import rows
@@ -175,8 +177,9 @@ def _copy(service: Service, folder: Path) -> Any:
     if isinstance(service.database, Path):
         return shutil.copy(service.database, folder / "older.db")
     names = ("events", *TREE)
-    for name in names:
-        rows(service.database, f"create table older_{name} as select * from {name}; select 1")
+    with psycopg.connect(service.database) as connection:
+        for name in names:
+            connection.execute(f"create table older_{name} as select * from {name}")
     return names
 
 
