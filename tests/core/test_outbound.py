@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.core.addresses import NOT_PUBLIC, is_public
 from stentor.core.errors import InvalidRequest
-from stentor.core.outbound import Guard, Outbound, TargetRefused, is_global
+from stentor.core.outbound import Guard, Outbound, TargetRefused
 from stentor.core.session import GuardedResolver
 from tests.domains.endpoint import answering, serving
 from tests.requirements import requirement
@@ -20,24 +22,59 @@ INSIDE = [
     *("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "::ffff:10.0.0.1", "::10.0.0.1"),
     *("64:ff9b::a00:1", "64:ff9b:1::1", "2002:a00:1::", "2001:0:1::", "2001:db8::1", "::ffff:0:127.0.0.1"),
 ]
-OUTSIDE = ["1.1.1.1", "93.184.216.34", "172.32.0.1", "2606:4700::1111", "::ffff:1.1.1.1"]
+METADATA = [
+    *("168.63.129.16", "169.254.169.254", "169.254.170.2", "192.0.0.192", "100.100.100.200"),
+    *("fd00:ec2::254", "fd20:ce::254"),
+]
+OUTSIDE = [
+    *("1.1.1.1", "93.184.216.34", "172.32.0.1", "168.63.129.15", "192.0.1.1", "192.31.196.1", "192.175.48.1"),
+    *("2606:4700::1111", "2001:200::1", "::ffff:1.1.1.1", "64:ff9b::101:101"),
+]
 
 
 @requirement("execution.http-runtime-guarded")
 @pytest.mark.parametrize("address", INSIDE)
-def test_an_address_inside_is_not_global(address: str) -> None:
-    assert not is_global(address)
+def test_an_address_inside_is_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@requirement("execution.http-runtime-guarded")
+@pytest.mark.parametrize("block", NOT_PUBLIC)
+def test_no_address_of_a_block_in_the_table_is_public(block: str) -> None:
+    network = ipaddress.ip_network(block)
+    for at in {0, 1, network.num_addresses // 2, network.num_addresses - 1}:
+        if at < network.num_addresses:
+            assert not is_public(str(network[at]))
+
+
+@requirement("execution.http-runtime-guarded")
+@pytest.mark.parametrize("address", METADATA)
+def test_no_address_that_a_cloud_tells_secrets_at_is_public(address: str) -> None:
+    assert not is_public(address)
+    if "." in address:
+        inner = int(ipaddress.IPv4Address(address))
+        for form in (f"::ffff:{address}", f"64:ff9b::{address}", f"64:ff9b:1::{address}", f"::{address}"):
+            assert not is_public(form)
+        assert not is_public(f"2002:{inner >> 16:x}:{inner & 0xFFFF:x}::1")
+        hidden = ~inner & 0xFFFFFFFF  # Teredo has the client's address with all bits turned
+        assert not is_public(f"2001:0:101:101:0:0:{hidden >> 16:x}:{hidden & 0xFFFF:x}")
+
+
+@given(st.ip_addresses())
+def test_nothing_is_public_that_the_standard_library_knows_to_be_private(address: ipaddress.IPv4Address) -> None:
+    if is_public(str(address)):
+        assert address.is_global or address in ipaddress.ip_network("64:ff9b::/96")
 
 
 @pytest.mark.parametrize("address", OUTSIDE)
-def test_an_address_of_the_internet_is_global(address: str) -> None:
-    assert is_global(address)
+def test_an_address_of_the_internet_is_public(address: str) -> None:
+    assert is_public(address)
 
 
 @given(st.ip_addresses(v=4, network="127.0.0.0/8") | st.ip_addresses(v=4, network="10.0.0.0/8"))
-def test_no_form_of_a_private_address_is_global(address: object) -> None:
+def test_no_form_of_a_private_address_is_public(address: object) -> None:
     for form in (f"{address}", f"::ffff:{address}", f"64:ff9b::{address}", f"::{address}"):
-        assert not is_global(form)
+        assert not is_public(form)
 
 
 @requirement("execution.http-runtime-guarded")

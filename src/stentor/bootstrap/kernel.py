@@ -100,7 +100,7 @@ class Kernel:
 
     async def start(self, tenants: list[str]) -> int:
         """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
-        self.provenance.start()
+        await self.provenance.start()
         await self.fanout.start()
         await self.refresh(0)
         if self.settings.builtin_agents:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from functools import cached_property
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from stentor.auth.principal import DEFAULT_TENANT
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.db.leader import SEQUENCER, Leader
+from stentor.core.errors import StoreUnavailable
+from stentor.core.outbound import Outbound
+from stentor.core.runlog import Draft, RunLog
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
 from stentor.domains.provenance import api, keyfile, store
-from stentor.domains.provenance.checkpoints import Checkpoints, to_file
+from stentor.domains.provenance.checkpoints import Checkpoints, Outlet, to_file
+from stentor.domains.provenance.guard import Guard
 from stentor.domains.provenance.notes import Signer, Verifier
+from stentor.domains.provenance.outside import Acceptance, Outside
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.service import Provenance
+from stentor.domains.provenance.witness.client import Witnesses, read_targets
 
 FLUSH_SECONDS = 5.0
 """How long a stop waits for the last numbers; what is left gets them at the next start."""
@@ -26,42 +34,63 @@ LAGGING = 30 * SECOND
 """Older events without a number make the component unavailable."""
 
 
+def outside(settings: Settings) -> Outside:
+    """What is kept outside the database, for this data folder."""
+    return Outside(settings.data_dir / "keys", settings.checkpoint_file)
+
+
 class ProvenanceParts:
     """The wired parts. `sequencer` runs on the event loop that serves."""
 
-    def __init__(self, settings: Settings, db: Database, clock: Clock) -> None:
+    def __init__(self, settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> None:
         self._settings = settings
         self._db = db
         self._clock = clock
+        self._runlog = runlog
         outlets = [to_file(settings.checkpoint_file)] if settings.checkpoint_file else []
-        self.checkpoints = Checkpoints(db, clock, lambda: self.signer, outlets)
+        path = keyfile.key_path(settings)
+        guard = Guard(db, outside(settings), lambda: keyfile.find(path), lambda: self.signer, self._record_acceptance)
+        self.checkpoints = Checkpoints(db, clock, lambda: self.signer, outlets, guard)
+        self._outbound, self.witnesses = _witnesses(settings, db, clock, outlets)
+        if self.witnesses.targets:
+            self.checkpoints.outlets.append(self.witnesses.offer)
         intervals = settings.provenance_interval, settings.checkpoint_interval
         self._leader = Leader(db.driver, SEQUENCER, "numbers of the run log")
         self.sequencer = Sequencer(db, clock, self._leader, self.checkpoints, *intervals)
         self.service = Provenance(db, self.sequencer, self.checkpoints)
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
-    @cached_property
+    @property
     def signer(self) -> Signer:
+        """The key, made when there is none."""
         return keyfile.find_or_make(keyfile.key_path(self._settings), self._settings.provenance_origin)
 
-    def start(self) -> None:
-        """Raises StartRefused when the key cannot be used."""
-        self.signer  # noqa: B018 - made or read now, so that a wrong one stops the start
-        self._task = asyncio.create_task(self.sequencer.run())
+    async def start(self) -> None:
+        """Hold the log against what is kept outside the database. Raises StartRefused when the key cannot be used."""
+        if keyfile.find(keyfile.key_path(self._settings)) is not None:
+            self.signer  # noqa: B018 - read now, so that a wrong one stops the start even without a database
+        await self.checkpoints.check()
+        self._tasks = [asyncio.create_task(self.sequencer.run())]
+        if self.witnesses.targets:
+            with suppress(StoreUnavailable):
+                await self.witnesses.recall()
+            self._tasks.append(asyncio.create_task(self.witnesses.run()))
 
     async def stop(self) -> None:
         """Number and sign what is left, if that goes quickly."""
-        if self._task is None:
+        if not self._tasks:
             return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self.service.publish()
+                await self.witnesses.round()
         except Exception:  # noqa: BLE001 - the sequencer told already; nothing is lost
             return
         finally:
+            await self._outbound.close()
             await self._leader.close()
 
     def router(self) -> APIRouter:
@@ -70,14 +99,23 @@ class ProvenanceParts:
     def _verifier(self) -> Verifier | None:
         return keyfile.find_verifier(keyfile.key_path(self._settings))
 
+    def _record_acceptance(self, tx: Tx, acceptance: Acceptance, objection: str) -> None:
+        metadata = {"reason": acceptance.reason, "size": acceptance.size, "root": acceptance.root}
+        metadata |= {"key": acceptance.key, "objection": objection}
+        draft = Draft("history_accepted", "provenance", "The operator accepted another history or key.", metadata)
+        self._runlog.append(tx, DEFAULT_TENANT, [draft])
+
     async def check(self) -> Component:
         """For /health/detailed: whether events get their numbers."""
         lag, age = await self._lag()
-        if problem := self.sequencer.problem or self.checkpoints.undelivered:
+        if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.undelivered:
             return Component("unavailable", problem)
-        if age > LAGGING and self._task is not None:
+        if age > LAGGING and self._tasks:
             return Component("unavailable", f"{lag} events wait for their numbers, the oldest {age // SECOND} s")
-        return Component("available", f"{lag} events wait for their numbers")
+        witnessed, witnesses = self.witnesses.state()
+        if not witnessed:
+            return Component("unavailable", witnesses)
+        return Component("available", f"{lag} events wait for their numbers, {witnesses}")
 
     async def _lag(self) -> tuple[int, int]:
         lag = await self._db.read(store.lag)
@@ -95,9 +133,36 @@ class ProvenanceParts:
             "stentor_provenance_lag_events": ("Events without a number yet.", lag.events),
             "stentor_provenance_lag_seconds": ("Age of the oldest of them.", self._age(lag) / SECOND),
             "stentor_provenance_broken": ("Whether the sequencer cannot go on.", broken),
+            "stentor_provenance_signing_refused": (
+                "Whether checkpoints are not signed, because the log is not what was signed before.",
+                int(self.checkpoints.problem is not None),
+            ),
             "stentor_provenance_checkpoint_events": (
                 "Events under the newest checkpoint.",
                 newest.size if newest else 0,
             ),
         }
-        return [GaugeMetricFamily(name, text, value=value) for name, (text, value) in figures.items()]
+        found = [GaugeMetricFamily(name, text, value=value) for name, (text, value) in figures.items()]
+        return found + (self._of_witnesses() if self.witnesses.targets else [])
+
+    def _of_witnesses(self) -> list[GaugeMetricFamily]:
+        signed = GaugeMetricFamily(
+            "stentor_provenance_witness_events",
+            "Events that it signed.",
+            labels=["witness"],
+        )
+        failing = GaugeMetricFamily(
+            "stentor_provenance_witness_failing", "Whether it did not sign when last asked.", labels=["witness"]
+        )
+        for target in self.witnesses.targets:
+            signed.add_metric([target.name], target.signed)
+            failing.add_metric([target.name], int(target.problem is not None))
+        return [signed, failing]
+
+
+def _witnesses(settings: Settings, db: Database, clock: Clock, outlets: list[Outlet]) -> tuple[Outbound, Witnesses]:
+    """With connections of their own. The operator names witnesses, so they may be at private addresses."""
+    targets = read_targets(settings.witnesses)
+    hosts = tuple(urlsplit(target.url).netloc.rpartition("@")[2].lower() for target in targets)
+    outbound = Outbound((*settings.outbound_allow, *hosts), connections=16, raw=True)
+    return outbound, Witnesses(db, clock, outbound, targets, settings.witness_quorum, outlets)

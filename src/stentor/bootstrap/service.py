@@ -16,7 +16,7 @@ from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import llm_routers
 from stentor.bootstrap.monitoring import figures
 from stentor.bootstrap.wiring import build
-from stentor.core import migrations
+from stentor.core import migrations, private
 from stentor.core.clock import SystemClock, iso
 from stentor.core.db import Database, address
 from stentor.core.db.driver import Driver
@@ -91,6 +91,7 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StartRefused(f"The data folder {settings.data_dir} cannot be made: {error.strerror}.") from None
+    private.tighten(settings.data_dir)
     clock = SystemClock()
     lock = _hold(settings, iso(clock.now()))
     try:

@@ -102,7 +102,7 @@ def build(
     placing = Placing(routing, registry.snapshot, learning.view)
     submission = Submission(db, runlog, placing, dispatcher, grants)
     tasks = Tasks(db, runlog, placing, dispatcher, grants)
-    provenance = ProvenanceParts(settings, db, clock)
+    provenance = ProvenanceParts(settings, db, clock, runlog)
     return Kernel(
         settings=settings,
         db=db,

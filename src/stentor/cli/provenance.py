@@ -6,16 +6,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from stentor.cli.command import perform
 from stentor.cli.options import AsJson, DataDir, Key, Target, Url
-from stentor.cli.output import FAILED, print_json, reporting
+from stentor.cli.output import FAILED, notice, print_json, reporting
+from stentor.cli.witness import witness
 
 if TYPE_CHECKING:
     from stentor.cli.api import Api
 
 app = typer.Typer(help="Verify the run log, show a run, prove an event, export.", no_args_is_help=True)
+app.command()(witness)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A provenance id or a task id.")]
 File = Annotated[Path | None, typer.Option("--file", help="A database file, such as a backup.")]
@@ -33,6 +36,11 @@ def verify(
         list[Path] | None, typer.Option(help="File with checkpoints that were kept elsewhere; repeatable.")
     ] = None,
     verifier: Keys = None,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(help="Key (or its file) of a witness that must have signed; repeatable."),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the configured witnesses.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,18 +49,44 @@ def verify(
         # The databases and the cryptography: not for `stentor --help`.
         from stentor.cli import provenance_files as files
         from stentor.cli import provenance_view as view
+        from stentor.cli import witnesses
 
         chosen = files.settings_of(data_dir)
         keys = files.verifiers(chosen, verifier or [], file)
-        outside = files.outside(checkpoints or [], keys)
+        asked = witnesses.chosen(chosen, witness or [], own=file is None)
+        outside = files.outside(checkpoints or [], keys, asked.witnessing.witnesses)
+        if not offline:
+            outside += witnesses.fetched(asked, keys)
         with view.bar("Verifying") as progress:
-            report = files.verified(chosen, file, keys, outside, progress)
+            report = files.verified(chosen, file, keys, outside, progress, asked.witnessing)
         if as_json:
             print_json(view.document(report))
         else:
             view.show(report)
         if not report.intact:
             raise typer.Exit(FAILED)
+
+
+@app.command()
+def accept(
+    reason: Annotated[str, typer.Option(help="Why the history or the key changed; it is recorded in the run log.")],
+    new_key: Annotated[bool, typer.Option("--new-key", help="Begin a new key in place of one that is gone.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accept the run log as it is now, after a restore or with a new key; until then nothing is signed."""
+    with reporting(as_json=as_json):
+        from stentor.cli import acceptance
+        from stentor.cli import provenance_files as files
+
+        accepted = acceptance.accept(files.settings_of(data_dir), reason, new_key=new_key)
+        if as_json:
+            print_json(accepted._asdict() | {"acceptance": msgspec.to_builtins(accepted.acceptance)})
+            return
+        if accepted.made_key:
+            notice(f"A new key was made. Its public half: {accepted.made_key}")
+        notice(f"Accepted {accepted.acceptance.size} events although: {accepted.objection}")
+        notice("A running service signs within seconds, else the next start does.")
 
 
 @app.command()

@@ -6,7 +6,7 @@ import base64
 import binascii
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -66,7 +66,7 @@ def _verifier(text: str) -> Verifier:
         raise CommandFailed(f"--verifier {text} is no verifier key: {error}.", USAGE) from None
 
 
-def outside(paths: list[Path], keys: list[Verifier]) -> list[Claim]:
+def outside(paths: list[Path], keys: list[Verifier], witnesses: Sequence[Verifier] = ()) -> list[Claim]:
     """The checkpoints in these files, one appended after the other."""
     found: list[Claim] = []
     for path in paths:
@@ -78,14 +78,19 @@ def outside(paths: list[Path], keys: list[Verifier]) -> list[Claim]:
             raise CommandFailed(f"--checkpoints {path} is not text.", USAGE) from None
         if not notes:
             raise CommandFailed(f"--checkpoints {path} has no checkpoint.", USAGE)
-        found += [examine(note, keys, str(path)) for note in notes]
+        found += [examine(note, keys, str(path), witnesses) for note in notes]
     return found
 
 
 def verified(
-    chosen: Settings, file: Path | None, keys: list[Verifier], outside: list[Claim], progress: audit.Progress
+    chosen: Settings,
+    file: Path | None,
+    keys: list[Verifier],
+    outside: list[Claim],
+    progress: audit.Progress,
+    witnessing: audit.Witnessing = audit.NOBODY,
 ) -> Report:
-    return audit.verify(_driver(chosen, file), keys, outside, progress)
+    return audit.verify(_driver(chosen, file), keys, outside, progress, witnessing)
 
 
 def _driver(chosen: Settings, file: Path | None) -> Driver:

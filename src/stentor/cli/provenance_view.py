@@ -43,6 +43,8 @@ def show(report: Report) -> None:
         say(f"checkpoint of {state.size} events ({state.source}, {signed}): {state.text}")
     if not report.key_known:
         notice("No key is known: signatures were not verified. Name one with --verifier.", "yellow")
+    for name, size in report.witnessed.items():
+        say(f"the witness {name} signed {size} of them" if size else f"the witness {name} signed none that holds")
     after = report.size - report.covered
     say(f"{report.size} events have a number, {report.waiting} wait for one; {report.checkpoints_checked} checkpoints.")
     if report.intact:

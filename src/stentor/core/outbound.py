@@ -1,6 +1,6 @@
 """HTTP to the outside: pooled connections whose resolver is the guard against SSRF.
 
-A target that came through the API may only be a global address. The name is resolved once, every
+A target that came through the API may only be a public address (`addresses.py`). The name is resolved once, every
 address is checked, and the connection goes to a checked address. No redirects, no proxy variables.
 Fails closed: what cannot be judged is refused. Source: docs/security.md.
 """
@@ -8,7 +8,6 @@ Fails closed: what cannot be judged is refused. Source: docs/security.md.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,13 +15,11 @@ from urllib.parse import urlsplit
 from yarl import URL
 
 from stentor.core import http1
+from stentor.core.addresses import is_public
 from stentor.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import aiohttp
-
-_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-"""All that IANA has given out of IPv6; NAT64, IPv4-compatible and local ranges lie outside."""
 
 MOST_JUDGED = 1024
 """Addresses that are remembered as ones that may be called."""
@@ -30,17 +27,6 @@ MOST_JUDGED = 1024
 
 class TargetRefused(OSError):
     """The address is not one that the service may call."""
-
-
-def is_global(address: str) -> bool:
-    """Whether an address is on the public internet, seen through IPv4-mapped and tunnelled forms."""
-    ip = ipaddress.ip_address(address.split("%", 1)[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped is not None:
-            return is_global(str(ip.ipv4_mapped))
-        if ip not in _GLOBAL_UNICAST or ip.sixtofour is not None or ip.teredo is not None:
-            return False
-    return ip.is_global and not ip.is_multicast
 
 
 def _number_like(host: str) -> bool:
@@ -68,7 +54,7 @@ class Guard:
 
     def judge(self, host: str, port: int, addresses: list[str]) -> None:
         """Raises TargetRefused."""
-        if not self.allowed(host, port) and not all(map(is_global, addresses)):
+        if not self.allowed(host, port) and not all(map(is_public, addresses)):
             raise TargetRefused(f"{host} is not a public address")
 
 
@@ -129,7 +115,7 @@ class Outbound:
         if self._guard.allowed(host, port):
             return True
         try:
-            return is_global(host)
+            return is_public(host)
         except ValueError:
             return host.lower().rstrip(".") != "localhost" and not _number_like(host)
 

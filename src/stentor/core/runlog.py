@@ -73,6 +73,7 @@ EventType = Literal[
     "rollback_in_progress",
     "rollback_completed",
     "rollback_failed",
+    "history_accepted",
 ]
 
 _EVENTS = Journal("events", COLUMNS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from stentor.cli.checks import cage, configuration, database, folder, memory, receipts, service, system
+from stentor.cli.checks import cage, configuration, database, folder, memory, receipts, runlog, service, system
 from stentor.cli.checks.finding import Finding, Situation
 from stentor.cli.inspection import inspect
 from stentor.core.redaction import Redactor
@@ -27,6 +27,7 @@ CHECKS: dict[str, Check] = {
     "cage": cage.cage,
     "database": database.sqlite,
     "PostgreSQL": database.postgresql,
+    "run log": runlog.run_log,
     "service": service.owner,
     "SERVICE_URL": service.address,
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stentor.auth.keys import key_file
 from stentor.cli.checks.finding import Finding, Situation
+from stentor.core import private
 
 LITTLE, TOO_LITTLE = 1_000_000_000, 50_000_000
 """Bytes free below which there is a warning, and a problem."""
@@ -26,8 +27,9 @@ def data_folder(situation: Situation) -> Iterator[Finding]:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("problem", "data folder", f"{folder} is not writable for this user: change its owner or mode.")
         return
-    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
-        yield Finding("warning", "data folder", f"Other users may look into {folder}: `chmod 700 {folder}`.")
+    for path, mode in private.open_places(folder):
+        message = f"Other users may look into {path}: `chmod {mode:o} {path}`, or start the service, which does it."
+        yield Finding("warning", "data folder", message)
     yield _space(folder)
 
 

@@ -42,3 +42,15 @@ class ProvenanceSettings:
         "The name of the log in its checkpoints, such as example.com/runs; empty makes one with the key.",
         kinds.text,
     )
+    witnesses: tuple[str, ...] = setting(
+        "SERVICE_PROVENANCE_WITNESSES",
+        (),
+        "Witnesses that sign each checkpoint, comma separated: the verifier key of each, a blank, its URL.",
+        kinds.items,
+    )
+    witness_quorum: int = setting(
+        "SERVICE_PROVENANCE_WITNESS_QUORUM",
+        1,
+        "How many witnesses must sign; with fewer the component `provenance` is unavailable, and `verify` fails.",
+        kinds.number(1, 16, int),
+    )

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 
-from stentor.core import ids
+from stentor.core import ids, private
 from stentor.domains.notes import beneath, model, paths, swap
 from stentor.domains.notes.model import NoSuchNote, Note, NoteChanged, Stat, expects
 
@@ -57,7 +57,9 @@ def stat_of(info: os.stat_result, path: str) -> Stat:
 def aside(folder: int) -> tuple[str, int]:
     """A new empty file under a name that no vault shows, open for writing."""
     name = f"{PREFIX}{ids.new_id()}"
-    return name, os.open(name, _MAKE, 0o666, dir_fd=folder)
+    opened = os.open(name, _MAKE, 0o666, dir_fd=folder)
+    os.fchmod(opened, private.mode_within(folder, 0o666))
+    return name, opened
 
 
 def copy_mode(folder: int, name: str, opened: int) -> None:

@@ -1,6 +1,6 @@
 """Signed checkpoints: made, stored, handed out to those who keep them elsewhere.
 
-Fails closed: a tree that does not extend the newest checkpoint is never signed.
+Fails closed: a tree that does not extend the newest checkpoint, stored or kept outside the database, is never signed.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import RunLogDamaged
+from stentor.core.errors import RunLogDamaged, StentorError, StoreUnavailable
 from stentor.domains.provenance import store
+from stentor.domains.provenance.guard import Guard
 from stentor.domains.provenance.notes import Signer
 from stentor.domains.provenance.store import LOOK, Stored
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 Outlet = Callable[[Stored], Awaitable[None]]
 """Takes each new checkpoint, once, after it is stored. What it raises is reported and undoes nothing."""
@@ -26,27 +31,80 @@ Outlet = Callable[[Stored], Awaitable[None]]
 
 class Checkpoints:
     def __init__(
-        self, db: Database, clock: Clock, signer: Callable[[], Signer], outlets: Iterable[Outlet] = ()
+        self,
+        db: Database,
+        clock: Clock,
+        signer: Callable[[], Signer],
+        outlets: Iterable[Outlet] = (),
+        guard: Guard | None = None,
     ) -> None:
+        """With a guard it is the guard that has the key, and `signer` is not asked."""
         self.outlets = list(outlets)
+        self.problem: str | None = None
+        """Why nothing is signed; None while all is well."""
         self.undelivered: str | None = None
         """Why the newest checkpoint did not get out; None when it did."""
         self._db = db
         self._clock = clock
         self._signer = signer
+        self._guard = guard
+
+    async def check(self) -> None:
+        """Hold the tree against what is kept outside, and set `problem`. Raises StartRefused for an unusable key."""
+        try:
+            await self._admitted()
+        except StoreUnavailable:
+            return  # the first signing asks again
+        except RunLogDamaged:
+            return
 
     async def publish(self) -> Stored:
         """The checkpoint of the tree as it is: a new one, or the stored one of that size. Raises RunLogDamaged."""
-        last, size, root = await self._db.read(_head)
+        signer = await self._admitted()
+        last, size, root = await self._reported(self._db.read(_head))
         if last is not None and last.size == size:
             return last
-        note = self._signer().sign(size, root)
+        note = signer.sign(size, root)
+        if self._guard is not None:
+            # Before it gets out: what others hold must never be more than what this machine remembers.
+            await self._reported(self._guard.keep(note))
         made = Stored(size, root.hex(), note, self._clock.now())
         if await self._db.write(lambda tx: store.put_checkpoint(tx, made)):
-            await self._deliver(made)
+            await self.deliver(made)
         return made
 
-    async def _deliver(self, made: Stored) -> None:
+    async def _admitted(self) -> Signer:
+        if self._guard is None:
+            return self._signer()
+        signer, accepted = await self._reported(self._guard.admit())
+        if accepted is not None:
+            made = msgspec.structs.replace(accepted, made_at=self._clock.now())
+            await self._db.write(lambda tx: store.put_checkpoint(tx, made))
+            await self.deliver(made)
+            await self._guard.settled()
+        self._say(None)
+        return signer
+
+    async def _reported(self, work: Awaitable[T]) -> T:
+        """Keep in `problem` why the tree is not signed. An outage of the database is no such reason."""
+        try:
+            return await work
+        except StoreUnavailable:
+            raise
+        except StentorError as error:
+            self._say(error.message)
+            raise
+
+    def _say(self, problem: str | None) -> None:
+        """In the log when it changes."""
+        if problem is not None and problem != self.problem:
+            log.error("checkpoints of the run log are not signed: %s", problem)
+        elif problem is None and self.problem is not None:
+            log.warning("checkpoints of the run log are signed again")
+        self.problem = problem
+
+    async def deliver(self, made: Stored) -> None:
+        """Hand it to all outlets; what one fails with is kept in `undelivered`."""
         self.undelivered = None
         for outlet in self.outlets:
             try:

@@ -82,6 +82,7 @@ def _write(path: Path, text: str, mode: int) -> None:
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), mode)  # the public half is for others, whatever the umask
             file.write(f"{text}\n")
             file.flush()
             os.fsync(file.fileno())

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from stentor.domains.provenance.tree import HASH
 
 ED25519 = b"\1"
+COSIGNATURE = b"\4"
 PRIVATE = "PRIVATE+KEY+"
 MOST_SIGNATURES = 16
 
@@ -44,14 +45,16 @@ class Verifier:
 
     name: str
     public: bytes
+    kind: bytes = ED25519
+    """What the key signs: ED25519 for notes, COSIGNATURE for checkpoints of other logs."""
 
     @property
     def key_id(self) -> bytes:
-        return sha256(self.name.encode() + b"\n" + ED25519 + self.public).digest()[:4]
+        return sha256(self.name.encode() + b"\n" + self.kind + self.public).digest()[:4]
 
     @property
     def text(self) -> str:
-        return f"{self.name}+{self.key_id.hex()}+{base64.b64encode(ED25519 + self.public).decode()}"
+        return f"{self.name}+{self.key_id.hex()}+{base64.b64encode(self.kind + self.public).decode()}"
 
     def signed(self, body: str, signature: bytes) -> bool:
         try:
@@ -64,7 +67,7 @@ class Verifier:
 class Signer:
     def __init__(self, name: str, private: Ed25519PrivateKey) -> None:
         self._private = private
-        self.verifier = Verifier(_name(name), private.public_key().public_bytes_raw())
+        self.verifier = Verifier(checked_name(name), private.public_key().public_bytes_raw())
 
     @property
     def text(self) -> str:
@@ -94,17 +97,17 @@ def read_signer(text: str) -> Signer:
     """Raises NoteError."""
     if not text.startswith(PRIVATE):
         raise NoteError(f"it does not begin with {PRIVATE}")
-    name, key_id, seed = _parts(text.removeprefix(PRIVATE))
+    name, key_id, seed = parts(text.removeprefix(PRIVATE), ED25519)
     signer = Signer(name, Ed25519PrivateKey.from_private_bytes(seed))
     if signer.verifier.key_id != key_id:
         raise NoteError("its key id is not that of its name and key")
     return signer
 
 
-def read_verifier(text: str) -> Verifier:
+def read_verifier(text: str, kind: bytes = ED25519) -> Verifier:
     """Raises NoteError."""
-    name, key_id, public = _parts(text)
-    verifier = Verifier(_name(name), public)
+    name, key_id, public = parts(text, kind)
+    verifier = Verifier(checked_name(name), public, kind)
     if verifier.key_id != key_id:
         raise NoteError("its key id is not that of its name and key")
     return verifier
@@ -119,7 +122,7 @@ def read_note(text: str) -> tuple[Checkpoint, list[tuple[str, bytes, bytes]]]:
     signatures = [_signature(line) for line in rest[:-1].split("\n")]
     if len(signatures) > MOST_SIGNATURES:
         raise NoteError("it has too many signatures")
-    origin, size, root = lines[0], lines[1], _base64(lines[2])
+    origin, size, root = lines[0], lines[1], exact_base64(lines[2])
     if not (size.isascii() and size.isdigit() and len(size) < 19) or (size[0] == "0" and size != "0"):
         raise NoteError("its second line is no size")
     if not origin or len(root) != HASH or len(lines) > 3:
@@ -158,32 +161,35 @@ def split_notes(text: str) -> list[str]:
 def _signature(line: str) -> tuple[str, bytes, bytes]:
     dash, _, rest = line.partition(" ")
     name, _, encoded = rest.partition(" ")
-    signed = _base64(encoded)
+    signed = exact_base64(encoded)
     if dash != "—" or not name or len(signed) < 5:
         raise NoteError("it has a line that is no signature")
     return name, signed[:4], signed[4:]
 
 
-def _parts(text: str) -> tuple[str, bytes, bytes]:
+def parts(text: str, kind: bytes) -> tuple[str, bytes, bytes]:
+    """Name, key id and key of a key in the form of signed notes. Raises NoteError."""
     name, _, rest = text.strip().partition("+")
     key_id, _, encoded = rest.partition("+")
-    key = _base64(encoded)
-    if len(key) != 1 + HASH or key[:1] != ED25519 or len(key_id) != 8:
-        raise NoteError("it is no Ed25519 key in the form <name>+<key id>+<key>")
+    key = exact_base64(encoded)
+    if len(key) != 1 + HASH or key[:1] != kind or len(key_id) != 8:
+        purpose = "for cosignatures (type 4)" if kind == COSIGNATURE else "for notes (type 1)"
+        raise NoteError(f"it is no Ed25519 key {purpose} in the form <name>+<key id>+<key>")
     try:
         return name, bytes.fromhex(key_id), key[1:]
     except ValueError:
         raise NoteError("its key id is not hexadecimal") from None
 
 
-def _name(text: str) -> str:
+def checked_name(text: str) -> str:
+    """Raises NoteError for what cannot be the name of a key."""
     if not text or "+" in text or any(c.isspace() or not c.isprintable() for c in text):
         raise NoteError("a name is not empty and has no spaces and no plus sign")
     return text
 
 
-def _base64(text: str) -> bytes:
-    """In its one form: the last character has bits that decoding leaves out."""
+def exact_base64(text: str) -> bytes:
+    """Base64 in its one form: the last character has bits that decoding leaves out."""
     try:
         found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx, locks
 from stentor.core.db.leader import Leader
-from stentor.core.errors import StentorError, StoreUnavailable
+from stentor.core.errors import RunLogDamaged, StentorError, StoreUnavailable
 from stentor.core.pulse import beat, beat_or
 from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import Checkpoints
@@ -28,6 +29,8 @@ LOOK_SECONDS = 1.0
 """How often the process that numbers looks for what others wrote."""
 ASK_SECONDS = 5.0
 """How often a process that does not number asks whether it should."""
+AGAIN = 2 * SECOND
+"""After a refusal to sign: a person may have mended or accepted what was in the way."""
 log = logging.getLogger(__name__)
 
 Batch = tuple[Edge, Edge, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
@@ -67,8 +70,8 @@ class Sequencer:
         """One batch, and a checkpoint when one is due; answers how many events. Never raises."""
         try:
             done = await self.step()
-            if done < BATCH and self._edge is not None:
-                await self._publish_when_due(self._edge.size)
+            if done < BATCH:
+                await self._checkpoint_when_due()
             self._say(None)
         except StoreUnavailable as error:
             self.problem = error.message  # the log says it already
@@ -135,15 +138,22 @@ class Sequencer:
         self._edge = after
         return len(batch)
 
-    async def _publish_when_due(self, size: int) -> None:
-        now = self._clock.now()
+    async def _checkpoint_when_due(self) -> None:
+        """The process that numbers signs. The others look on, so that each machine knows the newest checkpoint."""
+        now, size = self._clock.now(), self._edge.size if self._edge else None
         if self._signed is None:
             last = await self._db.read(store.newest_checkpoint)
             self._signed = (last.size, last.made_at) if last else (0, 0)
         signed, at = self._signed
-        if size > signed and now - at >= self._checkpoint_interval:
+        due = now - at >= self._checkpoint_interval
+        refused = self._checkpoints.problem is not None and now - at >= AGAIN
+        if size is None and (due or refused):
+            self._signed = (signed, now)
+            await self._checkpoints.check()
+        elif size is not None and (refused or (due and size > signed)):
             self._signed = (size, now)
-            await self._checkpoints.publish()
+            with suppress(RunLogDamaged):  # the checkpoints say so themselves, and numbers go on
+                await self._checkpoints.publish()
 
     def _say(self, problem: str | None) -> None:
         """In the log when it changes."""

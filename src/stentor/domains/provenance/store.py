@@ -44,6 +44,8 @@ _PUT_TILE = Sql(
 )
 _CHECKPOINT = "select size, root, note, made_at from provenance_checkpoints"
 _NEWEST = Sql(f"{_CHECKPOINT} order by size desc limit 1")
+_NEWEST_ONES = Sql(f"{_CHECKPOINT} order by size desc limit :limit")
+_PUT_NOTE = Sql("update provenance_checkpoints set note = :note where size = :size")
 _COVERING = Sql(f"{_CHECKPOINT} where size >= :size order by size limit 1")
 _PUT_CHECKPOINT = Sql(
     """insert into provenance_checkpoints (size, root, note, made_at) values (:size, :root, :note, :made_at)
@@ -182,6 +184,16 @@ def covering_checkpoint(tx: Tx, size: int) -> Stored | None:
 def put_checkpoint(tx: Tx, checkpoint: Stored) -> bool:
     """Whether it is new: of each size there is one."""
     return tx.run(_PUT_CHECKPOINT, **msgspec.structs.asdict(checkpoint)) == 1
+
+
+def newest_checkpoints(tx: Tx, limit: int) -> list[Stored]:
+    """The newest one first."""
+    return [Stored(*row) for row in tx.rows(_NEWEST_ONES, limit=limit)]
+
+
+def put_cosignatures(tx: Tx, size: int, note: str) -> None:
+    """Replace the note of a stored checkpoint by itself with more signatures."""
+    tx.run(_PUT_NOTE, size=size, note=note)
 
 
 def number_of(tx: Tx, event_id: str) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver, Row
@@ -23,8 +24,22 @@ MOST_MISFITS = 100_000
 Progress = Callable[[int, int], None]
 
 
+class Witnessing(NamedTuple):
+    """Which witnesses' signatures are asked for, and how many of them must have signed a checkpoint that holds."""
+
+    witnesses: Sequence[Verifier] = ()
+    quorum: int = 0
+
+
+NOBODY = Witnessing()
+
+
 def verify(
-    driver: Driver, verifiers: list[Verifier], outside: Sequence[Claim] = (), progress: Progress | None = None
+    driver: Driver,
+    verifiers: list[Verifier],
+    outside: Sequence[Claim] = (),
+    progress: Progress | None = None,
+    witnessing: Witnessing = NOBODY,
 ) -> Report:
     """Recompute everything in one view of the database. `outside` are checkpoints that were kept elsewhere.
 
@@ -32,20 +47,26 @@ def verify(
     """
     connection = driver.reader()
     try:
-        return audit(Tx(connection, connection.begin()), verifiers, outside, progress)
+        return audit(Tx(connection, connection.begin()), verifiers, outside, progress, witnessing)
     except StoreUnavailable:
         if not isinstance(connection, SqliteConnection):
             raise
         # A row may hold what is no text any more; to read it all takes longer, so it comes second.
         connection.rollback()
         connection.read_anything()
-        return audit(Tx(connection, connection.begin()), verifiers, outside, progress)
+        return audit(Tx(connection, connection.begin()), verifiers, outside, progress, witnessing)
     finally:
         connection.close()
 
 
-def audit(tx: Tx, verifiers: list[Verifier], outside: Sequence[Claim], progress: Progress | None) -> Report:
-    claims = heapq.merge(stored(tx, verifiers), sorted(outside, key=_size), key=_size)
+def audit(
+    tx: Tx,
+    verifiers: list[Verifier],
+    outside: Sequence[Claim],
+    progress: Progress | None,
+    witnessing: Witnessing = NOBODY,
+) -> Report:
+    claims = heapq.merge(stored(tx, verifiers, witnessing.witnesses), sorted(outside, key=_size), key=_size)
     strays = rest.strangers(tx)
     walk = Walk(tx, Checking(claims), strays)
     end = store.extent(tx)
@@ -65,11 +86,20 @@ def audit(tx: Tx, verifiers: list[Verifier], outside: Sequence[Claim], progress:
         size=end,
         root=walk.actual.root(walk.tail).hex(),
         covered=checking.vouched,
-        findings=[*found, *late, *checking.findings, *rest.chains(tx)],
+        findings=[*found, *late, *checking.findings, *_unwitnessed(checking, witnessing), *rest.chains(tx)],
         checkpoints=checking.states,
         checkpoints_checked=checking.checked,
         key_known=bool(verifiers),
+        witnessed={one.name: checking.witnessed.get(one.text, 0) for one in witnessing.witnesses},
     )
+
+
+def _unwitnessed(checking: Checking, witnessing: Witnessing) -> list[Finding]:
+    if len(checking.witnessed) >= witnessing.quorum:
+        return []
+    missing = ", ".join(one.name for one in witnessing.witnesses if one.text not in checking.witnessed)
+    text = f"{len(checking.witnessed)} witnesses signed a checkpoint that holds, {witnessing.quorum} must; missing: "
+    return [Finding("witness", text + missing)]
 
 
 def _size(claim: Claim) -> int:

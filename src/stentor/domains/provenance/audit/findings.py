@@ -7,8 +7,10 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["changed", "removed", "inserted", "reordered", "hashes", "checkpoint", "chain"]
-"""`hashes`: the tables of the tree itself; `chain`: the parents of events and the ends of tasks."""
+Kind = Literal["changed", "removed", "inserted", "reordered", "hashes", "checkpoint", "witness", "chain"]
+"""`hashes`: the tables of the tree itself; `witness`: too few signed a checkpoint that holds; `chain`: the
+parents of events and the ends of tasks.
+"""
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -45,6 +47,8 @@ class Report(msgspec.Struct):
     checkpoints: list[CheckpointState]
     checkpoints_checked: int
     key_known: bool
+    witnessed: dict[str, int] = {}
+    """For each witness that was asked for, by its name: the events under the newest checkpoint of it that holds."""
 
     @property
     def intact(self) -> bool:

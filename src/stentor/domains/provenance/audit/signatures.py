@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from stentor.core.db import Tx
 from stentor.domains.provenance.audit import store
 from stentor.domains.provenance.audit.findings import CheckpointState, Finding
+from stentor.domains.provenance.cosignatures import cosigned_at
 from stentor.domains.provenance.notes import NoteError, Verifier, open_note, read_note
 
 PAGE = 1_000
@@ -25,27 +26,30 @@ class Claim(msgspec.Struct, frozen=True):
     source: str
     flaw: str | None = None
     signed: bool | None = None
+    witnesses: tuple[str, ...] = ()
+    """Verifier keys of the witnesses that signed it."""
 
 
-def stored(tx: Tx, verifiers: list[Verifier]) -> Iterator[Claim]:
+def stored(tx: Tx, verifiers: list[Verifier], witnesses: Sequence[Verifier] = ()) -> Iterator[Claim]:
     """By size, read as they are needed."""
     after = -1
     while rows := store.notes(tx, after, PAGE):
         for size, root, note in rows:
-            claim = examine(note, verifiers, STORED)
+            claim = examine(note, verifiers, STORED, witnesses)
             if claim.flaw is None and (claim.size, claim.root.hex()) != (size, root):
                 claim = msgspec.structs.replace(claim, size=size, flaw="its row says something else than its note")
             yield msgspec.structs.replace(claim, size=size)
         after = rows[-1][0]
 
 
-def examine(note: str, verifiers: list[Verifier], source: str) -> Claim:
+def examine(note: str, verifiers: list[Verifier], source: str, witnesses: Sequence[Verifier] = ()) -> Claim:
     """A note as a claim; one that cannot be read has the size 0."""
     try:
         checkpoint = open_note(note, verifiers) if verifiers else read_note(note)[0]
     except (NoteError, TypeError, AttributeError) as error:
         return Claim(0, b"", source, str(error) if isinstance(error, NoteError) else "it is no text", False)
-    return Claim(checkpoint.size, checkpoint.root, source, None, True if verifiers else None)
+    signed_by = tuple(one.text for one in witnesses if cosigned_at(note, one) is not None)
+    return Claim(checkpoint.size, checkpoint.root, source, None, True if verifiers else None, signed_by)
 
 
 class Checking:
@@ -59,6 +63,8 @@ class Checking:
         self.checked = 0
         self.vouched = 0
         """The largest size for which the events are as a checkpoint says."""
+        self.witnessed: dict[str, int] = {}
+        """The same for each witness's checkpoints, by its verifier key."""
         self._broken = False
 
     @property
@@ -75,6 +81,7 @@ class Checking:
             self.findings.append(_wrong(claim, claim.flaw))
         elif claim.root == actual:
             self.vouched = claim.size
+            self.witnessed |= dict.fromkeys(claim.witnesses, claim.size)
             self._state(claim, True, "holds")
         else:
             self._fails(claim, claim.root == recorded)

@@ -1,0 +1,60 @@
+"""The body of add-checkpoint (C2SP tlog-witness): the old size, a consistency proof, the signed note. Pure."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from hashlib import sha256
+
+from stentor.domains.provenance.notes import Checkpoint, NoteError, exact_base64, read_note
+from stentor.domains.provenance.tree import HASH
+
+MOST_HASHES = 63
+MOST_BYTES = 65_536
+SIZE_TYPE = "text/x.tlog.size"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """`old` is the size that the proof starts from; 0 with an empty proof for a log that the witness does not know."""
+
+    old: int
+    proof: list[bytes]
+    note: str
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return read_note(self.note)[0]
+
+    @property
+    def text(self) -> str:
+        lines = [f"old {self.old}", *(base64.b64encode(one).decode() for one in self.proof)]
+        return "\n".join(lines) + f"\n\n{self.note}"
+
+
+def read_submission(text: str) -> Submission:
+    """Raises NoteError."""
+    head, blank, note = text.partition("\n\n")
+    first, *lines = head.split("\n")
+    word, _, old = first.partition(" ")
+    if not blank or word != "old":
+        raise NoteError("it has no line with the old size, or no empty line behind the proof")
+    if len(lines) > MOST_HASHES:
+        raise NoteError(f"it has more than {MOST_HASHES} lines of proof")
+    proof = [exact_base64(line) for line in lines]
+    if any(len(one) != HASH for one in proof):
+        raise NoteError("it has a line of proof that is no hash")
+    read_note(note)
+    return Submission(read_size(old), proof, note)
+
+
+def read_size(text: str) -> int:
+    """A size of a tree in decimal, without leading zeroes. Raises NoteError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19) or (text[0] == "0" and text != "0"):
+        raise NoteError("it has a size that is no number")
+    return int(text)
+
+
+def checkpoint_path(origin: str) -> str:
+    """Where a witness shows the newest checkpoint that it signed of a log."""
+    return f"{sha256(origin.encode()).hexdigest()}/checkpoint"
