@@ -23,10 +23,11 @@ from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.history import History
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.sqlite.schema import open_index
-from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.indexer import Indexer, Steps
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus
+from stentor.domains.memory.vaults import DEFAULT, VaultParts, Vaults
 from stentor.domains.memory.watcher import Watcher
 from stentor.domains.notes import plugin
 from stentor.domains.notes.folder import FolderVault
@@ -81,6 +82,10 @@ class Memory:
     async def _recover(self, age: int | None) -> None:
         if found := await self.bus.intents.recover(age):
             log.info("%d writes of an earlier process were carried out", found)
+
+    def named(self, steps: Steps) -> Vaults:
+        """All vaults by their names. `steps` are those of the default vault, which knows the tasks' notes too."""
+        return Vaults({DEFAULT: VaultParts(self.bus, self.search, self.history, steps, self.health)})
 
     async def stop(self) -> None:
         for task in self._background:
