@@ -85,10 +85,12 @@ class MemoryServer:
 
 
 def _metadata(exposure: Exposure) -> list[Route]:
-    """RFC 9728 where the 401 points to, and the same without a path behind it, for clients that ask there."""
+    """RFC 9728 where the 401 points to, and the same without a path behind it, for clients that ask there.
+
+    It names no authorization server, because there is none: tokens are keys of the service and receipts.
+    """
     document = {
         "resource": exposure.address + PATH,
-        "authorization_servers": [exposure.address],
         "scopes_supported": list(CAPABILITIES),
         "bearer_methods_supported": ["header"],
         "resource_name": "Stentor memory",

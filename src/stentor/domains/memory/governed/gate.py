@@ -12,10 +12,10 @@ from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
 from stentor.core.errors import AuthorityDenied
 from stentor.core.runlog import Draft, RunLog
+from stentor.core.settings.servers import MEMORY_CAPABILITIES
 from stentor.domains.memory.service import Caller
 
-READ, WRITE = "memory.read", "memory.write"
-CAPABILITIES = (READ, WRITE)
+CAPABILITIES = READ, WRITE = MEMORY_CAPABILITIES
 BLANK = "nothing"
 """The capability of a receipt that stands for a caller whose own evidence was blank; nothing needs it."""
 T = TypeVar("T")
