@@ -50,3 +50,10 @@ class MemorySettings:
         "SERVICE_EMBEDDING_URL", "", "Service with OpenAI's embeddings API, such as https://host/v1.", kinds.text
     )
     embedding_key: str = setting("SERVICE_EMBEDDING_KEY", "", "Key for that service.", kinds.text, secret=True)
+    embedding_floor: float | None = setting(
+        "SERVICE_EMBEDDING_FLOOR",
+        None,
+        "Similarity below which a note is no match by meaning, from -1 to 1; empty means 0.2 for the packaged model "
+        "and no limit for another one.",
+        kinds.optional(kinds.number(-1, 1, float)),
+    )

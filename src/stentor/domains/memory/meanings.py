@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class Meanings:
-    def __init__(self, index: Index, embedder: Embedder | None, clock: Clock) -> None:
+    """`floor` is the similarity from which a document is alike, and not by chance."""
+
+    def __init__(self, index: Index, embedder: Embedder | None, clock: Clock, floor: float = -1.0) -> None:
         self._index = index
         self._embedder = embedder
         self._clock = clock
@@ -42,6 +44,7 @@ class Meanings:
         """When nothing waited, as far as this process knows."""
         self._pace = LEAST_PACE
         self._sweep_at = 0
+        self.floor = floor
         self.lag = Lag()
         self.problem: str | None = None if embedder else "no embedding model is set up: words only"
 
