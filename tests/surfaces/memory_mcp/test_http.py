@@ -146,11 +146,27 @@ def test_a_receipt_for_another_audience_or_time_is_refused(service: Service, cla
     assert post(service, Authorization=f"Bearer {receipt(service, **claims)}").status_code == 401
 
 
-@requirement("memory_mcp.token-checks")
-def test_a_receipt_is_good_for_one_request(service: Service) -> None:
+@requirement("memory_mcp.receipt-session")
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_that_was_given_one_receipt_works_with_it_until_it_expires(service: Service, mode: str) -> None:
+    """The official client, unmodified: it sends the same token with initialize, with lists and with calls."""
+    async with connected(service, receipt(service), mode) as client:
+        assert (await client.list_tools()).tools
+        assert (await use(client, "write-memory", namespace="team", key=f"s-{mode}", content="x"))["version"] == 1
+        assert (await use(client, "read-memory", namespace="team", key=f"s-{mode}"))["content"] == "x"
+
+
+@requirement("memory_mcp.receipt-session")
+def test_a_receipt_that_one_address_used_is_refused_from_another(service: Service) -> None:
     token = receipt(service)
-    assert post(service, Authorization=f"Bearer {token}").status_code == 200
-    assert post(service, Authorization=f"Bearer {token}").status_code == 401
+    bearer = {"Authorization": f"Bearer {token}", **ACCEPT}
+    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2"), timeout=20) as elsewhere:
+        statuses = [
+            post(service, Authorization=f"Bearer {token}").status_code,
+            elsewhere.post(service.ready["mcp"] + "/mcp", json=CALL, headers=bearer).status_code,
+            post(service, Authorization=f"Bearer {token}").status_code,
+        ]
+    assert statuses == [200, 401, 200]
 
 
 def test_a_receipt_bound_to_a_key_needs_a_proof_for_each_request(service: Service) -> None:

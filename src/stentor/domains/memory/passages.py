@@ -80,7 +80,8 @@ def _score(piece: _Piece, weights: Mapping[str, float], mean: float) -> float:
 
 def asked_for(question: str) -> frozenset[str]:
     """The terms of a question that say what it is about; all of them when none does."""
-    return frozenset(words.terms(" ".join(words.telling(question))))
+    found = words.terms(" ".join(word for word in re.findall(r"\w+", question) if word.lower() not in words.STOP))
+    return frozenset(found or words.terms(question))
 
 
 def covered(found: Sequence[Passage], question: str) -> float:

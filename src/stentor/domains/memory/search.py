@@ -13,7 +13,7 @@ from stentor.core.db import Database
 from stentor.core.runlog import Draft
 from stentor.domains.memory.embedding.model import EmbeddingUnavailable
 from stentor.domains.memory.index.index import Index
-from stentor.domains.memory.index.model import Filters, Row
+from stentor.domains.memory.index.model import Filters, Folders, Row
 from stentor.domains.memory.index.query import FIELDS, Field, Match, MatchMode, query_of, shown
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.passages import Passage, Source, passages
@@ -65,7 +65,7 @@ class Search:
         fields: Sequence[Field],
         mode: MatchMode,
         limit: int,
-        folder: str | None = None,
+        folder: Folders | None = None,
     ) -> tuple[list[Match], int]:
         """The best matches, and how many there are in all."""
         query = query_of(wanted, fields, mode)

@@ -24,8 +24,8 @@ STOP = frozenset(
 
 def telling(text: str) -> list[str]:
     """The words of a question that say what it is about; all of them when none does."""
-    found = _WORD.findall(text)
-    return [word for word in found if word.lower() not in STOP] or found
+    found = text.split()
+    return [word for word in found if not all(part.lower() in STOP for part in _WORD.findall(word))] or found
 
 
 def terms(text: str) -> list[str]:
