@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +44,24 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
+class NamedVault:
+    """The parts of a vault beside the default one. The model that makes vectors is shared by all."""
+
+    index: Index
+    indexer: Indexer
+    meanings: Meanings
+    bus: Bus
+    search: Search
+    history: History
+    health: MemoryHealth
+    watcher: Watcher
+
+    @property
+    def parts(self) -> VaultParts:
+        return VaultParts(self.bus, self.search, self.history, self.indexer, self.health)
+
+
+@dataclass
 class Memory:
     """The wired parts. `start` and `stop` run on the event loop that serves."""
 
@@ -56,18 +75,25 @@ class Memory:
     health: MemoryHealth
     watcher: Watcher
     leader: Leader
+    others: Mapping[str, NamedVault] = field(default_factory=dict)
     _background: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def _vaults(self) -> list[Memory | NamedVault]:
+        return [self, *self.others.values()]
 
     async def start(self) -> None:
         """Carry out what was left open, then follow the vault, as one process at a time does."""
         if not self.index.shared:
             await self._recover(None)
         work = self.leader.run(self._lead)
-        self._background += [asyncio.create_task(work), asyncio.create_task(self.meanings.run())]
+        made = (one.meanings.run() for one in self._vaults)
+        self._background += [asyncio.create_task(work), *map(asyncio.create_task, made)]
 
     async def _lead(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.watcher.run())
+            for one in self._vaults:
+                tasks.create_task(one.watcher.run())
             if self.index.shared:
                 tasks.create_task(self._recover_for_others())
 
@@ -80,23 +106,27 @@ class Memory:
             await asyncio.sleep(RECOVER_SECONDS)
 
     async def _recover(self, age: int | None) -> None:
-        if found := await self.bus.intents.recover(age):
-            log.info("%d writes of an earlier process were carried out", found)
+        for one in self._vaults:
+            if found := await one.bus.intents.recover(age):
+                log.info("%d writes of an earlier process were carried out", found)
 
     def named(self, steps: Steps) -> Vaults:
         """All vaults by their names. `steps` are those of the default vault, which knows the tasks' notes too."""
-        return Vaults({DEFAULT: VaultParts(self.bus, self.search, self.history, steps, self.health)})
+        default = VaultParts(self.bus, self.search, self.history, steps, self.health)
+        return Vaults({DEFAULT: default} | {name: one.parts for name, one in self.others.items()})
 
     async def stop(self) -> None:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.leader.close()
-        await self.bus.intents.close()
+        for one in self._vaults:
+            await one.bus.intents.close()
         await self.meanings.close()
         if isinstance(self.vault, PluginVault):
             await self.vault.close()
-        await asyncio.to_thread(self.index.close)
+        for one in self._vaults:
+            await asyncio.to_thread(one.index.close)
 
 
 def vault_folder(settings: Settings) -> Path:
@@ -104,11 +134,12 @@ def vault_folder(settings: Settings) -> Path:
 
 
 def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> Memory:
-    """Open the vault and its index, made when there is none. Raises StartRefused."""
+    """Open the vaults and their indexes, made when there are none. Raises StartRefused."""
     vault = _vault(settings)
     index = _index(settings, db.driver)
     indexer = Indexer(vault, index, clock, skips=mirrored)
-    meanings = Meanings(index, embedder(settings), clock, _floor(settings))
+    model = embedder(settings)
+    meanings = Meanings(index, model, clock, _floor(settings))
     indexer.on_put = meanings.put
     bus = Bus(vault, db, indexer, runlog, clock, _head_of_task)
     bus.ready_at = meanings.ready_at
@@ -123,15 +154,54 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
         health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
         watcher=Watcher(_followed(vault), indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
         leader=Leader(db.driver, VAULT, "the vault"),
+        others={
+            name: _named(settings, db, clock, runlog, model, name, folder)
+            for name, folder in _other_folders(settings, _followed(vault))
+        },
     )
 
 
-def _index(settings: Settings, driver: Driver) -> Index:
+def _named(
+    settings: Settings, db: Database, clock: Clock, runlog: RunLog, model: Embedder | None, name: str, folder: Path
+) -> NamedVault:
+    vault = FolderVault(_made(folder))
+    index = _index(settings, db.driver, name)
+    indexer = Indexer(vault, index, clock)
+    meanings = Meanings(index, model, clock, _floor(settings))
+    indexer.on_put = meanings.put
+    bus = Bus(vault, db, indexer, runlog, clock, _head_of_task, name)
+    bus.ready_at = meanings.ready_at
+    return NamedVault(
+        index=index,
+        indexer=indexer,
+        meanings=meanings,
+        bus=bus,
+        search=Search(db, index, bus, meanings),
+        history=History(vault, db, bus),
+        health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
+        watcher=Watcher(folder, indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
+    )
+
+
+def _other_folders(settings: Settings, default: Path | None) -> Iterator[tuple[str, Path]]:
+    """Raises StartRefused for a folder that holds another vault, or lies in one: its notes would be in both."""
+    known = {} if default is None else {DEFAULT: default.resolve()}
+    for name, folder in settings.vaults:
+        path = folder.resolve()
+        for other, taken in known.items():
+            if path.is_relative_to(taken) or taken.is_relative_to(path):
+                raise StartRefused(f"SERVICE_VAULTS: the folders of the vaults {name!r} and {other!r} overlap.")
+        known[name] = path
+        yield name, path
+
+
+def _index(settings: Settings, driver: Driver, name: str = "") -> Index:
     """In PostgreSQL when the state is there, so that all processes share it; else in a file of its own."""
     if not driver.shared:
-        return open_index(settings.data_dir / "index")
+        folder = settings.data_dir / "index"
+        return open_index(folder / "vaults" / name if name else folder)
     module = importlib.import_module("stentor.domains.memory.index.postgres.schema")
-    index: Index = module.open_index(driver)
+    index: Index = module.open_index(driver, name)
     if index.note:
         log.warning("vectors are searched in the memory of this process: %s", index.note)
     return index
@@ -140,12 +210,15 @@ def _index(settings: Settings, driver: Driver) -> Index:
 def _vault(settings: Settings) -> FolderVault | PluginVault:
     if settings.plugin_url:
         return PluginVault(Plugin(plugin.base(settings.plugin_url), settings.plugin_key))
-    folder = vault_folder(settings)
+    return FolderVault(_made(vault_folder(settings)), unlisted=mirrored)
+
+
+def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartRefused(f"The vault's folder {folder} cannot be made: {error.strerror}.") from None
-    return FolderVault(folder, unlisted=mirrored)
+    return folder
 
 
 def _followed(vault: FolderVault | PluginVault) -> Path | None:

@@ -13,6 +13,7 @@ import pytest
 from mcp import Client, MCPError
 
 from stentor.auth.authority import own_key
+from stentor.auth.authority.client import ReceiptAuth
 from stentor.auth.authority.keys import generate, thumbprint
 from stentor.auth.authority.proof import prove
 from stentor.auth.authority.receipts import issue, own_claims
@@ -187,6 +188,18 @@ def test_a_receipt_bound_to_a_key_needs_a_proof_for_each_request(service: Servic
     assert send(body + b" ", **proof(holder)) == 401
     once = proof(holder)
     assert [send(body, **once), send(body, **once), send(body, **proof(holder))] == [200, 401, 200]
+
+
+@requirement("memory_mcp.receipt-client")
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_official_client_works_with_a_bound_receipt_and_the_class_that_signs(
+    service: Service, mode: str
+) -> None:
+    holder = generate()
+    token = receipt(service, jkt=thumbprint(holder))
+    async with connected(service, auth=ReceiptAuth(lambda: token, holder), mode=mode) as client:
+        assert (await client.list_tools()).tools
+        assert await use(client, "read-memory", namespace="team", key="none") == "NOT_FOUND"
 
 
 @requirement("memory_mcp.token-checks")
