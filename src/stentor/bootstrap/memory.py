@@ -186,8 +186,9 @@ def _named(
 def _other_folders(settings: Settings, default: Path | None) -> Iterator[tuple[str, Path]]:
     """Raises StartRefused for a folder that holds another vault, or lies in one: its notes would be in both."""
     known = {} if default is None else {DEFAULT: default.resolve()}
-    for name, folder in settings.vaults:
-        path = folder.resolve()
+    for vault in settings.vaults:
+        name, _, folder = vault.partition("=")
+        path = Path(folder).resolve()
         for other, taken in known.items():
             if path.is_relative_to(taken) or taken.is_relative_to(path):
                 raise StartRefused(f"SERVICE_VAULTS: the folders of the vaults {name!r} and {other!r} overlap.")

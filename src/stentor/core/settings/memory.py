@@ -12,17 +12,17 @@ from stentor.core.settings.kinds import setting
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
-def named_folders(value: str) -> tuple[tuple[str, Path], ...]:
-    """Raises ValueError for a name that is none, or stands twice."""
-    found: dict[str, Path] = {}
+def named_folders(value: str) -> tuple[str, ...]:
+    """`<name>=<folder>` each. Raises ValueError for a name that is none, or stands twice."""
+    found: dict[str, str] = {}
     for part in kinds.items(value):
         name, _, folder = (piece.strip() for piece in part.partition("="))
         if not folder or not _NAME.fullmatch(name):
             raise ValueError("has a part that is not <name>=<folder>; a name is made of small letters, digits and _")
         if name == "default" or name in found:
             raise ValueError(f"has the name {name!r} twice; `default` is the vault of SERVICE_VAULT_DIR")
-        found[name] = Path(folder)
-    return tuple(found.items())
+        found[name] = folder
+    return tuple(f"{name}={folder}" for name, folder in found.items())
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class MemorySettings:
         "Folder of the vault's notes; empty means `vault` in the data folder.",
         kinds.path_or_none,
     )
-    vaults: tuple[tuple[str, Path], ...] = setting(
+    vaults: tuple[str, ...] = setting(
         "SERVICE_VAULTS",
         (),
         "More vaults beside the default one: `<name>=<folder>`, comma separated; a request names one with `vault`.",

@@ -99,7 +99,7 @@ class Search:
         scores = _fused(rows, by_word, by_meaning)
         floor = self._meanings.floor
         best = sorted(
-            (one for one in rows if one in by_word or by_meaning.get(one, -1.0) >= floor),
+            (one for one in rows if (one in by_word or by_meaning.get(one, -1.0) >= floor) and scores[one].shown > 0),
             key=lambda one: (-scores[one].score, rows[one].path),
         )
         await self._record(caller, "hybrid", len(best))
@@ -148,6 +148,11 @@ class _Fused(msgspec.Struct, frozen=True):
     meaning: float
     score: float
 
+    @property
+    def shown(self) -> float:
+        """0 for a document with nothing but a word that nearly all have."""
+        return round(self.score, 6)
+
 
 def _fused(rows: Mapping[int, Row], by_word: Mapping[int, float], by_meaning: Mapping[int, float]) -> dict[int, _Fused]:
     """Both kinds of scores among all candidates, also those that turn out to be no match: they are what is noise."""
@@ -165,7 +170,7 @@ def _hybrid(row: Row, fused: _Fused, wanted: frozenset[str]) -> HybridMatch:
         row.path,
         row.title,
         excerpt(row.body, wanted),
-        round(fused.score, 6),
+        fused.shown,
         round(fused.word, 6),
         round(fused.meaning, 6),
     )
