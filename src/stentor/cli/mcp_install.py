@@ -35,7 +35,8 @@ def launch(settings: Settings, principal: str, namespaces: list[str], *, read_on
     """Raises CommandFailed for no namespace, and for what no namespace can be."""
     if not namespaces:
         raise CommandFailed(
-            "Say what the client may reach: --namespace NAME, repeatable; `--namespace '*'` for all namespaces.", USAGE
+            "Say what the client may reach: --namespace NAME, repeatable; `vault` is the vault, `'*'` everything else.",
+            USAGE,
         )
     if wrong := [name for name in namespaces if "," in name or not is_pattern(name)]:
         raise CommandFailed(f"{wrong[0][:80]!r} is no namespace, such as team/notes.", USAGE)
@@ -55,7 +56,9 @@ def granted(launch: Launch) -> str:
     """What the configuration lets the client do, in a sentence."""
     given = launch.environment
     spaces = given["SERVICE_MCP_NAMESPACES"].split(",")
-    where = "every namespace" if ALL in spaces else f"{', '.join(spaces)} and all below"
+    named = [space for space in spaces if space != ALL]
+    parts = ["every namespace but the vault"] if ALL in spaces else []
+    where = " and ".join([*parts, *([f"{', '.join(named)} and all below"] if named else [])])
     what = "read and write" if WRITE in given["SERVICE_MCP_CAPABILITIES"].split(",") else "read"
     return f"This lets {given['SERVICE_MCP_PRINCIPAL']!r} {what} {where}."
 

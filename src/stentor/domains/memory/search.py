@@ -156,7 +156,8 @@ class _Fused(msgspec.Struct, frozen=True):
 
 def _fused(rows: Mapping[int, Row], by_word: Mapping[int, float], by_meaning: Mapping[int, float]) -> dict[int, _Fused]:
     """Both kinds of scores among all candidates, also those that turn out to be no match: they are what is noise."""
-    lowest = min((by_meaning[doc_id] for doc_id in rows if doc_id in by_meaning), default=0.0)
+    known = [by_meaning[doc_id] for doc_id in rows if doc_id in by_meaning]
+    lowest = min(known if len(known) == len(rows) else [0.0, *known], default=0.0)
     word, meaning = _shares(rows, by_word, 0.0), _shares(rows, by_meaning, lowest)
     share = SHARE if by_meaning else 0.0
     return {
