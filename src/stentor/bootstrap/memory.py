@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,10 +24,11 @@ from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.history import History
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.sqlite.schema import open_index
-from stentor.domains.memory.indexer import Indexer
+from stentor.domains.memory.indexer import Indexer, Steps
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus
+from stentor.domains.memory.vaults import DEFAULT, VaultParts, Vaults
 from stentor.domains.memory.watcher import Watcher
 from stentor.domains.notes import plugin
 from stentor.domains.notes.folder import FolderVault
@@ -39,6 +41,24 @@ RECOVER_SECONDS = 10.0
 LEFT_OPEN = 30 * SECOND
 """Age from which a write that another process decided is taken to be nobody's: one takes much less than a second."""
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class NamedVault:
+    """The parts of a vault beside the default one. The model that makes vectors is shared by all."""
+
+    index: Index
+    indexer: Indexer
+    meanings: Meanings
+    bus: Bus
+    search: Search
+    history: History
+    health: MemoryHealth
+    watcher: Watcher
+
+    @property
+    def parts(self) -> VaultParts:
+        return VaultParts(self.bus, self.search, self.history, self.indexer, self.health)
 
 
 @dataclass
@@ -55,18 +75,25 @@ class Memory:
     health: MemoryHealth
     watcher: Watcher
     leader: Leader
+    others: Mapping[str, NamedVault] = field(default_factory=dict)
     _background: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def _vaults(self) -> list[Memory | NamedVault]:
+        return [self, *self.others.values()]
 
     async def start(self) -> None:
         """Carry out what was left open, then follow the vault, as one process at a time does."""
         if not self.index.shared:
             await self._recover(None)
         work = self.leader.run(self._lead)
-        self._background += [asyncio.create_task(work), asyncio.create_task(self.meanings.run())]
+        made = (one.meanings.run() for one in self._vaults)
+        self._background += [asyncio.create_task(work), *map(asyncio.create_task, made)]
 
     async def _lead(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.watcher.run())
+            for one in self._vaults:
+                tasks.create_task(one.watcher.run())
             if self.index.shared:
                 tasks.create_task(self._recover_for_others())
 
@@ -79,19 +106,27 @@ class Memory:
             await asyncio.sleep(RECOVER_SECONDS)
 
     async def _recover(self, age: int | None) -> None:
-        if found := await self.bus.intents.recover(age):
-            log.info("%d writes of an earlier process were carried out", found)
+        for one in self._vaults:
+            if found := await one.bus.intents.recover(age):
+                log.info("%d writes of an earlier process were carried out", found)
+
+    def named(self, steps: Steps) -> Vaults:
+        """All vaults by their names. `steps` are those of the default vault, which knows the tasks' notes too."""
+        default = VaultParts(self.bus, self.search, self.history, steps, self.health)
+        return Vaults({DEFAULT: default} | {name: one.parts for name, one in self.others.items()})
 
     async def stop(self) -> None:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.leader.close()
-        await self.bus.intents.close()
+        for one in self._vaults:
+            await one.bus.intents.close()
         await self.meanings.close()
         if isinstance(self.vault, PluginVault):
             await self.vault.close()
-        await asyncio.to_thread(self.index.close)
+        for one in self._vaults:
+            await asyncio.to_thread(one.index.close)
 
 
 def vault_folder(settings: Settings) -> Path:
@@ -99,11 +134,12 @@ def vault_folder(settings: Settings) -> Path:
 
 
 def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> Memory:
-    """Open the vault and its index, made when there is none. Raises StartRefused."""
+    """Open the vaults and their indexes, made when there are none. Raises StartRefused."""
     vault = _vault(settings)
     index = _index(settings, db.driver)
     indexer = Indexer(vault, index, clock, skips=mirrored)
-    meanings = Meanings(index, embedder(settings), clock)
+    model = embedder(settings)
+    meanings = Meanings(index, model, clock, _floor(settings))
     indexer.on_put = meanings.put
     bus = Bus(vault, db, indexer, runlog, clock, _head_of_task)
     bus.ready_at = meanings.ready_at
@@ -118,15 +154,55 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
         health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
         watcher=Watcher(_followed(vault), indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
         leader=Leader(db.driver, VAULT, "the vault"),
+        others={
+            name: _named(settings, db, clock, runlog, model, name, folder)
+            for name, folder in _other_folders(settings, _followed(vault))
+        },
     )
 
 
-def _index(settings: Settings, driver: Driver) -> Index:
+def _named(
+    settings: Settings, db: Database, clock: Clock, runlog: RunLog, model: Embedder | None, name: str, folder: Path
+) -> NamedVault:
+    vault = FolderVault(_made(folder))
+    index = _index(settings, db.driver, name)
+    indexer = Indexer(vault, index, clock)
+    meanings = Meanings(index, model, clock, _floor(settings))
+    indexer.on_put = meanings.put
+    bus = Bus(vault, db, indexer, runlog, clock, _head_of_task, name)
+    bus.ready_at = meanings.ready_at
+    return NamedVault(
+        index=index,
+        indexer=indexer,
+        meanings=meanings,
+        bus=bus,
+        search=Search(db, index, bus, meanings),
+        history=History(vault, db, bus),
+        health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
+        watcher=Watcher(folder, indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
+    )
+
+
+def _other_folders(settings: Settings, default: Path | None) -> Iterator[tuple[str, Path]]:
+    """Raises StartRefused for a folder that holds another vault, or lies in one: its notes would be in both."""
+    known = {} if default is None else {DEFAULT: default.resolve()}
+    for vault in settings.vaults:
+        name, _, folder = vault.partition("=")
+        path = Path(folder).resolve()
+        for other, taken in known.items():
+            if path.is_relative_to(taken) or taken.is_relative_to(path):
+                raise StartRefused(f"SERVICE_VAULTS: the folders of the vaults {name!r} and {other!r} overlap.")
+        known[name] = path
+        yield name, path
+
+
+def _index(settings: Settings, driver: Driver, name: str = "") -> Index:
     """In PostgreSQL when the state is there, so that all processes share it; else in a file of its own."""
     if not driver.shared:
-        return open_index(settings.data_dir / "index")
+        folder = settings.data_dir / "index"
+        return open_index(folder / "vaults" / name if name else folder)
     module = importlib.import_module("stentor.domains.memory.index.postgres.schema")
-    index: Index = module.open_index(driver)
+    index: Index = module.open_index(driver, name)
     if index.note:
         log.warning("vectors are searched in the memory of this process: %s", index.note)
     return index
@@ -135,12 +211,15 @@ def _index(settings: Settings, driver: Driver) -> Index:
 def _vault(settings: Settings) -> FolderVault | PluginVault:
     if settings.plugin_url:
         return PluginVault(Plugin(plugin.base(settings.plugin_url), settings.plugin_key))
-    folder = vault_folder(settings)
+    return FolderVault(_made(vault_folder(settings)), unlisted=mirrored)
+
+
+def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartRefused(f"The vault's folder {folder} cannot be made: {error.strerror}.") from None
-    return FolderVault(folder, unlisted=mirrored)
+    return folder
 
 
 def _followed(vault: FolderVault | PluginVault) -> Path | None:
@@ -157,6 +236,19 @@ def embedder(settings: Settings) -> Embedder | None:
     if folder is None and not installed():
         return None
     return LocalEmbedder(settings.data_dir / "index" / "models", folder)
+
+
+PACKAGED_FLOOR = 0.2
+"""Of the packaged model. Measured on this repository's docs: of words that none of them is about, the best note is at
+0.1 to 0.24 (one of 18 at 0.3); of questions that one answers, that note is at 0.28 to 0.69."""
+NO_FLOOR = -1.0
+
+
+def _floor(settings: Settings) -> float:
+    """Other models have other scales, so that nothing is known of what is noise in them."""
+    if settings.embedding_floor is not None:
+        return settings.embedding_floor
+    return NO_FLOOR if settings.embedding_url or settings.embedding_model else PACKAGED_FLOOR
 
 
 def _head_of_task(tx: Tx, tenant: str, task_id: str) -> str:

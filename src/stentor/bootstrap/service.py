@@ -189,8 +189,7 @@ def _routers(kernel: Kernel, shared: Entrance, times: Times) -> list[Any]:
     ]
     if (memory := kernel.memory) is not None:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
-        parts = (memory.bus, memory.search, memory.history, steps, memory.health)
-        api.append(memory_api.router(*parts, settings.vault_tenant))
+        api.append(memory_api.router(memory.named(steps), settings.vault_tenant))
     llm_api, openai_api = llm_routers(kernel.llm, shared.talk, kernel.messages.messaging.speaker, streams)
     api.append(llm_api)
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))

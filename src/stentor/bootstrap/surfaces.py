@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
+from stentor.auth import memory_access
+from stentor.auth.memory_access import MemoryAccess
 from stentor.bootstrap import authority, dashboard, mcp, notes, vault
 from stentor.bootstrap.service import Service
 from stentor.core.redaction import Redactor
@@ -65,23 +67,27 @@ def build(
         store = notes.beside_vault(settings, environ, redactor, *plugin)
         made.append(Surface("notes", store.app, at_end=[store.vault.close], key_file=store.key_file))
     if "mcp" in addresses:
-        made.append(_mcp(service, settings, redactor, addresses["mcp"]))
+        access = memory_access.load(environ, {principal.name for principal in service.keys.ring.principals})
+        made.append(_mcp(service, settings, redactor, addresses["mcp"], access))
     return made
 
 
-def _mcp(service: Service, settings: Settings, redactor: Redactor, address: str) -> Surface:
+def _mcp(
+    service: Service, settings: Settings, redactor: Redactor, address: str, access: Mapping[str, MemoryAccess]
+) -> Surface:
     """What the settings can have wrong refuses the start; the server itself is made at its first use."""
     kernel = service.kernel
     receipts = authority.open_verifier(settings, kernel.db, kernel.clock, redactor)
     origin = mcp.origin(settings, address)
 
     def make() -> MemoryServer:
+        from stentor.surfaces.memory_mcp.access import Verifier
         from stentor.surfaces.memory_mcp.app import MemoryServer
         from stentor.surfaces.memory_mcp.calls import LocalCalls
 
         calls = LocalCalls(mcp.governed(kernel))
-        exposed = mcp.exposure(settings, origin)
-        return MemoryServer(calls, service.keys.ring, receipts, exposed, settings.max_body_mb * 1_000_000)
+        verifier = Verifier(service.keys.ring, receipts, access)
+        return MemoryServer(calls, verifier, mcp.exposure(settings, origin), settings.max_body_mb * 1_000_000)
 
     server = OnDemand(make)
 

@@ -70,12 +70,17 @@ def inspect(environ: Mapping[str, str], data_dir: Path | None = None) -> Inspect
         Setting(name, meta.env, "-" if problem else _shown(effective, name, meta), sources[name], meta.doc, problem)
         for name, meta, problem in rows
     )
-    return Inspection(shown, key_variables(environ), effective, _refusal(environ, data_dir))
+    keys = key_variables(environ)
+    return Inspection(shown, keys, effective, _refusal(environ, data_dir, keys))
 
 
-def _refusal(environ: Mapping[str, str], data_dir: Path | None) -> str | None:
+def _refusal(environ: Mapping[str, str], data_dir: Path | None, keys: tuple[KeyVariable, ...]) -> str | None:
+    from stentor.auth import memory_access
+
     try:
-        settings_module.load(environ, {"data_dir": data_dir})
+        settings = settings_module.load(environ, {"data_dir": data_dir})
+        named = {variable.name for variable in keys if variable.problem is None}
+        memory_access.load(environ, named or {"mcp" if settings.shared_key else "admin"})
     except StartRefused as error:
         return error.message
     return None

@@ -52,7 +52,10 @@ def mcp(
 def install(
     client: Annotated[str, typer.Argument(help="claude-desktop, claude-code or vscode.")] = "claude-desktop",
     principal: Annotated[str, typer.Option(help="Who the client acts as.")] = "",
-    namespace: Annotated[list[str] | None, typer.Option(help="A namespace that it reaches; repeatable.")] = None,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(help="A namespace that it reaches, or * for all; repeatable. Required: there is no default."),
+    ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Without the capability to write.")] = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -61,9 +64,10 @@ def install(
 
     with reporting():
         chosen = settings.load(os.environ, {"data_dir": data_dir})
-        launch = mcp_install.launch(chosen, principal or client, namespace or ["*"], read_only=read_only)
+        launch = mcp_install.launch(chosen, principal or client, namespace or [], read_only=read_only)
         text, where = mcp_install.configuration(client, launch)
         sys.stdout.write(text + "\n")
+    notice(mcp_install.granted(launch), "yellow")
     notice(where, "dim")
 
 

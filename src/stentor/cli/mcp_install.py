@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from stentor.auth.authority.context import ALL, is_pattern
 from stentor.cli.output import USAGE, CommandFailed
 from stentor.core.settings import Settings
 from stentor.domains.memory.governed.gate import READ, WRITE
@@ -31,6 +32,14 @@ class Launch:
 
 
 def launch(settings: Settings, principal: str, namespaces: list[str], *, read_only: bool) -> Launch:
+    """Raises CommandFailed for no namespace, and for what no namespace can be."""
+    if not namespaces:
+        raise CommandFailed(
+            "Say what the client may reach: --namespace NAME, repeatable; `vault` is the vault, `'*'` everything else.",
+            USAGE,
+        )
+    if wrong := [name for name in namespaces if "," in name or not is_pattern(name)]:
+        raise CommandFailed(f"{wrong[0][:80]!r} is no namespace, such as team/notes.", USAGE)
     capabilities = [READ] if read_only else [READ, WRITE]
     environment = {
         "SERVICE_MCP_PRINCIPAL": principal,
@@ -41,6 +50,17 @@ def launch(settings: Settings, principal: str, namespaces: list[str], *, read_on
         environment["SERVICE_VAULT_DIR"] = str(settings.vault_dir.absolute())
     command, before = _program()
     return Launch(command, [*before, "mcp", "--data-dir", str(settings.data_dir.absolute())], environment)
+
+
+def granted(launch: Launch) -> str:
+    """What the configuration lets the client do, in a sentence."""
+    given = launch.environment
+    spaces = given["SERVICE_MCP_NAMESPACES"].split(",")
+    named = [space for space in spaces if space != ALL]
+    parts = ["every namespace but the vault"] if ALL in spaces else []
+    where = " and ".join([*parts, *([f"{', '.join(named)} and all below"] if named else [])])
+    what = "read and write" if WRITE in given["SERVICE_MCP_CAPABILITIES"].split(",") else "read"
+    return f"This lets {given['SERVICE_MCP_PRINCIPAL']!r} {what} {where}."
 
 
 def configuration(client: str, launch: Launch) -> tuple[str, str]:

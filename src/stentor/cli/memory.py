@@ -26,22 +26,30 @@ _WORDS = {
 }
 
 
-def reindex(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+VaultName = Annotated[str, typer.Option("--vault", help="A vault of SERVICE_VAULTS.")]
+
+
+def reindex(
+    vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
     """Make the search index anew from the vault's files, and the tasks' notes. Searches go on meanwhile."""
-    perform(Target(data_dir, url, key), _steps("reindex", "Indexing"), _indexed, as_json=as_json, access="memory")
+    work = _steps("reindex", "Indexing", vault)
+    perform(Target(data_dir, url, key), work, _indexed, as_json=as_json, access="memory")
 
 
-def verify(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def verify(
+    vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
     """Compare the search index and the tasks with the vault's files; ends with 1 when they differ."""
-    found = perform(
-        Target(data_dir, url, key), _steps("verify", "Comparing"), _differences, as_json=as_json, access="memory"
-    )
+    work = _steps("verify", "Comparing", vault)
+    found = perform(Target(data_dir, url, key), work, _differences, as_json=as_json, access="memory")
     if found["differences"]:
         raise typer.Exit(FAILED)
 
 
 def history(
     path: Annotated[str, typer.Argument(help="The note's path in the vault, such as Projects/plan.md.")],
+    vault: VaultName = "default",
     restore: Annotated[str | None, typer.Option(help="Go back to this version; the first signs of it suffice.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
@@ -51,24 +59,24 @@ def history(
     """The versions of a note that are kept, newest first, also of one that was deleted; or go back to one."""
     target = Target(data_dir, url, key)
     if restore is None:
-        perform(target, lambda api: _versions(api, path), _told, as_json=as_json, access="memory")
+        perform(target, lambda api: _versions(api, path, vault), _told, as_json=as_json, access="memory")
     else:
-        perform(target, lambda api: _restored(api, path, restore), _back, as_json=as_json, access="memory")
+        perform(target, lambda api: _restored(api, path, restore, vault), _back, as_json=as_json, access="memory")
 
 
-async def _versions(api: Api, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = await api.get("/memory/versions", path=path)
+async def _versions(api: Api, path: str, vault: str) -> dict[str, Any]:
+    found: dict[str, Any] = await api.get("/memory/versions", path=path, vault=vault)
     return found
 
 
-async def _restored(api: Api, path: str, wanted: str) -> dict[str, Any]:
-    known = (await _versions(api, path))["versions"]
+async def _restored(api: Api, path: str, wanted: str, vault: str) -> dict[str, Any]:
+    known = (await _versions(api, path, vault))["versions"]
     found = [one["version"] for one in known if one["version"].startswith(wanted.lower())]
     if len(found) != 1:
         many = "more than one version begins" if found else "no version begins"
         raise CommandFailed(f"Of {path}, {many} with {wanted}; `stentor history {path}` names them.", USAGE)
-    document = (await api.get(f"/memory/versions/{found[0]}", path=path))["document"]
-    body = {"operation": "write", "document": document}
+    document = (await api.get(f"/memory/versions/{found[0]}", path=path, vault=vault))["document"]
+    body = {"operation": "write", "vault": vault, "document": document}
     return {"version": found[0], **await api.post("/memory/write", body)}
 
 
@@ -84,7 +92,7 @@ def _back(answer: dict[str, Any]) -> None:
     out.print(f"It is again as in {answer['version'][:12]}; what it was before is kept as a version, too.")
 
 
-def _steps(route: str, word: str) -> Callable[[Api], Awaitable[dict[str, Any]]]:
+def _steps(route: str, word: str, vault: str) -> Callable[[Api], Awaitable[dict[str, Any]]]:
     """A few hundred notes a call, with a bar on standard error."""
 
     async def work(api: Api) -> dict[str, Any]:
@@ -96,7 +104,7 @@ def _steps(route: str, word: str) -> Callable[[Api], Awaitable[dict[str, Any]]]:
         with Progress(*columns, console=err, transient=True) as progress:
             bar = progress.add_task(word, total=None)
             while after is not None:
-                answer = await api.post(f"/memory/{route}", {"after": after})
+                answer = await api.post(f"/memory/{route}", {"after": after, "vault": vault})
                 done, after = done + answer["done"], answer["next"]
                 differences += answer.get("differences", [])
                 progress.update(bar, completed=done, total=max(done, answer["total"]))

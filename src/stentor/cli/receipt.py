@@ -16,6 +16,7 @@ from stentor.core.clock import SystemClock
 from stentor.core.errors import AuthorityRefused
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
+from stentor.core.settings.servers import MEMORY_CAPABILITIES
 
 if TYPE_CHECKING:
     from stentor.auth.authority.context import AuthorityContext
@@ -54,6 +55,8 @@ def issue(
         now = SystemClock().now()
         claims = receipts.own_claims(names, tuple(namespace), tuple(capability), lifetime, jkt, now=now)
         sys.stdout.write(receipts.issue(claims, own_key.find_or_make(chosen.data_dir)) + "\n")
+    if unknown := [name for name in capability if name not in MEMORY_CAPABILITIES]:
+        notice(f"{unknown[0]!r} is none of the memory's capabilities: {', '.join(MEMORY_CAPABILITIES)}.", "yellow")
     if jkt is None:
         notice("Whoever has it may use it once; with --bind only the holder of a key can.", "yellow")
 

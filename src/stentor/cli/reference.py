@@ -18,6 +18,7 @@ import httpx
 import typer
 
 from stentor import bootstrap
+from stentor.auth import memory_access
 from stentor.cli import app
 from stentor.core import errors, settings
 from stentor.core.errors import StentorError, all_errors
@@ -78,6 +79,8 @@ def _settings_rows() -> Iterator[tuple[str, ...]]:
         yield f"`{meta.env}`", _default(getattr(defaults, name)), meta.doc + (" Secret." if meta.secret else "")
     form = "One key: `<key>:<role>:<permissions>[:<tenant>]`; as many variables as there are keys. Secret."
     yield "`SERVICE_API_KEY_<NAME>`", "", form
+    access = "What that key reaches in the governed memory: `<namespace>:r` or `<namespace>:rw`, comma separated."
+    yield f"`{memory_access.PREFIX}<NAME>`", "", access
 
 
 def _default(value: Any) -> str:

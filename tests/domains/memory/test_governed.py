@@ -19,15 +19,9 @@ from stentor.core.errors import (
     NotFound,
     ServiceUnavailable,
 )
+from stentor.domains.memory.governed.model import ReadAsked, SearchAsked, StatusAsked, WriteAsked, WrittenRecord
 from stentor.domains.memory.governed.records import Mode, cursor_of
-from stentor.domains.memory.governed.service import (
-    GovernedMemory,
-    ReadAsked,
-    SearchAsked,
-    StatusAsked,
-    WriteAsked,
-    WrittenRecord,
-)
+from stentor.domains.memory.governed.service import GovernedMemory
 from tests.conftest import MakeWorld, World
 from tests.patience import soon
 from tests.requirements import requirement

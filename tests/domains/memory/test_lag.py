@@ -15,7 +15,7 @@ from stentor.domains.memory.embedding.model import Vectors
 from stentor.domains.memory.index.sqlite.schema import open_index
 from stentor.domains.memory.indexer import Indexer
 from stentor.domains.memory.lag import Look
-from stentor.domains.memory.meanings import Meanings
+from stentor.domains.memory.meanings import FIRST_USE_SECONDS, Meanings
 from stentor.domains.notes.folder import FolderVault
 from stentor.domains.notes.model import Stat
 from stentor.testing import FixedClock
@@ -180,3 +180,18 @@ async def test_a_folder_of_old_files_that_is_moved_into_the_vault_is_new_there(n
     (notes.root / "later.md").write_text("later")
     await notes.until_found("later", ["later.md"])
     assert memory.indexer.lag.p95 < 3600
+
+
+@requirement("memory.lag-since-noticed")
+async def test_the_first_estimate_holds_the_time_that_the_model_takes_to_load(kept: Kept) -> None:
+    """Afterwards one note takes a second, and the estimate says about that."""
+    await kept.indexer.look([kept.put("a.md")])
+    first = kept.meanings.ready_at()
+    assert first is not None
+    assert first - kept.clock.now() >= FIRST_USE_SECONDS * SECOND
+    await kept.meanings.catch_up()
+    assert kept.meanings.ready_at() is None
+    await kept.indexer.look([kept.put("b.md")])
+    later = kept.meanings.ready_at()
+    assert later is not None
+    assert later - kept.clock.now() < FIRST_USE_SECONDS * SECOND

@@ -210,3 +210,20 @@ async def test_both_kinds_together_find_what_either_finds(meaning: Notes) -> Non
     assert by_word[0]["keyword_score"] == 1.0
     filtered = await meaning.post("search/hybrid", query="kitten", filters={"hebbian_weight_min": 1})
     assert [match["path"] for match in filtered.json()["matches"]] == ["cats.md"]
+
+
+@requirement("memory.search-floor")
+async def test_a_note_that_has_no_word_of_the_query_and_is_not_like_it_is_no_match(meaning: Notes) -> None:
+    await three(meaning)
+    for query in ("quantum chromodynamics", "who painted the mona lisa"):
+        found = (await meaning.post("search/hybrid", query=query)).json()
+        assert (found["matches"], found["total_matches"]) == ([], 0), query
+
+
+@requirement("memory.search-floor")
+async def test_a_question_finds_what_it_is_about_and_every_match_has_a_score(meaning: Notes) -> None:
+    await three(meaning)
+    for query, best in (("where is the kitten", "cats.md"), ("a young feline animal", "cats.md")):
+        found = (await meaning.post("search/hybrid", query=query)).json()["matches"]
+        assert found[0]["path"] == best
+        assert all(match["score"] > 0 for match in found)

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from mcp import Client, MCPError
-from mcp.shared.auth import ProtectedResourceMetadata
 
 from stentor.auth.authority import own_key
+from stentor.auth.authority.client import ReceiptAuth
 from stentor.auth.authority.keys import generate, thumbprint
 from stentor.auth.authority.proof import prove
 from stentor.auth.authority.receipts import issue, own_claims
@@ -111,17 +111,15 @@ def test_without_a_valid_token_nothing_is_served(service: Service, header: str |
     assert "nonsense" not in answer.text
 
 
-@requirement("memory_mcp.token-checks")
+@requirement("memory_mcp.token-checks", "memory_mcp.no-authorization-server")
 def test_the_metadata_says_what_is_protected_wherever_it_is_asked_for(service: Service) -> None:
     pointed_to = re.search('resource_metadata="([^"]*)"', post(service).headers["www-authenticate"])
     assert pointed_to is not None
     for address in (pointed_to[1], service.ready["mcp"] + "/.well-known/oauth-protected-resource"):
         answer = httpx.get(address, headers={"Origin": "https://inspector.example"})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
-        ProtectedResourceMetadata.model_validate(answer.json())
         assert answer.json() == {
             "resource": service.ready["mcp"] + "/mcp",
-            "authorization_servers": [service.ready["mcp"]],
             "scopes_supported": ["memory.read", "memory.write"],
             "bearer_methods_supported": ["header"],
             "resource_name": "Stentor memory",
@@ -149,11 +147,27 @@ def test_a_receipt_for_another_audience_or_time_is_refused(service: Service, cla
     assert post(service, Authorization=f"Bearer {receipt(service, **claims)}").status_code == 401
 
 
-@requirement("memory_mcp.token-checks")
-def test_a_receipt_is_good_for_one_request(service: Service) -> None:
+@requirement("memory_mcp.receipt-session")
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_that_was_given_one_receipt_works_with_it_until_it_expires(service: Service, mode: str) -> None:
+    """The official client, unmodified: it sends the same token with initialize, with lists and with calls."""
+    async with connected(service, receipt(service), mode) as client:
+        assert (await client.list_tools()).tools
+        assert (await use(client, "write-memory", namespace="team", key=f"s-{mode}", content="x"))["version"] == 1
+        assert (await use(client, "read-memory", namespace="team", key=f"s-{mode}"))["content"] == "x"
+
+
+@requirement("memory_mcp.receipt-session")
+def test_a_receipt_that_one_address_used_is_refused_from_another(service: Service) -> None:
     token = receipt(service)
-    assert post(service, Authorization=f"Bearer {token}").status_code == 200
-    assert post(service, Authorization=f"Bearer {token}").status_code == 401
+    bearer = {"Authorization": f"Bearer {token}", **ACCEPT}
+    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2"), timeout=20) as elsewhere:
+        statuses = [
+            post(service, Authorization=f"Bearer {token}").status_code,
+            elsewhere.post(service.ready["mcp"] + "/mcp", json=CALL, headers=bearer).status_code,
+            post(service, Authorization=f"Bearer {token}").status_code,
+        ]
+    assert statuses == [200, 401, 200]
 
 
 def test_a_receipt_bound_to_a_key_needs_a_proof_for_each_request(service: Service) -> None:
@@ -174,6 +188,18 @@ def test_a_receipt_bound_to_a_key_needs_a_proof_for_each_request(service: Servic
     assert send(body + b" ", **proof(holder)) == 401
     once = proof(holder)
     assert [send(body, **once), send(body, **once), send(body, **proof(holder))] == [200, 401, 200]
+
+
+@requirement("memory_mcp.receipt-client")
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_official_client_works_with_a_bound_receipt_and_the_class_that_signs(
+    service: Service, mode: str
+) -> None:
+    holder = generate()
+    token = receipt(service, jkt=thumbprint(holder))
+    async with connected(service, auth=ReceiptAuth(lambda: token, holder), mode=mode) as client:
+        assert (await client.list_tools()).tools
+        assert await use(client, "read-memory", namespace="team", key="none") == "NOT_FOUND"
 
 
 @requirement("memory_mcp.token-checks")

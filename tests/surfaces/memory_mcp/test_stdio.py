@@ -102,18 +102,38 @@ def test_what_install_prints_for_a_desktop_starts_the_server(tmp_path: Path) -> 
 
 def test_install_knows_three_clients_and_how_to_read_only(tmp_path: Path) -> None:
     folder = ["--data-dir", str(tmp_path)]
-    code = run("mcp", "install", "vscode", "--read-only", "--principal", "me", *folder)
+    space = ["--namespace", "team", "--namespace", "ann"]
+    code = run("mcp", "install", "vscode", "--read-only", "--principal", "me", *space, *folder)
+    assert "lets 'me' read team, ann and all below" in code.stderr
     env = json.loads(code.stdout)["servers"]["stentor-memory"]["env"]
     assert (env["SERVICE_MCP_PRINCIPAL"], env["SERVICE_MCP_CAPABILITIES"]) == ("me", "memory.read")
-    words = shlex.split(run("mcp", "install", "claude-code", *folder).stdout)
+    words = shlex.split(run("mcp", "install", "claude-code", *space, *folder).stdout)
     assert words[:4] == ["claude", "mcp", "add", "stentor-memory"]
     assert words[-3:] == ["mcp", "--data-dir", str(tmp_path)]
-    unknown = run("mcp", "install", "emacs", *folder)
+    unknown = run("mcp", "install", "emacs", *space, *folder)
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "vscode" in unknown.stderr
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+@requirement("memory_mcp.install-grants-what-is-named")
+def test_install_grants_no_namespace_that_is_not_named(tmp_path: Path) -> None:
+    folder = ["--data-dir", str(tmp_path)]
+    for spaces in ([], ["--namespace", "a,b"], ["--namespace", "../x"]):
+        refused = run("mcp", "install", "claude-code", *spaces, *folder)
+        assert (refused.returncode, refused.stdout) == (2, "")
+    everything = run("mcp", "install", "claude-code", "--namespace", "*", *folder)
+    assert "read and write every namespace" in everything.stderr
+
+
+@requirement("memory_mcp.capabilities-known")
+def test_a_mistyped_capability_stops_the_start_and_names_those_there_are(tmp_path: Path) -> None:
+    ended = run("mcp", "--data-dir", str(tmp_path), SERVICE_MCP_CAPABILITIES="memory.read,memory:write")
+    assert ended.returncode == 3
+    for part in ("SERVICE_MCP_CAPABILITIES", "memory.read and memory.write", "'memory:write'"):
+        assert part in ended.stderr
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environ}
     command = [sys.executable, "-m", "stentor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=30)

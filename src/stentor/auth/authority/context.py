@@ -10,14 +10,20 @@ from datetime import datetime
 from stentor.core.errors import AuthorityDenied
 
 ALL = "*"
-"""The pattern that covers every namespace of the tenant."""
+"""The pattern that covers every namespace of the tenant, but not the vault."""
+VAULT = "vault"
+"""The namespace of the whole vault: `vault/Projects` are the notes in the folder Projects."""
+TASKS = f"{VAULT}/tasks"
+_GUARDED = frozenset({TASKS, f"{VAULT}/memory"})
+"""Folders with the notes of tasks, and with the records of the other namespaces: `vault` does not cover them."""
 
 
 @dataclass(frozen=True)
 class AuthorityContext:
     """Who acts, for which tenant, with which capabilities, in which namespaces.
 
-    `namespaces` are patterns: `team/notes` covers itself and everything below it, `*` all. `delegated_by` are the
+    `namespaces` are patterns: `team/notes` covers itself and everything below it, `*` all but the vault. `writable` are
+    those of them in which it may write, None for all; a capability is needed besides. `delegated_by` are the
     principals from the first holder to the last who passed the authority on. `expires_at` is None for a context of
     the launch configuration. Raises AuthorityDenied when the principal, the tenant or a capability is blank, or there
     is no capability: a context that exists may be asked.
@@ -31,6 +37,7 @@ class AuthorityContext:
     receipt_id: str
     expires_at: datetime | None
     delegated_by: tuple[str, ...] = ()
+    writable: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if blank(self.principal):
@@ -47,6 +54,10 @@ class AuthorityContext:
     def reaches(self, namespace: str) -> bool:
         """Whether a pattern covers the namespace. What is no namespace, such as `a/../b`, is never reached."""
         return within(namespace, self.namespaces)
+
+    def reaches_to_write(self, namespace: str) -> bool:
+        """The same for those that it may write in."""
+        return self.reaches(namespace) and (self.writable is None or within(namespace, self.writable))
 
     def require(self, capability: str, namespace: str) -> None:
         """Raises AuthorityDenied unless the capability was granted and the namespace is reached."""
@@ -74,10 +85,25 @@ def is_pattern(text: str) -> bool:
 
 
 def covers(pattern: str, namespace: str) -> bool:
-    """Whether the namespace is the pattern or lies below it, by whole segments; `*` covers every one."""
-    if not (is_pattern(pattern) and is_namespace(namespace)):
+    """Whether the namespace is the pattern or lies below it, by whole segments; `*` covers every one.
+
+    Nothing covers what lies in another realm: not `*` the vault, and not `vault` the guarded folders in it.
+    """
+    if not (is_pattern(pattern) and is_namespace(namespace)) or realm(pattern) != realm(namespace):
         return False
     return pattern == ALL or namespace == pattern or namespace.startswith(pattern + "/")
+
+
+def realm(namespace: str) -> str:
+    """The part of the memory that a grant has to name: a guarded folder, the vault, or none for all the rest.
+
+    Without regard to the case of a guarded folder's name, because some file systems have none.
+    """
+    first, *rest = namespace.split("/")
+    if first != VAULT:
+        return ""
+    folder = f"{VAULT}/{rest[0].casefold()}" if rest else VAULT
+    return folder if folder in _GUARDED else VAULT
 
 
 def within(namespace: str, patterns: Iterable[str]) -> bool:

@@ -136,13 +136,18 @@ class Verifier:
         self._replay = replay
         self._clock = clock
 
-    async def verify(self, receipt: str, request: ProofRequest | None = None) -> AuthorityContext:
+    async def verify(
+        self, receipt: str, request: ProofRequest | None = None, session: str | None = None
+    ) -> AuthorityContext:
         """Counts the use: a receipt without a key is good for one call, one with a key for one call per proof.
+
+        `session` names where a conversation of many requests comes from, such as the client's address: there a receipt
+        without a key is good until it expires, and nowhere else from its first use on.
 
         Raises AuthorityRefused for everything that is wrong, and StoreUnavailable when uses cannot be counted.
         """
         try:
-            return await self._verify(receipt, request)
+            return await self._verify(receipt, request, session)
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - fails closed
@@ -150,7 +155,7 @@ class Verifier:
         log.debug("a receipt was refused: %s", reason)
         raise AuthorityRefused
 
-    async def _verify(self, receipt: str, request: ProofRequest | None) -> AuthorityContext:
+    async def _verify(self, receipt: str, request: ProofRequest | None, session: str | None) -> AuthorityContext:
         now = self._clock.now()
         examined = examine(receipt, self._issuers, self._audience, now)
         context, claims = examined.context(), examined.claims
@@ -161,5 +166,5 @@ class Verifier:
         elif sent.proof:
             raise Flaw("there is a proof, and the receipt names no key")
         else:
-            await self._replay.use("receipt", examined.issuer, claims.jti, claims.exp, now)
+            await self._replay.use("receipt", examined.issuer, claims.jti, claims.exp, now, session)
         return context

@@ -42,6 +42,11 @@ def number(low: float, high: float, kind: Callable[[str], T]) -> Callable[[str],
     return parse
 
 
+def optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    """None for a blank value."""
+    return lambda value: parse(value) if value else None
+
+
 def path_or_none(value: str) -> Path | None:
     return Path(value) if value else None
 

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from stentor.core.settings import kinds
 from stentor.core.settings.kinds import setting
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+
+
+def named_folders(value: str) -> tuple[str, ...]:
+    """`<name>=<folder>` each. Raises ValueError for a name that is none, or stands twice."""
+    found: dict[str, str] = {}
+    for part in kinds.items(value):
+        name, _, folder = (piece.strip() for piece in part.partition("="))
+        if not folder or not _NAME.fullmatch(name):
+            raise ValueError("has a part that is not <name>=<folder>; a name is made of small letters, digits and _")
+        if name == "default" or name in found:
+            raise ValueError(f"has the name {name!r} twice; `default` is the vault of SERVICE_VAULT_DIR")
+        found[name] = folder
+    return tuple(f"{name}={folder}" for name, folder in found.items())
 
 
 @dataclass(frozen=True)
@@ -19,6 +35,12 @@ class MemorySettings:
         None,
         "Folder of the vault's notes; empty means `vault` in the data folder.",
         kinds.path_or_none,
+    )
+    vaults: tuple[str, ...] = setting(
+        "SERVICE_VAULTS",
+        (),
+        "More vaults beside the default one: `<name>=<folder>`, comma separated; a request names one with `vault`.",
+        named_folders,
     )
     plugin_url: str = setting(
         "SERVICE_VAULT_PLUGIN_URL",
@@ -50,3 +72,10 @@ class MemorySettings:
         "SERVICE_EMBEDDING_URL", "", "Service with OpenAI's embeddings API, such as https://host/v1.", kinds.text
     )
     embedding_key: str = setting("SERVICE_EMBEDDING_KEY", "", "Key for that service.", kinds.text, secret=True)
+    embedding_floor: float | None = setting(
+        "SERVICE_EMBEDDING_FLOOR",
+        None,
+        "Similarity below which a note is no match by meaning, from -1 to 1; empty means 0.2 for the packaged model "
+        "and no limit for another one.",
+        kinds.optional(kinds.number(-1, 1, float)),
+    )

@@ -7,6 +7,17 @@ from dataclasses import dataclass
 from stentor.core.settings import kinds
 from stentor.core.settings.kinds import setting
 
+MEMORY_CAPABILITIES = ("memory.read", "memory.write")
+"""What a caller of the governed memory can be given."""
+
+
+def capabilities(value: str) -> tuple[str, ...]:
+    """Names between commas. An unknown one raises ValueError, or the memory would deny every call without a reason."""
+    wanted = kinds.items(value)
+    if unknown := [name for name in wanted if name not in MEMORY_CAPABILITIES]:
+        raise ValueError(f"may name {' and '.join(MEMORY_CAPABILITIES)}; {unknown[0][:40]!r} is no capability")
+    return wanted
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -39,5 +50,5 @@ class ServerSettings:
         "SERVICE_MCP_NAMESPACES", (), "Namespaces that it reaches, comma separated; `*` for all.", kinds.items
     )
     mcp_capabilities: tuple[str, ...] = setting(
-        "SERVICE_MCP_CAPABILITIES", (), "What it may do: memory.read, memory.write; blank is denied.", kinds.items
+        "SERVICE_MCP_CAPABILITIES", (), "What it may do: memory.read, memory.write; blank is denied.", capabilities
     )

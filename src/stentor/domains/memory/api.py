@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 
 from stentor.core.clock import iso
 from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory.documents import Document
-from stentor.domains.memory.health import MemoryHealth
-from stentor.domains.memory.history import History
-from stentor.domains.memory.indexer import Steps
-from stentor.domains.memory.search import Search
-from stentor.domains.memory.service import Bus, Caller, Written
+from stentor.domains.memory.service import Caller, Written
+from stentor.domains.memory.vaults import DEFAULT, Vaults
 from stentor.domains.memory.wire import (
     HealthOut,
     HybridIn,
@@ -28,6 +26,7 @@ from stentor.domains.memory.wire import (
     SemanticOut,
     StepIn,
     StepOut,
+    VaultName,
     VerifyOut,
     VersionDocumentOut,
     VersionsOut,
@@ -50,8 +49,12 @@ IfNoneMatch = Annotated[
 ]
 
 
-def router(bus: Bus, search: Search, history: History, steps: Steps, health: MemoryHealth, tenant: str) -> APIRouter:
-    """The vault belongs to one tenant; keys of others are refused."""
+PathQuery = Annotated[str, Query(max_length=4096)]
+VaultQuery = Annotated[VaultName, Query()]
+
+
+def router(vaults: Vaults, tenant: str) -> APIRouter:
+    """All vaults belong to one tenant; keys of others are refused."""
     api = api_router("/memory", tags=["memory"])
     admin = needs("admin")
 
@@ -82,26 +85,27 @@ def router(bus: Bus, search: Search, history: History, steps: Steps, health: Mem
         """Write, update or delete a document."""
         started = time.perf_counter()
         asking = caller(request, task, body.metadata.source_agent)
-        done = await bus.write(asking, body.draft(if_match, if_none_match))
+        done = await vaults.named(body.vault).bus.write(asking, body.draft(if_match, if_none_match))
         headers = {"ETag": f'"{done.etag}"'} if done.etag else {}
         return Json(_written(done, started), headers=headers)
 
     @api.get("/read/exact", response_model=ReadOut, responses=errors(404, 502, 504), openapi_extra=admin)
-    async def read(request: Request, path: Annotated[str, Query(max_length=4096)], task: TaskHeader = None) -> Json:
+    async def read(request: Request, path: PathQuery, vault: VaultQuery = DEFAULT, task: TaskHeader = None) -> Json:
         """One document by its exact path."""
         started = time.perf_counter()
+        asking = caller(request, task)
         try:
-            document, etag = await bus.read(caller(request, task), path)
+            document, etag = await vaults.named(vault).bus.read(asking, path)
         except NoSuchNote:
             return Json({"status": "not_found", "document": None, "latency_ms": _since(started)})
         answer = {"status": "success", "document": _shown(document), "latency_ms": _since(started)}
         return Json(answer, headers={"ETag": f'"{etag}"'})
 
     @api.get("/versions", response_model=VersionsOut, responses=errors(404, 502, 504), openapi_extra=admin)
-    async def versions(request: Request, path: Annotated[str, Query(max_length=4096)]) -> Json:
+    async def versions(request: Request, path: PathQuery, vault: VaultQuery = DEFAULT) -> Json:
         """The states of a document that are kept, newest first; also of one that was deleted."""
         caller(request, None)
-        found, current = await history.versions(path)
+        found, current = await vaults.named(vault).history.versions(path)
         shown = [
             {
                 "version": one.content_hash,
@@ -116,10 +120,11 @@ def router(bus: Bus, search: Search, history: History, steps: Steps, health: Mem
 
     @api.get("/versions/{version}", response_model=VersionDocumentOut, responses=errors(404), openapi_extra=admin)
     async def one_version(
-        request: Request, version: str, path: Annotated[str, Query(max_length=4096)], task: TaskHeader = None
+        request: Request, version: str, path: PathQuery, vault: VaultQuery = DEFAULT, task: TaskHeader = None
     ) -> Json:
         """A document as it was: write its content and frontmatter to go back to it."""
-        document = await history.version(caller(request, task), path, version)
+        asking = caller(request, task)
+        document = await vaults.named(vault).history.version(asking, path, version)
         return Json({"path": document.path, "version": version, "document": _shown(document)})
 
     @direct("/search/keyword", KeywordOut, 404)
@@ -127,8 +132,9 @@ def router(bus: Bus, search: Search, history: History, steps: Steps, health: Mem
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
         asking = caller(request, task)
+        search = vaults.named(body.vault).search
         matches, total = await search.keyword(asking, body.terms, body.fields, body.match_mode, body.limit)
-        return Json({"matches": matches, "total_matches": total, "search_latency_ms": _since(started)})
+        return Json({"matches": _of(body.vault, matches), "total_matches": total, "search_latency_ms": _since(started)})
 
     @direct("/search/semantic", SemanticOut, 404)
     async def search_semantic(request: Request, body: SemanticIn, task: TaskHeader = None) -> Json:
@@ -137,37 +143,44 @@ def router(bus: Bus, search: Search, history: History, steps: Steps, health: Mem
         asking = caller(request, task)
         if not body.query and body.embedding is None:
             raise InvalidRequest("query: say what to look for, or give an embedding.")
-        found, total = await search.semantic(asking, body.query, body.embedding, body.top_k, body.filters.filters())
-        return Json({"matches": found, "total_matches": total, "search_latency_ms": _since(started)})
+        search, filters = vaults.named(body.vault).search, body.filters.filters()
+        found, total = await search.semantic(asking, body.query, body.embedding, body.top_k, filters)
+        return Json({"matches": _of(body.vault, found), "total_matches": total, "search_latency_ms": _since(started)})
 
     @direct("/search/hybrid", HybridOut, 404)
     async def search_hybrid(request: Request, body: HybridIn, task: TaskHeader = None) -> Json:
         """Documents by word and by meaning together; the best first."""
         started = time.perf_counter()
         asking = caller(request, task)
+        search = vaults.named(body.vault).search
         found, total = await search.hybrid(asking, body.query, body.limit, body.filters.filters())
-        return Json({"matches": found, "total_matches": total, "search_latency_ms": _since(started)})
+        return Json({"matches": _of(body.vault, found), "total_matches": total, "search_latency_ms": _since(started)})
 
     @api.post("/reindex", response_model=StepOut, responses=errors(502, 504), openapi_extra=admin)
     async def reindex(request: Request, body: StepIn) -> Json:
         """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
         caller(request, None)
-        step = await steps.reindex(body.after, body.limit)
+        step = await vaults.named(body.vault).steps.reindex(body.after, body.limit)
         return Json({"done": step.done, "total": step.total, "next": step.next})
 
     @api.post("/verify", response_model=VerifyOut, responses=errors(502, 504), openapi_extra=admin)
     async def verify(request: Request, body: StepIn) -> Json:
         """Compare the next notes with the index and change nothing; call it again as `reindex`."""
         caller(request, None)
-        return Json(await steps.verify(body.after, body.limit))
+        return Json(await vaults.named(body.vault).steps.verify(body.after, body.limit))
 
     @api.get("/health", response_model=HealthOut, openapi_extra=admin)
-    async def report(request: Request) -> Json:
-        """The note store and the vector store, asked now."""
+    async def report(request: Request, vault: VaultQuery = DEFAULT) -> Json:
+        """The note store and the vector store of one vault, asked now."""
         caller(request, None)
-        return Json(await health.report())
+        return Json(await vaults.named(vault).health.report())
 
     return api
+
+
+def _of(vault: str, matches: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
+    """Matches as plain values, each with the vault that it is from."""
+    return [msgspec.structs.asdict(match) | {"vault": vault} for match in matches]
 
 
 def _shown(document: Document) -> dict[str, Any]:

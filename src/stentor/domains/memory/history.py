@@ -23,7 +23,7 @@ class History:
         Raises NoSuchNote for a path that never had one.
         """
         path = paths.clean(path)
-        found = await self._db.read(lambda tx: store.versions(tx, path))
+        found = await self._db.read(lambda tx: store.versions(tx, self._bus.scope + path))
         if not found:
             raise NoSuchNote(f"No version of {path!r} is kept.")
         return found, await self._present(path)
@@ -31,7 +31,7 @@ class History:
     async def version(self, caller: Caller, path: str, version: str) -> Document:
         """One of them, recorded as a read; `version` is the hash of its bytes. Raises NoSuchNote."""
         path = paths.clean(path)
-        content = await self._db.read(lambda tx: store.version(tx, path, version))
+        content = await self._db.read(lambda tx: store.version(tx, self._bus.scope + path, version))
         document = None if content is None else documents.parse(path, content)
         if document is None:
             raise NoSuchNote(f"{path!r} has no version {version[:80]!r} that is kept as text.")

@@ -19,9 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class Intents:
-    def __init__(self, vault: Vault, db: Database) -> None:
+    """`scope` is that of a named vault in the database."""
+
+    def __init__(self, vault: Vault, db: Database, scope: str = "") -> None:
         self._vault = vault
         self._db = db
+        self._scope = scope
         self._done: list[Intent] = []
         self._settling: asyncio.Task[None] | None = None
 
@@ -41,7 +44,7 @@ class Intents:
 
         `age` in microseconds: only what has been open for so long, where other processes may be at work.
         """
-        found = await self._db.read(lambda tx: store.open_intents(tx, age))
+        found = await self._db.read(lambda tx: store.open_intents(tx, age, self._scope))
         for intent in found:
             try:
                 await self._finish(intent)
@@ -56,7 +59,7 @@ class Intents:
             await self._settling
 
     async def _finish(self, intent: Intent) -> None:
-        after = await self._db.read(lambda tx: store.version(tx, intent.path, intent.after_hash))
+        after = await self._db.read(lambda tx: store.version(tx, self._scope + intent.path, intent.after_hash))
         if after is None and intent.after_hash != NOTHING:
             log.error("the write of %r is lost: its version is not in the database", intent.path)
             return
@@ -75,11 +78,11 @@ class Intents:
 
     async def _settle(self, intents: list[Intent]) -> None:
         try:
-            await self._db.write(lambda tx: _settled(tx, intents))
+            await self._db.write(lambda tx: _settled(tx, intents, self._scope))
         except Exception as error:  # noqa: BLE001 - an intent that stays open is settled at the next start
             log.warning("%d writes stay open until the next start: %s", len(intents), error)
 
 
-def _settled(tx: Tx, intents: list[Intent]) -> None:
+def _settled(tx: Tx, intents: list[Intent], scope: str) -> None:
     store.settle(tx, [intent.write_id for intent in intents])
-    store.prune(tx, {intent.path for intent in intents})
+    store.prune(tx, {scope + intent.path for intent in intents})

@@ -19,6 +19,9 @@ from stentor.domains.memory.text.chunks import chunks
 BATCH = 8
 LEAST_PACE = 0.05
 """Seconds that a document takes at least, as far as estimates go."""
+FIRST_USE_SECONDS = 8.0
+"""That a model takes until it makes its first vector: it is loaded when the first note comes, and before its very first
+use the packaged one is prepared."""
 PACED = 8
 """Documents that the pace is a mean of, more or less."""
 AGAIN_SECONDS = 30.0
@@ -29,7 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class Meanings:
-    def __init__(self, index: Index, embedder: Embedder | None, clock: Clock) -> None:
+    """`floor` is the similarity from which a document is alike, and not by chance."""
+
+    def __init__(self, index: Index, embedder: Embedder | None, clock: Clock, floor: float = -1.0) -> None:
         self._index = index
         self._embedder = embedder
         self._clock = clock
@@ -42,6 +47,7 @@ class Meanings:
         """When nothing waited, as far as this process knows."""
         self._pace = LEAST_PACE
         self._sweep_at = 0
+        self.floor = floor
         self.lag = Lag()
         self.problem: str | None = None if embedder else "no embedding model is set up: words only"
 
@@ -64,7 +70,8 @@ class Meanings:
         """When all documents will probably have their vectors, in microseconds; None when they have."""
         if not self._waiting:
             return None
-        return self._clock.now() + int(max(self._pace, LEAST_PACE) * len(self._waiting) * SECOND)
+        seconds = max(self._pace, LEAST_PACE) * len(self._waiting)
+        return self._clock.now() + int((seconds + (0 if self._adopted else FIRST_USE_SECONDS)) * SECOND)
 
     def behind(self, waiting: int) -> float:
         """How long the document that waits longest has been waiting, in seconds, of all that wait in the index."""

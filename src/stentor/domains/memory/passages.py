@@ -16,11 +16,6 @@ MAX_LENGTH = 600
 _SENTENCE = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+|(?<=[。！？])")
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.)\s)")
 _MARK = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
-_STOP = frozenset(
-    "a an and are as at be been but by can could did do does for from had has have how i if in into is it its of on or "
-    "our shall should so that the their them then there these they this those to was we were what when where which who "
-    "whom whose why will with would you your".split()
-)
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$")
 
 
@@ -85,7 +80,7 @@ def _score(piece: _Piece, weights: Mapping[str, float], mean: float) -> float:
 
 def asked_for(question: str) -> frozenset[str]:
     """The terms of a question that say what it is about; all of them when none does."""
-    found = words.terms(" ".join(word for word in re.findall(r"\w+", question) if word.lower() not in _STOP))
+    found = words.terms(" ".join(word for word in re.findall(r"\w+", question) if word.lower() not in words.STOP))
     return frozenset(found or words.terms(question))
 
 

@@ -13,7 +13,7 @@ from stentor.core.db import Database
 from stentor.core.runlog import Draft
 from stentor.domains.memory.embedding.model import EmbeddingUnavailable
 from stentor.domains.memory.index.index import Index
-from stentor.domains.memory.index.model import Filters, Row
+from stentor.domains.memory.index.model import Filters, Folders, Row
 from stentor.domains.memory.index.query import FIELDS, Field, Match, MatchMode, query_of, shown
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.passages import Passage, Source, passages
@@ -65,7 +65,7 @@ class Search:
         fields: Sequence[Field],
         mode: MatchMode,
         limit: int,
-        folder: str | None = None,
+        folder: Folders | None = None,
     ) -> tuple[list[Match], int]:
         """The best matches, and how many there are in all."""
         query = query_of(wanted, fields, mode)
@@ -76,7 +76,7 @@ class Search:
     async def semantic(
         self, caller: Caller, query: str, embedding: Sequence[float] | None, most: int, filters: Filters
     ) -> tuple[list[SemanticMatch], int]:
-        """The nearest documents, and how many pass the filters. Raises EmbeddingUnavailable."""
+        """The nearest documents, however far they are, and how many pass the filters. Raises EmbeddingUnavailable."""
         vector = await self._meanings.vector(query, embedding)
         near, total = await self._index.vectors.nearest(vector, most, filters)
         rows = await self._index.rows([one.doc_id for one in near])
@@ -85,15 +85,26 @@ class Search:
         return found, total
 
     async def hybrid(self, caller: Caller, query: str, most: int, filters: Filters) -> tuple[list[HybridMatch], int]:
-        """By word and by meaning; by word alone while there is no model."""
-        text = query_of(query.split(), FIELDS, "any")
+        """By word and by meaning; by word alone while there is no model.
+
+        A document matches that has a telling word of the query, or is alike beyond noise.
+        """
+        asked = words.telling(query)
+        text = query_of(asked, FIELDS, "any")
         hits, _ = ([], 0) if text is None else await self._index.find(text, CANDIDATES, filters.folder, counted=False)
         by_word = {hit.doc_id: hit.score for hit in hits}
         by_meaning = await self._alike(query, by_word, filters)
         rows = await self._index.rows(list({**by_word, **by_meaning}))
         rows = {doc_id: row for doc_id, row in rows.items() if row.passes(filters)}
-        await self._record(caller, "hybrid", len(rows))
-        return _ranked(rows, by_word, by_meaning, _terms([query]))[:most], len(rows)
+        scores = _fused(rows, by_word, by_meaning)
+        floor = self._meanings.floor
+        best = sorted(
+            (one for one in rows if (one in by_word or by_meaning.get(one, -1.0) >= floor) and scores[one].shown > 0),
+            key=lambda one: (-scores[one].score, rows[one].path),
+        )
+        await self._record(caller, "hybrid", len(best))
+        terms = _terms(asked)
+        return [_hybrid(rows[one], scores[one], terms) for one in best[:most]], len(best)
 
     async def passages(self, caller: Caller, question: str, most: int) -> list[Passage]:
         """The passages that say most about a question, each of another document."""
@@ -132,30 +143,43 @@ def _semantic(row: Row, similarity: float, ordinal: int) -> SemanticMatch:
     )
 
 
-def _ranked(
-    rows: Mapping[int, Row], by_word: Mapping[int, float], by_meaning: Mapping[int, float], wanted: frozenset[str]
-) -> list[HybridMatch]:
-    word, meaning = _shares(rows, by_word), _shares(rows, by_meaning)
+class _Fused(msgspec.Struct, frozen=True):
+    word: float
+    meaning: float
+    score: float
+
+    @property
+    def shown(self) -> float:
+        """0 for a document with nothing but a word that nearly all have."""
+        return round(self.score, 6)
+
+
+def _fused(rows: Mapping[int, Row], by_word: Mapping[int, float], by_meaning: Mapping[int, float]) -> dict[int, _Fused]:
+    """Both kinds of scores among all candidates, also those that turn out to be no match: they are what is noise."""
+    known = [by_meaning[doc_id] for doc_id in rows if doc_id in by_meaning]
+    lowest = min(known if len(known) == len(rows) else [0.0, *known], default=0.0)
+    word, meaning = _shares(rows, by_word, 0.0), _shares(rows, by_meaning, lowest)
     share = SHARE if by_meaning else 0.0
-    scores = {doc_id: (1 - share) * word[doc_id] + share * meaning[doc_id] for doc_id in rows}
-    return [
-        HybridMatch(
-            rows[doc_id].path,
-            rows[doc_id].title,
-            excerpt(rows[doc_id].body, wanted),
-            round(scores[doc_id], 6),
-            round(word[doc_id], 6),
-            round(meaning[doc_id], 6),
-        )
-        for doc_id in sorted(rows, key=lambda one: (-scores[one], rows[one].path))
-    ]
+    return {
+        doc_id: _Fused(word[doc_id], meaning[doc_id], (1 - share) * word[doc_id] + share * meaning[doc_id])
+        for doc_id in rows
+    }
 
 
-def _shares(rows: Mapping[int, Row], scores: Mapping[int, float]) -> dict[int, float]:
-    """Each score as its share of the range from the lowest (or nothing found) to the highest."""
-    known = [scores[doc_id] for doc_id in rows if doc_id in scores]
-    low = min(known, default=0.0) if len(known) == len(rows) else min([0.0, *known])
-    width = max(known, default=0.0) - low
+def _hybrid(row: Row, fused: _Fused, wanted: frozenset[str]) -> HybridMatch:
+    return HybridMatch(
+        row.path,
+        row.title,
+        excerpt(row.body, wanted),
+        fused.shown,
+        round(fused.word, 6),
+        round(fused.meaning, 6),
+    )
+
+
+def _shares(rows: Mapping[int, Row], scores: Mapping[int, float], low: float) -> dict[int, float]:
+    """Each score as its share of the range from `low` to the highest; what has no score has no share."""
+    width = max((scores[doc_id] for doc_id in rows if doc_id in scores), default=low) - low
     if not width:  # all alike: each is the best
         return {doc_id: float(doc_id in scores) for doc_id in rows}
     return {doc_id: (scores[doc_id] - low) / width if doc_id in scores else 0.0 for doc_id in rows}

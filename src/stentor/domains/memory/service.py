@@ -69,9 +69,13 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Bus:
+    """`name` is that of a named vault, empty for the default one. `scope` keeps its rows apart from other vaults'."""
+
     def __init__(
-        self, vault: Vault, db: Database, indexer: Indexer, runlog: RunLog, clock: Clock, link: TaskLink
+        self, vault: Vault, db: Database, indexer: Indexer, runlog: RunLog, clock: Clock, link: TaskLink, name: str = ""
     ) -> None:
+        self.scope = f"{name}:" if name else ""
+        self._name = name
         self._vault = vault
         self._db = db
         self._indexer = indexer
@@ -80,7 +84,7 @@ class Bus:
         self._link = link
         self._seen = Seen()
         self._locks = [asyncio.Lock() for _ in range(256)]
-        self.intents = Intents(vault, db)
+        self.intents = Intents(vault, db, self.scope)
         self.cache = Cache()
         self.ready_at: Callable[[], int | None] = lambda: None
 
@@ -152,10 +156,10 @@ class Bus:
         self.record(tx, caller, event)
         if changes:
             if before is not None:
-                store.keep(tx, intent.path, intent.before_hash, before, "vault")
+                store.keep(tx, self.scope + intent.path, intent.before_hash, before, "vault")
             if after is not None:
-                store.keep(tx, intent.path, intent.after_hash, after, "bus")
-            store.intend(tx, intent)
+                store.keep(tx, self.scope + intent.path, intent.after_hash, after, "bus")
+            store.intend(tx, intent, self.scope)
         return tx.now
 
     async def _change(self, caller: Caller, intent: Intent, after: bytes | None, event: Draft) -> None:
@@ -201,7 +205,7 @@ class Bus:
         hashes = [draft.base_hash] if draft.base_hash is not None else seen
 
         def find(tx: Tx) -> bytes | None:
-            found = (store.version(tx, draft.path, one) for one in hashes if one)
+            found = (store.version(tx, self.scope + draft.path, one) for one in hashes if one)
             return next((content for content in found if content is not None), None)
 
         return await self._db.read(find)
@@ -209,11 +213,13 @@ class Bus:
     def _remember(self, tx: Tx, caller: Caller, note: Note, event: Draft) -> None:
         """What was read is the base of a merge to come."""
         self.record(tx, caller, event)
-        if not store.has(tx, note.path, note.hash):
-            store.keep(tx, note.path, note.hash, note.content, "vault")
+        if not store.has(tx, self.scope + note.path, note.hash):
+            store.keep(tx, self.scope + note.path, note.hash, note.content, "vault")
 
     def record(self, tx: Tx, caller: Caller, event: Draft) -> None:
-        """An event of a use of the memory, under the task that it was for."""
+        """An event of a use of the memory, under the task that it was for; one of a named vault says which it was."""
+        if self._name:
+            event = msgspec.structs.replace(event, metadata={**event.metadata, "vault": self._name})
         tenant = caller.principal.tenant
         parent = caller.cause if caller.task_id is None else self._link(tx, tenant, caller.task_id)
         self._runlog.append(tx, tenant, [event], task_id=caller.task_id, parent=parent)
@@ -227,6 +233,7 @@ def _event(caller: Caller, draft: WriteDraft, intent: Intent, status: str) -> Dr
         "status": status,
         "before_hash": intent.before_hash,
         "after_hash": intent.after_hash,
+        "priority": draft.priority,
         "by": caller.principal.name,
     }
     word = {"write": "written", "update": "updated", "delete": "deleted"}[draft.operation]

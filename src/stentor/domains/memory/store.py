@@ -1,4 +1,7 @@
-"""SQL of what must outlive the index: intents to write, and the versions that notes had."""
+"""SQL of what must outlive the index: intents to write, and the versions that notes had.
+
+Paths of a named vault begin with its scope, such as `archive:`; no path of a vault has a colon in it.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +65,11 @@ class Version(msgspec.Struct, frozen=True):
     created_at: int
 
 
-def intend(tx: Tx, intent: Intent) -> None:
+def intend(tx: Tx, intent: Intent, scope: str = "") -> None:
     tx.run(
         _INTEND,
         write_id=intent.write_id,
-        path=intent.path,
+        path=scope + intent.path,
         before_hash=intent.before_hash,
         after_hash=intent.after_hash,
         now=tx.now,
@@ -78,9 +81,11 @@ def settle(tx: Tx, write_ids: Iterable[str]) -> None:
     tx.many(_SETTLE, ({"write_id": write_id} for write_id in write_ids))
 
 
-def open_intents(tx: Tx, age: int | None) -> list[Intent]:
-    """Those that are at least so old, in microseconds; all of them without an age."""
-    return [Intent(*row) for row in tx.rows(_OPEN, until=EVER if age is None else tx.now - age)]
+def open_intents(tx: Tx, age: int | None, scope: str = "") -> list[Intent]:
+    """Those of one vault that are at least so old, in microseconds; all of them without an age."""
+    found = (Intent(*row) for row in tx.rows(_OPEN, until=EVER if age is None else tx.now - age))
+    split = ((intent, *intent.path.rpartition(":")) for intent in found)
+    return [msgspec.structs.replace(intent, path=path) for intent, name, colon, path in split if name + colon == scope]
 
 
 def keep(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:

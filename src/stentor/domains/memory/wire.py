@@ -11,11 +11,13 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.index.model import Filters
 from stentor.domains.memory.index.query import FIELDS
 from stentor.domains.memory.model import WriteDraft
+from stentor.domains.memory.vaults import DEFAULT
 from stentor.web.conditions import NoTags, tags
 from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name, Time, Timestamp, UuidText
 
 Term = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+VaultName = Annotated[Name, Field(description="The vault, by its name in SERVICE_VAULTS.")]
 
 
 class DocumentIn(Wire):
@@ -44,7 +46,7 @@ class WriteIn(Wire):
     )
 
     operation: Literal["write", "update", "delete"]
-    vault: Name = "default"
+    vault: VaultName = DEFAULT
     document: DocumentIn
     metadata: WriteMetadata = WriteMetadata()
 
@@ -105,10 +107,12 @@ class KeywordIn(Wire):
     fields: Annotated[list[Literal["title", "tags", "content"]], Field(min_length=1)] = list(FIELDS)
     match_mode: Literal["all", "any"] = "any"
     limit: Annotated[int, Field(ge=1, le=1000)] = 20
+    vault: VaultName = DEFAULT
 
 
 class KeywordMatch(Answer):
     path: str
+    vault: str
     title: str
     excerpt: str
     relevance_score: float
@@ -140,10 +144,12 @@ class SemanticIn(Wire):
     ) = None
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     filters: FiltersIn = FiltersIn()
+    vault: VaultName = DEFAULT
 
 
 class SemanticMatchOut(Answer):
     path: str
+    vault: str
     content_preview: str
     similarity_score: float
     source_level: Literal["document", "section"]
@@ -162,10 +168,12 @@ class HybridIn(Wire):
     query: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
     limit: Annotated[int, Field(ge=1, le=200)] = 20
     filters: FiltersIn = FiltersIn()
+    vault: VaultName = DEFAULT
 
 
 class HybridMatchOut(Answer):
     path: str
+    vault: str
     title: str
     excerpt: str
     score: float
@@ -205,6 +213,7 @@ class StepIn(Wire):
 
     after: Annotated[str, StringConstraints(max_length=4096)] = ""
     limit: Annotated[int, Field(ge=1, le=5000)] = 500
+    vault: VaultName = DEFAULT
 
 
 class StepOut(Answer):

@@ -65,6 +65,7 @@ def _id(value: Any) -> str | None:
 
 
 def _first_paragraph(body: str) -> str | None:
-    paragraphs = (part.strip() for part in re.split(r"\n[ \t]*\n", body.replace("\r\n", "\n")[: 20 * LONGEST]))
-    found = next((part for part in paragraphs if part and not part.startswith("#")), None)
+    """Up to the first empty line or heading. A heading ends with its line, whether an empty one follows or not."""
+    text = _HEADING.sub("\n", body.replace("\r\n", "\n")[: 20 * LONGEST])
+    found = next((part for part in map(str.strip, re.split(r"\n[ \t]*\n", text)) if part), None)
     return None if found is None else " ".join(found.split())[:LONGEST]

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from pydantic import ConfigDict
 
-from stentor.auth.authority.context import ALL, AuthorityContext
+from stentor.auth.authority.context import ALL, VAULT, AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
 from stentor.auth.keys import KeyRing
+from stentor.auth.memory_access import MemoryAccess
 from stentor.auth.principal import Principal
 from stentor.core.errors import AuthorityDenied, AuthorityRefused, StoreUnavailable
 from stentor.domains.memory.governed.gate import READ, WRITE
-from stentor.surfaces.memory_mcp.presented import REQUEST
+from stentor.surfaces.memory_mcp.presented import PEER, REQUEST
 from stentor.surfaces.memory_mcp.server import Context
 
 SHARED = "shared"
 """The namespace that every key of the service reaches, beside that of its own name."""
+EVERYTHING = (ALL, VAULT, f"{VAULT}/Tasks", f"{VAULT}/Memory")
 KEY_ISSUER = "key"
 
 
 class Receipts(Protocol):
-    async def verify(self, receipt: str, request: ProofRequest | None = None) -> AuthorityContext:
+    async def verify(
+        self, receipt: str, request: ProofRequest | None = None, session: str | None = None
+    ) -> AuthorityContext:
         """Raises AuthorityRefused, without a reason."""
         ...
 
@@ -38,32 +44,44 @@ class Bearer(AccessToken):
 class Verifier:
     """The SDK's TokenVerifier: audience and expiry of receipts are checked here."""
 
-    def __init__(self, ring: KeyRing, receipts: Receipts | None) -> None:
+    def __init__(
+        self, ring: KeyRing, receipts: Receipts | None, access: Mapping[str, MemoryAccess] = MappingProxyType({})
+    ) -> None:
         self._ring = ring
         self._receipts = receipts
+        self._access = access
 
     async def verify_token(self, token: str) -> Bearer | None:
         """None for a token that stands for nobody."""
         if token.count(".") >= 2 and self._receipts is not None:
             return await self._of_receipt(token, self._receipts)
         principal = self._ring.find(token)
-        return None if principal is None else _bearer(of_key(principal))  # blank: the gate denies it, and records it
+        if principal is None:
+            return None
+        return _bearer(of_key(principal, self._access.get(principal.name)))  # blank: the gate denies it, and records it
 
     async def _of_receipt(self, token: str, receipts: Receipts) -> Bearer | None:
         try:
-            return _bearer(await receipts.verify(token, REQUEST.get()))
+            return _bearer(await receipts.verify(token, REQUEST.get(), PEER.get()))
         except AuthorityRefused:
             return None
         except StoreUnavailable:
             return _bearer(None)  # its use cannot be counted: the gate denies it, or tells of the outage
 
 
-def of_key(principal: Principal) -> AuthorityContext | None:
-    """An administrator's key reaches every namespace; another the one of its name, and `shared`."""
-    granted = {capability for name, capability in (("read", READ), ("write", WRITE)) if principal.may(name)}
-    spaces = (ALL,) if principal.may("admin") else (principal.name, SHARED)
+def of_key(principal: Principal, access: MemoryAccess | None = None) -> AuthorityContext | None:
+    """What a key was given, never more than its permissions. Without an access of its own an administrator's key
+    reaches everything, another the namespace of its name and `shared`.
+    """
+    granted = frozenset(capability for name, capability in (("read", READ), ("write", WRITE)) if principal.may(name))
+    if access is None:
+        spaces = EVERYTHING if principal.may("admin") else (principal.name, SHARED)
+        access = MemoryAccess(spaces, spaces)
     try:
-        return AuthorityContext(principal.name, principal.tenant, spaces, frozenset(granted), KEY_ISSUER, "", None)
+        return AuthorityContext(
+            principal.name, principal.tenant, access.namespaces, granted, KEY_ISSUER, "", None,
+            writable=access.writable,
+        )  # fmt: skip
     except AuthorityDenied:
         return None
 
@@ -83,7 +101,8 @@ def _bearer(context: AuthorityContext | None) -> Bearer:
         client_id=context.principal,
         scopes=sorted(context.capabilities),
         subject=context.principal,
-        expires_at=None if context.expires_at is None else int(context.expires_at.timestamp()),
+        # The verifier checked the time already, with the leeway for clocks that the SDK's own check does not have.
+        expires_at=None,
         claims={"iss": context.issuer, "tenant": context.tenant},
         context=context,
     )

@@ -18,9 +18,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stentor import __version__
-from stentor.auth.keys import KeyRing
 from stentor.domains.memory.governed.gate import CAPABILITIES
-from stentor.surfaces.memory_mcp.access import Receipts, Verifier, of_request
+from stentor.surfaces.memory_mcp.access import Verifier, of_request
 from stentor.surfaces.memory_mcp.calls import Calls
 from stentor.surfaces.memory_mcp.presented import Presented
 from stentor.surfaces.memory_mcp.server import build
@@ -55,9 +54,7 @@ class Exposure:
 class MemoryServer:
     """`app` answers while `run` runs."""
 
-    def __init__(
-        self, calls: Calls, ring: KeyRing, receipts: Receipts | None, exposure: Exposure, max_body: int
-    ) -> None:
+    def __init__(self, calls: Calls, verifier: Verifier, exposure: Exposure, max_body: int) -> None:
         self._server: Server[object] = build(calls, of_request)
         resource = AnyHttpUrl(exposure.address + PATH)
         # The audience of a receipt is checked by the verifier; a key of the service is for the service alone.
@@ -71,7 +68,7 @@ class MemoryServer:
             max_request_body_size=max_body,
             transport_security=exposure.security,
             auth=auth,
-            token_verifier=Verifier(ring, receipts),
+            token_verifier=verifier,
             custom_starlette_routes=[Route("/health", _health)],
         )
         transport.router.routes[:0] = _metadata(exposure)  # before the SDK's own, which says less
@@ -85,10 +82,12 @@ class MemoryServer:
 
 
 def _metadata(exposure: Exposure) -> list[Route]:
-    """RFC 9728 where the 401 points to, and the same without a path behind it, for clients that ask there."""
+    """RFC 9728 where the 401 points to, and the same without a path behind it, for clients that ask there.
+
+    It names no authorization server, because there is none: tokens are keys of the service and receipts.
+    """
     document = {
         "resource": exposure.address + PATH,
-        "authorization_servers": [exposure.address],
         "scopes_supported": list(CAPABILITIES),
         "bearer_methods_supported": ["header"],
         "resource_name": "Stentor memory",

@@ -1,4 +1,4 @@
-"""The request that a bearer token came with, for receipts whose holder proves each request."""
+"""The request that a bearer token came with: for receipts whose holder proves each request, and where it came from."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from stentor.auth.authority.proof import ProofRequest
 
 HEADER = "receipt-proof"
 REQUEST: ContextVar[ProofRequest | None] = ContextVar("presented", default=None)
+PEER: ContextVar[str | None] = ContextVar("peer", default=None)
+"""The address that the request came from. A client of the protocol makes several requests from there with one token."""
 
 
 class Presented:
@@ -24,6 +26,14 @@ class Presented:
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope.get("client")
+        token = PEER.set(f"mcp {client[0]}" if client else None)
+        try:
+            await self._proved(scope, receive, send)
+        finally:
+            PEER.reset(token)
+
+    async def _proved(self, scope: Scope, receive: Receive, send: Send) -> None:
         proof = Headers(scope=scope).get(HEADER) if scope["type"] == "http" else None
         if proof is None:
             await self._app(scope, receive, send)

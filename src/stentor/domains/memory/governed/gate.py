@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stentor.auth.authority.context import AuthorityContext
+from stentor.auth.authority.context import TASKS, AuthorityContext, realm
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
 from stentor.core.errors import AuthorityDenied
 from stentor.core.runlog import Draft, RunLog
+from stentor.core.settings.servers import MEMORY_CAPABILITIES
 from stentor.domains.memory.service import Caller
 
-READ, WRITE = "memory.read", "memory.write"
-CAPABILITIES = (READ, WRITE)
+CAPABILITIES = READ, WRITE = MEMORY_CAPABILITIES
 BLANK = "nothing"
 """The capability of a receipt that stands for a caller whose own evidence was blank; nothing needs it."""
 T = TypeVar("T")
@@ -60,6 +60,8 @@ class Gate:
             return AuthorityDenied(f"The authority does not have the capability {use.capability}.")
         if not who.reaches(use.namespace):
             return AuthorityDenied("The authority does not reach this namespace.")
+        if use.capability == WRITE:
+            return _refused_write(who, use.namespace)
         return None
 
     def _record(self, tx: Tx, who: AuthorityContext | None, use: Use, denied: AuthorityDenied | None) -> str:
@@ -75,3 +77,11 @@ class Gate:
             meta |= {"code": denied.code, "reason": denied.message}
             event = Draft("tool_denied", "memory", f"{use.tool} was denied.", meta)
         return self._runlog.append(tx, self._tenant, [event])
+
+
+def _refused_write(who: AuthorityContext, namespace: str) -> AuthorityDenied | None:
+    if realm(namespace) == TASKS:
+        return AuthorityDenied("The notes below Tasks are the service's own; a note there could become a task.")
+    if not who.reaches_to_write(namespace):
+        return AuthorityDenied("The authority reaches this namespace to read, not to write.")
+    return None

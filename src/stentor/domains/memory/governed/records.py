@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from stentor.auth.authority.context import VAULT
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import InvalidRequest
 from stentor.domains.notes import paths
@@ -33,7 +34,10 @@ _SEE = Sql(
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Where a document is kept. `record_id` is `<namespace>/<key>`; a key has no slash, so that it is unambiguous."""
+    """Where a document is kept. `record_id` is `<namespace>/<key>`; a key has no slash, so that it is unambiguous.
+
+    The namespaces below `vault` are the folders of the vault; all others are folders below `Memory`.
+    """
 
     namespace: str
     key: str
@@ -44,16 +48,17 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        return f"{folder_of(self.namespace)}/{self.key}{SUFFIX}"
+        folder = folder_of(self.namespace)
+        return f"{folder}/{self.key}{SUFFIX}" if folder else f"{self.key}{SUFFIX}"
 
 
 def record(namespace: str, key: str) -> Record:
     """Raises InvalidRequest, which says whether the namespace or the key is wrong."""
     if not key or "/" in key:
         raise InvalidRequest("key: is the name of one record, without a slash; the namespace is a field of its own.")
-    checked = paths.clean(f"{folder_of(namespace)}/{key}{SUFFIX}").removeprefix(f"{FOLDER}/").removesuffix(SUFFIX)
-    clean_namespace, _, clean_key = checked.rpartition("/")
-    return Record(clean_namespace, clean_key)
+    if in_vault(namespace):
+        key = key.removesuffix(SUFFIX)  # people name a note of the vault by its file
+    return of_path(paths.clean(Record(namespace, key).path))
 
 
 def by_id(record_id: str) -> Record:
@@ -65,20 +70,34 @@ def by_id(record_id: str) -> Record:
 
 
 def of_path(path: str) -> Record:
-    """The record of a document in a folder of records."""
-    namespace, _, name = path.removeprefix(f"{FOLDER}/").rpartition("/")
-    return Record(namespace, name.removesuffix(SUFFIX))
+    """The one record that a note of the vault is, whichever way it was asked for."""
+    folder, _, name = path.rpartition("/")
+    return Record(of_folder(folder), name.removesuffix(SUFFIX))
 
 
 def namespace(text: str) -> str:
     """In NFC. Raises InvalidRequest."""
     if not text:
         raise InvalidRequest("namespace: is empty.")
-    return paths.clean(f"{FOLDER}/{text}").removeprefix(f"{FOLDER}/")
+    folder = folder_of(text)
+    return of_folder(paths.clean(folder) if folder else "")
+
+
+def in_vault(namespace: str) -> bool:
+    return namespace == VAULT or namespace.startswith(f"{VAULT}/")
 
 
 def folder_of(namespace: str) -> str:
-    return f"{FOLDER}/{namespace}"
+    """Of the vault; the empty text is its root."""
+    return namespace.removeprefix(VAULT).removeprefix("/") if in_vault(namespace) else f"{FOLDER}/{namespace}"
+
+
+def of_folder(folder: str) -> str:
+    """The one namespace of a folder, by which access to it is decided."""
+    below = folder.removeprefix(f"{FOLDER}/")
+    if below != folder and not in_vault(below):
+        return below
+    return f"{VAULT}/{folder}" if folder else VAULT
 
 
 def see(tx: Tx, path: str, *states: str) -> int:

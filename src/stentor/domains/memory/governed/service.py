@@ -3,141 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, NoReturn
+from typing import NoReturn
 
 import msgspec
-from msgspec import Meta
 
 from stentor.auth.authority.context import AuthorityContext
 from stentor.core import idempotency, jsontext
 from stentor.core.clock import iso
 from stentor.core.db import Database, Tx
-from stentor.core.errors import AuthorityDenied, Conflict, NotFound
+from stentor.core.errors import AuthorityDenied, Conflict, NotFound, PreconditionFailed
 from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.gate import READ, WRITE, Gate, Use
-from stentor.domains.memory.governed.records import Disposition, Mode, NotEmpty, Record, Sha256
+from stentor.domains.memory.governed.model import (
+    FoundRecord,
+    FoundRecords,
+    MemoryStatus,
+    ReadAsked,
+    ReadRecord,
+    RecordStatus,
+    SearchAsked,
+    StatusAsked,
+    WriteAsked,
+    WrittenRecord,
+)
+from stentor.domains.memory.governed.records import Record
 from stentor.domains.memory.index.index import Index
-from stentor.domains.memory.index.model import Filters
+from stentor.domains.memory.index.model import Filters, Folders
 from stentor.domains.memory.index.query import FIELDS
 from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus, Caller, Written
-from stentor.domains.notes.model import NoSuchNote
+from stentor.domains.memory.text.words import telling
+from stentor.domains.notes.model import ANYTHING, NoSuchNote
 
 ROUTE = "mcp write-memory"
-MAX_CONTENT = 4_000_000
-"""Characters."""
-Namespace = Annotated[
-    str, Meta(min_length=1, max_length=512, description="Folder of the memory, such as `team/decisions`.")
-]
-Key = Annotated[str, Meta(min_length=1, max_length=200, description="Name of the record; it has no slash.")]
-
-
-class WriteAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    namespace: Namespace
-    key: Key
-    content: Annotated[str, Meta(max_length=MAX_CONTENT, description="The whole text, in Markdown.")]
-    idempotency_key: Annotated[
-        NotEmpty | None, Meta(description="Repeat it with the same call, and the first answer comes again.")
-    ] = None
-    base_hash: Annotated[
-        Sha256 | None, Meta(description="The content_sha256 that was read; another state is a conflict.")
-    ] = None
-    metadata: Annotated[
-        dict[str, Any] | None, Meta(description="The frontmatter, all of it; null leaves it as it is.")
-    ] = None
-
-
-class ReadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    namespace: Namespace
-    key: Key
-
-
-class SearchAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    namespace: Namespace
-    query: Annotated[str, Meta(min_length=1, max_length=10_000, description="What to look for, in plain words.")]
-    mode: Annotated[Mode, Meta(description="By word, by meaning, or by both.")] = "hybrid"
-    limit: Annotated[int, Meta(ge=1, le=100, description="Results of one page.")] = 10
-    cursor: Annotated[str | None, Meta(description="next_cursor of the page before.")] = None
-
-
-class StatusAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    namespace: Namespace
-    record_id: Annotated[str | None, Meta(description="One record of the namespace; null for the namespace.")] = None
-
-
-class WrittenRecord(msgspec.Struct, frozen=True):
-    """`content_sha256` is that of the content alone, and what a `base_hash` of a later write names."""
-
-    record_id: str
-    namespace: str
-    key: str
-    version: int
-    content_sha256: str
-    disposition: Disposition
-    provenance_id: str
-
-
-class ReadRecord(msgspec.Struct, frozen=True):
-    record_id: str
-    namespace: str
-    key: str
-    content: str
-    metadata: dict[str, Any]
-    version: int
-    content_sha256: str
-    provenance_id: str
-    disposition: None = None
-
-
-class FoundRecord(msgspec.Struct, frozen=True):
-    """`version` is null for a state that nobody has read or written through this server yet."""
-
-    record_id: str
-    key: str
-    title: str
-    excerpt: str
-    score: float
-    version: int | None
-    content_sha256: str
-
-
-class FoundRecords(msgspec.Struct, frozen=True):
-    namespace: str
-    query: str
-    mode: Mode
-    results: list[FoundRecord]
-    total: int
-    next_cursor: str | None
-    provenance_id: str
-
-
-class RecordStatus(msgspec.Struct, frozen=True):
-    """`indexed`: it is found by word; `embedded`: by meaning too."""
-
-    record_id: str
-    version: int | None
-    content_sha256: str
-    size: int
-    modified_at: str
-    indexed: bool
-    embedded: bool
-
-
-class MemoryStatus(msgspec.Struct, frozen=True):
-    """`size` in bytes. `semantic` says why there is no search by meaning, or is null."""
-
-    namespace: str
-    records: int
-    size: int
-    embedded: int
-    last_change: str | None
-    semantic: str | None
-    record: RecordStatus | None
-    provenance_id: str
 
 
 class GovernedMemory:
@@ -167,15 +69,22 @@ class GovernedMemory:
             caller, known = await self._gate.admit(who, use, lambda tx: idempotency.find(tx, key) if key else None)
             if known is not None:
                 replayed = msgspec.convert(known.body, WrittenRecord)
-                return msgspec.structs.replace(replayed, disposition="replayed", provenance_id=caller.cause or "")
+                again = {"disposition": "replayed", "provenance_id": caller.cause or "", "path": target.path}
+                return msgspec.structs.replace(replayed, **again)
             return await self._write(caller, target, asked, key)
 
     async def _write(
         self, caller: Caller, target: Record, asked: WriteAsked, key: IdempotencyKey | None
     ) -> WrittenRecord:
         draft = WriteDraft("write", target.path, asked.content, asked.metadata, expected=asked.base_hash)
+        if asked.base_hash is None and records.in_vault(target.namespace):
+            draft = msgspec.structs.replace(draft, if_none_match=frozenset((ANYTHING,)))
         try:
             done = await self._bus.write(caller, draft)
+        except PreconditionFailed:
+            raise Conflict(
+                f"{target.path!r} is a note already; read it, and write with the base_hash you read."
+            ) from None
         except Conflict as conflict:
             if asked.base_hash is None:
                 raise  # a name that is taken in other letters, or a record that changes all the time: it says which
@@ -196,16 +105,19 @@ class GovernedMemory:
                 version = await self._db.write(lambda tx: records.see(tx, target.path, state))
         return ReadRecord(
             target.record_id, target.namespace, target.key, document.content, document.frontmatter, version,
-            document.content_hash, caller.cause or "",
+            document.content_hash, caller.cause or "", target.path,
         )  # fmt: skip
 
     async def search(self, who: AuthorityContext | None, asked: SearchAsked) -> FoundRecords:
-        """Records of exactly this namespace, the best first. Raises EmbeddingUnavailable for the semantic mode."""
+        """Records of exactly this namespace, or notes of the vault in this folder and below, the best first.
+
+        Raises EmbeddingUnavailable for the semantic mode.
+        """
         space = records.namespace(asked.namespace)
         caller, _ = await self._gate.admit(who, Use("search-memory", READ, space), _nothing)
         same = [space, asked.query, asked.mode]
         offset = records.offset_of(asked.cursor, same)
-        matches, total = await self._find(caller, asked, records.folder_of(space), offset + asked.limit)
+        matches, total = await self._find(caller, asked, await self._folders(who, space), offset + asked.limit)
         results = [one for match in matches[offset:] if (one := await self._found(match)) is not None]
         end = offset + asked.limit
         following = records.cursor_of(end, same) if total > end and end <= records.MAX_OFFSET else None
@@ -218,7 +130,7 @@ class GovernedMemory:
         target = None if asked.record_id is None else records.by_id(asked.record_id)
         if target is not None and target.namespace != space:
             raise NotFound(f"There is no record {asked.record_id!r} in the namespace {space!r}.")
-        stats = await self._index.folder_stats(records.folder_of(space))
+        stats = await self._index.folder_stats(await self._folders(who, space))
         return MemoryStatus(
             space,
             stats.documents,
@@ -230,6 +142,15 @@ class GovernedMemory:
             caller.cause or "",
         )
 
+    async def _folders(self, who: AuthorityContext | None, space: str) -> Folders:
+        """Of a namespace: one; of the vault, all at and below it that the caller reaches."""
+        if not records.in_vault(space):
+            return records.folder_of(space)
+        found = ((folder, records.of_folder(folder)) for folder in await self._index.folders())
+        return tuple(
+            folder for folder, name in found if who and f"{name}/".startswith(f"{space}/") and who.reaches(name)
+        )
+
     async def _document(self, caller: Caller, target: Record) -> tuple[Document, str]:
         try:
             return await self._bus.read(caller, target.path)
@@ -237,11 +158,11 @@ class GovernedMemory:
             raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.") from None
 
     async def _find(
-        self, caller: Caller, asked: SearchAsked, folder: str, most: int
+        self, caller: Caller, asked: SearchAsked, folder: Folders, most: int
     ) -> tuple[list[tuple[str, str, float]], int]:
         """Path, excerpt and score of each match; and how many there are."""
         if asked.mode == "keyword":
-            words, total = await self._search.keyword(caller, asked.query.split(), FIELDS, "any", most, folder)
+            words, total = await self._search.keyword(caller, telling(asked.query), FIELDS, "any", most, folder)
             return [(one.path, one.excerpt, one.relevance_score) for one in words], total
         filters = Filters(folder=folder)
         if asked.mode == "semantic":
@@ -257,7 +178,9 @@ class GovernedMemory:
             return None  # it went meanwhile, or is no note
         one = records.of_path(path)
         version = await self._db.read(lambda tx: records.seen(tx, path, known.raw_hash))
-        return FoundRecord(one.record_id, one.key, known.title or one.key, excerpt, score, version, known.content_hash)
+        return FoundRecord(
+            one.record_id, path, one.key, known.title or one.key, excerpt, score, version, known.content_hash
+        )
 
     async def _state(self, target: Record) -> RecordStatus:
         known = await self._index.record(target.path)
@@ -274,7 +197,7 @@ def _keep(tx: Tx, caller: Caller, target: Record, done: Written, key: Idempotenc
     version = records.see(tx, target.path, done.before, done.etag)
     answer = WrittenRecord(
         target.record_id, target.namespace, target.key, version, done.content_hash,
-        "updated" if done.before else "created", caller.cause or "",
+        "updated" if done.before else "created", caller.cause or "", target.path,
     )  # fmt: skip
     if key is not None:
         idempotency.keep(tx, key, Answer(200, msgspec.to_builtins(answer)))

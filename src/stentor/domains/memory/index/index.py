@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from stentor.core.db import Tx
 from stentor.domains.memory.index import store
-from stentor.domains.memory.index.model import Entry, FolderStats, Record, Row, State, Totals
+from stentor.domains.memory.index.model import Entry, Folders, FolderStats, Record, Row, State, Totals, listed
 from stentor.domains.memory.index.port import Store, VectorStore, WordStore
 from stentor.domains.memory.index.query import Hit, Query
 from stentor.domains.notes.model import Stat
@@ -122,13 +122,18 @@ class Index:
     async def record(self, path: str) -> Record | None:
         return await self.read(lambda tx: store.record(tx, path))
 
-    async def folder_stats(self, folder: str) -> FolderStats:
-        return await self.read(lambda tx: store.folder_stats(tx, folder))
+    async def folders(self) -> list[str]:
+        """All that have documents in them."""
+        return await self.read(store.folders)
+
+    async def folder_stats(self, folders: Folders) -> FolderStats:
+        """Of all of them together."""
+        return await self.read(lambda tx: store.folder_stats(tx, listed(folders)))
 
     async def find(
-        self, query: Query, limit: int, folder: str | None = None, *, counted: bool = True
+        self, query: Query, limit: int, folder: Folders | None = None, *, counted: bool = True
     ) -> tuple[list[Hit], int]:
-        """The best, of the whole vault or of one folder, and how many there are in all, if that is asked for."""
+        """The best, of the whole vault or of some folders, and how many there are in all, if that is asked for."""
         return await self.read(lambda tx: self._words.find(tx, query, limit, folder, counted=counted))
 
     async def rows(self, doc_ids: Sequence[int]) -> dict[int, Row]:

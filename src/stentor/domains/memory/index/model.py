@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class FolderStats(msgspec.Struct, frozen=True):
-    """Of the documents in one folder: how many, their bytes, how many have vectors, when the last one changed."""
+    """Of the documents in some folders: how many, their bytes, how many have vectors, when the last one changed."""
 
     documents: int
     size: int
@@ -70,12 +70,18 @@ class FolderStats(msgspec.Struct, frozen=True):
     modified_at: int | None
 
 
-class Filters(msgspec.Struct, frozen=True):
-    """`folder` means the documents in it, not those in its folders."""
+Folders = str | tuple[str, ...]
+"""One folder or several: the documents in them, not those in their folders."""
 
+
+def listed(folders: Folders) -> list[str]:
+    return [folders] if isinstance(folders, str) else list(folders)
+
+
+class Filters(msgspec.Struct, frozen=True):
     weight_min: float | None = None
     created_after: int | None = None
-    folder: str | None = None
+    folder: Folders | None = None
 
 
 class Row(msgspec.Struct, frozen=True):

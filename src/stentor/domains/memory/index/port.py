@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from stentor.core.db import Tx
 from stentor.domains.memory.embedding.model import Vectors
-from stentor.domains.memory.index.model import Entry, Filters, Model, Near, Waiting
+from stentor.domains.memory.index.model import Entry, Filters, Folders, Model, Near, Waiting
 from stentor.domains.memory.index.query import Hit, Query
 from stentor.domains.memory.text.chunks import Chunk
 
@@ -33,8 +33,8 @@ class WordStore(Protocol):
 
     def forget(self, tx: Tx, doc_id: int) -> None: ...
 
-    def find(self, tx: Tx, query: Query, limit: int, folder: str | None, *, counted: bool) -> tuple[list[Hit], int]:
-        """The best by BM25, of the whole vault or of one folder, and how many there are in all, if that is asked for.
+    def find(self, tx: Tx, query: Query, limit: int, folder: Folders | None, *, counted: bool) -> tuple[list[Hit], int]:
+        """The best by BM25, of the whole vault or of some folders, and how many there are in all, if that is asked for.
 
         How rare a word is, and how long documents are, is taken of the whole vault.
         """

@@ -39,6 +39,7 @@ _FOLDER_STATS = Sql(
     """select count(*), cast(coalesce(sum(size), 0) as bigint), count(model), max(modified_at)
     from documents where folder = :folder"""
 )
+_FOLDERS = Sql("select distinct folder from documents order by folder")
 _ROWS = "select doc_id, path, title, body, frontmatter, weight, created_at from documents where doc_id in "
 _OF_ROWS = {
     "sqlite": Sql(_ROWS + "(select value from json_each(:ids))"),
@@ -110,10 +111,18 @@ def record(tx: Tx, path: str) -> Record | None:
     return Record(*row) if row else None
 
 
-def folder_stats(tx: Tx, folder: str) -> FolderStats:
-    row = tx.row(_FOLDER_STATS, folder=folder)
-    assert row is not None
-    return FolderStats(*row)
+def folders(tx: Tx) -> list[str]:
+    return [row[0] for row in tx.rows(_FOLDERS)]
+
+
+def folder_stats(tx: Tx, folders: Iterable[str]) -> FolderStats:
+    found = [FolderStats(*row) for folder in folders for row in tx.rows(_FOLDER_STATS, folder=folder)]
+    return FolderStats(
+        sum(one.documents for one in found),
+        sum(one.size for one in found),
+        sum(one.with_vectors for one in found),
+        max((one.modified_at for one in found if one.modified_at is not None), default=None),
+    )
 
 
 def rows(tx: Tx, dialect: str, doc_ids: Sequence[int]) -> dict[int, Row]:

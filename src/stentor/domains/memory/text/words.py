@@ -10,8 +10,22 @@ import snowballstemmer
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _RUN = re.compile(r"[^\W_]+")
+_WORD = re.compile(r"\w+")
 _PIECE = re.compile(f"[{_CJK}]|[^{_CJK}]+")
 _stemmer = snowballstemmer.stemmer("english")
+
+STOP = frozenset(
+    "a an and are as at be been but by can could did do does for from had has have how i if in into is it its of on or "
+    "our shall should so that the their them then there these they this those to was we were what when where which who "
+    "whom whose why will with would you your".split()
+)
+"""Words that say nothing of what a question is about."""
+
+
+def telling(text: str) -> list[str]:
+    """The words of a question that say what it is about; all of them when none does."""
+    found = text.split()
+    return [word for word in found if not all(part.lower() in STOP for part in _WORD.findall(word))] or found
 
 
 def terms(text: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.embedding.model import Vectors
-from stentor.domains.memory.index.model import Filters, Model, Near, Waiting
+from stentor.domains.memory.index.model import Filters, Folders, Model, Near, Waiting, listed
 from stentor.domains.memory.index.port import Store
 from stentor.domains.memory.text.chunks import Chunk
 
@@ -75,7 +75,7 @@ class MatrixVectors:
 
     async def nearest(self, vector: Vectors, most: int, filters: Filters) -> tuple[list[Near], int]:
         matrix, folder = self._held, filters.folder
-        among = None if folder is None else await self._tables.read(lambda tx: _of_folder(tx, folder))
+        among = None if folder is None else await self._tables.read(lambda tx: _of_folders(tx, folder))
         return await asyncio.to_thread(matrix.nearest, vector, most, filters.weight_min, filters.created_after, among)
 
     async def similarities(self, vector: Vectors, doc_ids: Iterable[int]) -> dict[int, float]:
@@ -116,5 +116,5 @@ def put(matrix: Matrix, rows: Sequence[Ready]) -> None:
     matrix.put(rows[0].doc_id, np.stack([row.vector for row in rows]), rows[0].weight, rows[0].created_at)
 
 
-def _of_folder(tx: Tx, folder: str) -> list[int]:
-    return [row[0] for row in tx.rows(_OF_FOLDER, folder=folder)]
+def _of_folders(tx: Tx, folders: Folders) -> list[int]:
+    return [row[0] for folder in listed(folders) for row in tx.rows(_OF_FOLDER, folder=folder)]

@@ -77,21 +77,25 @@ create table claims (
 );
 create table facts (name text primary key, value bigint not null)
 """
-_THERE = Sql("select to_regclass('stentor_index.facts') is not null")
-_FACTS = Sql("select name, value from stentor_index.facts where name in ('version', 'pgvector')")
-_SCHEMA = Sql("select 1 from pg_namespace where nspname = 'stentor_index'")
-_TABLES = Sql("select tablename from pg_tables where schemaname = 'stentor_index'")
+_THERE = Sql("select to_regclass(:facts) is not null")
+_FACTS = Sql("select name, value from facts where name in ('version', 'pgvector')")
+_SCHEMA = Sql("select 1 from pg_namespace where nspname = :schema")
+_TABLES = Sql("select tablename from pg_tables where schemaname = :schema")
 _STATE = Sql(
     """insert into facts (name, value) values ('version', :version), ('pgvector', :pgvector), ('documents', 0),
     ('terms', 0)"""
 )
 
 
-def open_index(driver: PostgresDriver) -> Index:
-    """The index in this database, made when there is none. Raises StartRefused, StoreUnavailable."""
+def open_index(driver: PostgresDriver, name: str = "") -> Index:
+    """The index of the default vault or a named one in this database, made when there is none.
+
+    Raises StartRefused, StoreUnavailable.
+    """
     found = extension.find(driver)
-    _prepare(driver, found)
-    tables = SharedTables(Database(_session(driver, found)), lambda tx: _make(tx, found))
+    schema = f"{SCHEMA}_{name}" if name else SCHEMA
+    _prepare(driver, found, schema)
+    tables = SharedTables(Database(_session(driver, found, schema)), lambda tx: _make(tx, found, schema))
     vectors: VectorStore = PgVectors(tables) if found.usable else SharedMatrixVectors(tables)
     return Index(tables, PostgresWords(), vectors, driver.name, shared=True, note=found.problem)
 
@@ -100,13 +104,13 @@ SPACE = 7_305_010
 """The lock of what writes to the index alone."""
 
 
-def _session(driver: PostgresDriver, found: Extension) -> PostgresDriver:
+def _session(driver: PostgresDriver, found: Extension, schema: str) -> PostgresDriver:
     """Commits need not be durable: what a crash of the server takes is found by comparing, like any difference.
 
     Every statement has its index, and must use it before anything is known of the tables, too.
     """
     settings = {
-        "search_path": f'{SCHEMA}, "{found.schema}"',
+        "search_path": f'{schema}, "{found.schema}"',
         "synchronous_commit": "off",
         "enable_seqscan": "off",
         "jit": "off",
@@ -116,46 +120,46 @@ def _session(driver: PostgresDriver, found: Extension) -> PostgresDriver:
     return PostgresDriver(driver.url, None, [f"set {name} = {value}" for name, value in settings.items()], SPACE)
 
 
-def _prepare(driver: PostgresDriver, found: Extension) -> None:
+def _prepare(driver: PostgresDriver, found: Extension, schema: str) -> None:
     """Drop what is of another version or kind. Only a start does this: processes that run know what they made."""
-    connection = _session(driver, found).writer()
+    connection = _session(driver, found, schema).writer()
     try:
         tx = Tx(connection, connection.begin())
         tx.row(LOCK, lock=INDEX)
-        if _is_there(tx) and dict(tx.rows(_FACTS)) != _state(found):
+        if _is_there(tx, schema) and dict(tx.rows(_FACTS)) != _state(found):
             log.warning("the search index is made anew: it is of another version, or pgvector came or went")
-            _drop(tx)
-        _make(tx, found)
+            _drop(tx, schema)
+        _make(tx, found, schema)
         connection.commit()
     except psycopg.errors.InsufficientPrivilege as error:
         reason = str(error).partition("\n")[0]
         raise StartRefused(
-            f"The search index cannot be made in the database ({reason}). Its owner can: CREATE SCHEMA {SCHEMA}"
+            f"The search index cannot be made in the database ({reason}). Its owner can: CREATE SCHEMA {schema}"
             " AUTHORIZATION <the service's role>."
         ) from None
     finally:
         connection.close()
 
 
-def _make(tx: Tx, found: Extension) -> None:
+def _make(tx: Tx, found: Extension, schema: str) -> None:
     """What is not there."""
-    if not _is_there(tx):
-        if not tx.rows(_SCHEMA):
-            tx.run(Sql(f"create schema {SCHEMA}"))
+    if not _is_there(tx, schema):
+        if not tx.rows(_SCHEMA, schema=schema):
+            tx.run(Sql(f"create schema {schema}"))
         vectors = PgVectors if found.usable else SharedMatrixVectors
         for statement in f"{_STATEMENTS};{vectors.TABLES}".split(";"):
             tx.run(Sql(statement))
         tx.run(_STATE, **_state(found))
 
 
-def _drop(tx: Tx) -> None:
+def _drop(tx: Tx, schema: str) -> None:
     """The tables, not the schema: who made that may be somebody else."""
-    names = [row[0] for row in tx.rows(_TABLES)]
-    tx.run(Sql("drop table " + ", ".join(f'{SCHEMA}."{name}"' for name in names)))
+    names = [row[0] for row in tx.rows(_TABLES, schema=schema)]
+    tx.run(Sql("drop table " + ", ".join(f'{schema}."{name}"' for name in names)))
 
 
-def _is_there(tx: Tx) -> bool:
-    return bool(tx.rows(_THERE)[0][0])
+def _is_there(tx: Tx, schema: str) -> bool:
+    return bool(tx.rows(_THERE, facts=f"{schema}.facts")[0][0])
 
 
 def _state(found: Extension) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.embedding.model import Vectors
-from stentor.domains.memory.index.model import Filters, Model, Near, Waiting
+from stentor.domains.memory.index.model import Filters, Model, Near, Waiting, listed
 from stentor.domains.memory.index.port import Store
 from stentor.domains.memory.index.postgres import models
 from stentor.domains.memory.index.postgres.claims import Claims
@@ -170,11 +170,16 @@ def _by_graph(tx: Tx, dimensions: int, kind: tuple[bool, bool, bool], asked: dic
 
 
 def _asked(filters: Filters) -> dict[str, Any]:
-    return {"weight": filters.weight_min, "after": filters.created_after, "folder": filters.folder}
+    folders = [] if filters.folder is None else listed(filters.folder)
+    return {"weight": filters.weight_min, "after": filters.created_after, "folders": folders}
 
 
 def _passing(weight: bool, after: bool, folder: bool) -> str:
-    conditions = {"d.weight >= :weight": weight, "d.created_at > :after": after, "d.folder = :folder": folder}
+    conditions = {
+        "d.weight >= :weight": weight,
+        "d.created_at > :after": after,
+        "d.folder = any(:folders::text[])": folder,
+    }
     return " and ".join(["d.pieces > 0", *(text for text, given in conditions.items() if given)])
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from stentor.core.db import Sql, Tx
-from stentor.domains.memory.index.model import Entry
+from stentor.domains.memory.index.model import Entry, Folders, listed
 from stentor.domains.memory.index.postgres import windows
 from stentor.domains.memory.index.query import FIELDS, WEIGHTS, Field, Hit, Query
 
@@ -36,7 +36,7 @@ _CORPUS = Sql("select name, value from facts where name in ('documents', 'terms'
 _RARITY = "greatest(1e-6::float8, ln((:documents::float8 - {n} + 0.5::float8) / ({n} + 0.5::float8)))"
 _PART = "rarity * f * 2.2::float8 / (f + 0.3::float8 + :slope::float8 * length)"
 _OFTEN = "(:title::float8 * p.title + :tags::float8 * p.tags + :content::float8 * p.content)"
-_IN_FOLDER = " and found.doc_id in (select doc_id from documents where folder = :folder)"
+_IN_FOLDER = " and found.doc_id in (select doc_id from documents where folder = any(:folders::text[]))"
 
 
 class PostgresWords:
@@ -59,7 +59,7 @@ class PostgresWords:
         for statement in _FORGET:
             tx.run(statement, doc_id=doc_id)
 
-    def find(self, tx: Tx, query: Query, limit: int, folder: str | None, *, counted: bool) -> tuple[list[Hit], int]:
+    def find(self, tx: Tx, query: Query, limit: int, folder: Folders | None, *, counted: bool) -> tuple[list[Hit], int]:
         corpus: dict[str, int] = dict(tx.rows(_CORPUS))
         if not corpus["documents"]:
             return [], 0
@@ -88,7 +88,7 @@ def _count(tx: Tx, documents: int, terms: int) -> None:
     tx.run(_ADD, name="terms", n=terms)
 
 
-def _asked(query: Query, corpus: Mapping[str, int], folder: str | None) -> dict[str, Any]:
+def _asked(query: Query, corpus: Mapping[str, int], folder: Folders | None) -> dict[str, Any]:
     weights = {field: WEIGHTS[field] if field in query.fields else 0.0 for field in FIELDS}
     mean = corpus["terms"] / corpus["documents"]
     return {
@@ -97,7 +97,7 @@ def _asked(query: Query, corpus: Mapping[str, int], folder: str | None) -> dict[
         "documents": corpus["documents"],
         "slope": 0.9 / mean if mean else 0.0,
         "least": len(query.phrases) if query.mode == "all" else 1,
-        "folder": folder,
+        "folders": [] if folder is None else listed(folder),
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
-from stentor.domains.memory.index.model import Entry
+from stentor.domains.memory.index.model import Entry, Folders, listed
 from stentor.domains.memory.index.query import FIELDS, WEIGHTS, Hit, Query
 
 _RANK = f"bm25({', '.join(str(WEIGHTS[field]) for field in FIELDS)})"
@@ -17,13 +18,13 @@ _COUNT = Sql("select count(*) from words where words match :query")
 _SEARCH_FOLDER = Sql(
     f"""select d.doc_id, d.path, d.title, d.body, best.rank from (
         select rowid, rank from words where words match :query and rank match '{_RANK}'
-            and rowid in (select doc_id from documents where folder = :folder)
+            and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))
         order by rank limit :limit
     ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - names of ours
 )
 _COUNT_FOLDER = Sql(
     """select count(*) from words where words match :query
-    and rowid in (select doc_id from documents where folder = :folder)"""
+    and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))"""
 )
 _PUT = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
 _FORGET = Sql("delete from words where rowid = :doc_id")
@@ -38,9 +39,9 @@ class Fts5Words:
     def forget(self, tx: Tx, doc_id: int) -> None:
         tx.run(_FORGET, doc_id=doc_id)
 
-    def find(self, tx: Tx, query: Query, limit: int, folder: str | None, *, counted: bool) -> tuple[list[Hit], int]:
+    def find(self, tx: Tx, query: Query, limit: int, folder: Folders | None, *, counted: bool) -> tuple[list[Hit], int]:
         search, count = (_SEARCH, _COUNT) if folder is None else (_SEARCH_FOLDER, _COUNT_FOLDER)
-        asked = {"query": match(query)} | ({} if folder is None else {"folder": folder})
+        asked = {"query": match(query)} | ({} if folder is None else {"folders": jsontext.dump(listed(folder))})
         rows = tx.rows(search, limit=limit, **asked)
         hits = [Hit(doc_id, path, title, body, -rank) for doc_id, path, title, body, rank in rows]
         return hits, int(tx.rows(count, **asked)[0][0]) if counted else 0

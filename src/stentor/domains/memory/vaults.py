@@ -1,0 +1,46 @@
+"""The vaults that a service has: the default one, and those that SERVICE_VAULTS names. Each is a memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from stentor.core.errors import InvalidRequest
+from stentor.domains.memory.health import MemoryHealth
+from stentor.domains.memory.history import History
+from stentor.domains.memory.indexer import Steps
+from stentor.domains.memory.search import Search
+from stentor.domains.memory.service import Bus
+
+DEFAULT = "default"
+
+
+class VaultParts(msgspec.Struct, frozen=True):
+    """What the routes of the memory use of one vault."""
+
+    bus: Bus
+    search: Search
+    history: History
+    steps: Steps
+    health: MemoryHealth
+
+
+class Vaults:
+    def __init__(self, by_name: Mapping[str, VaultParts]) -> None:
+        self._by_name = dict(by_name)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._by_name)
+
+    def named(self, name: str) -> VaultParts:
+        """Raises InvalidRequest for a vault that is not configured: its notes must not end up in another one."""
+        found = self._by_name.get(name)
+        if found is None:
+            known = ", ".join(self._by_name)
+            raise InvalidRequest(
+                f"vault: there is no vault {name[:80]!r}. Known vaults: {known}. SERVICE_VAULTS adds others.",
+                {"known_vaults": self.names},
+            )
+        return found
