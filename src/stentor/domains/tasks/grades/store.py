@@ -17,7 +17,10 @@ _INSERT = Sql(
 
 def find(tx: Tx, tenant: str, task_id: str) -> Grade | None:
     row = tx.row(_ONE, tenant=tenant, task_id=task_id)
-    return Grade(*row[:-1], bool(row[-1])) if row else None
+    if row is None:
+        return None
+    values = dict(zip(_FIELDS, row, strict=True))
+    return Grade(**values | {"learned": bool(values["learned"])})
 
 
 def insert(tx: Tx, tenant: str, grade: Grade) -> None:

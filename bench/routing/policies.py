@@ -1,0 +1,165 @@
+"""Policies: which agent gets the next task. Ours is the product's own functions; the peers are the textbook's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log, sqrt
+from random import Random
+from typing import Protocol
+
+from bench.routing.worlds import DOUBLING, World
+from stentor.domains.learning.model import Pace, Weight, fresh, learned
+from stentor.domains.registry.model import Agent, Runtime, Whitelist
+from stentor.domains.routing.ranking import FREE_USD, Candidate, Prefer, doublings, rank, standing
+
+
+class Policy(Protocol):
+    """`choose` answers the number of an agent; `learn` is told what it was worth, in [0,1]."""
+
+    def choose(self, kind: int, ahead: list[int]) -> int: ...
+    def learn(self, kind: int, agent: int, reward: float) -> None: ...
+
+
+def penalties(world: World) -> list[float]:
+    """What each agent's cost takes off its value, the same for every policy."""
+    cheapest = min(world.costs, default=0.0)
+    return [DOUBLING * doublings(cost, cheapest, FREE_USD) for cost in world.costs] or [0.0] * world.agents
+
+
+class Declared:
+    """The composite score alone."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        values = [score - less for score, less in zip(world.declared, penalties(world), strict=True)]
+        self._best = values.index(max(values))
+
+    def choose(self, kind: int, ahead: list[int]) -> int:
+        return self._best
+
+    def learn(self, kind: int, agent: int, reward: float) -> None:
+        pass
+
+
+class Before:
+    """The ranking of version 0.1: 0.7 composite + 0.3 weight / largest weight, 0.5 without a record."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self._declared = world.declared
+        self._less = penalties(world)
+        self._weights: dict[int, dict[int, Weight]] = {}
+
+    def choose(self, kind: int, ahead: list[int]) -> int:
+        known = self._weights.get(kind, {})
+        largest = max((record.weight for record in known.values()), default=1.0)
+        scores = [
+            0.7 * score + 0.3 * (known[n].weight / largest if n in known else 0.5) - self._less[n]
+            for n, score in enumerate(self._declared)
+        ]
+        return scores.index(max(scores))
+
+    def learn(self, kind: int, agent: int, reward: float) -> None:
+        records = self._weights.setdefault(kind, {})
+        record = records.get(agent) or fresh(str(agent), str(kind), 0)
+        records[agent] = learned(record, success=reward > 0, performance=reward, duration_ms=0, now=0)
+
+
+class Counting:
+    """Sums of rewards and numbers of outcomes by type and agent, for the peers."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self.random = random
+        self.less = penalties(world)
+        self.sums = [[0.0] * world.agents for _ in range(world.types)]
+        self.numbers = [[0.0] * world.agents for _ in range(world.types)]
+
+    def learn(self, kind: int, agent: int, reward: float) -> None:
+        self.sums[kind][agent] += reward
+        self.numbers[kind][agent] += 1
+
+
+class Ucb1(Counting):
+    def choose(self, kind: int, ahead: list[int]) -> int:
+        numbers, sums = self.numbers[kind], self.sums[kind]
+        if 0 in numbers:
+            return numbers.index(0)
+        total = 2 * log(sum(numbers) + 1)
+        scores = [s / n + sqrt(total / n) - less for s, n, less in zip(sums, numbers, self.less, strict=True)]
+        return scores.index(max(scores))
+
+
+class Thompson(Counting):
+    """Beta(1 + successes, 1 + failures); a graded outcome counts as parts of both."""
+
+    def choose(self, kind: int, ahead: list[int]) -> int:
+        draw = self.random.betavariate
+        scores = [
+            draw(1 + s, 1 + max(0.0, n - s)) - less
+            for s, n, less in zip(self.sums[kind], self.numbers[kind], self.less, strict=True)
+        ]
+        return scores.index(max(scores))
+
+
+class DiscountedThompson(Thompson):
+    """All counts of a type shrink by 2 percent with each of its outcomes."""
+
+    def learn(self, kind: int, agent: int, reward: float) -> None:
+        self.sums[kind] = [0.98 * value for value in self.sums[kind]]
+        self.numbers[kind] = [0.98 * value for value in self.numbers[kind]]
+        super().learn(kind, agent, reward)
+
+
+class Evidence:
+    """Ours: `learned` keeps the records, `rank` chooses."""
+
+    alpha = 0.2
+
+    def __init__(self, world: World, random: Random) -> None:
+        self._agents = [_agent(n, score) for n, score in enumerate(world.declared)]
+        self._costs = world.costs
+        self._records: dict[int, dict[int, Weight]] = {}
+        self._pace: dict[int, Pace] = {}
+        self._sums = [(0.0, 0.0)] * world.agents
+
+    def choose(self, kind: int, ahead: list[int]) -> int:
+        records, pace = self._records.get(kind, {}), self._pace.get(kind, Pace())
+        candidates = [self._candidate(n, agent, records.get(n), pace, ahead[n]) for n, agent in enumerate(self._agents)]
+        prefer: Prefer = "cheap" if self._costs else "quality"
+        return int(rank(candidates, 0.0, prefer, most=1).candidates[0].agent_id)
+
+    def _candidate(self, n: int, agent: Agent, record: Weight | None, pace: Pace, ahead: int) -> Candidate:
+        cost = self._costs[n] if self._costs else None
+        own = record.counted if record else (0.0, 0.0)
+        elsewhere = (max(0.0, self._sums[n][0] - own[0]), max(0.0, self._sums[n][1] - own[1]))
+        if record is None:
+            return Candidate(agent, standing(agent.composite, self.alpha, elsewhere=elsewhere, cost=cost), ahead=ahead)
+        rewards, outcomes = record.outdated if pace.changed_tick > record.tick else record.counted
+        age = pace.tick - record.tick
+        known = standing(agent.composite, self.alpha, rewards, outcomes, elsewhere, age=age, cost=cost)
+        return Candidate(agent, known, ahead=ahead)
+
+    def learn(self, kind: int, agent: int, reward: float) -> None:
+        records, pace = self._records.setdefault(kind, {}), self._pace.get(kind, Pace())
+        known = records.get(agent) or fresh(str(agent), str(kind), 0)
+        record = learned(known, success=reward > 0, performance=reward, duration_ms=0, now=0, pace=pace)
+        records[agent] = record
+        self._pace[kind] = Pace(max(pace.tick, record.tick), max(pace.changed_tick, record.changed_tick))
+        old, new, total = known.counted, record.counted, self._sums[agent]
+        self._sums[agent] = (total[0] + new[0] - old[0], total[1] + new[1] - old[1])
+
+
+def _agent(n: int, score: float) -> Agent:
+    scores = (score, score, score)
+    return Agent(
+        str(n), "default", f"{n:03}", (), *scores, "auto", "active", Runtime(), Whitelist(), None, 0, None, 0, 0
+    )
+
+
+POLICIES: dict[str, Callable[[World, Random], Policy]] = {
+    "composite alone": Declared,
+    "ranking of 0.1": Before,
+    "UCB1": Ucb1,
+    "Thompson": Thompson,
+    "discounted Thompson": DiscountedThompson,
+    "ours": Evidence,
+}
+PEERS = ("composite alone", "UCB1", "Thompson", "discounted Thompson")
