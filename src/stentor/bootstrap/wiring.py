@@ -8,7 +8,7 @@ from stentor.bootstrap.cage import open_cage
 from stentor.bootstrap.governance import admission, open_governance, open_rules
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import open_llm
-from stentor.bootstrap.memory import open_memory
+from stentor.bootstrap.memory import open_memory, reports_of
 from stentor.bootstrap.messaging import open_messages
 from stentor.bootstrap.processes import open_engine, open_fanout
 from stentor.bootstrap.provenance import ProvenanceParts
@@ -100,7 +100,7 @@ def build(
         grants=grants,
         tasks=tasks,
         workers=Workers(db, registry.snapshot, dispatcher, ending, hub),
-        activity=Activity(db, hub, registry.snapshot),
+        activity=Activity(db, hub, registry.snapshot, reports_of(memory, settings.vault_tenant)),
         health=Health(
             {
                 "api": fixed("available", "answers"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from stentor.core import jsontext
 from stentor.core.clock import iso, iso_or_none
 from stentor.core.runlog import Event
@@ -52,22 +50,18 @@ def _value(stored: str | None) -> tuple[Any, bool]:
     return jsontext.load(stored), True
 
 
-def trail(
-    task_id: str, task: dict[str, Any] | None, history: History, reports: Sequence[Report], limit: int
-) -> dict[str, Any]:
-    """The activity of a task; `task` is its record as it is shown, `limit` caps the events."""
-    known = [*history.first, *history.last]
-    found = activity.trail(task_id, task, history.first[:limit], known)
+def trail(task_id: str, task: dict[str, Any] | None, history: History, reports: Sequence[Report]) -> dict[str, Any]:
+    """The activity of a task; `task` is its record as it is shown."""
+    found = activity.trail(task_id, task, history.events, reports)
     later = _status_after(history)
-    found |= {"status": later} if later else {}
-    return found | {"reports": [report(one) for one in reports]}
+    return found | ({"status": later} if later else {})
 
 
 def _status_after(history: History) -> str | None:
     """What an event says of the status that was recorded after the task's row was written last."""
     if history.record is None:
         return None
-    later = [event for event in history.last if event.event_id > history.record.head_id]
+    later = [event for event in history.events.last if event.event_id > history.record.head_id]
     found = latest(later, "status")
     return found if isinstance(found, str) else None
 
@@ -75,10 +69,6 @@ def _status_after(history: History) -> str | None:
 def latest(events: Sequence[Event], name: str) -> Any:
     """The last word of the events on something; None when none has one."""
     return next((e.metadata[name] for e in reversed(events) if e.metadata.get(name) is not None), None)
-
-
-def report(found: Report) -> dict[str, Any]:
-    return dict(msgspec.structs.asdict(found))
 
 
 def governance(found: Overview) -> dict[str, Any]:

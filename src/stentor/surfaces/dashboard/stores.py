@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
-from stentor.core import runlog
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
-from stentor.core.runlog import Event
+from stentor.domains.activity import store as activity_store
+from stentor.domains.activity.model import MAX_EVENTS, Events
 from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import Alert, Weight
 from stentor.domains.notes.model import Vault
@@ -32,16 +32,12 @@ from stentor.surfaces.dashboard import store
 from stentor.surfaces.dashboard.store import Decided
 
 T = TypeVar("T")
-MAX_EVENTS = 500
 log = logging.getLogger(__name__)
 
 
 class History(msgspec.Struct, frozen=True):
-    """A task with its first events, oldest first, and its last ones: the same unless there are very many."""
-
     record: Record | None
-    first: list[Event]
-    last: list[Event]
+    events: Events
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -91,28 +87,23 @@ class Stores:
         found = await self._read("The task", lambda tx: note_store.records(tx, self.tenant, [task_id]))
         return next(iter(found), None)
 
-    async def history(self, task_id: str) -> History:
-        """Raises NotFound when neither a task nor an event has the id."""
+    async def history(self, task_id: str, limit: int = MAX_EVENTS, after: str = "") -> History:
+        """A task with a page of its events. Raises NotFound when neither a task nor an event has the id."""
         _check(task_id)
 
         def read(tx: Tx) -> History:
-            first = last = runlog.read_task(tx, self.tenant, task_id, MAX_EVENTS)
-            if len(first) == MAX_EVENTS:
-                last = runlog.read_newest(tx, self.tenant, task_id, MAX_EVENTS)
+            events = activity_store.read(tx, self.tenant, task_id, limit, after)
             records = note_store.records(tx, self.tenant, [task_id])
-            return History(next(iter(records), None), first, last)
+            return History(next(iter(records), None), events)
 
         found = await self._read("The task or its run log", read)
-        if found.record is None and not found.first:
+        if found.record is None and not found.events.first:
             raise NotFound("No task has this id.")
         return found
 
     async def reports(self, task_id: str | None = None) -> list[Report]:
-        """Of a task, or the newest of all."""
-        try:
-            return await (self._reports.newest() if task_id is None else self._reports.of_task(task_id))
-        except Exception as error:
-            raise _unreadable("The reports", error) from error
+        """Of a task, or the newest of all. Raises ReportsUnreadable."""
+        return await (self._reports.newest() if task_id is None else self._reports.of_task(task_id))
 
     async def overview(self) -> Overview:
         """Never fails: what cannot be read is missing, and its flag says so."""

@@ -151,7 +151,7 @@ class Execution:
             history = await self._stores.history(task_id)
         except StentorError:
             return None, []
-        return history.record, history.last
+        return history.record, history.events.last
 
     async def _marked(self, task_id: str) -> None:
         """Wait until the task's note says that routing failed; the row says so already."""
