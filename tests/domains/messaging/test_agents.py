@@ -153,7 +153,8 @@ async def test_the_events_of_a_message_and_its_task_are_one_tree(post: Post) -> 
     claim = await post.claimed(ann)
     await post.complete(claim)
     answer = await post.over(message_id)
-    assert answer["atp"] == form("", specialNotes="capability=echo")["header"]
+    header = form("", specialNotes="capability=echo")["header"]
+    assert answer["atp"] == {**header, "header": header}
     root = answer["provenance_id"]
     events = {e["event_id"]: e for e in await all_events(post.world)}
     received = next(e for e in (await post.world.events(claim["task_id"])) if e["event_type"] == "prompt_received")

@@ -77,14 +77,17 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
         responses={200: {"content": {"text/event-stream": {}}, "description": "Events"}, **errors(404)},
     )
     async def stream(caller: Caller, task_id: TaskId, last_event_id: LastEventId = None) -> StreamingResponse:
-        """Server-sent events: routing, activity, token, and one terminal complete or error."""
+        """Server-sent events: routing, activity, token, and one terminal complete or error. Each carries `atp` and a
+        `provenance_id`: that of its own event where it has one, else that of the task.
+        """
         await activity.require(caller.tenant, task_id)
+        common = await activity.envelope(caller.tenant, task_id)
         steps = activity.stream(caller.tenant, task_id, last_event_id)
 
         async def frames() -> AsyncIterator[Frame]:
             async for step in steps:
                 yield Frame(step.kind, step.data, step.id)
 
-        return EventStream(frames(), streams, f"{caller.tenant}/{caller.name}")
+        return EventStream(frames(), streams, f"{caller.tenant}/{caller.name}", common)
 
     return api

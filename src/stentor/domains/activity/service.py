@@ -17,6 +17,7 @@ from stentor.domains.activity import model, store
 from stentor.domains.activity.model import MAX_EVENTS, Events
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.reports.model import Report
+from stentor.domains.tasks import envelope
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.model import MAX_ID, Task
 
@@ -92,14 +93,16 @@ class Activity:
             lambda tx: History(task_store.find(tx, tenant, task_id), store.read(tx, tenant, task_id, limit, after))
         )
 
-    async def _read(self, tenant: str, task_id: str, after: str = "") -> tuple[Task | None, list[Event]]:
+    async def _read(
+        self, tenant: str, task_id: str, after: str = "", most: int = MAX_EVENTS
+    ) -> tuple[Task | None, list[Event]]:
         """The task, and its first events after one of them."""
         if not _storable(task_id):
             return None, []
         return await self._db.read(
             lambda tx: (
                 task_store.find(tx, tenant, task_id),
-                runlog.read_task(tx, tenant, task_id, MAX_EVENTS, after),
+                runlog.read_task(tx, tenant, task_id, most, after),
             )
         )
 
@@ -107,6 +110,13 @@ class Activity:
         """Raises NotFound before a stream begins, so that the status can still say so."""
         if (await self._read(tenant, task_id))[0] is None:
             raise NotFound("No task has this id.")
+
+    async def envelope(self, tenant: str, task_id: str) -> dict[str, Any]:
+        """The `provenance_id` and `atp` of the task's frames. Raises NotFound."""
+        task, events = await self._read(tenant, task_id, most=1)
+        if task is None:
+            raise NotFound("No task has this id.")
+        return envelope.of_task(task, next(iter(events), None))
 
     async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncIterator[Step]:
         """What happened since `last_event_id`, then what happens, up to one terminal step.

@@ -97,7 +97,7 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
         if EVENTS in request.headers.get("accept", ""):
             stored = await messaging.get(caller, message_id)
             frames = _frames(streams, stored, last_event_id)
-            return EventStream(frames, limit, f"{caller.tenant}/{caller.name}")
+            return EventStream(frames, limit, f"{caller.tenant}/{caller.name}", wire.block(stored))
         return enveloped(wire.response_out(await messaging.answered(caller, message_id)))
 
     @api.get("/queue", response_model=Enveloped[wire.QueueOut])

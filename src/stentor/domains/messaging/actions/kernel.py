@@ -46,7 +46,7 @@ class Kernel:
         """Raises Conflict for a task id that has another body."""
         assert isinstance(work.body, Execute)
         draft = draft_of(work.stored, work.body)
-        submit = self._submission.submitting(work.principal, draft, work.cause)
+        submit = self._submission.submitting(work.principal, draft, work.cause, work.header)
 
         def close(tx: Tx) -> Reply:
             answer = submit(tx)
