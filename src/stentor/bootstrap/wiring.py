@@ -59,7 +59,7 @@ def build(
     outbound = Outbound(settings.outbound_allow)
     registry = Registry(db, clock, runlog)
     trust = Trust(db, clock, runlog)
-    learning = Learning(db, clock, runlog)
+    learning = Learning(db, clock, runlog, settings.sentinel_threshold)
     rules = open_rules(settings)
     policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, admission(rules))
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)

@@ -25,6 +25,12 @@ class RoutingSettings:
         "Agents below it are not routed to; 0 is off.",
         kinds.number(0, 1, float),
     )
+    sentinel_threshold: float = setting(
+        "SERVICE_SENTINEL_THRESHOLD",
+        0.4,
+        "Oscillation rate of an agent's last 50 outcomes above which the sentinel opens an alert.",
+        kinds.number(0, 1, float),
+    )
     own_authority: bool = setting(
         "SERVICE_AGENTS_OWN_AUTHORITY",
         False,

@@ -14,7 +14,7 @@ from stentor.core.clock import Clock
 from stentor.core.errors import InvalidRequest
 from stentor.domains.activity.api import Cursor, after, next_of
 from stentor.domains.activity.model import MAX_EVENTS
-from stentor.domains.learning.model import SENTINEL_THRESHOLD, SENTINEL_WINDOW
+from stentor.domains.learning.model import SENTINEL_WINDOW
 from stentor.domains.reports import model as reports_model
 from stentor.domains.reports.api import ReportOut
 from stentor.surfaces.dashboard import card, routing, shown, wire
@@ -75,7 +75,7 @@ def agents(stores: Stores, clock: Clock, prometheus: Prometheus, ranking: Callab
     @api.get("/monitoring/governance", tags=["monitoring"], response_model=wire.Governance)
     async def governance() -> Json:
         """All agents, and what the sentinel sees; a store that cannot be read is flagged, and no error."""
-        return Json(shown.governance(await stores.overview()))
+        return Json(shown.governance(await stores.overview(), stores.threshold))
 
     @api.get("/monitoring/prometheus", tags=["monitoring"], response_model=wire.Metrics)
     async def metrics() -> Json:
@@ -85,9 +85,9 @@ def agents(stores: Stores, clock: Clock, prometheus: Prometheus, ranking: Callab
     @api.get("/hebbian/sentinel", tags=["sentinel"], response_model=wire.Sentinel, responses=UNREADABLE)
     async def sentinel() -> Json:
         """What the sentinel sees of each agent at each task type."""
-        scopes = shown.sentinel(*await stores.sentinel())
+        scopes = shown.sentinel(*await stores.sentinel(), stores.threshold)
         active = sum(scope["alert_active"] for scope in scopes)
-        head = {"threshold": SENTINEL_THRESHOLD, "window": SENTINEL_WINDOW, "active_alerts": active}
+        head = {"threshold": stores.threshold, "window": SENTINEL_WINDOW, "active_alerts": active}
         return Json(head | {"scopes": scopes})
 
     @api.get("/hebbian/sentinel/alerts", tags=["sentinel"], response_model=wire.Alerts, responses=UNREADABLE)

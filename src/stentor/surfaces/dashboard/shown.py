@@ -10,7 +10,7 @@ from stentor.core.clock import iso, iso_or_none
 from stentor.core.runlog import Event
 from stentor.domains.activity import model as activity
 from stentor.domains.learning import model as learning
-from stentor.domains.learning.model import SENTINEL_THRESHOLD, Alert, Weight
+from stentor.domains.learning.model import Alert, Weight
 from stentor.domains.registry.model import Status
 from stentor.domains.reports.model import Report
 from stentor.domains.tasknotes.model import READ, Record, frontmatter, place
@@ -71,7 +71,7 @@ def latest(events: Sequence[Event], name: str) -> Any:
     return next((e.metadata[name] for e in reversed(events) if e.metadata.get(name) is not None), None)
 
 
-def governance(found: Overview) -> dict[str, Any]:
+def governance(found: Overview, threshold: float) -> dict[str, Any]:
     names = {one.agent.agent_id: one.agent.name for one in found.agents}
     counts = dict.fromkeys(STATUSES, 0)
     for one in found.agents:
@@ -79,8 +79,8 @@ def governance(found: Overview) -> dict[str, Any]:
     return {
         "agents": [_agent(one) for one in sorted(found.agents, key=lambda one: (one.agent.name, one.agent.agent_id))],
         "status_counts": counts,
-        "sentinel": sentinel(found.weights, names),
-        "stores": {"agent_registry": found.registry, "hebbian_weights": found.hebbian},
+        "sentinel": sentinel(found.weights, names, threshold),
+        "stores": {"agent_registry": found.registry, "hebbian_weights": found.hebbian, "trust": found.trust},
     }
 
 
@@ -95,16 +95,16 @@ def _agent(one: Standing) -> dict[str, Any]:
     }
 
 
-def sentinel(weights: Sequence[Weight], names: Mapping[str, str]) -> list[dict[str, Any]]:
+def sentinel(weights: Sequence[Weight], names: Mapping[str, str], threshold: float) -> list[dict[str, Any]]:
     """A row for each agent and task type, ordered by the agent's name."""
     rows = [
         {
             "agent_id": weight.agent_id,
             "agent_name": names.get(weight.agent_id),
             "task_type": weight.task_type,
-            "alert_active": learning.alarming(weight.recent),
+            "alert_active": learning.alarming(weight.recent, threshold),
             "oscillation_rate": learning.oscillation(weight.recent),
-            "threshold": SENTINEL_THRESHOLD,
+            "threshold": threshold,
             "sample_count": len(weight.recent),
         }
         for weight in weights

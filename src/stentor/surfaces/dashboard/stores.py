@@ -54,17 +54,23 @@ class Overview(msgspec.Struct, frozen=True):
     weights: list[Weight]
     registry: bool
     hebbian: bool
+    trust: bool
 
 
 class Stores:
-    """Of one tenant. `notes` is the vault that the tasks are mirrored in, None when they are not."""
+    """Of one tenant. `notes` is the vault that the tasks are mirrored in, None when they are not; `threshold` is the
+    sentinel's.
+    """
 
-    def __init__(self, db: Database, clock: Clock, tenant: str, notes: Vault | None, reports: Reports) -> None:
+    def __init__(
+        self, db: Database, clock: Clock, tenant: str, notes: Vault | None, reports: Reports, threshold: float
+    ) -> None:
         self._db = db
         self._clock = clock
         self._notes = notes
         self._reports = reports
         self.tenant = tenant
+        self.threshold = threshold
 
     @property
     def mirrored(self) -> bool:
@@ -108,26 +114,32 @@ class Stores:
     async def overview(self) -> Overview:
         """Never fails: what cannot be read is missing, and its flag says so."""
         agents, registry = await self._agents()
-        try:
-            weights, hebbian = await self._db.read(lambda tx: learning_store.of_tenant(tx, self.tenant)), True
-        except Exception:
-            log.exception("the Hebbian weights cannot be read")
-            weights, hebbian = [], False
-        return Overview(agents, weights, registry, hebbian)
+        scores = await self._whole("The trust scores", lambda tx: trust_store.all_of(tx, self.tenant))
+        weights = await self._whole("The Hebbian weights", lambda tx: learning_store.of_tenant(tx, self.tenant))
+        if weights is None and not agents:
+            # Which weights are the tenant's is told by the agents, and without them by the history.
+            weights = await self._whole("The Hebbian weights", lambda tx: learning_store.learned_in(tx, self.tenant))
+        now = self._clock.now()
+        known = {entity.entity_id: entity.at(now) for entity in scores or ()}
+        standing = [Standing(agent, known.get(agent.agent_id)) for agent in agents]
+        return Overview(standing, weights or [], registry, weights is not None, scores is not None)
 
-    async def _agents(self) -> tuple[list[Standing], bool]:
+    async def _whole(self, what: str, fn: Callable[[Tx], T]) -> T | None:
+        """None for a store that cannot be read; the log says why."""
         try:
-            (good, bad), entities = await self._db.read(
-                lambda tx: (registry_store.of_tenant(tx, self.tenant), trust_store.all_of(tx, self.tenant))
-            )
+            return await self._db.read(fn)
         except Exception:
-            log.exception("the agent registry cannot be read")
+            log.exception("%s cannot be read", what.lower())
+            return None
+
+    async def _agents(self) -> tuple[list[Agent], bool]:
+        found = await self._whole("The agent registry", lambda tx: registry_store.of_tenant(tx, self.tenant))
+        if found is None:
             return [], False
+        good, bad = found
         for problem in bad:
             log.error("%s", problem.message)
-        now = self._clock.now()
-        scores = {entity.entity_id: entity.at(now) for entity in entities}
-        return [Standing(agent, scores.get(agent.agent_id)) for agent in good], not bad
+        return good, not bad
 
     async def agent(self, agent_id: str) -> tuple[Standing, list[Weight]]:
         """Raises NotFound."""

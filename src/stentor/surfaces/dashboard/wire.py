@@ -123,6 +123,7 @@ class StoreFlags(Answer):
 
     agent_registry: bool
     hebbian_weights: bool
+    trust: bool
 
 
 class Governance(Answer):
