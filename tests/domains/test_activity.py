@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from stentor.core.db import Sql
 from stentor.core.runlog import EventType
-from tests.conftest import World
+from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
 OF_TASKS = set(get_args(EventType)) - {
@@ -53,7 +54,7 @@ async def test_the_trail_tells_the_task_its_routing_and_its_outcome(world: World
     found = await trail(world, task_id)
     assert set(found) == {
         *("task_id", "task", "status", "provenance_id", "agent_name", "capability", "routing", "provider"),
-        *("outcome_class", "learning_eligible", "reports", "events"),
+        *("outcome_class", "learning_eligible", "reports", "events", "next_cursor"),
     }
     assert found["task"] == await world.task(task_id)
     assert (found["task_id"], found["status"], found["agent_name"]) == (task_id, "completed", "ann")
@@ -176,6 +177,39 @@ async def test_the_outcome_is_told_however_many_events_came_before_it(world: Wor
     assert [e["event_type"] for e in found["events"]] == ["prompt_received", "routing_decision", "task_queued"]
 
 
+@requirement("activity.pages")
+@pytest.mark.parametrize("limit", [67, 200, 500])
+async def test_a_cursor_leads_through_all_events_oldest_first(world: World, limit: int) -> None:
+    await world.register()
+    task_id = await world.submit()
+    await flood(world, task_id)
+    found = await trail(world, task_id, limit=limit)
+    seen = [event["event_id"] for event in found["events"]]
+    while cursor := found["next_cursor"]:
+        found = await trail(world, task_id, limit=limit, cursor=cursor)
+        assert (found["status"], found["agent_name"]) == ("queued", "ann")
+        seen += [event["event_id"] for event in found["events"]]
+    assert seen == sorted(set(seen))
+    assert len(seen) == 603
+
+
+@requirement("activity.pages")
+async def test_the_last_page_has_no_cursor_even_when_it_is_full(world: World) -> None:
+    task_id = await world.do(await world.register())
+    total = len((await trail(world, task_id))["events"])
+    assert (await trail(world, task_id, limit=total))["next_cursor"] is None
+    assert (await trail(world, task_id, limit=total - 1))["next_cursor"]
+
+
+@requirement("activity.pages")
+@pytest.mark.parametrize("cursor", ["", "x", "WzFd", "WyIAIl0", "e30"])
+async def test_a_cursor_of_somebody_elses_making_is_400(world: World, cursor: str) -> None:
+    await world.register()
+    path = f"/api/v1/tasks/{await world.submit()}/activity"
+    answer = await world.admin.get(path, params={"cursor": cursor})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
 @requirement("activity.unknown-404")
 @pytest.mark.parametrize("task_id", ["nobody", "a" * 256, "%00", "..%2Fx"])
 async def test_an_id_with_neither_task_nor_events_is_404(world: World, task_id: str) -> None:
@@ -226,6 +260,48 @@ async def test_a_trail_that_cannot_be_read_is_500_and_shows_no_exception(world: 
     assert answer.status_code == 500, answer.text
     assert not {"Traceback", "select", "sqlite", "psycopg"} & set(answer.text.split())
     assert answer.json()["error"]["request_id"]
+
+
+@requirement("activity.reports")
+async def test_the_trail_carries_the_reports_that_name_the_task(make_world: MakeWorld, tmp_path: Path) -> None:
+    world: World = await make_world(SERVICE_MEMORY="1")
+    await world.register()
+    task_id, other = await world.submit(), await world.submit()
+    assert (await trail(world, task_id))["reports"] == []
+    folder = tmp_path / "vault" / "Reports"
+    folder.mkdir()
+    (folder / "week.md").write_text(f"---\ntask_id: {task_id}\nagent: ann\n---\n# The week\n\nAll is well.\n")
+    report = (await trail(world, task_id))["reports"][0]
+    assert (report["path"], report["task_id"], report["agent_name"]) == ("Reports/week.md", task_id, "ann")
+    assert (report["title"], report["summary"]) == ("The week", "All is well.")
+    assert (await trail(world, other))["reports"] == []
+
+
+@requirement("activity.reports")
+async def test_reports_belong_to_the_vaults_tenant_alone(make_world: MakeWorld, tmp_path: Path) -> None:
+    world: World = await make_world(SERVICE_MEMORY="1")
+    theirs = world.clients["OTHER"]
+    await theirs.post("/api/v1/registry/agents", json={"name": "his", "capabilities": ["echo"]})
+    body = {"id": "theirs", "type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    assert (await theirs.post("/api/v1/tasks", json=body)).status_code == 202
+    folder = tmp_path / "vault" / "Reports"
+    folder.mkdir()
+    (folder / "week.md").write_text("---\ntask_id: theirs\n---\nSecret.\n")
+    assert (await theirs.get("/api/v1/tasks/theirs/activity")).json()["reports"] == []
+
+
+@requirement("activity.unreadable-500")
+async def test_without_the_vault_no_trail_claims_that_there_are_no_reports(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    world: World = await make_world(SERVICE_MEMORY="1")
+    await world.register()
+    task_id = await world.submit()
+    (tmp_path / "vault").rename(tmp_path / "elsewhere")
+    answer = await world.admin.get(f"/api/v1/tasks/{task_id}/activity")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "INTERNAL_ERROR")
+    assert str(tmp_path) not in answer.text
+    assert (await world.admin.get("/api/v1/tasks/nobody/activity")).status_code == 404
 
 
 @requirement("activity.log-is-fail-closed")

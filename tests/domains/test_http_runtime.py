@@ -57,6 +57,14 @@ async def test_the_task_is_posted_and_the_json_answer_becomes_the_result(place: 
     assert "admin-key" not in str(call)
 
 
+@requirement("atp.input-without-head")
+async def test_an_endpoint_gets_no_head_of_a_message(place: Place) -> None:
+    world, endpoint = await place(answering({"result": 1}))
+    head = "#Mode: direct\n#Context: secret\n#Priority: low\n#ActionType: execute\n#TargetZone: kernel\n\n"
+    await world.ended(await world.submit(input=f"{head}The text."))
+    assert endpoint.calls[0]["body"]["input"] == "The text."
+
+
 @requirement("execution.http-runtime", "execution.tokens")
 async def test_an_event_stream_is_passed_on_token_by_token(place: Place) -> None:
     parts = [event("token", {"text": "Hel"}), b": comment\n\n", event("token", {"text": "lo"})]

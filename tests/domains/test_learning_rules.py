@@ -92,7 +92,7 @@ def test_the_moving_average_starts_with_the_first_duration_and_follows_the_newes
 )
 def test_the_sentinel_counts_changes_of_sign_over_a_full_window(recent: str, rate: float, alarm: bool) -> None:
     assert oscillation(recent) == pytest.approx(rate)
-    assert alarming(recent) is alarm
+    assert alarming(recent, 0.4) is alarm
 
 
 @given(st.text("SF", max_size=60))

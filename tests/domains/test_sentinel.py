@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stentor.domains.learning.model import Alert
 from stentor.domains.learning.service import Lesson
-from tests.conftest import World
+from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
 
@@ -49,6 +49,21 @@ async def test_an_alert_that_comes_back_is_a_new_one(world: World) -> None:
     await teach(world, agent, "SF" * 25 + "F" * 30 + "SF" * 25)
     found = await world.kernel.learning.alerts()
     assert [alert.resolved_at is None for alert in found] == [True, False]
+
+
+@requirement("dashboard.sentinel-threshold")
+async def test_an_alert_follows_a_threshold_that_was_changed(make_world: MakeWorld) -> None:
+    world: World = await make_world()
+    agent = await world.register()
+    await teach(world, agent, "SF" * 25)
+    assert len(await open_alerts(world)) == 1
+    higher: World = await make_world(SERVICE_SENTINEL_THRESHOLD="0.99")
+    await teach(higher, agent, "S")
+    assert await open_alerts(higher) == []
+    lower: World = await make_world(SERVICE_SENTINEL_THRESHOLD="0.2")
+    await teach(lower, agent, "F")
+    (alert,) = await open_alerts(lower)
+    assert alert.threshold == 0.2
 
 
 @requirement("learning.sentinel-only-observes")

@@ -161,6 +161,21 @@ async def test_a_reader_that_is_too_slow_is_cut_with_an_error_and_can_resume(wor
     assert (tokens, rest[-1].event) == (1802, "complete")
 
 
+@requirement("atp.responses-carry-atp-block")
+async def test_every_frame_carries_the_envelope_and_a_provenance_id(world: World) -> None:
+    agent = await world.register()
+    for ok in (True, False):
+        task_id = await world.do(agent, ok=ok)
+        root = (await world.task(task_id))["provenance_id"]
+        frames = await watch(world, task_id)
+        assert all(frame.data["atp"]["header"]["context"] == root for frame in frames)
+        own = {event["event_id"] for event in await world.events(task_id)}
+        assert {frame.data["provenance_id"] for frame in frames} <= own
+        assert frames[-1].data["provenance_id"] == root
+        again = await watch(world, task_id, after=frames[-2].id)
+        assert again == frames[-1:]
+
+
 @requirement("activity.stream-errors-are-generic")
 async def test_a_failure_while_streaming_shows_no_exception(world: World) -> None:
     task_id, epoch = await talking(world)
@@ -173,7 +188,8 @@ async def test_a_failure_while_streaming_shows_no_exception(world: World) -> Non
     ended = Draft("task_failed", "execution", "Failed.")
     frames = await live(world, task_id, damage)
     assert [f.event for f in frames if f.event in END] == ["error"]
-    assert frames[-1].data == {"error": sse.FAILED}
+    assert frames[-1].data["error"] == sse.FAILED
+    assert set(frames[-1].data) == {"error", "atp", "provenance_id"}
     assert epoch == 1
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from stentor.core import jsontext
+from stentor.core.db import Sql
 from stentor.domains.tasks.model import estimate
 from tests.conftest import World
 from tests.requirements import requirement
@@ -29,10 +31,47 @@ async def test_a_submit_answers_202_with_an_id_a_status_and_estimates(world: Wor
     answer = await post(world)
     assert answer.status_code == 202
     body = answer.json()
-    assert set(body) == {"task_id", "status", "estimated_start", "estimated_completion", "notice"}
+    expected = {"task_id", "status", "estimated_start", "estimated_completion", "notice", "provenance_id", "atp"}
+    assert set(body) == expected
     assert body["status"] == "queued"
     assert body["estimated_start"] <= body["estimated_completion"]
     assert uuid.UUID(body["task_id"]).version == 7
+
+
+@requirement("atp.responses-carry-atp-block")
+async def test_a_submit_answers_with_the_provenance_and_the_envelope_of_its_work(world: World) -> None:
+    await world.register()
+    body = (await post(world, metadata={"priority": "high"})).json()
+    task = await world.task(body["task_id"])
+    assert body["provenance_id"] == task["provenance_id"]
+    assert body["atp"]["header"] == {
+        "mode": "async",
+        "context": task["provenance_id"],
+        "priority": "high",
+        "actionType": "execute",
+        "targetZone": "kernel",
+    }
+
+
+@requirement("atp.responses-carry-atp-block")
+async def test_a_denied_submit_names_the_event_that_it_began_with(world: World) -> None:
+    for _ in range(2):  # the second time from what was stored
+        answer = await post(world, id="denied", required_capabilities=["fly"])
+        details = answer.json()["error"]["details"]
+        assert details["provenance_id"] == (await world.task("denied"))["provenance_id"]
+
+
+@requirement("atp.responses-carry-atp-block")
+async def test_an_answer_that_an_earlier_version_kept_gets_its_provenance(world: World) -> None:
+    await world.register()
+    keyed = {"Idempotency-Key": "k"}
+    first = await world.admin.post(PATH, json=BODY, headers=keyed)
+    known = {name: first.json()[name] for name in ("task_id", "status")}
+    old = known | {"estimated_start": 1, "estimated_completion": 2}
+    keep = Sql("update idempotency_keys set answer = :answer")
+    await world.kernel.db.write(lambda tx: tx.run(keep, answer=jsontext.dump(old)))
+    again = await world.admin.post(PATH, json=BODY, headers=keyed)
+    assert again.json() == first.json()
 
 
 @requirement("tasks.submit-requires-type-and-input")

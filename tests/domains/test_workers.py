@@ -45,6 +45,34 @@ async def test_a_claim_hands_over_the_task_with_what_its_agent_needs(world: Worl
     assert (await claims(world, agent)).json() == {"tasks": []}
 
 
+WIRE = "#Mode: direct\n#Context: secret\n#Priority: low\n#ActionType: execute\n#TargetZone: kernel\n\n"
+
+
+@requirement("atp.input-without-head", "atp.headers-hidden-from-agents")
+async def test_an_input_in_the_wire_form_reaches_the_worker_without_its_head(world: World) -> None:
+    agent = await world.register()
+    await world.submit(input=f"{WIRE}#Mode: of transport\n")
+    assert (await world.claim(agent))["input"] == "#Mode: of transport\n"
+
+
+@requirement("atp.input-without-head")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# A heading\n\nText.",
+        "#Mode: of transport\n\nBy train.",
+        f" {WIRE}x",
+        WIRE.replace("low", "lowest"),
+        "#",
+        {"text": f"{WIRE}x"},
+    ],
+)
+async def test_an_input_that_is_no_message_reaches_the_worker_as_it_is(world: World, text: Any) -> None:
+    agent = await world.register()
+    await world.submit(input=text)
+    assert (await world.claim(agent))["input"] == text
+
+
 async def test_a_task_that_may_take_a_day_is_handed_over(world: World) -> None:
     agent = await world.register()
     task_id = await world.submit(timeout_seconds=86_400)

@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
 
 def message(zone: str, action: str, body: dict[str, Any], mode: str = "direct") -> dict[str, Any]:
     header = {"mode": mode, "context": "c", "priority": "normal", "actionType": action, "targetZone": zone}
+    if zone == "kernel":
+        header["specialNotes"] = "capability=summarize"
     return {"header": header, "payload": {"content": json.dumps(body)}}
 
 
@@ -35,7 +37,7 @@ def messages(count: int) -> list[dict[str, Any]]:
     """For each number a task, an agent, and a note."""
     found = []
     for n in range(count):
-        task = {"type": "summarize", "input": f"{n}. {TEXT}", "required_capabilities": ["summarize"]}
+        task = {"type": "summarize", "input": f"{n}. {TEXT}"}
         found.append(message("kernel", "execute", {"task": task}, "async" if n % 2 else "direct"))
         found.append(message("registry", "register", {"name": f"agent-{n}"}))
         found.append(message("memory", "create", {"path": f"N/{n}.md", "content": f"note {n}\n"}))

@@ -97,10 +97,10 @@ def build(
     vault = _vault(settings)
     notes = vault if isinstance(vault, FolderVault) and settings.task_notes else None
     db = Database(ReadOnly(driver))
-    stores = Stores(db, clock, settings.dashboard_tenant, notes, Reports(vault))
+    stores = Stores(db, clock, settings.dashboard_tenant, notes, Reports(vault), settings.sentinel_threshold)
     prometheus = Prometheus(settings.metrics_url, settings.metrics_timeout)
     streams = StreamLimit(settings.max_streams, closing)
-    site = Site(caller, Rows(db, clock), prometheus, streams)
+    site = Site(caller, Rows(db, clock), prometheus, streams, settings.sentinel_threshold)
     work = Execution(stores, gateway, notes, closing)
     routers = [
         api.tasks(stores),

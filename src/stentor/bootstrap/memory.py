@@ -16,6 +16,7 @@ from stentor.core.db.leader import VAULT, Leader
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
+from stentor.domains.activity.service import ReportsOf, no_reports
 from stentor.domains.memory.embedding.files import installed
 from stentor.domains.memory.embedding.local import LocalEmbedder
 from stentor.domains.memory.embedding.model import Embedder
@@ -34,6 +35,8 @@ from stentor.domains.notes import plugin
 from stentor.domains.notes.folder import FolderVault
 from stentor.domains.notes.plugin import Plugin
 from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.reports.model import Report
+from stentor.domains.reports.service import Reports
 from stentor.domains.tasknotes.model import mirrored
 from stentor.domains.tasks.service import require
 
@@ -249,6 +252,18 @@ def _floor(settings: Settings) -> float:
     if settings.embedding_floor is not None:
         return settings.embedding_floor
     return NO_FLOOR if settings.embedding_url or settings.embedding_model else PACKAGED_FLOOR
+
+
+def reports_of(memory: Memory | None, tenant: str) -> ReportsOf:
+    """The reports in the vault, which belong to tasks of the vault's tenant alone."""
+    if memory is None:
+        return no_reports
+    reports = Reports(memory.vault)
+
+    async def of_task(asking: str, task_id: str) -> list[Report]:
+        return await reports.of_task(task_id) if asking == tenant else []
+
+    return of_task
 
 
 def _head_of_task(tx: Tx, tenant: str, task_id: str) -> str:

@@ -9,7 +9,7 @@ from stentor.bootstrap.cage import open_cage
 from stentor.bootstrap.governance import admission, open_governance, open_rules
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import open_llm
-from stentor.bootstrap.memory import open_memory
+from stentor.bootstrap.memory import open_memory, reports_of
 from stentor.bootstrap.messaging import open_messages
 from stentor.bootstrap.processes import load_of, open_engine, open_fanout, open_presence
 from stentor.bootstrap.provenance import ProvenanceParts
@@ -75,7 +75,7 @@ def build(
     outbound = Outbound(settings.outbound_allow)
     registry = Registry(db, clock, runlog)
     trust = Trust(db, clock, runlog)
-    learning = Learning(db, clock, runlog)
+    learning = Learning(db, clock, runlog, settings.sentinel_threshold)
     rules = open_rules(settings)
     policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, admission(rules))
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
@@ -124,7 +124,7 @@ def build(
         tasks=tasks,
         grades=Grades(db, runlog, learning, may_grade(registry.snapshot)),
         workers=Workers(db, registry.snapshot, dispatcher, ending, hub, presence),
-        activity=Activity(db, hub, registry.snapshot),
+        activity=Activity(db, hub, registry.snapshot, reports_of(memory, settings.vault_tenant)),
         health=Health(
             {
                 "api": fixed("available", "answers"),

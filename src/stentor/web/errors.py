@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -15,7 +16,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, RateLimited, StentorError
+from stentor.core.errors import InvalidRequest, RateLimited, StentorError, StoreUnavailable
 from stentor.web import openai_errors
 
 PROBLEM = "application/problem+json"
@@ -33,6 +34,10 @@ _CODES = {
 }
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 UNEXPECTED = "The service failed on this request. The operator finds the reason in its log under the request id."
+
+
+NO_STORE = "The database cannot be used. The service's log says why."
+log = logging.getLogger(__name__)
 
 
 def install(app: FastAPI) -> None:
@@ -74,7 +79,12 @@ def render(
 
 
 def render_error(scope: Scope, error: StentorError) -> Response:
-    """A 5xx says its sentence only when it is ours to say: outages yes, corrupt records by id."""
+    """A 5xx says its sentence only when it is ours to say: outages yes, corrupt records by id. What a database driver
+    said of an outage is for the log: it names tables and addresses.
+    """
+    if isinstance(error, StoreUnavailable) and error.__cause__ is not None:
+        log.warning("%s", error.message)
+        return render(scope, error.status, error.code, NO_STORE, None, {"Retry-After": str(error.retry_after)})
     headers = {"Retry-After": str(error.retry_after)} if error.status in (429, 503) else None
     if isinstance(error, RateLimited) and headers:
         return throttled(scope, error.message, headers, error.code)

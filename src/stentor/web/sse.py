@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ FAILED = "The stream ended because the service failed. The work itself goes on; 
 LEAVING = "The service is stopping. Connect again with Last-Event-ID to go on."
 ANEW = "The service is stopping. Send the request again."
 """Where a stream cannot be gone on with."""
+NOTHING: Mapping[str, Any] = {}
 log = logging.getLogger(__name__)
 
 
@@ -32,11 +33,12 @@ class Frame(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-def encode(frame: Frame | bytes) -> bytes:
+def encode(frame: Frame | bytes, common: Mapping[str, Any] = NOTHING) -> bytes:
+    """The bytes of a frame; its own data wins over the `common` data of its stream."""
     if isinstance(frame, bytes):
         return frame
     head = f"id: {frame.id}\n" if frame.id else ""
-    return f"{head}event: {frame.event}\ndata: ".encode() + jsontext.line(frame.data) + b"\n\n"
+    return f"{head}event: {frame.event}\ndata: ".encode() + jsontext.line({**common, **frame.data}) + b"\n\n"
 
 
 class StreamLimit:
@@ -64,14 +66,23 @@ class StreamLimit:
 
 
 class EventStream(StreamingResponse):
-    """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work."""
+    """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work.
 
-    def __init__(self, frames: AsyncIterator[Frame | bytes], limit: StreamLimit, key: str) -> None:
+    `common` is data that every frame carries, the error at a broken end too.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncIterator[Frame | bytes],
+        limit: StreamLimit,
+        key: str,
+        common: Mapping[str, Any] = NOTHING,
+    ) -> None:
         """Raises RateLimited before anything is sent."""
         limit.enter(key)
         self._leave = partial(limit.leave, key)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        content = _guarded(frames, limit.closing, self._last)
+        content = _guarded(frames, limit.closing, self._last, common)
         super().__init__(content, media_type="text/event-stream", headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,19 +135,25 @@ async def _ended(frames: AsyncIterator[bytes], failed: Callable[[Exception], byt
 
 
 async def _guarded(
-    frames: AsyncIterator[Frame | bytes], closing: asyncio.Event, last: Callable[[], Frame | bytes]
+    frames: AsyncIterator[Frame | bytes],
+    closing: asyncio.Event,
+    last: Callable[[], Frame | bytes],
+    common: Mapping[str, Any],
 ) -> AsyncIterator[bytes]:
     """Fails closed towards the reader: whatever goes wrong, it reads one generic sentence."""
     try:
-        async for chunk in _with_heartbeats(frames, closing, last):
+        async for chunk in _with_heartbeats(frames, closing, last, common):
             yield chunk
     except Exception:
         log.exception("an event stream failed")
-        yield encode(Frame("error", {"error": FAILED}))
+        yield encode(Frame("error", {"error": FAILED}), common)
 
 
 async def _with_heartbeats(
-    frames: AsyncIterator[Frame | bytes], closing: asyncio.Event, last: Callable[[], Frame | bytes]
+    frames: AsyncIterator[Frame | bytes],
+    closing: asyncio.Event,
+    last: Callable[[], Frame | bytes],
+    common: Mapping[str, Any],
 ) -> AsyncIterator[bytes]:
     coming = asyncio.ensure_future(anext(frames, None))
     leaving = asyncio.ensure_future(closing.wait())
@@ -144,7 +161,7 @@ async def _with_heartbeats(
         while True:
             done, _ = await asyncio.wait({coming, leaving}, timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
             if leaving in done and coming not in done:
-                yield encode(last())
+                yield encode(last(), common)
                 return
             if not done:
                 yield b": heartbeat\n\n"
@@ -152,7 +169,7 @@ async def _with_heartbeats(
             frame = coming.result()
             if frame is None:
                 return
-            yield encode(frame)
+            yield encode(frame, common)
             coming = asyncio.ensure_future(anext(frames, None))
     finally:
         coming.cancel()

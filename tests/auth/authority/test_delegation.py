@@ -246,3 +246,12 @@ def context_of(claims: Claims) -> Any:
 
 def pattern_within(pattern: str, parent: list[str]) -> bool:
     return "*" in parent or any(pattern == wide or pattern.startswith(f"{wide}/") for wide in parent)
+
+
+@requirement("authority.uris-cross-stripped")
+def test_the_principals_of_a_chain_cross_the_boundary_without_credentials() -> None:
+    agent = "svc?token=hunter2"
+    root = bound(ns=["team", "other"], sub=agent)
+    found = examine(chain(root, child(root, iss=agent, sub=f"{agent}/helper")), ISSUERS, AUDIENCE, NOW).context()
+    assert found.delegated_by == ("svc",)
+    assert "hunter2" not in repr(found)

@@ -395,3 +395,17 @@ def test_what_is_issued_is_taken_and_says_the_same(
 
 def test_a_bound_receipt_says_whose_it_is() -> None:
     assert examine(bound(), ISSUERS, AUDIENCE, NOW).claims.jkt == thumbprint(HOLDER)
+
+
+@requirement("authority.uris-cross-stripped")
+def test_names_that_are_addresses_cross_the_boundary_without_their_credentials() -> None:
+    agent = "https://ann:hunter2@agents.example/ann?team=7&access_token=hunter2#key=hunter2"
+    found = peek(receipt(sub=agent, jti="https://x:hunter2@log.example/r-1?sig=hunter2"), ISSUERS, AUDIENCE, NOW)
+    assert found.principal == "https://agents.example/ann?team=7"
+    assert found.receipt_id == "https://log.example/r-1"
+    assert "hunter2" not in repr(found)
+
+
+@requirement("authority.uris-cross-stripped")
+def test_a_name_that_is_nothing_but_a_credential_is_refused() -> None:
+    assert not holds(receipt(sub="?access_token=hunter2"))

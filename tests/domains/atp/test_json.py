@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from typing import Any
 
@@ -168,7 +169,14 @@ def test_a_search_needs_its_text_and_an_exact_read_its_path() -> None:
 
 def test_every_shape_belongs_to_a_pair_of_the_contract() -> None:
     assert all(zone in ZONES and action in ACTION_TYPES for zone, action in SHAPES)
-    assert checks.body_of(read(message("sandbox", "list", "anything"))) is None
+
+
+@requirement("atp.supported-pairs")
+def test_every_other_pair_is_named_as_one_that_there_is_not() -> None:
+    for zone, action in itertools.product(ZONES, ACTION_TYPES):
+        if (zone, action) not in SHAPES:
+            with pytest.raises(MessageInvalid, match=f"the zone {zone} has no action {action}"):
+                checks.body_of(read(message(zone, action, "anything")))
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def form(body: Any = None, zone: str = "kernel", action: str = "execute", **head
 
 
 def task(**fields: Any) -> dict[str, Any]:
-    """The body of kernel/execute."""
-    return {"task": {"type": "echo", "input": "hello", "required_capabilities": ["echo"], **fields}}
+    """The body of kernel/execute; the envelope says which agents are reached."""
+    return {"task": {"type": "echo", "input": "hello", **fields}}
 
 
 @dataclass

@@ -164,7 +164,7 @@ async def test_every_pair_of_zone_and_action_is_answered_or_refused(full: Post) 
         ("registry", "list", {}),
         ("registry", "update", {"operations": [{"agent_id": NOBODY, "field": "a", "value": 1}]}),
         ("kernel", "approve", {"task_id": "x"}),
-        ("governance", "list", {}),
+        ("governance", "approve", {"update_id": NOBODY}),
     ],
 )
 async def test_without_the_permission_of_the_rest_call_nothing_happens(

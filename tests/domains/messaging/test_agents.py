@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.conftest import World
 from tests.domains.messaging.conftest import Post, form, task
 from tests.requirements import requirement
@@ -38,7 +40,7 @@ async def test_an_agent_that_fails_fails_the_message(post: Post) -> None:
 
 
 async def test_a_message_that_nobody_may_take_fails_with_the_code_of_routing(post: Post) -> None:
-    error = await post.fail(task())
+    error = await post.fail(task(), specialNotes="capability=echo")
     assert error["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"
     assert error["details"]["required_capabilities"] == ["echo"]
 
@@ -92,6 +94,25 @@ async def test_the_body_cannot_reach_an_agent_that_the_envelope_does_not(post: P
     await post.send(task(required_capabilities=["shell"]), specialNotes="capability=echo", context="fewer of these")
     assert (await post.claimed(ben))["required_capabilities"] == ["echo"]
     assert (await post.claimed(both))["required_capabilities"] == ["echo", "shell"]
+
+
+@requirement("routing.atp-capability-from-envelope", "atp.body-does-not-route")
+@pytest.mark.parametrize("action", ["execute", "schedule"])
+async def test_the_body_does_not_route_under_an_envelope_that_names_nothing(post: Post, action: str) -> None:
+    await post.world.register("ann", capabilities=["shell"])
+    error = await post.fail(task(required_capabilities=["shell"]), action=action)
+    assert error["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"
+    assert "capability=shell" in error["message"]
+    assert (await post.world.admin.get("/api/v1/tasks")).json()["total"] == 0
+    asked = await post.ask("route", json=form(task(required_capabilities=["shell"])))
+    assert (asked.status_code, asked.json()["error"]["code"]) == (422, "ROUTING_CAPABILITY_UNAVAILABLE")
+
+
+@requirement("atp.body-does-not-route")
+async def test_the_body_may_require_something_of_the_agent_that_the_envelope_names(post: Post) -> None:
+    ann = await post.world.register("ann", capabilities=["shell"])
+    await post.send(task(required_capabilities=["shell"]), specialNotes=f"agent={ann}")
+    assert (await post.claimed(ann))["required_capabilities"] == ["shell"]
 
 
 @requirement("learning.connection-by-atp-sender")
@@ -153,7 +174,8 @@ async def test_the_events_of_a_message_and_its_task_are_one_tree(post: Post) -> 
     claim = await post.claimed(ann)
     await post.complete(claim)
     answer = await post.over(message_id)
-    assert answer["atp"] == form("", specialNotes="capability=echo")["header"]
+    header = form("", specialNotes="capability=echo")["header"]
+    assert answer["atp"] == {**header, "header": header}
     root = answer["provenance_id"]
     events = {e["event_id"]: e for e in await all_events(post.world)}
     received = next(e for e in (await post.world.events(claim["task_id"])) if e["event_type"] == "prompt_received")

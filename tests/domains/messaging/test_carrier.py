@@ -146,7 +146,7 @@ async def test_a_stream_message_sends_tokens_and_every_frame_carries_the_atp_blo
     assert frames[-1].event == "complete"
     answer = await post.over(message_id)
     for frame in frames:
-        assert frame.data["atp"] == form("", mode="stream")["header"]
+        assert frame.data["atp"]["header"] == form("", mode="stream")["header"]
         assert frame.data["provenance_id"] == answer["provenance_id"]
         assert (frame.event in ("routing", "activity", "complete")) == ("event_provenance_id" in frame.data)
 

@@ -47,7 +47,7 @@ async def test_a_run_is_found_by_its_task_and_by_each_of_its_events(world: World
 @requirement("provenance.run-tree")
 async def test_the_run_of_a_message_holds_the_task_that_it_made(world: World) -> None:
     await world.register()
-    body = json.dumps({"task": {"type": "echo", "input": "hello", "required_capabilities": ["echo"]}})
+    body = json.dumps({"task": {"type": "echo", "input": "hello"}})
     header = {"mode": "direct", "context": "c", "priority": "low", "actionType": "execute", "targetZone": "kernel"}
     sent = await world.admin.post("/api/v1/atp/send", json={"header": header, "payload": {"content": body}})
     assert sent.status_code == 202, sent.text

@@ -25,7 +25,7 @@ async def learn(board: Board, agent_id: str, task_type: str, recent: str) -> Non
         weight = Weight(agent_id, task_type, 1.0, 12.0, len(recent), recent, tx.now)
         store.put(tx, weight)
         if recent == SWINGING:
-            store.raise_alert(tx, weight, 0.98)
+            store.raise_alert(tx, weight, 0.98, 0.4)
 
     await board.world.kernel.db.write(work)
 
@@ -46,7 +46,7 @@ async def test_the_snapshot_has_a_row_for_each_agent_of_the_tenant(board: Board)
         await world.admin.post(f"/api/v1/registry/agents/{bob}/authorize", json=body)
     snapshot = await board.get("/api/monitoring/governance")
     wire.Governance.model_validate(snapshot)
-    assert snapshot["stores"] == {"agent_registry": True, "hebbian_weights": True}
+    assert snapshot["stores"] == {"agent_registry": True, "hebbian_weights": True, "trust": True}
     rows = {row["name"]: row for row in snapshot["agents"]}
     assert set(rows) == {"ann", "bob"}
     assert rows["ann"] == {
@@ -125,16 +125,49 @@ async def test_a_store_that_cannot_be_read_is_flagged_and_no_error(board: Board)
     db = board.world.kernel.db
     await db.write(lambda tx: tx.run(Sql("alter table hebbian_weights rename to hidden")))
     snapshot = await board.get("/api/monitoring/governance")
-    assert snapshot["stores"] == {"agent_registry": True, "hebbian_weights": False}
+    assert snapshot["stores"] == {"agent_registry": True, "hebbian_weights": False, "trust": True}
     assert (len(snapshot["agents"]), snapshot["sentinel"]) == (2, [])
     await board.get("/api/hebbian/sentinel", 500)
     await db.write(lambda tx: tx.run(Sql("alter table hidden rename to hebbian_weights")))
     broken = Sql("update agents set capabilities = '7' where agent_id = :agent_id")
     await db.write(lambda tx: tx.run(broken, agent_id=ann))
     snapshot = await board.get("/api/monitoring/governance")
-    assert snapshot["stores"] == {"agent_registry": False, "hebbian_weights": True}
+    assert snapshot["stores"] == {"agent_registry": False, "hebbian_weights": True, "trust": True}
     assert [row["name"] for row in snapshot["agents"]] == ["zoe"]
     assert snapshot["sentinel"][0]["agent_name"] is None
+
+
+@requirement("dashboard.store-flags")
+@pytest.mark.parametrize(
+    ("table", "missing"),
+    [("trust_scores", "trust"), ("agents", "agent_registry"), ("hebbian_weights", "hebbian_weights")],
+)
+async def test_a_store_that_cannot_be_read_leaves_the_others_as_they_are(
+    board: Board, table: str, missing: str
+) -> None:
+    ann = await board.world.register("ann")
+    await board.world.do(ann)
+    db = board.world.kernel.db
+    await db.write(lambda tx: tx.run(Sql(f"alter table {table} rename to hidden")))
+    snapshot = await board.get("/api/monitoring/governance")
+    await db.write(lambda tx: tx.run(Sql(f"alter table hidden rename to {table}")))
+    assert {name for name, whole in snapshot["stores"].items() if not whole} == {missing}
+    assert [row["name"] for row in snapshot["agents"]] == ([] if missing == "agent_registry" else ["ann"])
+    assert [row["agent_id"] for row in snapshot["sentinel"]] == ([] if missing == "hebbian_weights" else [ann])
+    if missing == "trust":
+        assert snapshot["agents"][0]["trust_score"] is None
+
+
+@requirement("dashboard.sentinel-threshold", "dashboard.sentinel-rows", "dashboard.sentinel-routes")
+async def test_the_threshold_of_the_settings_is_shown_and_decides(make_board: Any) -> None:
+    for threshold, alarm in ((0.4, True), (0.99, False)):
+        board: Board = await make_board(SERVICE_SENTINEL_THRESHOLD=str(threshold))
+        name = f"ann-{alarm}".lower()
+        await learn(board, await board.world.register(name), "a", SWINGING)
+        rows = (await board.get("/api/monitoring/governance"))["sentinel"]
+        row = next(one for one in rows if one["agent_name"] == name)
+        assert (row["threshold"], row["alert_active"], row["oscillation_rate"]) == (threshold, alarm, 0.98)
+        assert (await board.get("/api/hebbian/sentinel"))["threshold"] == threshold
 
 
 @requirement("dashboard.store-flags", "dashboard.never-writes")

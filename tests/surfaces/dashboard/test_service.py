@@ -188,7 +188,7 @@ def test_a_stream_through_a_gateway_that_is_killed_ends_with_one_error(serve: St
             service.kill()
             found = frames("\n".join([*head, *lines]))
         assert [kind for kind, _ in found] == ["routing", "error"]
-        assert set(found[1][1]) == {"error", "task_id"}
+        assert set(found[1][1]) == {"error", "task_id", "atp", "provenance_id"}
         assert http.get(f"/api/tasks/{found[1][1]['task_id']}").json()["status"] == "queued"
 
 

@@ -12,6 +12,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.domains.activity.service import Step
 from stentor.surfaces.dashboard import streaming
 from stentor.web import sse
+from tests.domains.streams import parse
 from tests.patience import soon
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import Board, frames
@@ -19,10 +20,11 @@ from tests.surfaces.dashboard.board import Board, frames
 PATH = "/api/cli/execute/stream"
 TEXT = "Agents do tasks. Stentor routes each task to the best agent. It records why."
 COMPLETE = {
-    "task_id", "agent_name", "status", "summary", "note_path", "error", "provenance_id", "provider", "model",
+    "atp", "task_id", "agent_name", "status", "summary", "note_path", "error", "provenance_id", "provider", "model",
     "outcome_class", "learning_eligible",
 }  # fmt: skip
 ROUTING = {"decision", "agent_name", "task_id", "atp", "provenance_id"}
+ENVELOPE = ("atp", "provenance_id")
 STRICT = """#Mode: stream
 #Context: trace-1
 #Priority: high
@@ -65,7 +67,7 @@ async def test_the_frames_are_routing_tokens_and_one_end(summarizer: Board) -> N
     routing, end = found[0][1], found[-1][1]
     assert set(routing) == ROUTING
     assert set(end) == COMPLETE
-    assert all(set(data) == {"text"} for kind, data in found if kind == "token")
+    assert all(set(data) == {"text", *ENVELOPE} for kind, data in found if kind == "token")
     assert routing["agent_name"] == end["agent_name"] == "sum"
     assert routing["decision"]["capability"] == ["summarize"]
     assert routing["atp"]["header"] == {
@@ -88,12 +90,30 @@ async def test_the_frames_are_routing_tokens_and_one_end(summarizer: Board) -> N
     assert record["provenance_id"] == end["provenance_id"]
 
 
+@requirement("atp.responses-carry-atp-block")
+async def test_every_frame_carries_the_envelope_and_a_provenance_id(board: Board) -> None:
+    ann = await board.world.register()
+    body = {"instruction": STRICT, "atp_strict": True}
+    done, _ = await both(board, ann, body, tokens=["a", "b"], result="ab")
+    failed, _ = await both(board, ann, body, error={"message": "no"})
+    denied = await board.execute(instruction="x", capability="nobody-has-it")
+    for found in (done, failed, denied):
+        assert len({str(data["atp"]["header"]) for _, data in found}) == 1
+        task_id = found[-1][1]["task_id"]
+        own = {event["event_id"] for event in await board.world.events(task_id)}
+        assert {data["provenance_id"] for _, data in found} <= own
+        assert found[-1][1]["provenance_id"] == (await board.world.task(task_id))["provenance_id"]
+    header = done[-1][1]["atp"]["header"]
+    stream = await board.world.admin.get(f"/api/v1/tasks/{done[-1][1]['task_id']}/stream")
+    assert {str(frame.data["atp"]["header"]) for frame in parse(stream.text)} == {str(header)}
+
+
 @requirement("dashboard.execute-one-terminal-frame")
 async def test_an_agent_that_does_not_stream_gives_one_token(board: Board) -> None:
     ann = await board.world.register()
     found, _ = await both(board, ann, {"instruction": "hello", "capability": "echo"}, result={"answer": "hi there"})
     assert [kind for kind, _ in found] == ["routing", "token", "complete"]
-    assert found[1][1] == {"text": "hi there"}
+    assert found[1][1]["text"] == "hi there"
     assert found[2][1]["summary"] == "hi there"
 
 
@@ -109,7 +129,7 @@ async def test_tokens_of_a_worker_come_as_they_are_written(board: Board) -> None
 async def test_a_failed_routing_is_one_error_that_names_the_task(board: Board) -> None:
     found = await board.execute(instruction="x", capability="nobody-has-it")
     assert [kind for kind, _ in found] == ["error"]
-    assert set(found[0][1]) == {"error", "task_id"}
+    assert set(found[0][1]) == {"error", "task_id", *ENVELOPE}
     assert "ROUTING_CAPABILITY_UNAVAILABLE" in found[0][1]["error"]
     assert (await board.get(f"/api/tasks/{found[0][1]['task_id']}"))["status"] == "routing_failed"
 
@@ -132,9 +152,10 @@ async def test_a_lesson_that_failed_is_told_with_the_end(board: Board, monkeypat
 @requirement("dashboard.execute-generic-error", "dashboard.execute-one-terminal-frame")
 async def test_a_task_that_fails_ends_with_a_generic_error(board: Board) -> None:
     ann = await board.world.register()
-    error = {"code": "NO_SOURCE", "message": "Traceback: secret detail 7c1e"}
+    error = {"code": "password_7c1e", "message": "Traceback: secret detail 7c1e"}
     found, claim = await both(board, ann, {"instruction": "hello", "capability": "echo"}, error=error)
-    assert found[-1] == ("error", {"error": "The task is failed (NO_SOURCE).", "task_id": claim["task_id"]})
+    kind, end = found[-1]
+    assert (kind, end["error"], end["task_id"]) == ("error", "The task is failed.", claim["task_id"])
     assert [kind for kind, _ in found].count("error") == 1
     assert "7c1e" not in str(found)
 

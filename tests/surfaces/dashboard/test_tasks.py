@@ -9,6 +9,7 @@ import pytest
 
 from stentor.core.db import Sql
 from stentor.core.runlog import Draft
+from stentor.domains.reports.api import ReportOut
 from stentor.surfaces.dashboard import wire
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import Board
@@ -185,7 +186,7 @@ async def test_reports_are_notes_of_the_vault_and_belong_to_the_task_that_they_n
     reports = await board.get("/api/reports")
     assert {one["path"] for one in reports} == {f"Reports/2026/{name}.md" for name in ("week", "other", "bad")}
     for one in reports:
-        wire.ReportOut.model_validate(one)
+        ReportOut.model_validate(one)
     trail = await board.get(f"/api/tasks/{task_id}/activity")
     assert trail["reports"] == [one for one in reports if one["path"].endswith("/week.md")]
     week = trail["reports"][0]

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from stentor.core.db import Sql
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED
@@ -178,3 +179,17 @@ async def test_a_method_that_a_path_does_not_have_is_405_and_names_those_it_has(
                 assert (allowed >= has) if "trust" in path else (allowed == has)  # levels is an entity's id too
             else:
                 assert path.startswith("/api/v1/trust/"), f"{method} {path}"
+
+
+@requirement("http.no-driver-text")
+@pytest.mark.parametrize("table", ["tasks", "events"])
+async def test_an_unreadable_table_shows_nothing_of_the_databases_own_words(world: World, table: str) -> None:
+    await world.register()
+    await world.kernel.db.write(lambda tx: tx.run(Sql(f"alter table {table} rename to hidden")))
+    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    answer = await world.admin.post("/api/v1/tasks", json=body)
+    await world.kernel.db.write(lambda tx: tx.run(Sql(f"alter table hidden rename to {table}")))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "SERVICE_UNAVAILABLE")
+    assert "no such table" not in answer.text
+    assert "relation" not in answer.text
+    assert "Retry-After" in answer.headers

@@ -12,11 +12,12 @@ from tests.patience import until
 from tests.requirements import requirement
 from tests.surfaces.grpc.conftest import SECONDS, Client, keyed, refused
 
-TASK = {"type": "summarize", "input": "One thing. Another.", "required_capabilities": ["summarize"]}
+TASK = {"type": "summarize", "input": "One thing. Another."}
 
 
 def message(content: Any, **header: Any) -> pb.SendMessageRequest:
     usual = {"mode": "direct", "context": "c-1", "priority": "high", "action_type": "execute", "target_zone": "kernel"}
+    usual["special_notes"] = "capability=summarize"
     payload = pb.AtpPayload(content=json.dumps(content))
     return pb.SendMessageRequest(header=pb.AtpHeader(**{**usual, **header}), payload=payload)
 
@@ -42,6 +43,7 @@ def test_an_idempotency_key_is_one_key_over_both(client: Client) -> None:
     content = {"task": TASK}
     first = send(client, message(content), idempotency_key="m-1")
     header = {"mode": "direct", "context": "c-1", "priority": "high", "actionType": "execute", "targetZone": "kernel"}
+    header["specialNotes"] = "capability=summarize"
     body = {"header": header, "payload": {"content": json.dumps(content)}}
     with client.service.client() as http:
         again = http.post("/api/v1/atp/send", json=body, headers={"Idempotency-Key": "m-1"})

@@ -119,6 +119,16 @@ def test_the_level_says_what_is_logged(tmp_path: Path, level: str, said: bool) -
     assert ("DEBUG" in log) == (level == "debug")
 
 
+@pytest.mark.parametrize(("level", "said"), [("debug", True), ("info", True), ("warn", False)])
+def test_at_info_each_call_is_logged(tmp_path: Path, level: str, said: bool) -> None:
+    with plugin(tmp_path / "vault") as stub, note_store(stub, tmp_path / "log", MCP_LOG_LEVEL=level) as store:
+        store.call("listNotes")
+        store.call("getContext", path="none.md")
+        log = store.log.read_text()
+    assert ("listNotes answered 200" in log) == said
+    assert ("answered 404" in log) == said
+
+
 def test_a_wrong_address_stands_in_the_log_at_once(tmp_path: Path) -> None:
     with plugin(tmp_path / "vault") as stub:
         pass
@@ -132,7 +142,7 @@ def test_a_wrong_address_stands_in_the_log_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    with plugin(tmp_path / "vault") as stub, note_store(stub, tmp_path / "log") as store:
+    with plugin(tmp_path / "vault") as stub, note_store(stub, tmp_path / "log", MCP_LOG_LEVEL="warn") as store:
         assert store.data("listNotes") == {"notes": []}
         store.process.send_signal(number)
         assert store.process.wait(10) == 0

@@ -17,6 +17,7 @@ from stentor.auth.authority.issuers import OWN, Issuers
 from stentor.auth.authority.keys import thumbprint
 from stentor.auth.authority.proof import ProofRequest
 from stentor.auth.authority.replay import Replay
+from stentor.auth.authority.uris import strip_uri
 from stentor.core import ids
 from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import AuthorityDenied, AuthorityRefused, InvalidRequest, StoreUnavailable
@@ -33,15 +34,19 @@ class Examined:
     delegated_by: tuple[str, ...]
 
     def context(self) -> AuthorityContext:
+        """What crosses the boundary. Names that are URIs lose their credentials here, because logs, events and answers
+        repeat them; principals that differ in nothing else are one. Fails closed: a name of which nothing is left is
+        blank, and denied.
+        """
         return AuthorityContext(
-            principal=self.claims.sub,
+            principal=strip_uri(self.claims.sub),
             tenant=self.claims.tenant,
             namespaces=self.claims.ns,
             capabilities=frozenset(self.claims.cap),
             issuer=self.issuer,
-            receipt_id=self.claims.jti,
+            receipt_id=strip_uri(self.claims.jti),
             expires_at=datetime.fromtimestamp(self.claims.exp, UTC),
-            delegated_by=self.delegated_by,
+            delegated_by=tuple(map(strip_uri, self.delegated_by)),
         )
 
 

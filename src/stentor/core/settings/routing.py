@@ -31,6 +31,12 @@ class RoutingSettings:
         "A worker that was not heard of for so long is offline: others that are online get its tasks.",
         kinds.number(1, 86_400, float),
     )
+    sentinel_threshold: float = setting(
+        "SERVICE_SENTINEL_THRESHOLD",
+        0.4,
+        "Oscillation rate of an agent's last 50 outcomes above which the sentinel opens an alert.",
+        kinds.number(0, 1, float),
+    )
     own_authority: bool = setting(
         "SERVICE_AGENTS_OWN_AUTHORITY",
         False,

@@ -9,13 +9,18 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 
 from stentor.domains.activity import model
-from stentor.domains.activity.service import MAX_EVENTS, Activity
+from stentor.domains.activity.model import MAX_EVENTS, Events
+from stentor.domains.activity.service import Activity
+from stentor.domains.reports.api import ReportOut
 from stentor.domains.tasks.api import shown
 from stentor.web.sse import EventStream, Frame, StreamLimit
-from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, api_router, errors
+from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, api_router, decode_cursor, encode_cursor, errors
 
 # The service checks the range, because a limit out of it is told before a task that is unknown.
 Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
+Cursor = Annotated[
+    str | None, Query(max_length=1024, description="The `next_cursor` of the page before; the events after it follow.")
+]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200)]
 
 
@@ -42,19 +47,29 @@ class Trail(Answer):
     provider: str | None
     outcome_class: str | None
     learning_eligible: bool | None
-    reports: list[dict[str, Any]]
+    reports: list[ReportOut]
     events: list[EventOut]
+    next_cursor: str | None
+
+
+def after(cursor: str | None) -> str:
+    """The event that a page begins after. Raises InvalidRequest for a cursor that is not from here."""
+    return "" if cursor is None else str(decode_cursor(cursor, str)[0])
+
+
+def next_of(events: Events) -> dict[str, str | None]:
+    return {"next_cursor": None if events.next is None else encode_cursor(events.next)}
 
 
 def router(activity: Activity, streams: StreamLimit) -> APIRouter:
     api = api_router("/tasks", tags=["tasks"])
 
     @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
-    async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200) -> Json:
-        """What happened to a task and why: its routing, its events, its outcome."""
-        history = await activity.of(caller.tenant, task_id, limit)
+    async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> Json:
+        """What happened to a task and why: its routing, its events oldest first, its outcome."""
+        history = await activity.of(caller.tenant, task_id, limit, after(cursor))
         task = shown(history.task) if history.task else None
-        return Json(model.trail(task_id, task, history.first[:limit], [*history.first, *history.last]))
+        return Json(model.trail(task_id, task, history.events, history.reports) | next_of(history.events))
 
     @api.get(
         "/{task_id}/stream",
@@ -62,14 +77,17 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
         responses={200: {"content": {"text/event-stream": {}}, "description": "Events"}, **errors(404)},
     )
     async def stream(caller: Caller, task_id: TaskId, last_event_id: LastEventId = None) -> StreamingResponse:
-        """Server-sent events: routing, activity, token, and one terminal complete or error."""
+        """Server-sent events: routing, activity, token, and one terminal complete or error. Each carries `atp` and a
+        `provenance_id`: that of its own event where it has one, else that of the task.
+        """
         await activity.require(caller.tenant, task_id)
+        common = await activity.envelope(caller.tenant, task_id)
         steps = activity.stream(caller.tenant, task_id, last_event_id)
 
         async def frames() -> AsyncIterator[Frame]:
             async for step in steps:
                 yield Frame(step.kind, step.data, step.id)
 
-        return EventStream(frames(), streams, f"{caller.tenant}/{caller.name}")
+        return EventStream(frames(), streams, f"{caller.tenant}/{caller.name}", common)
 
     return api

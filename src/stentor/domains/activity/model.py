@@ -5,11 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from stentor.core.clock import iso
 from stentor.core.runlog import Event
+from stentor.domains.reports import model as reports
+from stentor.domains.reports.model import Report
 from stentor.domains.tasks.model import Task
 
 TERMINAL_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
+
+
+MAX_EVENTS = 500
+"""Events of one page, and how many of each end a summary looks at."""
+
+
+class Events(msgspec.Struct, frozen=True):
+    """The first and the last events of a task, which are the same unless there are very many, and one page of them.
+    All are oldest first; `more` says that events follow the page.
+    """
+
+    first: list[Event] = []
+    last: list[Event] = []
+    page: list[Event] = []
+    more: bool = False
+
+    @property
+    def known(self) -> list[Event]:
+        return [*self.first, *self.last]
+
+    @property
+    def next(self) -> str | None:
+        """The event that the next page begins after."""
+        return self.page[-1].event_id if self.more else None
 
 
 def event_out(event: Event) -> dict[str, Any]:
@@ -27,8 +55,9 @@ def event_out(event: Event) -> dict[str, Any]:
     }
 
 
-def trail(task_id: str, task: dict[str, Any] | None, shown: Sequence[Event], known: Sequence[Event]) -> dict[str, Any]:
-    """The projection from all that is `known`, oldest first; what no event has said yet is null."""
+def trail(task_id: str, task: dict[str, Any] | None, events: Events, linked: Sequence[Report]) -> dict[str, Any]:
+    """The projection of a task's events; what no event has said yet is null. `linked` are the task's reports."""
+    known = events.known
     root = next((e for e in known if e.event_type == "prompt_received"), None)
     status = task["status"] if task else _last(known, "status")
     return {
@@ -42,8 +71,8 @@ def trail(task_id: str, task: dict[str, Any] | None, shown: Sequence[Event], kno
         "provider": _last(known, "provider"),
         "outcome_class": _last(known, "outcome_class"),
         "learning_eligible": _last(known, "learning_eligible"),
-        "reports": [],
-        "events": [event_out(event) for event in shown],
+        "reports": [reports.shown(report) for report in linked],
+        "events": [event_out(event) for event in events.page],
     }
 
 

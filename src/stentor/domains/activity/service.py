@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal
 
 import msgspec
 
 from stentor.core import runlog
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
 from stentor.core.live import Hub, Look, Token, Watcher
 from stentor.core.runlog import Event
-from stentor.domains.activity import model
+from stentor.domains.activity import model, store
+from stentor.domains.activity.model import MAX_EVENTS, Events
 from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.tasks import store
+from stentor.domains.reports.model import Report
+from stentor.domains.tasks import envelope
+from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.model import MAX_ID, Task
 
-MAX_EVENTS = 500
 LEARNING_FAILED = "Learning from the outcome failed; it is tried again later."
 CUT = "The reader was too slow. Connect again with Last-Event-ID to go on."
 log = logging.getLogger(__name__)
@@ -40,54 +42,81 @@ class Position(msgspec.Struct):
     token: int = 0
 
 
+ReportsOf = Callable[[str, str], Awaitable[list[Report]]]
+"""The reports of a tenant's task. Raises ReportsUnreadable."""
+
+
 class History(msgspec.Struct, frozen=True):
-    """A task with its first events, oldest first, and its last ones: the same unless there are very many."""
+    """A task with its events; `reports` are linked by the task's exact id."""
 
     task: Task | None = None
-    first: list[Event] = []
-    last: list[Event] = []
+    events: Events = Events()
+    reports: list[Report] = []
+
+
+async def no_reports(tenant: str, task_id: str) -> list[Report]:
+    """For a service without a vault."""
+    return []
 
 
 class Activity:
-    def __init__(self, db: Database, hub: Hub, snapshot: Snapshot) -> None:
+    def __init__(self, db: Database, hub: Hub, snapshot: Snapshot, reports: ReportsOf = no_reports) -> None:
         self._db = db
         self._hub = hub
         self._snapshot = snapshot
+        self._reports = reports
 
-    async def of(self, tenant: str, task_id: str, limit: int) -> History:
-        """What the trail is made of. Raises InvalidRequest, then NotFound, CorruptRecord.
+    async def of(self, tenant: str, task_id: str, limit: int, after: str = "") -> History:
+        """What the trail is made of; `after` is the last event of the page before.
+
+        Raises InvalidRequest, then NotFound, CorruptRecord, ReportsUnreadable.
 
         An unreadable store is a plain StentorError (500) here, as the contract wants it, and no outage to wait for.
         """
         if not 1 <= limit <= MAX_EVENTS:
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", {"fields": {"query.limit": "out of range"}})
         try:
-            history = await self._read(tenant, task_id)
+            history = await self._history(tenant, task_id, limit, after)
         except CorruptRecord:
             raise
         except Exception as error:
             log.exception("the activity of task %r cannot be read", task_id)
             raise StentorError("The task or its run log cannot be read.") from error
-        if history.task is None and not history.first:
+        if history.task is None and not history.events.first:
             raise NotFound("No task has this id.")
-        return history
+        return msgspec.structs.replace(history, reports=await self._reports(tenant, task_id))
 
-    async def _read(self, tenant: str, task_id: str, after: str = "") -> History:
-        if not 0 < len(task_id) <= MAX_ID or "\0" in task_id:
+    async def _history(self, tenant: str, task_id: str, limit: int, after: str) -> History:
+        if not _storable(task_id):
             return History()
+        return await self._db.read(
+            lambda tx: History(task_store.find(tx, tenant, task_id), store.read(tx, tenant, task_id, limit, after))
+        )
 
-        def read(tx: Tx) -> History:
-            first = last = runlog.read_task(tx, tenant, task_id, MAX_EVENTS, after)
-            if len(first) == MAX_EVENTS:
-                last = runlog.read_newest(tx, tenant, task_id, MAX_EVENTS)
-            return History(store.find(tx, tenant, task_id), first, last)
-
-        return await self._db.read(read)
+    async def _read(
+        self, tenant: str, task_id: str, after: str = "", most: int = MAX_EVENTS
+    ) -> tuple[Task | None, list[Event]]:
+        """The task, and its first events after one of them."""
+        if not _storable(task_id):
+            return None, []
+        return await self._db.read(
+            lambda tx: (
+                task_store.find(tx, tenant, task_id),
+                runlog.read_task(tx, tenant, task_id, most, after),
+            )
+        )
 
     async def require(self, tenant: str, task_id: str) -> None:
         """Raises NotFound before a stream begins, so that the status can still say so."""
-        if (await self._read(tenant, task_id)).task is None:
+        if (await self._read(tenant, task_id))[0] is None:
             raise NotFound("No task has this id.")
+
+    async def envelope(self, tenant: str, task_id: str) -> dict[str, Any]:
+        """The `provenance_id` and `atp` of the task's frames. Raises NotFound."""
+        task, events = await self._read(tenant, task_id, most=1)
+        if task is None:
+            raise NotFound("No task has this id.")
+        return envelope.of_task(task, next(iter(events), None))
 
     async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncIterator[Step]:
         """What happened since `last_event_id`, then what happens, up to one terminal step.
@@ -101,7 +130,7 @@ class Activity:
                 yield step
             for step in _token_steps(tokens, seen):
                 yield step
-            task = (await self._read(tenant, task_id, seen.event_id)).task
+            task, _ = await self._read(tenant, task_id, seen.event_id)
             while task is not None and _over(task) and not watcher.empty:
                 if late := self._next(await watcher.get(), seen):
                     yield late
@@ -113,14 +142,14 @@ class Activity:
                     return
                 async for step in self._past(tenant, task_id, seen):
                     yield step
-                task = (await self._read(tenant, task_id, seen.event_id)).task
+                task, _ = await self._read(tenant, task_id, seen.event_id)
         if task is None:
             raise NotFound("No task has this id.")
         yield self._terminal(task)
 
     async def _past(self, tenant: str, task_id: str, seen: Position) -> AsyncIterator[Step]:
         """Steps of the events that are recorded already."""
-        while events := (await self._read(tenant, task_id, seen.event_id)).first:
+        while events := (await self._read(tenant, task_id, seen.event_id))[1]:
             for event in events:
                 yield self._step(event, seen)
 
@@ -170,6 +199,10 @@ class Activity:
             "task_id": task.task_id,
         }
         return Step("error", data)
+
+
+def _storable(task_id: str) -> bool:
+    return 0 < len(task_id) <= MAX_ID and "\0" not in task_id
 
 
 def _over(task: Task) -> bool:

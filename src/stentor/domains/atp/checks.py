@@ -18,11 +18,14 @@ ASKING = {("kernel", "query")}
 """A plain text here is a question to an agent; an object asks for a task."""
 
 
-def body_of(message: Message) -> Body | None:
-    """None for an action whose body has no shape here. Raises MessageInvalid with all that is wrong."""
+def body_of(message: Message) -> Body:
+    """Read the body that the action takes.
+
+    Raises MessageInvalid with all that is wrong, and for an action that the zone does not have.
+    """
     shape = SHAPES.get(message.header.address)
     if shape is None:
-        return None
+        raise MessageInvalid([_no_action(*message.header.address)])
     if message.header.address in ASKING and _is_text(message.content):
         shape = Execute
     try:
@@ -63,6 +66,11 @@ def _value(message: Message, shape: type[Body]) -> Any:
     if not isinstance(value, dict):
         raise MessageInvalid([Flaw(CONTENT, "must be a JSON object")])
     return value
+
+
+def _no_action(zone: str, action: str) -> Flaw:
+    known = ", ".join(sorted(name for of, name in SHAPES if of == zone))
+    return Flaw("header.actionType", f"the zone {zone} has no action {action}; it has {known}")
 
 
 def _flaw(error: Any) -> Flaw:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stentor.domains.atp.model import Header
 
 
@@ -18,6 +20,11 @@ def hints(notes: str | None) -> dict[str, tuple[str, ...]]:
 def capabilities(header: Header) -> tuple[str, ...]:
     """What the envelope asks for. Its body can ask for more of the same agents, never reach others."""
     return tuple(dict.fromkeys(hints(header.special_notes).get("capability", ())))
+
+
+def widens(header: Header, wanted: Sequence[str]) -> bool:
+    """Whether a body that requires these capabilities says who is reached where its envelope says nothing of that."""
+    return bool(wanted) and not capabilities(header) and agent(header) is None
 
 
 def agent(header: Header) -> str | None:

@@ -6,6 +6,7 @@ Tags count only before the first blank line. Nothing that a header may hold can 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from stentor.domains.atp.header import BY_TAG, FIELDS, MISSING, built, content_problem, problem
 from stentor.domains.atp.model import Flaw, Message, MessageInvalid
@@ -80,6 +81,18 @@ def _no_end(text: str) -> Flaw:
 def _no_tag(line: str) -> Flaw:
     shown = line[:SHOWN].encode("ascii", "backslashreplace").decode()
     return Flaw("text", f"{shown!r} is no tag; known are {', '.join(BY_TAG)}, each followed by a colon")
+
+
+def content_for_agent(value: Any) -> Any:
+    """What an agent may see of a task's input: a text that is a whole ATP message in its wire form is reduced to the
+    message's body. Any other input stays, a text that only begins with a `#` too.
+    """
+    if not isinstance(value, str) or not value.startswith("#"):
+        return value
+    try:
+        return parse(value).content
+    except MessageInvalid:
+        return value
 
 
 def without_head(text: str) -> str:

@@ -178,5 +178,5 @@ def oscillation(recent: str) -> float:
     return changes / len(recent) if recent else 0.0
 
 
-def alarming(recent: str) -> bool:
-    return len(recent) >= SENTINEL_WINDOW and oscillation(recent) > SENTINEL_THRESHOLD
+def alarming(recent: str, threshold: float) -> bool:
+    return len(recent) >= SENTINEL_WINDOW and oscillation(recent) > threshold

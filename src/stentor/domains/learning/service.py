@@ -84,10 +84,14 @@ NO_RECORDS = Records()
 
 
 class Learning:
-    def __init__(self, db: Database, clock: Clock, runlog: RunLog) -> None:
+    """`threshold` is the oscillation rate above which the sentinel opens an alert."""
+
+    def __init__(self, db: Database, clock: Clock, runlog: RunLog, threshold: float = model.SENTINEL_THRESHOLD) -> None:
         self._db = db
         self._clock = clock
         self._runlog = runlog
+        self._threshold = threshold
+        self._watched: set[tuple[str, str]] = set()
         self.view = LearningView()
 
     def learn(self, tx: Tx, lesson: Lesson, parent: str) -> str:
@@ -137,13 +141,19 @@ class Learning:
 
     def _watch(self, tx: Tx, known: Weight, weight: Weight) -> list[Draft]:
         """The sentinel: opens and resolves alerts, and does nothing else."""
-        was, now = model.alarming(known.recent), model.alarming(weight.recent)
-        if was == now:
+        was, now = (model.alarming(one.recent, self._threshold) for one in (known, weight))
+        scope = (weight.agent_id, weight.task_type)
+        if was == now and scope in self._watched:
+            return []
+        # The first time in this process the row is asked: the threshold may have been another one before.
+        tx.after_commit(lambda: self._watched.add(scope))
+        alert = store.open_alert(tx, *scope)
+        if now == (alert is not None):
             return []
         rate = model.oscillation(weight.recent)
-        if now:
-            store.raise_alert(tx, weight, rate)
-        elif alert := store.open_alert(tx, weight.agent_id, weight.task_type):
+        if alert is None:
+            store.raise_alert(tx, weight, rate, self._threshold)
+        else:
             store.resolve_alert(tx, alert.alert_id)
         word = "opened" if now else "resolved"
         meta = {"task_type": weight.task_type, "state": word, "rate": rate, "samples": len(weight.recent)}

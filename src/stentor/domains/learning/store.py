@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stentor.core import ids
 from stentor.core.db import Journal, Sql, Tx
-from stentor.domains.learning.model import SENTINEL_THRESHOLD, Alert, Connection, Entry, Weight
+from stentor.domains.learning.model import Alert, Connection, Entry, Weight
 
 _FIELDS = Weight.__struct_fields__
 _W = ", ".join(_FIELDS)
@@ -13,6 +13,10 @@ _OF_AGENT = Sql(f"select {_W} from hebbian_weights where agent_id = :agent_id or
 _OWN = "agent_id in (select agent_id from agents where tenant = :tenant)"
 """Weights and alerts name agents, and these belong to a tenant."""
 _OF_TENANT = Sql(f"select {_W} from hebbian_weights where {_OWN} order by agent_id, task_type")
+_LEARNED_IN = Sql(
+    f"""select {_W} from hebbian_weights
+    where agent_id in (select agent_id from hebbian_history where tenant = :tenant) order by agent_id, task_type"""
+)
 _CHANGED = Sql(
     f"""select {", ".join("w." + name for name in _FIELDS)}, a.tenant
     from hebbian_weights as w join agents as a on a.agent_id = w.agent_id where w.updated_at >= :since"""
@@ -87,6 +91,11 @@ def of_agent(tx: Tx, agent_id: str) -> list[Weight]:
 
 def of_tenant(tx: Tx, tenant: str) -> list[Weight]:
     return [Weight(*row) for row in tx.rows(_OF_TENANT, tenant=tenant)]
+
+
+def learned_in(tx: Tx, tenant: str) -> list[Weight]:
+    """The same as `of_tenant` by what was learned in the tenant: for when the agents cannot be read."""
+    return [Weight(*row) for row in tx.rows(_LEARNED_IN, tenant=tenant)]
 
 
 def changed_since(tx: Tx, since: int) -> list[tuple[str, Weight]]:
@@ -169,14 +178,14 @@ def alerts_of(tx: Tx, tenant: str, *, open_only: bool, limit: int) -> list[Alert
     return [Alert(*row) for row in tx.rows(_ALERTS_OF, tenant=tenant, open_only=int(open_only), limit=limit)]
 
 
-def raise_alert(tx: Tx, weight: Weight, rate: float) -> None:
+def raise_alert(tx: Tx, weight: Weight, rate: float, threshold: float) -> None:
     tx.run(
         _RAISE,
         alert_id=ids.new_id(),
         agent_id=weight.agent_id,
         task_type=weight.task_type,
         rate=rate,
-        threshold=SENTINEL_THRESHOLD,
+        threshold=threshold,
         samples=len(weight.recent),
         now=tx.now,
     )

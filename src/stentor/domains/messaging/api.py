@@ -97,7 +97,7 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
         if EVENTS in request.headers.get("accept", ""):
             stored = await messaging.get(caller, message_id)
             frames = _frames(streams, stored, last_event_id)
-            return EventStream(frames, limit, f"{caller.tenant}/{caller.name}")
+            return EventStream(frames, limit, f"{caller.tenant}/{caller.name}", wire.block(stored))
         return enveloped(wire.response_out(await messaging.answered(caller, message_id)))
 
     @api.get("/queue", response_model=Enveloped[wire.QueueOut])
@@ -147,7 +147,10 @@ def _lists(api: APIRouter) -> None:
 
 
 def _flaws(messaging: Messaging, caller: Any, body: ValidateIn) -> list[Flaw]:
-    """What `send` would refuse, and for a text what the wire form does not allow. Raises InvalidRequest for both."""
+    """What `send` would refuse or could only fail, and for a text what the wire form does not allow.
+
+    Raises InvalidRequest for both forms at once.
+    """
     given = body.model_dump(exclude_none=True)
     text = given.pop("text", None)
     if text is not None and given:
@@ -163,9 +166,10 @@ def _flaws(messaging: Messaging, caller: Any, body: ValidateIn) -> list[Flaw]:
         flaws.append(Flaw("header.senderId", "is not the caller"))
     try:
         checks.body_of(message)
+        missing = messaging.missing(message)
     except MessageInvalid as invalid:
-        flaws += invalid.flaws
-    return flaws
+        return flaws + invalid.flaws
+    return flaws if missing is None else [*flaws, Flaw("header.targetZone", missing)]
 
 
 async def _frames(streams: Streams, stored: Stored, last_event_id: str | None) -> AsyncIterator[Frame]:

@@ -136,9 +136,9 @@ class Carrier:
     async def _prepared(self, stored: Stored) -> Closing:
         """Whatever goes wrong but an outage is the message's answer."""
         try:
+            body = checks.body_of(stored.message)
             action = self._actions[stored.header.address]
             admit(stored, action)
-            body = checks.body_of(stored.message)
             return await action.prepare(Work(stored, body, stored.head_id))
         except StoreUnavailable:
             raise

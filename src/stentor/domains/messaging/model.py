@@ -63,7 +63,7 @@ class Work(msgspec.Struct, frozen=True):
     """A message in the hands of its action. `cause` is the event that its effects hang under."""
 
     stored: Stored
-    body: Body | None
+    body: Body
     cause: str
 
     @property
@@ -94,9 +94,11 @@ class Action(msgspec.Struct, frozen=True):
 
     permission: Permission
     prepare: Callable[[Work], Awaitable[Closing]]
-    route: Callable[[Principal, Header, Body | None], Route]
+    route: Callable[[Principal, Header, Body], Route]
     tenant: str | None = None
     """The only one that it is there for."""
+    missing: str | None = None
+    """Why this service cannot carry it out, where it cannot."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -55,7 +55,7 @@ class Messaging:
         admit(stored, self._actions[message.header.address])
         return await self._db.write(lambda tx: self._send(tx, stored, body, received, key))
 
-    def _send(self, tx: Tx, stored: Stored, body: Body | None, received: Draft, key: IdempotencyKey | None) -> str:
+    def _send(self, tx: Tx, stored: Stored, body: Body, received: Draft, key: IdempotencyKey | None) -> str:
         if key is not None and (known := idempotency.find(tx, key)):
             return str(known.body)
         times = {"created_at": tx.now, "updated_at": tx.now, "due_at": _due(tx.now, body)}
@@ -73,6 +73,10 @@ class Messaging:
         body = checks.body_of(message)
         self.sender(principal, message)
         return self._actions[message.header.address].route(principal, message.header, body)
+
+    def missing(self, message: Message) -> str | None:
+        """Say why this service cannot carry out a valid message; None when it can."""
+        return self._actions[message.header.address].missing
 
     def sender(self, principal: Principal, message: Message) -> tuple[str, str | None]:
         """Who sends, and which agent that is. Raises Forbidden for a senderId that is not the caller."""
@@ -151,7 +155,7 @@ def _stored(principal: Principal, message: Message, sender: tuple[str, str | Non
     )
 
 
-def _due(now: int, body: Body | None) -> int:
+def _due(now: int, body: Body) -> int:
     """When its turn may come: at once, or when it is scheduled for."""
     if not isinstance(body, Schedule):
         return now

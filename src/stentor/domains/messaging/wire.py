@@ -139,14 +139,16 @@ class StoredOut(Answer):
 
 
 class ResponseOut(Answer):
-    """`atp` is the header of the message that it answers."""
+    """`atp` is the header of the message that it answers: as `header`, like everywhere, and as its own fields, as it
+    was before the others had one.
+    """
 
     message_id: str
     status: Status
     response: Any
     route: RouteOut | None
     provenance_id: str
-    atp: dict[str, str]
+    atp: dict[str, str | dict[str, str]]
 
 
 class OldestOut(Answer):
@@ -186,4 +188,5 @@ def response_out(stored: Stored) -> dict[str, Any]:
 
 def block(stored: Stored) -> dict[str, Any]:
     """What every answer to the execution of a message carries."""
-    return {"provenance_id": stored.provenance_id, "atp": shown(stored.header)}
+    header = shown(stored.header)
+    return {"provenance_id": stored.provenance_id, "atp": {**header, "header": header}}

@@ -32,6 +32,11 @@ class Report(msgspec.Struct, frozen=True):
     summary: str | None
 
 
+def shown(report: Report) -> dict[str, Any]:
+    """A report as every surface shows it."""
+    return dict(msgspec.structs.asdict(report))
+
+
 def read(stat: Stat, text: str) -> Report:
     """Fails open: a note whose frontmatter cannot be read is listed by its name, and belongs to no task."""
     parts = frontmatter.split(text)

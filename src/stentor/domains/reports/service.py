@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable
+
+from stentor.core.errors import StentorError
 from stentor.domains.notes.model import NoSuchNote, NoteTooLarge, Stat, Vault
 from stentor.domains.reports import model
 from stentor.domains.reports.model import FOLDER, SUFFIX, Report
@@ -11,6 +15,11 @@ MOST = 500
 MOST_KEPT = 10_000
 MAX_BYTES = 1_000_000
 """Of a longer note only the name is shown."""
+log = logging.getLogger(__name__)
+
+
+class ReportsUnreadable(StentorError):
+    """The vault with the reports cannot be read: a 500, as the contract wants it, and no outage to wait for."""
 
 
 class Reports:
@@ -21,13 +30,16 @@ class Reports:
         self._known: dict[str, tuple[Stat, Report]] = {}
 
     async def newest(self) -> list[Report]:
-        """At most `MOST`, the last written first. Raises VaultUnavailable."""
-        return await self._read(await self._stats(), MOST)
+        """At most `MOST`, the last written first. Raises ReportsUnreadable."""
+        return await _readable(self._newest(MOST))
 
     async def of_task(self, task_id: str) -> list[Report]:
-        """Those whose frontmatter has exactly this task id. Raises VaultUnavailable."""
-        found = await self._read(await self._stats(), MOST_KEPT)
+        """Those whose frontmatter has exactly this task id. Raises ReportsUnreadable."""
+        found = await _readable(self._newest(MOST_KEPT))
         return [report for report in found if report.task_id == task_id][:MOST]
+
+    async def _newest(self, most: int) -> list[Report]:
+        return await self._read(await self._stats(), most)
 
     async def _stats(self) -> list[Stat]:
         if self._vault is None:
@@ -58,3 +70,12 @@ class Reports:
         report = model.read(stat, content.decode(errors="replace"))
         self._known[stat.path] = (stat, report)
         return report
+
+
+async def _readable(reading: Awaitable[list[Report]]) -> list[Report]:
+    """Fails closed: a report that may exist and cannot be read is an error, not an empty list."""
+    try:
+        return await reading
+    except Exception as error:
+        log.exception("the reports cannot be read")
+        raise ReportsUnreadable("The reports cannot be read. The service's log says why.") from error

@@ -13,7 +13,7 @@ from stentor.core.clock import from_datetime, iso, iso_or_none
 from stentor.core.errors import InvalidRequest
 from stentor.core.idempotency import IdempotencyKey
 from stentor.domains.routing.ranking import Prefer
-from stentor.domains.tasks import model
+from stentor.domains.tasks import envelope, model
 from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, Task, TaskDraft
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
@@ -97,12 +97,29 @@ class Reject(Wire):
     reason: Text | None = None
 
 
+class HeaderOut(Answer):
+    """The ATP header under which work runs."""
+
+    mode: str
+    context: str
+    priority: str
+    actionType: str  # noqa: N815
+    targetZone: str  # noqa: N815
+    specialNotes: str | None = None  # noqa: N815
+
+
+class AtpOut(Answer):
+    header: HeaderOut
+
+
 class SubmittedOut(Answer):
     task_id: str
     status: Status
     estimated_start: Timestamp
     estimated_completion: Timestamp
     notice: str | None
+    provenance_id: str
+    atp: AtpOut
 
 
 class TaskOut(Answer):
@@ -166,6 +183,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
                 "estimated_start": iso(done.estimated_start),
                 "estimated_completion": iso(done.estimated_completion),
                 "notice": done.notice,
+                **envelope.block(done.provenance_id, done.priority),
             },
             202,
         )

@@ -9,18 +9,25 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.errors import RoutingDenied
 from stentor.core.runlog import Draft
+from stentor.domains.atp import model as atp
+from stentor.domains.atp.model import Header
 from stentor.domains.learning.service import skipped
 from stentor.domains.tasks.model import TaskDraft
 from stentor.domains.tasks.placement import Placement
 
 
-def submitted(principal: Principal, draft: TaskDraft, placement: Placement) -> list[Draft]:
-    meta = {
+def submitted(
+    principal: Principal, draft: TaskDraft, placement: Placement, header: Header | None = None
+) -> list[Draft]:
+    """`header` is that of the message which the task came as."""
+    meta: dict[str, Any] = {
         "type": draft.type,
         "required_capabilities": draft.required_capabilities,
         "by": principal.name,
         "priority": draft.metadata.priority or "normal",
     }
+    if header is not None:
+        meta["atp"] = atp.shown(header)
     return [
         Draft("prompt_received", "tasks", f"Task of type {draft.type} received.", meta),
         *placed(placement, draft.priority, {}),

@@ -204,13 +204,15 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The answer to a submit."""
+    """The answer to a submit. `provenance_id` is the task's first event."""
 
     task_id: str
     status: Status
     estimated_start: int
     estimated_completion: int
     notice: str | None = None
+    provenance_id: str = ""
+    priority: str | None = None
 
 
 class Filter(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from stentor.core import ids, jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
+from stentor.domains.atp.text import content_for_agent
 from stentor.domains.tasks.model import Claim, Metadata, OutcomeClass, Queued, Status, Task, TaskDraft
 
 _FIELDS = Task.__struct_fields__
@@ -133,7 +134,7 @@ def claim(tx: Tx, queued: Queued, lease: int, new_head: str) -> Claim | None:
         queued.task_id,
         epoch,
         kind,
-        jsontext.load(text),
+        content_for_agent(jsontext.load(text)),
         queued.agent_id,
         runtime_kind,
         created_at,

@@ -17,6 +17,7 @@ from stentor.core.errors import Conflict, RoutingDenied, all_errors
 from stentor.core.figures import USUAL, Histograms, histograms
 from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.core.runlog import Draft, RunLog, read_task
+from stentor.domains.atp.model import Header
 from stentor.domains.routing.model import NO_WORKER_ONLINE, Decision
 from stentor.domains.tasks import events, listing, model, store
 from stentor.domains.tasks.model import Submitted, Task, TaskDraft
@@ -33,25 +34,37 @@ class Submission:
         self._running: set[tuple[str, str, str, str]] = set()
         self._times = Histograms(USUAL, ("accepted",), ("denied",), ("failed",))
 
-    async def submit(self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None = None) -> Submitted:
-        """Route and store a task. Raises the RoutingDenied after storing the task as failed.
+    async def submit(
+        self,
+        principal: Principal,
+        draft: TaskDraft,
+        key: IdempotencyKey | None = None,
+        header: Header | None = None,
+    ) -> Submitted:
+        """Route and store a task; `header` is that of the message which it came as.
+
+        Raises the RoutingDenied after storing the task as failed.
 
         The same id or Idempotency-Key with the same body answers as the first time; another body
         is a Conflict (id) or an IdempotencyMismatch (key).
         """
         started, result = time.perf_counter(), "failed"
         try:
-            answer = await self._answered(principal, draft, key)
+            answer = await self._answered(principal, draft, key, header)
             result = "accepted" if answer.status_code == 202 else "denied"
         finally:
             self._times.of(result).observe(time.perf_counter() - started)
         return _submitted(answer)
 
-    async def _answered(self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None) -> Answer:
+    async def _answered(
+        self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None, header: Header | None
+    ) -> Answer:
         trace = tracing.current()  # here, because the writer's thread has another context
         with self._alone(key):
             draft, placement = await self._placed(principal, draft)
-            return await self._db.write(lambda tx: self._submit(tx, principal, draft, placement, key, trace=trace), ())
+            return await self._db.write(
+                lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace), ()
+            )
 
     def figures(self) -> Iterable[Metric]:
         """For /metrics."""
@@ -65,12 +78,12 @@ class Submission:
         granted, task_id = await self._grants.authority(principal, draft.metadata.grant_id)
         return model.below(draft, task_id), self._placing.place(principal, draft, granted)
 
-    def submitting(self, principal: Principal, draft: TaskDraft, cause: str) -> Callable[[Tx], Answer]:
-        """The same as a part of somebody's own transaction, under the event that led to it. The answer is 202 with
+    def submitting(self, principal: Principal, draft: TaskDraft, cause: str, header: Header) -> Callable[[Tx], Answer]:
+        """The same as a part of a message's own transaction, under the event that led to it. The answer is 202 with
         a Submitted, or a denial's status with `{code, message, details}`.
         """
         placement = self._placing.place(principal, draft)
-        return lambda tx: self._submit(tx, principal, draft, placement, None, cause)
+        return lambda tx: self._submit(tx, principal, draft, placement, None, cause, header)
 
     def _submit(
         self,
@@ -80,10 +93,11 @@ class Submission:
         placement: Placement,
         key: IdempotencyKey | None,
         cause: str | None = None,
+        header: Header | None = None,
         trace: str | None = None,
     ) -> Answer:
         if key is not None and (known := idempotency.find(tx, key)):
-            return known
+            return _complete(tx, principal.tenant, known)
         body_hash = model.body_hash(draft)
         if draft.id is not None:
             tx.lock(locks.of_task(principal.tenant, draft.id))
@@ -93,7 +107,7 @@ class Submission:
             answer = _first_answer(tx, task)
         else:
             # After the hash: the same task may be sent again within another trace.
-            answer = self._store(tx, principal, model.traced(draft, trace), placement, body_hash, cause)
+            answer = self._store(tx, principal, model.traced(draft, trace), placement, body_hash, cause, header)
         if key is not None:
             idempotency.keep(tx, key, answer)
         return answer
@@ -106,8 +120,9 @@ class Submission:
         placement: Placement,
         body_hash: str,
         cause: str | None,
+        header: Header | None,
     ) -> Answer:
-        drafts = events.submitted(principal, draft, placement)
+        drafts = events.submitted(principal, draft, placement, header)
         task = self._task(tx, principal, draft, placement, drafts, body_hash)
         store.insert(tx, task, draft)
         self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=cause)
@@ -159,7 +174,7 @@ class Submission:
             required_capabilities=draft.required_capabilities,
             agent_preference=draft.agent_preference,
             metadata=draft.metadata,
-            error=events.error_of(denial, task_id=task_id) if denial else None,
+            error=events.error_of(denial, task_id=task_id, provenance_id=drafts[0].event_id) if denial else None,
             result=None,
             queue_timeout_seconds=patience,
             queue_deadline_at=tx.now + patience * SECOND if patience and placement.status == "queued" else None,
@@ -186,7 +201,7 @@ def _first_answer(tx: Tx, task: Task, decision: Decision | None = None) -> Answe
     """
     if task.submitted_status == "failed":
         denied = read_task(tx, task.tenant, task.task_id, 2)[-1].metadata
-        details = denied["details"] | {"task_id": task.task_id}
+        details = denied["details"] | {"task_id": task.task_id, "provenance_id": task.provenance_id}
         error = {"code": denied["code"], "message": denied["message"], "details": details}
         return Answer(_DENIALS[denied["code"]].status, error)
     if decision is not None:
@@ -199,8 +214,18 @@ def _first_answer(tx: Tx, task: Task, decision: Decision | None = None) -> Answe
         task.estimated_start,
         task.estimated_completion,
         None if online or task.submitted_status != "queued" else NO_WORKER_ONLINE,
+        task.provenance_id,
+        task.metadata.priority,
     )
     return Answer(202, msgspec.structs.asdict(answer))
+
+
+def _complete(tx: Tx, tenant: str, known: Answer) -> Answer:
+    """A kept answer; one that an earlier version kept has no provenance id, so it is made again from the row."""
+    if known.status_code != 202 or "provenance_id" in known.body:
+        return known
+    task = store.find(tx, tenant, known.body["task_id"])
+    return known if task is None else _first_answer(tx, task)
 
 
 def _submitted(answer: Answer) -> Submitted:

@@ -12,12 +12,16 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from stentor import __version__
 from stentor.core.clock import Clock
 from stentor.core.errors import InvalidRequest
-from stentor.domains.learning.model import SENTINEL_THRESHOLD, SENTINEL_WINDOW
+from stentor.domains.activity.api import Cursor, after, next_of
+from stentor.domains.activity.model import MAX_EVENTS
+from stentor.domains.learning.model import SENTINEL_WINDOW
+from stentor.domains.reports import model as reports_model
+from stentor.domains.reports.api import ReportOut
 from stentor.surfaces.dashboard import card, routing, shown, wire
 from stentor.surfaces.dashboard.instruction import Instruction
 from stentor.surfaces.dashboard.prometheus import Prometheus
 from stentor.surfaces.dashboard.routing import Ranking
-from stentor.surfaces.dashboard.stores import MAX_EVENTS, Stores
+from stentor.surfaces.dashboard.stores import Stores
 from stentor.surfaces.dashboard.streaming import Execution
 from stentor.surfaces.dashboard.wire import NO_GATEWAY, NO_TASK, UNREADABLE
 from stentor.web.routes import PUBLIC, GatewayRoute, needs
@@ -46,20 +50,21 @@ def tasks(stores: Stores) -> APIRouter:
         return Json(shown.record(stores.tenant, found, mirrored=stores.mirrored))
 
     @api.get("/tasks/{task_id}/activity", tags=["tasks"], response_model=wire.Trail, responses=NO_TASK | UNREADABLE)
-    async def activity(task_id: TaskId, limit: Limit = 200) -> Json:
-        """What happened to a task and why; the first `limit` events, oldest first."""
+    async def activity(task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> Json:
+        """What happened to a task and why; at most `limit` events, oldest first."""
         if not 1 <= limit <= MAX_EVENTS:
             fields = {"fields": {"query.limit": "out of range"}}
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", fields)
-        history = await stores.history(task_id)
+        history = await stores.history(task_id, limit, after(cursor))
         found = history.record
         task = None if found is None else shown.record(stores.tenant, found, mirrored=stores.mirrored)
-        return Json(shown.trail(task_id, task, history, await stores.reports(task_id), limit))
+        trail = shown.trail(task_id, task, history, await stores.reports(task_id))
+        return Json(trail | next_of(history.events))
 
-    @api.get("/reports", tags=["tasks"], response_model=list[wire.ReportOut], responses=UNREADABLE)
+    @api.get("/reports", tags=["tasks"], response_model=list[ReportOut], responses=UNREADABLE)
     async def reports() -> Json:
         """The reports in the vault's folder `Reports`, the last written first, 500 at most."""
-        return Json([shown.report(one) for one in await stores.reports()])
+        return Json([reports_model.shown(one) for one in await stores.reports()])
 
     return api
 
@@ -70,7 +75,7 @@ def agents(stores: Stores, clock: Clock, prometheus: Prometheus, ranking: Callab
     @api.get("/monitoring/governance", tags=["monitoring"], response_model=wire.Governance)
     async def governance() -> Json:
         """All agents, and what the sentinel sees; a store that cannot be read is flagged, and no error."""
-        return Json(shown.governance(await stores.overview()))
+        return Json(shown.governance(await stores.overview(), stores.threshold))
 
     @api.get("/monitoring/prometheus", tags=["monitoring"], response_model=wire.Metrics)
     async def metrics() -> Json:
@@ -80,9 +85,9 @@ def agents(stores: Stores, clock: Clock, prometheus: Prometheus, ranking: Callab
     @api.get("/hebbian/sentinel", tags=["sentinel"], response_model=wire.Sentinel, responses=UNREADABLE)
     async def sentinel() -> Json:
         """What the sentinel sees of each agent at each task type."""
-        scopes = shown.sentinel(*await stores.sentinel())
+        scopes = shown.sentinel(*await stores.sentinel(), stores.threshold)
         active = sum(scope["alert_active"] for scope in scopes)
-        head = {"threshold": SENTINEL_THRESHOLD, "window": SENTINEL_WINDOW, "active_alerts": active}
+        head = {"threshold": stores.threshold, "window": SENTINEL_WINDOW, "active_alerts": active}
         return Json(head | {"scopes": scopes})
 
     @api.get("/hebbian/sentinel/alerts", tags=["sentinel"], response_model=wire.Alerts, responses=UNREADABLE)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
+import msgspec
+
 from stentor.auth.principal import Principal
 from stentor.domains.activity.service import Activity
-from stentor.domains.tasks.model import TaskDraft
 from stentor.domains.tasks.submission import Submission
+from stentor.surfaces.dashboard.instruction import Planned
 
 
 class Step(Protocol):
@@ -22,9 +24,17 @@ class Step(Protocol):
     def id(self) -> str | None: ...
 
 
+class Accepted(msgspec.Struct, frozen=True):
+    """A task that the gateway took; without a provenance id where the gateway is older than that."""
+
+    task_id: str
+    provenance_id: str | None
+
+
 class Gateway(Protocol):
-    async def submit(self, draft: TaskDraft, credential: str) -> str:
-        """The id of the task. Raises the RoutingDenied after the task was stored as failed (its id in the details),
+    async def submit(self, planned: Planned, credential: str) -> Accepted:
+        """Returns when the task is stored. Raises the RoutingDenied after the task was stored as failed (its id in the
+        details),
         InvalidRequest, Forbidden, ServiceUnavailable.
         """
         ...
@@ -44,8 +54,9 @@ class Local:
         self._activity = activity
         self._principal = principal
 
-    async def submit(self, draft: TaskDraft, credential: str) -> str:
-        return (await self._submission.submit(self._principal, draft)).task_id
+    async def submit(self, planned: Planned, credential: str) -> Accepted:
+        done = await self._submission.submit(self._principal, planned.draft, header=planned.header)
+        return Accepted(done.task_id, done.provenance_id)
 
     def steps(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[Step]:
         return self._activity.stream(self._principal.tenant, task_id, after)

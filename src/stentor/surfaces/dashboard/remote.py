@@ -15,7 +15,8 @@ from stentor.core import jsontext
 from stentor.core.errors import Forbidden, InvalidRequest, RateLimited, RoutingDenied, ServiceUnavailable, all_errors
 from stentor.core.outbound import Outbound
 from stentor.domains.tasks.model import TaskDraft
-from stentor.surfaces.dashboard.gateways import Step
+from stentor.surfaces.dashboard.gateways import Accepted, Step
+from stentor.surfaces.dashboard.instruction import Planned
 
 NO_GATEWAY = (
     "No gateway runs on this data folder, and only a gateway takes work. Start `stentor serve`, or set SERVICE_URL."
@@ -40,13 +41,13 @@ class Remote:
         self._find = find
         self._clients: dict[str, Outbound] = {}
 
-    async def submit(self, draft: TaskDraft, credential: str) -> str:
+    async def submit(self, planned: Planned, credential: str) -> Accepted:
         timeout = aiohttp.ClientTimeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
         address = self._address()
         try:
             async with self._session(address).post(
                 f"{address}/api/v1/tasks",
-                data=jsontext.encode(_body(draft)),
+                data=jsontext.encode(_body(planned.draft)),
                 headers={"Content-Type": "application/json", **_headers(credential)},
                 allow_redirects=False,
                 timeout=timeout,
@@ -54,7 +55,7 @@ class Remote:
                 status, content = answer.status, await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ServiceUnavailable(SILENT) from error
-        return _task_id(status, content)
+        return _accepted(status, content)
 
     async def steps(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[Step]:
         timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
@@ -115,17 +116,18 @@ class _Error(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     task_id: str = ""
+    provenance_id: str | None = None
     error: _Error | str = ""
 
 
-def _task_id(status: int, content: bytes) -> str:
+def _accepted(status: int, content: bytes) -> Accepted:
     """Raises what the gateway's refusal means here; of what it said only what it says to every caller."""
     try:
         answer = msgspec.json.decode(content, type=_Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         answer = _Answer()
     if status == 202 and answer.task_id:
-        return answer.task_id
+        return Accepted(answer.task_id, answer.provenance_id)
     error = answer.error if isinstance(answer.error, _Error) else _Error()
     if error.code in _DENIALS:
         raise _DENIALS[error.code](error.message, error.details)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from stentor.core import jsontext
 from stentor.core.clock import iso, iso_or_none
 from stentor.core.runlog import Event
 from stentor.domains.activity import model as activity
 from stentor.domains.learning import model as learning
-from stentor.domains.learning.model import SENTINEL_THRESHOLD, Alert, Weight
+from stentor.domains.learning.model import Alert, Weight
 from stentor.domains.registry.model import Status
 from stentor.domains.reports.model import Report
 from stentor.domains.tasknotes.model import READ, Record, frontmatter, place
@@ -52,22 +50,18 @@ def _value(stored: str | None) -> tuple[Any, bool]:
     return jsontext.load(stored), True
 
 
-def trail(
-    task_id: str, task: dict[str, Any] | None, history: History, reports: Sequence[Report], limit: int
-) -> dict[str, Any]:
-    """The activity of a task; `task` is its record as it is shown, `limit` caps the events."""
-    known = [*history.first, *history.last]
-    found = activity.trail(task_id, task, history.first[:limit], known)
+def trail(task_id: str, task: dict[str, Any] | None, history: History, reports: Sequence[Report]) -> dict[str, Any]:
+    """The activity of a task; `task` is its record as it is shown."""
+    found = activity.trail(task_id, task, history.events, reports)
     later = _status_after(history)
-    found |= {"status": later} if later else {}
-    return found | {"reports": [report(one) for one in reports]}
+    return found | ({"status": later} if later else {})
 
 
 def _status_after(history: History) -> str | None:
     """What an event says of the status that was recorded after the task's row was written last."""
     if history.record is None:
         return None
-    later = [event for event in history.last if event.event_id > history.record.head_id]
+    later = [event for event in history.events.last if event.event_id > history.record.head_id]
     found = latest(later, "status")
     return found if isinstance(found, str) else None
 
@@ -77,11 +71,7 @@ def latest(events: Sequence[Event], name: str) -> Any:
     return next((e.metadata[name] for e in reversed(events) if e.metadata.get(name) is not None), None)
 
 
-def report(found: Report) -> dict[str, Any]:
-    return dict(msgspec.structs.asdict(found))
-
-
-def governance(found: Overview) -> dict[str, Any]:
+def governance(found: Overview, threshold: float) -> dict[str, Any]:
     names = {one.agent.agent_id: one.agent.name for one in found.agents}
     counts = dict.fromkeys(STATUSES, 0)
     for one in found.agents:
@@ -89,8 +79,8 @@ def governance(found: Overview) -> dict[str, Any]:
     return {
         "agents": [_agent(one) for one in sorted(found.agents, key=lambda one: (one.agent.name, one.agent.agent_id))],
         "status_counts": counts,
-        "sentinel": sentinel(found.weights, names),
-        "stores": {"agent_registry": found.registry, "hebbian_weights": found.hebbian},
+        "sentinel": sentinel(found.weights, names, threshold),
+        "stores": {"agent_registry": found.registry, "hebbian_weights": found.hebbian, "trust": found.trust},
     }
 
 
@@ -105,16 +95,16 @@ def _agent(one: Standing) -> dict[str, Any]:
     }
 
 
-def sentinel(weights: Sequence[Weight], names: Mapping[str, str]) -> list[dict[str, Any]]:
+def sentinel(weights: Sequence[Weight], names: Mapping[str, str], threshold: float) -> list[dict[str, Any]]:
     """A row for each agent and task type, ordered by the agent's name."""
     rows = [
         {
             "agent_id": weight.agent_id,
             "agent_name": names.get(weight.agent_id),
             "task_type": weight.task_type,
-            "alert_active": learning.alarming(weight.recent),
+            "alert_active": learning.alarming(weight.recent, threshold),
             "oscillation_rate": learning.oscillation(weight.recent),
-            "threshold": SENTINEL_THRESHOLD,
+            "threshold": threshold,
             "sample_count": len(weight.recent),
         }
         for weight in weights

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
-from stentor.core import runlog
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
-from stentor.core.runlog import Event
+from stentor.domains.activity import store as activity_store
+from stentor.domains.activity.model import MAX_EVENTS, Events
 from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import Alert, Weight
 from stentor.domains.notes.model import Vault
@@ -32,16 +32,12 @@ from stentor.surfaces.dashboard import store
 from stentor.surfaces.dashboard.store import Decided
 
 T = TypeVar("T")
-MAX_EVENTS = 500
 log = logging.getLogger(__name__)
 
 
 class History(msgspec.Struct, frozen=True):
-    """A task with its first events, oldest first, and its last ones: the same unless there are very many."""
-
     record: Record | None
-    first: list[Event]
-    last: list[Event]
+    events: Events
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -58,17 +54,23 @@ class Overview(msgspec.Struct, frozen=True):
     weights: list[Weight]
     registry: bool
     hebbian: bool
+    trust: bool
 
 
 class Stores:
-    """Of one tenant. `notes` is the vault that the tasks are mirrored in, None when they are not."""
+    """Of one tenant. `notes` is the vault that the tasks are mirrored in, None when they are not; `threshold` is the
+    sentinel's.
+    """
 
-    def __init__(self, db: Database, clock: Clock, tenant: str, notes: Vault | None, reports: Reports) -> None:
+    def __init__(
+        self, db: Database, clock: Clock, tenant: str, notes: Vault | None, reports: Reports, threshold: float
+    ) -> None:
         self._db = db
         self._clock = clock
         self._notes = notes
         self._reports = reports
         self.tenant = tenant
+        self.threshold = threshold
 
     @property
     def mirrored(self) -> bool:
@@ -91,52 +93,53 @@ class Stores:
         found = await self._read("The task", lambda tx: note_store.records(tx, self.tenant, [task_id]))
         return next(iter(found), None)
 
-    async def history(self, task_id: str) -> History:
-        """Raises NotFound when neither a task nor an event has the id."""
+    async def history(self, task_id: str, limit: int = MAX_EVENTS, after: str = "") -> History:
+        """A task with a page of its events. Raises NotFound when neither a task nor an event has the id."""
         _check(task_id)
 
         def read(tx: Tx) -> History:
-            first = last = runlog.read_task(tx, self.tenant, task_id, MAX_EVENTS)
-            if len(first) == MAX_EVENTS:
-                last = runlog.read_newest(tx, self.tenant, task_id, MAX_EVENTS)
+            events = activity_store.read(tx, self.tenant, task_id, limit, after)
             records = note_store.records(tx, self.tenant, [task_id])
-            return History(next(iter(records), None), first, last)
+            return History(next(iter(records), None), events)
 
         found = await self._read("The task or its run log", read)
-        if found.record is None and not found.first:
+        if found.record is None and not found.events.first:
             raise NotFound("No task has this id.")
         return found
 
     async def reports(self, task_id: str | None = None) -> list[Report]:
-        """Of a task, or the newest of all."""
-        try:
-            return await (self._reports.newest() if task_id is None else self._reports.of_task(task_id))
-        except Exception as error:
-            raise _unreadable("The reports", error) from error
+        """Of a task, or the newest of all. Raises ReportsUnreadable."""
+        return await (self._reports.newest() if task_id is None else self._reports.of_task(task_id))
 
     async def overview(self) -> Overview:
         """Never fails: what cannot be read is missing, and its flag says so."""
         agents, registry = await self._agents()
-        try:
-            weights, hebbian = await self._db.read(lambda tx: learning_store.of_tenant(tx, self.tenant)), True
-        except Exception:
-            log.exception("the Hebbian weights cannot be read")
-            weights, hebbian = [], False
-        return Overview(agents, weights, registry, hebbian)
+        scores = await self._whole("The trust scores", lambda tx: trust_store.all_of(tx, self.tenant))
+        weights = await self._whole("The Hebbian weights", lambda tx: learning_store.of_tenant(tx, self.tenant))
+        if weights is None and not agents:
+            # Which weights are the tenant's is told by the agents, and without them by the history.
+            weights = await self._whole("The Hebbian weights", lambda tx: learning_store.learned_in(tx, self.tenant))
+        now = self._clock.now()
+        known = {entity.entity_id: entity.at(now) for entity in scores or ()}
+        standing = [Standing(agent, known.get(agent.agent_id)) for agent in agents]
+        return Overview(standing, weights or [], registry, weights is not None, scores is not None)
 
-    async def _agents(self) -> tuple[list[Standing], bool]:
+    async def _whole(self, what: str, fn: Callable[[Tx], T]) -> T | None:
+        """None for a store that cannot be read; the log says why."""
         try:
-            (good, bad), entities = await self._db.read(
-                lambda tx: (registry_store.of_tenant(tx, self.tenant), trust_store.all_of(tx, self.tenant))
-            )
+            return await self._db.read(fn)
         except Exception:
-            log.exception("the agent registry cannot be read")
+            log.exception("%s cannot be read", what.lower())
+            return None
+
+    async def _agents(self) -> tuple[list[Agent], bool]:
+        found = await self._whole("The agent registry", lambda tx: registry_store.of_tenant(tx, self.tenant))
+        if found is None:
             return [], False
+        good, bad = found
         for problem in bad:
             log.error("%s", problem.message)
-        now = self._clock.now()
-        scores = {entity.entity_id: entity.at(now) for entity in entities}
-        return [Standing(agent, scores.get(agent.agent_id)) for agent in good], not bad
+        return good, not bad
 
     async def agent(self, agent_id: str) -> tuple[Standing, list[Weight]]:
         """Raises NotFound."""

@@ -54,10 +54,12 @@ class Execution:
         agent_id = None if body.agent is None else await self._stores.resolved(body.agent)
         planned = instruction.plan(body, agent_id)
         try:
-            task_id = await self._gateway.submit(planned.draft, credential)
+            accepted = await self._gateway.submit(planned, credential)
         except RoutingDenied as denial:
-            return self._denied(denial)
-        return self._frames(planned, task_id, credential)
+            details = denial.details or {}
+            return _enveloped(self._denied(denial), planned, details.get("provenance_id"))
+        frames = self._frames(accepted.task_id, credential)
+        return _enveloped(frames, planned, accepted.provenance_id)
 
     async def _denied(self, denial: RoutingDenied) -> AsyncIterator[Frame]:
         task_id = (denial.details or {}).get("task_id")
@@ -66,23 +68,23 @@ class Execution:
         error = f"Routing failed ({denial.code}); nobody was given the task."
         yield Frame("error", {"error": error, "task_id": task_id})
 
-    async def _frames(self, planned: Planned, task_id: str, credential: str) -> AsyncIterator[Frame]:
+    async def _frames(self, task_id: str, credential: str) -> AsyncIterator[Frame]:
         """Fails closed: whatever goes wrong, the reader gets a terminal frame that names the task."""
         try:
-            async for frame in self._until_the_end(planned, task_id, credential):
+            async for frame in self._until_the_end(task_id, credential):
                 yield frame
         except Exception:
             log.exception("the stream of task %r failed", task_id)
             yield Frame("error", {"error": FAILED, "task_id": task_id})
 
-    async def _until_the_end(self, planned: Planned, task_id: str, credential: str) -> AsyncIterator[Frame]:
+    async def _until_the_end(self, task_id: str, credential: str) -> AsyncIterator[Frame]:
         after, silent, tries = None, True, 0
         while True:
             async for step in self._while_open(task_id, after, credential):
                 if step.id is not None:
                     after, tries = step.id, 0
                 if step.kind == "routing":
-                    yield _routing(step, planned)
+                    yield _routing(step)
                 elif step.kind == "token" and step.data["text"]:
                     silent = False
                     yield Frame("token", {"text": step.data["text"]})
@@ -92,7 +94,7 @@ class Execution:
                     yield Frame("complete", await self._complete(task_id, step.data))
                     return
                 elif step.kind == "error" and "status" in step.data:  # else the stream ended, not the task
-                    yield Frame("error", {"error": _ended(step.data), "task_id": task_id})
+                    yield Frame("error", {"error": f"The task is {step.data['status']}.", "task_id": task_id})
                     return
             tries += 1
             if self._closing.is_set() or tries > TRIES:
@@ -151,7 +153,7 @@ class Execution:
             history = await self._stores.history(task_id)
         except StentorError:
             return None, []
-        return history.record, history.last
+        return history.record, history.events.last
 
     async def _marked(self, task_id: str) -> None:
         """Wait until the task's note says that routing failed; the row says so already."""
@@ -176,13 +178,13 @@ class Execution:
             return True
 
 
-def _routing(step: Step, planned: Planned) -> Frame:
-    known = {name: step.data.get(name) for name in ("decision", "agent_name", "task_id")}
-    header = {"header": atp.shown(planned.header)}
-    return Frame("routing", {**known, "atp": header, "provenance_id": step.data.get("provenance_id")})
+async def _enveloped(frames: AsyncIterator[Frame], planned: Planned, provenance_id: str | None) -> AsyncIterator[Frame]:
+    """Put the envelope on every frame; one that stands for an event of its own keeps that event's id."""
+    common = {"atp": {"header": atp.shown(planned.header)}, "provenance_id": provenance_id}
+    async for frame in frames:
+        yield Frame(frame.event, common | frame.data, frame.id)
 
 
-def _ended(data: dict[str, Any]) -> str:
-    code = data.get("code")
-    named = f" ({code})" if isinstance(code, str) and code.isidentifier() and len(code) <= 64 else ""
-    return f"The task is {data['status']}{named}."
+def _routing(step: Step) -> Frame:
+    shown = ("decision", "agent_name", "task_id", "provenance_id")
+    return Frame("routing", {name: step.data.get(name) for name in shown})

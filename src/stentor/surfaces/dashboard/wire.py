@@ -8,6 +8,7 @@ from pydantic import Field
 
 from stentor.domains.registry.model import Status as AgentStatus
 from stentor.domains.registry.model import TrustTier
+from stentor.domains.reports.api import ReportOut
 from stentor.domains.tasks.model import OutcomeClass, Status
 from stentor.web.wire import RETRY_AFTER, Answer, ErrorAnswer, KeyRefused, Timestamp, answered
 
@@ -72,18 +73,6 @@ class EventOut(Answer):
     parent_provenance_id: str | None
 
 
-class ReportOut(Answer):
-    """What the note says; `modified_at` is the file's."""
-
-    path: str
-    title: str
-    task_id: str | None
-    agent_name: str | None
-    created_at: str | None
-    modified_at: Timestamp
-    summary: str | None
-
-
 class Trail(Answer):
     task_id: str
     task: TaskRecord | None
@@ -97,6 +86,7 @@ class Trail(Answer):
     learning_eligible: bool | None
     reports: list[ReportOut]
     events: list[EventOut]
+    next_cursor: str | None
 
 
 class AgentRow(Answer):
@@ -133,6 +123,7 @@ class StoreFlags(Answer):
 
     agent_registry: bool
     hebbian_weights: bool
+    trust: bool
 
 
 class Governance(Answer):

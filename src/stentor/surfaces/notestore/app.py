@@ -79,8 +79,9 @@ class _App:
         _only(method, path, "POST")
         kind, tool = self._tools.by_name[name]
         body = bodies.checked(kind, await self._body(scope, receive))
+        log.debug("call tool=%s", name)
         data = await tool(body)
-        log.debug("%s answered 200", name)
+        log.info("%s answered 200", name)
         return _respond({"success": True, "data": data})
 
     def _authenticate(self, scope: Scope) -> None:
@@ -127,7 +128,7 @@ def _failure(error: StentorError) -> Response:
         headers["Allow"] = error.details["allow"]
     if isinstance(error, PayloadTooLarge):
         headers["Connection"] = "close"  # else the rest of the body is read, however long it is
-    log.debug("answered %d: %s", error.status, error.message)
+    log.info("answered %d: %s", error.status, error.message)
     return _respond({"success": False, "error": error.message}, error.status, headers)
 
 

@@ -116,7 +116,7 @@ async def test_a_run_is_shown_event_by_event_with_the_one_that_was_asked_for_and
 @requirement("dashboard.page-provenance")
 async def test_the_run_of_a_message_nests_the_task_that_it_made(site: Site) -> None:
     await site.world.register()
-    body = json.dumps({"task": {"type": "echo", "input": "hello", "required_capabilities": ["echo"]}})
+    body = json.dumps({"task": {"type": "echo", "input": "hello"}})
     header = {"mode": "direct", "context": "c", "priority": "low", "actionType": "execute", "targetZone": "kernel"}
     sent = await site.world.admin.post("/api/v1/atp/send", json={"header": header, "payload": {"content": body}})
     assert sent.status_code == 202, sent.text

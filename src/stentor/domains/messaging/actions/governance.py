@@ -101,5 +101,5 @@ def _via(work: Work) -> dict[str, str]:
     return {"message_id": work.stored.message_id, "caused_by": work.cause}
 
 
-def _itself(principal: Principal, header: Header, body: Body | None) -> Route:
+def _itself(principal: Principal, header: Header, body: Body) -> Route:
     return ITSELF

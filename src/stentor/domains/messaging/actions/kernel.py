@@ -8,6 +8,7 @@ from stentor.auth.principal import Principal
 from stentor.core import idempotency, runlog
 from stentor.core.clock import SECOND, iso, iso_or_none
 from stentor.core.db import Tx
+from stentor.core.errors import CapabilityUnavailable
 from stentor.domains.atp import notes
 from stentor.domains.atp.bodies import Body, Execute, Judgement, ListTasks, OfTask
 from stentor.domains.atp.model import Header
@@ -46,7 +47,7 @@ class Kernel:
         """Raises Conflict for a task id that has another body."""
         assert isinstance(work.body, Execute)
         draft = draft_of(work.stored, work.body)
-        submit = self._submission.submitting(work.principal, draft, work.cause)
+        submit = self._submission.submitting(work.principal, draft, work.cause, work.header)
 
         def close(tx: Tx) -> Reply:
             answer = submit(tx)
@@ -97,7 +98,7 @@ class Kernel:
         shown = {"tasks": [_row(row) for row in page.rows], "total": page.total}
         return lambda tx: Reply(shown, ITSELF)
 
-    def route(self, principal: Principal, header: Header, body: Body | None) -> Route:
+    def route(self, principal: Principal, header: Header, body: Body) -> Route:
         """Who would get the work now. Raises the RoutingDenied."""
         if not isinstance(body, Execute):
             return ITSELF
@@ -141,8 +142,19 @@ def outcome(task: Task) -> dict[str, Any]:
 
 
 def capabilities(header: Header, body: Execute) -> tuple[str, ...]:
-    """The envelope says which agents are reached. What the body requires besides can only leave fewer of them."""
-    return tuple(dict.fromkeys((*notes.capabilities(header), *body.task.required_capabilities)))
+    """The envelope says which agents are reached. What the body requires besides can only leave fewer of them.
+
+    Fails closed: raises CapabilityUnavailable for a body that requires capabilities under an envelope that names
+    neither one nor an agent. Ignoring the list instead would hand the work to an agent that cannot do it.
+    """
+    required = body.task.required_capabilities
+    if notes.widens(header, required):
+        hint = ",".join(f"capability={name}" for name in required)
+        raise CapabilityUnavailable(
+            f"The envelope names no capability, and a body does not route: put {hint} into the special notes.",
+            {"required_capabilities": required},
+        )
+    return tuple(dict.fromkeys((*notes.capabilities(header), *required)))
 
 
 def preferred(header: Header, body: Execute) -> str | None:
@@ -178,7 +190,7 @@ def _via(work: Work) -> dict[str, str]:
     return {"message_id": work.stored.message_id, "caused_by": work.cause}
 
 
-def _itself(principal: Principal, header: Header, body: Body | None) -> Route:
+def _itself(principal: Principal, header: Header, body: Body) -> Route:
     return ITSELF
 
 

@@ -134,5 +134,5 @@ def _filters(given: bodies.Filters) -> Filters:
     return Filters(given.hebbian_weight_min, after)
 
 
-def _itself(principal: Principal, header: Header, body: Body | None) -> Route:
+def _itself(principal: Principal, header: Header, body: Body) -> Route:
     return ITSELF

@@ -133,5 +133,5 @@ class RegistryZone:
         }
 
 
-def _itself(principal: Principal, header: Header, body: Body | None) -> Route:
+def _itself(principal: Principal, header: Header, body: Body) -> Route:
     return ITSELF

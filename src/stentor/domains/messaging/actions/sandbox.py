@@ -33,10 +33,10 @@ class SandboxZone:
         body = self._caged(work.principal, work.header, work.body)
         return await self._kernel.execute(msgspec.structs.replace(work, body=body))
 
-    def route(self, principal: Principal, header: Header, body: Body | None) -> Route:
+    def route(self, principal: Principal, header: Header, body: Body) -> Route:
         return self._kernel.route(principal, header, self._caged(principal, header, body))
 
-    def _caged(self, principal: Principal, header: Header, body: Body | None) -> Execute:
+    def _caged(self, principal: Principal, header: Header, body: Body) -> Execute:
         """The body with the agent chosen: the best command agent, as routing ranks them."""
         given = cast("Execute", body)
         wanted, named = capabilities(header, given), preferred(header, given)

@@ -50,7 +50,7 @@ async def agent(page: Page) -> Response:
         runtime=masking.runtime(record["runtime"]),
         composite=shown.composite(record),
         trust=shown.trust(record, changes, page.site.now()),
-        weights=shown.weights(weights, history["history"], page.site.now()),
+        weights=shown.weights(weights, history["history"], page.site.now(), page.site.threshold),
         alerts=[shown.alert(alert) for alert in alerts],
         tiers=TIERS,
     )

@@ -38,7 +38,7 @@ def trust(record: dict[str, Any], changes: list[Change], now: int) -> dict[str, 
     }
 
 
-def weights(weights: list[Weight], entries: list[dict[str, Any]], now: int) -> list[dict[str, Any]]:
+def weights(weights: list[Weight], entries: list[dict[str, Any]], now: int, threshold: float) -> list[dict[str, Any]]:
     """Each task type with its last outcomes and how its weight moved."""
     top = max((weight.at(now) for weight in weights), default=0.0)
     return [
@@ -51,7 +51,7 @@ def weights(weights: list[Weight], entries: list[dict[str, Any]], now: int) -> l
             "recent": weight.recent,
             "successes": weight.recent.count("S"),
             "rate": learning.oscillation(weight.recent),
-            "alarming": learning.alarming(weight.recent),
+            "alarming": learning.alarming(weight.recent, threshold),
             "line": _moves(weight.task_type, entries),
         }
         for weight in weights

@@ -75,13 +75,16 @@ NOTICES = {
 
 
 class Site:
-    """What all pages share. `rows` are read for the tenant of whoever is signed in."""
+    """What all pages share. `rows` are read for the tenant of whoever is signed in; `threshold` is the sentinel's."""
 
-    def __init__(self, caller: Caller, rows: Rows, prometheus: Prometheus, streams: StreamLimit) -> None:
+    def __init__(
+        self, caller: Caller, rows: Rows, prometheus: Prometheus, streams: StreamLimit, threshold: float
+    ) -> None:
         self.caller = caller
         self.rows = rows
         self.prometheus = prometheus
         self.streams = streams
+        self.threshold = threshold
         self.live = Live(rows)
         self.sessions = Sessions(time.monotonic)
         self.attempts = Attempts(ATTEMPTS, time.monotonic)
