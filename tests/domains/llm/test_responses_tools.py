@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from stentor.domains.llm.openai.recent import SECONDS, Recent
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_chat import pieces
@@ -226,7 +227,7 @@ async def test_what_the_request_said_about_its_answer_is_passed_on_and_told_agai
         ({"top_logprobs": 2}, "top_logprobs", ""),
         ({"include": ["message.output_text.logprobs"]}, "include", "log probabilities"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary", ""),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0.type", "store=false"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0.id", "store=false"),
         ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input.0.type", "function_call"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input.0.arguments", "required"),
         (
@@ -245,6 +246,38 @@ async def test_what_a_response_cannot_do_is_400_and_names_the_field(
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
     assert says in error["message"]
     assert upstream.asked == []
+
+
+@requirement("llm.responses-tools")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_a_model_just_said_may_be_named_by_its_id_in_the_same_tenant(
+    world: World, client: openai.AsyncOpenAI, upstream: Upstream, streamed: bool
+) -> None:
+    first = await answered(client, model=MODELS[0], input="Why?", streamed=streamed)
+    named: Any = [{"type": "item_reference", "id": first.output[0].id}, *ASKED]
+    await client.responses.create(model=MODELS[0], input=named)
+    assert upstream.asked[-1]["body"]["messages"][0] == {"role": "assistant", "content": ANSWER}
+    body = {"model": MODELS[0], "input": named}
+    assert (await world.clients["OTHER"].post("/v1/responses", json=body)).status_code == 400
+    unstored = await answered(client, model=MODELS[0], input="Why?", store=False, streamed=streamed)
+    named[0]["id"] = unstored.output[0].id
+    with pytest.raises(openai.BadRequestError, match="store=false"):
+        await client.responses.create(model=MODELS[0], input=named)
+
+
+@requirement("llm.responses-tools")
+def test_what_was_said_is_kept_for_an_hour_and_within_a_bound() -> None:
+    now = [0.0]
+    recent = Recent(lambda: now[0], most=10)
+    recent.keep("a", "1", "12345")
+    assert (recent.text("a", "1"), recent.text("b", "1")) == ("12345", None)
+    recent.keep("a", "2", "123456")
+    assert (recent.text("a", "1"), recent.text("a", "2")) == (None, "123456")
+    recent.keep("a", "3", "x" * 11)
+    assert recent.text("a", "3") is None
+    recent.keep("a", "4", "x")
+    now[0] = SECONDS + 1
+    assert recent.text("a", "4") is None
 
 
 @requirement("llm.responses-tools")

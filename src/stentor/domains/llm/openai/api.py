@@ -21,6 +21,7 @@ from stentor.domains.llm.model import Request
 from stentor.domains.llm.openai import answers, reading
 from stentor.domains.llm.openai.answers import Chunks, TextChunks
 from stentor.domains.llm.openai.embedding import EmbeddingIn
+from stentor.domains.llm.openai.recent import Recent
 from stentor.domains.llm.openai.responding import Responding
 from stentor.domains.llm.openai.responses import ResponseIn
 from stentor.domains.llm.service import AGENT, Gateway
@@ -40,6 +41,7 @@ T = TypeVar("T")
 
 def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
     api = APIRouter(prefix="/v1", route_class=GatewayRoute, include_in_schema=False)
+    recent = Recent()
 
     async def chat(http: HttpRequest) -> Response:
         caller, raw = principal_of(http), await _object(http)
@@ -75,14 +77,21 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
     async def respond(http: HttpRequest, caller: Caller) -> Response:
         raw = await _object(http)
         asked = reading.read(ResponseIn, raw)
-        request = asked.request(raw)
+        request = asked.request(raw, lambda id_: recent.text(caller.tenant, id_))
+
+        def ended() -> None:
+            for id_, text in made.said.items() if asked.store is not False else ():
+                recent.keep(caller.tenant, id_, text)
+
         if not asked.stream:
             done = await _plain(lambda: while_there(http, talk.chat(caller, request)))
             made = Responding(asked, done.provenance_id, done.reply.model, int(time.time()), done.work)
-            return Json(made.whole(done.reply, done.usage))
+            answer = made.whole(done.reply, done.usage)
+            ended()
+            return Json(answer)
         found = await begun(http, caller, request)
         made = Responding(asked, found.provenance_id, found.name, int(time.time()), found.work)
-        return await streaming(found, _events(found, made), streams, caller, _failure_of(made))
+        return await streaming(found, _events(found, made, ended), streams, caller, _failure_of(made))
 
     @api.get("/models")
     async def models(caller: Caller) -> Json:
@@ -145,14 +154,16 @@ async def _frames(found: Answering, chunks: Chunks | TextChunks, *, usage: bool)
     yield DONE
 
 
-async def _events(found: Answering, made: Responding) -> AsyncIterator[bytes]:
+async def _events(found: Answering, made: Responding, ended: Callable[[], None]) -> AsyncIterator[bytes]:
     for event in made.begun():
         yield _named(event)
     async for delta in found:
         for event in made.piece(delta):
             yield _named(event)
         if delta.last and delta.usage is not None:
-            for event in made.ended(delta.finish or "stop", delta.usage):
+            last = list(made.ended(delta.finish or "stop", delta.usage))
+            ended()
+            for event in last:
                 yield _named(event)
 
 

@@ -6,6 +6,7 @@ field that every client sends back: Gemini refuses its own call without the sign
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,14 +14,11 @@ from pydantic import Discriminator, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.llm.model import Message, ToolCall
+from stentor.domains.llm.model import Message, Text, ToolCall
 from stentor.domains.llm.openai.reading import ROLES, In, PartIn, parts
 
 SIGNATURE = ".signature."
-REFERENCE = (
-    "This gateway stores no responses, so it cannot look an item up: send the item itself "
-    "(most clients do with store=false)."
-)
+UNKNOWN = "no such item is known here any more: send the item itself, which clients do when they are told store=false"
 
 
 class MessageItem(In):
@@ -61,6 +59,13 @@ class ReasoningItem(In):
     type: Literal["reasoning"]
 
 
+class ReferenceItem(In):
+    """The id of an item of an earlier response."""
+
+    type: Literal["item_reference"]
+    id: str
+
+
 class OtherItem(In):
     """An item that this gateway refuses."""
 
@@ -69,17 +74,18 @@ class OtherItem(In):
     @field_validator("type")
     @classmethod
     def _known(cls, given: Any) -> Any:
-        if given == "item_reference":
-            raise PydanticCustomError("unsupported", REFERENCE)
         raise PydanticCustomError(
             "unsupported", "only message, function_call, function_call_output and reasoning items are read"
         )
 
 
+KINDS = frozenset(("message", "function_call", "function_call_output", "reasoning", "item_reference"))
+
+
 def _kind(item: Any) -> str:
     """The tag of an item; an object without a type is a message."""
     kind = item.get("type", "message") if isinstance(item, dict) else "message"
-    return kind if kind in ("message", "function_call", "function_call_output", "reasoning") else "other"
+    return kind if isinstance(kind, str) and kind in KINDS else "other"
 
 
 Item = Annotated[
@@ -87,31 +93,47 @@ Item = Annotated[
     | Annotated[CallItem, Tag("function_call")]
     | Annotated[OutputItem, Tag("function_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[ReferenceItem, Tag("item_reference")]
     | Annotated[OtherItem, Tag("other")],
     Discriminator(_kind),
 ]
 
 
-def messages(items: list[Item]) -> list[Message]:
+def messages(items: list[Item], recall: Callable[[str], str | None]) -> list[Message]:
     """The conversation. The calls of one turn go into one message, as providers want them.
 
-    Raises InvalidRequest for an output without its call: the caller relies on a state that is not kept here.
+    `recall` knows what was said under an id a short while ago. Raises InvalidRequest for an item that it does not
+    know, and for an output without its call.
     """
     said: list[Message] = []
-    called: set[str] = set()
     for at, item in enumerate(items):
-        if isinstance(item, MessageItem):
-            _add(said, Message(ROLES[item.role], parts(item.content)))
+        if isinstance(item, OutputItem):
+            said.append(_answer(item, at, said))
         elif isinstance(item, CallItem):
-            called.add(item.call().id)
             _add(said, Message("assistant", tool_calls=(item.call(),)))
-        elif isinstance(item, OutputItem):
-            answer = item.message()
-            if answer.tool_call_id not in called:
-                fields = {f"input.{at}.call_id": "no function_call before it has this id"}
-                raise InvalidRequest(f"input.{at}.call_id: no function_call before it has this id.", {"fields": fields})
-            said.append(answer)
+        elif isinstance(item, MessageItem):
+            _add(said, Message(ROLES[item.role], parts(item.content)))
+        elif isinstance(item, ReferenceItem):
+            _add(said, _recalled(item, at, recall))
     return said
+
+
+def _answer(item: OutputItem, at: int, said: list[Message]) -> Message:
+    answer = item.message()
+    if not any(call.id == answer.tool_call_id for message in said for call in message.tool_calls):
+        raise _wrong(f"input.{at}.call_id", "no function_call before it has this id")
+    return answer
+
+
+def _recalled(item: ReferenceItem, at: int, recall: Callable[[str], str | None]) -> Message:
+    text = recall(item.id)
+    if text is None:
+        raise _wrong(f"input.{at}.id", UNKNOWN)
+    return Message("assistant", (Text(text),))
+
+
+def _wrong(field: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"{field}: {reason}.", {"fields": {field: reason}})
 
 
 def call_id(call: str, signature: str) -> str:

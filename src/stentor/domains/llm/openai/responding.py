@@ -79,6 +79,11 @@ class Responding:
             self._opened(part).add(call.arguments or "{}")
         return self._final(reply.finish, usage)
 
+    @property
+    def said(self) -> dict[str, str]:
+        """The texts by the ids under which a client may refer to them."""
+        return {item.id: item.text for item in self._items if item.call is None}
+
     def begun(self) -> Iterator[Event]:
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self._response("in_progress", [], None))
@@ -179,7 +184,6 @@ class Responding:
             "model": self._model,
             "output": output,
             "previous_response_id": None,
-            "store": False,
             "truncation": "disabled",
             "usage": usage,
             **self._asked.described,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
@@ -175,13 +176,15 @@ class ResponseIn(In):
     def format(self) -> TextFormat:
         return (self.text and self.text.format) or TextFormat(type="text")
 
-    def request(self, raw: dict[str, Any]) -> Request:
-        """`raw` is the body, for the fields that go to OpenAI-compatible providers as they are.
-
-        Raises InvalidRequest.
+    def request(self, raw: dict[str, Any], recall: Callable[[str], str | None]) -> Request:
+        """`raw` is the body, for the fields that go to OpenAI-compatible providers as they are; `recall` knows what was
+        said under an id a short while ago. Raises InvalidRequest.
         """
         head = [Message("system", (Text(self.instructions),))] if self.instructions else []
-        said = [Message("user", (Text(self.input),))] if isinstance(self.input, str) else items.messages(self.input)
+        if isinstance(self.input, str):
+            said = [Message("user", (Text(self.input),))]
+        else:
+            said = items.messages(self.input, recall)
         if not said:
             raise InvalidRequest("input: holds no message.", {"fields": {"input": "holds no message"}})
         tools, choice = self._offer()
@@ -244,4 +247,5 @@ class ResponseIn(In):
             "tools": [tool.described for tool in self._functions],
             "top_p": self.top_p,
             "metadata": self.metadata or {},
+            "store": False,
         }
