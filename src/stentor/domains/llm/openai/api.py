@@ -85,12 +85,12 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
 
         if not asked.stream:
             done = await _plain(lambda: while_there(http, talk.chat(caller, request)))
-            made = Responding(asked, done.provenance_id, done.reply.model, int(time.time()), done.work)
+            made = Responding(asked, done.provenance_id, done.reply.model, time.time, done.work)
             answer = made.whole(done.reply, done.usage)
             ended()
             return Json(answer)
         found = await begun(http, caller, request)
-        made = Responding(asked, found.provenance_id, found.name, int(time.time()), found.work)
+        made = Responding(asked, found.provenance_id, found.name, time.time, found.work)
         return await streaming(found, _events(found, made, ended), streams, caller, _failure_of(made))
 
     @api.get("/models")

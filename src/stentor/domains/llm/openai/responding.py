@@ -5,7 +5,7 @@ times in seconds.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -60,12 +60,13 @@ class Responding:
     """
 
     def __init__(
-        self, asked: ResponseIn, provenance_id: str, model: str, created: int, work: Work | None = None
+        self, asked: ResponseIn, provenance_id: str, model: str, clock: Callable[[], float], work: Work | None = None
     ) -> None:
         self._asked = asked
         self._id = provenance_id
         self._model = model
-        self._created = created
+        self._clock = clock
+        self._created = int(clock())
         self._work = work
         self._items: list[_Item] = []
         self._number = 0
@@ -177,6 +178,7 @@ class Responding:
             "id": f"resp_{self._id}",
             "object": "response",
             "created_at": self._created,
+            "completed_at": int(self._clock()) if status == "completed" else None,
             "status": status,
             "background": False,
             "error": None,
@@ -184,7 +186,6 @@ class Responding:
             "model": self._model,
             "output": output,
             "previous_response_id": None,
-            "truncation": "disabled",
             "usage": usage,
             **self._asked.described,
             **work,

@@ -150,6 +150,12 @@ class ResponseIn(In):
     reasoning: Reasoning | None = None
     include: list[str] | None = None
     store: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
     truncation: Literal["disabled"] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
     previous_response_id: Any = None
@@ -232,7 +238,7 @@ class ResponseIn(In):
 
     @property
     def described(self) -> dict[str, Any]:
-        """What a response repeats of its request."""
+        """What a response repeats of its request; OpenAI's defaults stand for what was left to the provider."""
         choice: Any = self.tool_choice or "auto"
         verbosity = self.text.verbosity if self.text else None
         return {
@@ -241,11 +247,19 @@ class ResponseIn(In):
             "max_tool_calls": self.max_tool_calls,
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "reasoning": {"effort": self.reasoning.effort if self.reasoning else None, "summary": None},
-            "temperature": self.temperature,
+            "temperature": 1.0 if self.temperature is None else self.temperature,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "presence_penalty": self.presence_penalty or 0.0,
+            "frequency_penalty": self.frequency_penalty or 0.0,
             "text": {"format": self.format.described, **without_none(verbosity=verbosity)},
             "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
             "tools": [tool.described for tool in self._functions],
-            "top_p": self.top_p,
+            "top_logprobs": 0,
+            "truncation": "disabled",
             "metadata": self.metadata or {},
+            "safety_identifier": self.safety_identifier,
+            "prompt_cache_key": self.prompt_cache_key,
+            "user": self.user,
+            "service_tier": self.service_tier or "default",
             "store": False,
         }
