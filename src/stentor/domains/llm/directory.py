@@ -85,8 +85,8 @@ class Directory:
             raise Conflict("The name 'local' belongs to the local baseline.")
         if draft.name in self._operators and (draft.key or draft.base_url or draft.format):
             raise Conflict(
-                f"The provider {draft.name!r} is configured by the operator's environment, which a registration does not "
-                "replace. Register another name with its own baseUrl, or have the operator change the environment."
+                f"The provider {draft.name!r} is configured by the operator's environment, and a registration does not "
+                "replace it. Register another name with its own baseUrl, or have the operator change the environment."
             )
         base_url = None if draft.base_url is None else normal_url(draft.base_url)
         if base_url is not None:
