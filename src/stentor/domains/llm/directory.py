@@ -106,7 +106,7 @@ class Directory:
         return self._provider(tenant, row)
 
     async def remove(self, tenant: str, name: str, by: str) -> None:
-        """Forget a registered provider and its key; the operator's of the same name is there again. Raises NotFound."""
+        """Forget a registered provider and its key. Raises NotFound."""
 
         def work(tx: Tx) -> None:
             if not store.delete_provider(tx, tenant, name):
