@@ -77,11 +77,11 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
     async def respond(http: HttpRequest, caller: Caller) -> Response:
         raw = await _object(http)
         asked = reading.read(ResponseIn, raw)
-        request = asked.request(raw, lambda id_: recent.text(caller.tenant, id_))
+        request = asked.request(raw, lambda id_: recent.text(stream_key(caller), id_))
 
         def ended() -> None:
             for id_, text in made.said.items() if asked.store is not False else ():
-                recent.keep(caller.tenant, id_, text)
+                recent.keep(stream_key(caller), id_, text)
 
         if not asked.stream:
             done = await _plain(lambda: while_there(http, talk.chat(caller, request)))

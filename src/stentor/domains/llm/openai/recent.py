@@ -14,7 +14,10 @@ SECONDS = 3600.0
 
 
 class Recent:
-    """Texts by tenant and id; the oldest go first when there are too many characters."""
+    """Texts by owner and id; the oldest go first when there are too many characters.
+
+    An owner is a key of a tenant: ids stand in the run log, where other keys read them.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, most: int = MOST_CHARACTERS) -> None:
         self._clock = clock
@@ -22,17 +25,17 @@ class Recent:
         self._size = 0
         self._kept: dict[tuple[str, str], tuple[float, str]] = {}
 
-    def keep(self, tenant: str, id_: str, text: str) -> None:
+    def keep(self, owner: str, id_: str, text: str) -> None:
         """An id is kept once: it names one answer."""
-        self._kept[tenant, id_] = (self._clock(), text)
+        self._kept[owner, id_] = (self._clock(), text)
         self._size += len(text)
         while self._size > self._most or self._is_old(next(iter(self._kept.values()), None)):
             _, gone = self._kept.pop(next(iter(self._kept)))
             self._size -= len(gone)
 
-    def text(self, tenant: str, id_: str) -> str | None:
-        """None for what is not known, not any more, or another tenant's."""
-        found = self._kept.get((tenant, id_))
+    def text(self, owner: str, id_: str) -> str | None:
+        """None for what is not known, not any more, or another key's."""
+        found = self._kept.get((owner, id_))
         return None if found is None or self._is_old(found) else found[1]
 
     def _is_old(self, kept: tuple[float, str] | None) -> bool:
