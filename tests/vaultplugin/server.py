@@ -34,6 +34,8 @@ class PluginStub:
     address: str = ""
     asked: list[Asked] = field(default_factory=list)
     always: Reply | None = None
+    has_root: bool = True
+    """Whether the list of the vault itself is found."""
     waiting: int = 0
     connections: int = 0
     released: threading.Event = field(default_factory=threading.Event)
@@ -42,7 +44,9 @@ class PluginStub:
     def answer(self, asked: Asked) -> Reply:
         self.asked.append(asked)
         if asked.raw_path == "/":
-            return json_reply({"status": "OK", "service": "stub", "authenticated": self._knows(asked)})
+            versions = {"obsidian": "1.0.0", "self": f"{self.version}.0.1"}
+            known = {"status": "OK", "service": "stub", "versions": versions}
+            return json_reply({**known, "authenticated": self._knows(asked)})
         if not self._knows(asked):
             return Refused(40101).reply
         try:
@@ -83,6 +87,8 @@ class PluginStub:
             raise Refused(40510)
         folder = "".join(f"{part}/" for part in asked.segments[:-1])
         names = self.files.names(folder)
+        if not folder and not self.has_root:
+            raise Refused(40400)
         if not names and (folder or self.version == 3):
             raise Refused(40400)
         return json_reply({"files": names})

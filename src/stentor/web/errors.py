@@ -16,7 +16,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, RateLimited, StentorError, StoreUnavailable
+from stentor.core.errors import InvalidRequest, ProviderFault, RateLimited, StentorError, StoreUnavailable
 from stentor.web import openai_errors
 
 PROBLEM = "application/problem+json"
@@ -32,6 +32,7 @@ _CODES = {
     429: "RATE_LIMITED",
     503: "SERVICE_UNAVAILABLE",
 }
+THROTTLED = "Rate limit exceeded"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 UNEXPECTED = "The service failed on this request. The operator finds the reason in its log under the request id."
 
@@ -87,15 +88,25 @@ def render_error(scope: Scope, error: StentorError) -> Response:
         return render(scope, error.status, error.code, NO_STORE, None, {"Retry-After": str(error.retry_after)})
     headers = {"Retry-After": str(error.retry_after)} if error.status in (429, 503) else None
     if isinstance(error, RateLimited) and headers:
-        return throttled(scope, error.message, headers, error.code)
+        whose = "Provider rate limit exceeded" if isinstance(error, ProviderFault) else THROTTLED
+        return throttled(scope, error.message, headers, error.code, whose, error.details)
     return render(scope, error.status, error.code, error.message, error.details, headers)
 
 
-def throttled(scope: Scope, message: str, headers: dict[str, str], code: str = RateLimited.code) -> Response:
-    """429 in the body that the contract gives it; `headers` hold Retry-After in seconds."""
+def throttled(
+    scope: Scope,
+    message: str,
+    headers: dict[str, str],
+    code: str = RateLimited.code,
+    whose: str = THROTTLED,
+    details: Any = None,
+) -> Response:
+    """429 in the body that the contract gives it; `headers` hold Retry-After in seconds. `whose` says which limit."""
     if openai_errors.speaks(scope):
         return openai_errors.render(429, code, message, None, headers)
-    body = {"success": False, "code": code, "error": "Rate limit exceeded", "message": message}
+    body = {"success": False, "code": code, "error": whose, "message": message}
+    if details:
+        body["details"] = details
     return Response(jsontext.encode(body), 429, headers, "application/json")
 
 

@@ -17,6 +17,8 @@ from stentor.core import jsontext
 from stentor.core.errors import RateLimited, ServiceUnavailable, StentorError
 
 HEARTBEAT_SECONDS = 15.0
+COMMENT = b": heartbeat\n\n"
+"""A heartbeat that no reader of events sees."""
 FAILED = "The stream ended because the service failed. The work itself goes on; ask for the task's state."
 LEAVING = "The service is stopping. Connect again with Last-Event-ID to go on."
 ANEW = "The service is stopping. Send the request again."
@@ -68,7 +70,7 @@ class StreamLimit:
 class EventStream(StreamingResponse):
     """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work.
 
-    `common` is data that every frame carries, the error at a broken end too.
+    `common` is data that every frame carries, the error at a broken end too; `heartbeat` is sent while nothing comes.
     """
 
     def __init__(
@@ -77,12 +79,13 @@ class EventStream(StreamingResponse):
         limit: StreamLimit,
         key: str,
         common: Mapping[str, Any] = NOTHING,
+        heartbeat: bytes = COMMENT,
     ) -> None:
         """Raises RateLimited before anything is sent."""
         limit.enter(key)
         self._leave = partial(limit.leave, key)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        content = _guarded(frames, limit.closing, self._last, common)
+        content = _guarded(frames, limit.closing, self._last, common, heartbeat)
         super().__init__(content, media_type="text/event-stream", headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,11 +110,12 @@ class DataStream(EventStream):
         key: str,
         failed: Callable[[Exception], bytes],
         closed: Callable[[], Awaitable[None]],
+        heartbeat: bytes = COMMENT,
     ) -> None:
         """Raises RateLimited before anything is sent."""
         self._closed = closed
         self._failed = failed
-        super().__init__(_ended(frames, failed), limit, key)
+        super().__init__(_ended(frames, failed), limit, key, heartbeat=heartbeat)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -139,10 +143,11 @@ async def _guarded(
     closing: asyncio.Event,
     last: Callable[[], Frame | bytes],
     common: Mapping[str, Any],
+    heartbeat: bytes,
 ) -> AsyncIterator[bytes]:
     """Fails closed towards the reader: whatever goes wrong, it reads one generic sentence."""
     try:
-        async for chunk in _with_heartbeats(frames, closing, last, common):
+        async for chunk in _with_heartbeats(frames, closing, last, common, heartbeat):
             yield chunk
     except Exception:
         log.exception("an event stream failed")
@@ -154,6 +159,7 @@ async def _with_heartbeats(
     closing: asyncio.Event,
     last: Callable[[], Frame | bytes],
     common: Mapping[str, Any],
+    heartbeat: bytes,
 ) -> AsyncIterator[bytes]:
     coming = asyncio.ensure_future(anext(frames, None))
     leaving = asyncio.ensure_future(closing.wait())
@@ -164,7 +170,7 @@ async def _with_heartbeats(
                 yield encode(last(), common)
                 return
             if not done:
-                yield b": heartbeat\n\n"
+                yield heartbeat
                 continue
             frame = coming.result()
             if frame is None:

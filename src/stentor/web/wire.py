@@ -163,6 +163,7 @@ class Throttled(Answer):
     code: str
     error: str
     message: str
+    details: dict[str, Any] | None = None
 
 
 def answered(model: type[BaseModel], description: str, **more: Any) -> dict[str, Any]:

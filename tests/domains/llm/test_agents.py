@@ -13,6 +13,7 @@ from stentor.core.db import Sql
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate
+from tests.domains.llm.test_chat import pieces
 from tests.domains.llm.test_live import listening
 from tests.domains.llm.test_openai_surface import client_of
 from tests.domains.llm.upstream import ANSWER, Upstream
@@ -231,6 +232,30 @@ async def test_what_no_agent_can_do_is_refused_in_openais_form(
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
+@requirement("llm.agents-as-models", "llm.responses-tools")
+async def test_tools_for_an_agent_are_400_and_the_message_says_where_tools_are_taken(world: World) -> None:
+    await sailor(world)
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
+    for body in ({"tools": [tool]}, {"tools": [tool], "stream": True}):
+        answer = await world.admin.post("/v1/responses", json={"model": "agent:explain", "input": "Why?", **body})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "tools")
+        assert "GET /v1/models" in error["message"]
+
+
+@requirement("llm.agents-as-models")
+async def test_an_agents_stream_says_exactly_its_answer(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_BUILTIN_AGENTS="1")
+    text = "The sea is salty. Rivers carry salt to the sea. Boats float on it."
+    talk = {"model": "agent:summarize", "input": text}
+    whole = (await world.admin.post("/v1/responses", json=talk)).json()
+    last = pieces((await world.admin.post("/v1/responses", json={**talk, "stream": True})).text)[-1]["response"]
+    assert last["output"][0]["content"] == whole["output"][0]["content"]
+    assert whole["output"][0]["content"][0]["text"] == text
+    assert set(whole["stentor"]) == {"task_id", "agent_id", "agent_name"}
+    assert last["stentor"]["agent_name"] == whole["stentor"]["agent_name"]
+
+
 async def test_agents_take_no_images_and_embed_nothing(world: World) -> None:
     await sailor(world)
     picture = {"type": "image_url", "image_url": {"url": "https://example.com/sea.png"}}
@@ -334,7 +359,8 @@ async def test_a_model_answers_a_message_under_its_own_header_and_never_reads_th
     answer = await world.admin.post("/api/v1/llm/atp", json=body)
     assert answer.status_code == 200, answer.text
     data = answer.json()["data"]
-    assert data["atp"]["header"] == {**MESSAGE["header"], "senderId": "admin"}
+    header = {**MESSAGE["header"], "senderId": "admin"}
+    assert data["atp"] == {**header, "header": header}
     assert (data["model"], data["content"]) == ("openai/sea-large", ANSWER)
     assert data["usage"] == {"input_tokens": 11, "output_tokens": 7}
     (call,) = await world.kernel.db.read(lambda tx: tx.rows(CALLS))

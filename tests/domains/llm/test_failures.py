@@ -77,7 +77,7 @@ async def test_the_message_of_the_provider_is_told_when_there_is_one(world: Worl
     error = error_of(await chat(world), 502, "PROVIDER_ERROR")
     assert "max_tokens is too large xxx" in error["message"]
     assert len(error["message"]) < 600
-    assert error["details"] == {"provider": "openai", "status": 400}
+    assert error["details"] == {"provider_failure": True, "provider": "openai", "status": 400}
 
 
 @requirement("llm.provider-rate-limit-429")
@@ -117,6 +117,38 @@ async def test_a_provider_that_nobody_listens_for_is_503(make_llm: Gate) -> None
         taken.bind(("127.0.0.1", 0))
         world = await make_llm(OPENAI_BASE_URL=f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
         error_of(await chat(world), 503, "SERVICE_UNAVAILABLE")
+
+
+@requirement("llm.provider-timeout-and-unreachable")
+async def test_a_provider_whose_name_is_not_known_is_503(make_llm: Gate) -> None:
+    world = await make_llm(OPENAI_BASE_URL="http://nobody.invalid/v1")
+    error = error_of(await chat(world), 503, "SERVICE_UNAVAILABLE")
+    assert error["details"] == {"provider_failure": True, "provider": "openai"}
+
+
+@requirement("llm.provider-failures-say-so")
+async def test_a_providers_failure_says_that_it_was_the_provider(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="key:*:tokens/day=100000")
+    for status, named in ((429, 429), (503, 503), (504, 504), (500, 502)):
+        upstream.mood = moods.status(status)
+        answer = await chat(world)
+        assert answer.status_code == named
+        body = answer.json()
+        details = body["details"] if status == 429 else body["error"]["details"]
+        assert details == {"provider_failure": True, "provider": "openai", "status": status}
+    assert body["error"]["code"] == "PROVIDER_ERROR"
+    upstream.mood = moods.status(429)
+    body = (await chat(world)).json()
+    assert (body["code"], body["error"]) == ("RATE_LIMITED", "Provider rate limit exceeded")
+
+
+@requirement("llm.provider-failures-say-so")
+async def test_the_gateways_own_throttle_names_no_provider(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="key:*:tokens/day=1")
+    assert (await chat(world)).status_code == 200
+    body = (await chat(world)).json()
+    assert (body["code"], body["error"]) == ("BUDGET_EXCEEDED", "Rate limit exceeded")
+    assert "provider_failure" not in body.get("details", {})
 
 
 @requirement("llm.stream-failure-closes")

@@ -62,11 +62,16 @@ async def test_an_idle_stream_beats_and_its_pieces_come_as_the_provider_sends_th
     for path, body in (("/api/v1/llm/stream", asking()), ("/v1/chat/completions", asking(stream=True))):
         async with listening(world) as client, client.stream("POST", path, json=body) as answer:
             lines = answer.aiter_lines()
-            first = [line async for line in _until(lines, ": heartbeat")]
+            beat = "event: heartbeat" if path.startswith("/api") else ": heartbeat"
+            first = [line async for line in _until(lines, beat)]
             assert any("The sea " in line for line in first)
             upstream.go.set()
             rest = [line async for line in _until(lines, "data: [DONE]")]
             assert any("is salty." in line for line in rest)
+            if path.startswith("/api"):
+                said = [json.loads(line[6:]) for line in first + rest if line.startswith("data: {")]
+                assert {} not in said
+                assert "".join(one["delta"] for one in said) == ANSWER
         upstream.go.clear()
 
 
@@ -75,7 +80,7 @@ async def _until(lines: AsyncIterator[str], last: str) -> AsyncIterator[str]:
     data = False
     async for line in lines:
         yield line
-        data = data or "sea" in line or last != ": heartbeat"
+        data = data or "sea" in line or "heartbeat" not in last
         if data and line == last:
             return
 

@@ -61,6 +61,7 @@ async def test_a_chat_completion_has_all_that_the_client_reads(client: openai.As
     assert choice["logprobs"] is None
     assert choice["message"]["refusal"] is None
     assert choice["message"]["annotations"] == []
+    assert "system_fingerprint" not in json.loads(answer.content)
 
 
 @requirement("llm.openai-compatible")

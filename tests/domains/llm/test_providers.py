@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from stentor.core import jsontext, settings
 from stentor.core.db import Sql
 from stentor.core.errors import StartRefused
+from stentor.domains.llm import store
 from stentor.domains.llm.providers import from_settings, ollama_url
+from stentor.domains.llm.store import ProviderRow
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.conftest import KEY, Gate, chat
 from tests.domains.llm.upstream import ANSWER, Upstream, serving, status
@@ -122,17 +125,16 @@ async def test_a_provider_is_registered_used_and_changed_at_runtime(open_world: 
 async def test_a_removed_provider_is_gone_with_its_key_and_leaves_an_event(
     open_world: World, upstream: Upstream
 ) -> None:
-    path = "/api/v1/llm/provider/openai"
-    await register(open_world, provider="openai", apiKey=OTHER_KEY)
+    path = "/api/v1/llm/provider/acme"
+    await register(open_world, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1)
     for key in ("READER", "WRITER"):
         assert (await open_world.clients[key].delete(path)).status_code == 403
     gone = await open_world.admin.delete(path)
-    assert (gone.status_code, gone.json()["data"]) == (200, {"name": "openai", "removed": True})
+    assert (gone.status_code, gone.json()["data"]) == (200, {"name": "acme", "removed": True})
     assert (await open_world.admin.delete(path)).json()["error"]["code"] == "NOT_FOUND"
-    await chat(open_world, "openai/sea-large")
-    assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {KEY}"
+    assert (await chat(open_world, "acme/sea-large")).status_code == 404
     rows = await open_world.kernel.db.read(lambda tx: tx.rows(REMOVALS))
-    assert [jsontext.load(row[0]) for row in rows] == [{"provider": "openai", "removed": True, "by": "admin"}]
+    assert [jsontext.load(row[0]) for row in rows] == [{"provider": "acme", "removed": True, "by": "admin"}]
 
 
 async def test_a_registered_provider_is_its_tenants_alone(open_world: World, upstream: Upstream) -> None:
@@ -172,9 +174,7 @@ async def test_keys_lie_encrypted_in_the_database_under_a_key_for_the_owner_alon
 
 
 @requirement("llm.provider-keys-protected")
-async def test_another_base_address_drops_the_key_and_the_operators_key_goes_nowhere_else(
-    make_llm: Gate, upstream: Upstream
-) -> None:
+async def test_another_base_address_drops_the_key(make_llm: Gate, upstream: Upstream) -> None:
     async with serving() as second:
         world = await make_llm(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port},127.0.0.1:{second.port}")
         await register(world, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1)
@@ -183,10 +183,6 @@ async def test_another_base_address_drops_the_key_and_the_operators_key_goes_now
         await chat(world, "acme/sea-large")
         assert "authorization" not in second.asked[-1]["headers"]
         assert (await register(world, provider="acme", baseUrl=upstream.v1))["apiKeyConfigured"] is False
-        await register(world, provider="openai", baseUrl=second.v1)
-        await chat(world, "openai/sea-large")
-        assert "authorization" not in second.asked[-1]["headers"]
-        assert (await listed(world))["openai"]["apiKeyConfigured"] is False
 
 
 async def test_a_sealed_key_that_is_moved_to_another_row_does_not_open(open_world: World, upstream: Upstream) -> None:
@@ -201,15 +197,39 @@ async def test_a_sealed_key_that_is_moved_to_another_row_does_not_open(open_worl
     assert (await listed(open_world))["thief"]["apiKeyConfigured"] is False
 
 
-async def test_changing_the_operators_provider_keeps_its_private_address_and_its_key(
+@requirement("llm.operators-providers-stand")
+@pytest.mark.parametrize("name", ["openai", "local"])
+async def test_a_provider_of_the_environment_cannot_be_replaced_at_run_time(
+    make_llm: Gate, upstream: Upstream, name: str
+) -> None:
+    async with serving() as second:
+        allowed = f"127.0.0.1:{upstream.port},127.0.0.1:{second.port}"
+        world = await make_llm(SERVICE_OUTBOUND_ALLOW=allowed, SERVICE_LLM_LOCAL_BASELINE="true")
+        for fields in ({"apiKey": OTHER_KEY}, {"baseUrl": second.v1}, {"format": "gemini"}):
+            answer = await world.admin.post("/api/v1/llm/provider", json={"provider": name, **fields})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "CONFLICT")
+            assert OTHER_KEY not in answer.text
+        assert (await chat(world)).status_code == 200
+        assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {KEY}"
+        assert second.asked == []
+
+
+@requirement("llm.operators-providers-stand")
+async def test_a_registration_from_before_the_operator_configured_the_provider_does_not_count(
     world: World, upstream: Upstream
 ) -> None:
+    put = ProviderRow("openai", "openai", "http://192.0.2.1/v1", None, "")
+    await world.kernel.db.write(lambda tx: store.put_provider(tx, "default", put))
+    assert (await chat(world)).status_code == 200
+    assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {KEY}"
+    assert (await listed(world))["openai"]["baseUrl"] == upstream.v1
+
+
+async def test_the_default_model_of_the_operators_provider_may_be_changed(world: World, upstream: Upstream) -> None:
     await register(world, provider="openai", options={"default_model": "sea-small"})
     assert (await chat(world)).status_code == 200
     assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {KEY}"
-    await register(world, provider="openai", apiKey=OTHER_KEY)
-    assert (await chat(world)).status_code == 200
-    assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {OTHER_KEY}"
+    assert (await listed(world))["openai"]["default_model"] == "sea-small"
 
 
 @requirement("llm.provider-ssrf")
@@ -243,11 +263,10 @@ async def test_a_name_that_resolves_to_a_private_address_is_not_called(
 ) -> None:
     await register(world, provider="acme", apiKey=OTHER_KEY, baseUrl=f"http://llm.example.com:{upstream.port}/v1")
 
-    async def resolve(host: str, port: int = 0, family: int = 0) -> list[dict[str, Any]]:
-        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": 2, "proto": 6, "flags": 0}]
+    async def resolve(host: str, port: int, **kinds: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
-    resolver: Any = world.kernel.outbound.session.connector
-    monkeypatch.setattr(resolver._resolver._inner, "resolve", resolve)
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
     answer = await chat(world, "acme/sea-large")
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "PROVIDER_ERROR")
     assert upstream.asked == []

@@ -66,7 +66,16 @@ async def test_usage_adds_up_calls_by_provider_model_and_day(make_llm: Gate) -> 
     assert (await usage(world, "OTHER"))["totalRequests"] == 0
 
 
-@pytest.mark.parametrize("query", ["startDate=yesterday", "endDate=2026-13-01", "startDate=5", "provider=%00"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "startDate=yesterday",
+        "endDate=2026-13-01",
+        "startDate=5",
+        "startDate=2026-11-20&endDate=2026-11-19",
+        "provider=%00",
+    ],
+)
 async def test_a_query_that_cannot_be_read_is_refused(world: World, query: str) -> None:
     answer = await world.admin.get(f"/api/v1/llm/usage?{query}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")

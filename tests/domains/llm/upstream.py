@@ -29,6 +29,10 @@ class Upstream:
     finish: str = "stop"
     usage: bool = True
     tool: dict[str, Any] | None = None
+    more_tools: list[dict[str, Any]] = field(default_factory=list)
+    """Called in the same turn as `tool`."""
+    talking: bool = False
+    """Whether it says its words before it calls."""
     models: list[str] = field(default_factory=lambda: ["sea-large", "sea-small"])
     calls: list[dict[str, Any]] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -47,6 +51,15 @@ class Upstream:
     @property
     def v1(self) -> str:
         return f"{self.url}/v1"
+
+    @property
+    def called(self) -> list[dict[str, Any]]:
+        """The tools that it calls in one turn."""
+        return [self.tool, *self.more_tools] if self.tool else []
+
+    @property
+    def said(self) -> list[str]:
+        return [] if self.tool and not self.talking else self.words
 
     @property
     def asked(self) -> list[dict[str, Any]]:
@@ -99,11 +112,14 @@ class Upstream:
 
     async def openai(self, request: web.Request, body: Any) -> web.StreamResponse:
         head = {"id": "chatcmpl-up-1", "created": 1, "model": body["model"]}
-        calls = [{"id": "call_1", "type": "function", "function": self._function()}] if self.tool else None
+        calls: list[dict[str, Any]] = [
+            {"id": f"call_{at}", "type": "function", "function": self._function(tool)}
+            for at, tool in enumerate(self.called, 1)
+        ]
         finish = "tool_calls" if self.tool else self.finish
         count = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
         if not body.get("stream"):
-            message = {"role": "assistant", "content": None if calls else "".join(self.words), "refusal": None}
+            message = {"role": "assistant", "content": "".join(self.said) or None, "refusal": None}
             message |= ({"tool_calls": calls} if calls else {}) | self._thinking("reasoning_content")
             choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
             answer = {**head, "object": "chat.completion", "choices": [choice]} | (
@@ -117,14 +133,12 @@ class Upstream:
 
         parts = [chunk({"role": "assistant", "content": ""})]
         parts += [chunk(self._thinking("reasoning_content"))] if self.reasoning else []
-        if calls:
-            function = self._function()
+        parts += [chunk({"content": word}) for word in self.said]
+        for at, call in enumerate(calls):
+            function = call["function"]
             begun = {**function, "arguments": function["arguments"][:5]}
-            rest = function["arguments"][5:]
-            parts.append(chunk({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": begun}]}))
-            parts.append(chunk({"tool_calls": [{"index": 0, "function": {"arguments": rest}}]}))
-        else:
-            parts += [chunk({"content": word}) for word in self.words]
+            parts.append(chunk({"tool_calls": [{**call, "index": at, "function": begun}]}))
+            parts.append(chunk({"tool_calls": [{"index": at, "function": {"arguments": function["arguments"][5:]}}]}))
         parts.append(chunk({}, finish))
         if self.usage and (body.get("stream_options") or {}).get("include_usage"):
             parts.append(sse({**head, "object": "chat.completion.chunk", "choices": [], "usage": count}))
@@ -145,10 +159,10 @@ class Upstream:
         blocks: list[dict[str, Any]] = []
         if self.reasoning:
             blocks.append({"type": "thinking", "thinking": self.reasoning, "signature": "sig"})
-        if self.tool:
-            blocks.append({"type": "tool_use", "id": "toolu_1", "name": self.tool["name"], "input": self.tool["args"]})
-        elif self.words:
-            blocks.append({"type": "text", "text": "".join(self.words)})
+        if self.said:
+            blocks.append({"type": "text", "text": "".join(self.said)})
+        for at, tool in enumerate(self.called, 1):
+            blocks.append({"type": "tool_use", "id": f"toolu_{at}", "name": tool["name"], "input": tool["args"]})
         if not body.get("stream"):
             return web.json_response(
                 {**head, "content": blocks, "stop_reason": stop, "stop_sequence": None, "usage": count}
@@ -189,10 +203,9 @@ class Upstream:
             return web.json_response({"embeddings": rows})
         count = {"promptTokenCount": 11, "candidatesTokenCount": 5, "thoughtsTokenCount": 2, "totalTokenCount": 18}
         thoughts: list[dict[str, Any]] = [{"text": self.reasoning, "thought": True}] if self.reasoning else []
-        said: list[dict[str, Any]] = [{"text": word} for word in self.words]
-        if self.tool:
-            call = {"name": self.tool["name"], "args": self.tool["args"]}
-            said = [{"functionCall": call, "thoughtSignature": "c2lnbmVk"}]
+        said: list[dict[str, Any]] = [{"text": word} for word in self.said]
+        calls = [{"functionCall": {"name": tool["name"], "args": tool["args"]}} for tool in self.called]
+        said += [{**call, "thoughtSignature": "c2lnbmVk"} for call in calls[:1]] + calls[1:]
         stop = {"stop": "STOP", "length": "MAX_TOKENS"}[self.finish]
 
         def part(parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
@@ -206,9 +219,8 @@ class Upstream:
         parts = [sse(part([one])) for one in thoughts + said]
         return await self.stream(request, [*parts, sse(part([], stop))])
 
-    def _function(self) -> dict[str, str]:
-        assert self.tool is not None
-        return {"name": self.tool["name"], "arguments": json.dumps(self.tool["args"], ensure_ascii=False)}
+    def _function(self, tool: dict[str, Any]) -> dict[str, str]:
+        return {"name": tool["name"], "arguments": json.dumps(tool["args"], ensure_ascii=False)}
 
     def _thinking(self, name: str) -> dict[str, Any]:
         return {name: self.reasoning} if self.reasoning else {}

@@ -212,6 +212,19 @@ async def test_a_check_says_who_answers(served: Served) -> None:
             await vault.check()
 
 
+async def test_a_root_that_is_not_there_is_an_empty_vault_of_old_plugins_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path / "old", version=3) as (vault, _):
+        assert await vault.paths() == []
+    async with serving(tmp_path / "new", version=5) as (vault, stub):
+        assert await vault.paths() == []
+        stub.has_root = False
+        with pytest.raises(UpstreamBroken, match="root"):
+            await vault.paths()
+        stub.always = Reply(404)
+        with pytest.raises(UpstreamBroken, match="something else"):
+            await vault.paths()
+
+
 async def test_a_file_that_the_plugin_does_not_describe_has_no_times(served: Served) -> None:
     vault, stub = served
     stub.always = Reply(200, b"\xff\xfe", {"Content-Type": "image/png"})

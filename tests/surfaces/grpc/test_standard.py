@@ -86,6 +86,15 @@ def test_both_versions_of_reflection_list_the_services_without_a_key(client: Cli
 
 
 @requirement("scale.grpc-other-services")
+@pytest.mark.parametrize("name", [*OURS, *STANDARD])
+def test_every_service_that_is_listed_is_described(client: Client, name: str) -> None:
+    found = DescriptorPool(ProtoReflectionDescriptorDatabase(client.channel)).FindServiceByName(name)
+    assert found.full_name == name
+    for method in found.methods:
+        assert method.input_type.full_name.rpartition(".")[0] == name.rpartition(".")[0]
+
+
+@requirement("scale.grpc-other-services")
 def test_a_client_that_knows_nothing_submits_a_task_by_reflection(client: Client) -> None:
     database = ProtoReflectionDescriptorDatabase(client.channel)
     assert sorted(database.get_services()) == sorted(OURS + STANDARD)

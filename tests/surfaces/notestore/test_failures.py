@@ -131,9 +131,10 @@ def test_tags_that_are_a_mapping_are_not_edited(store: NoteStore) -> None:
 
 def test_a_name_in_other_letters_is_409(store: NoteStore) -> None:
     store.write("Notes/a.md", "x")
-    for path in ("notes/b.md", "Notes/A.md", "Notes"):
+    store.write("notes.md", "x")
+    for path in ("notes/b.md", "Notes/A.md", "Notes.MD"):
         failure(store.call("appendContext", path=path, content="x"), 409)
-    assert [path.name for path in store.stub.root.iterdir()] == ["Notes"]
+    assert sorted(path.name for path in store.stub.root.iterdir()) == ["Notes", "notes.md"]
 
 
 @requirement("notestore.post-and-envelope")

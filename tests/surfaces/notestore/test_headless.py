@@ -168,32 +168,41 @@ def test_what_is_wrong_is_told_in_the_failure_body(notes: Notes) -> None:
 
 ON_A_NOTE = [tool for tool, fields in TOOLS.items() if "path" in fields]
 NO_NOTES = [
-    "fold/er",
-    "fold/er/a.md/b.md",
-    "fold/er/a.md/heading/A",
-    "fold/er/a.md/heading/None",
-    "fold/er/a.md/heading",
-    "fold/er/a.md/frontmatter/tags",
-    "fold/er/none.md/heading/A",
+    "fold.md",
+    "fold.md/a.md/b.md",
+    "fold.md/a.md/heading/A.md",
+    "fold.md/none.md/heading/A.md",
 ]
+NO_PATHS_OF_NOTES = ["plan", "plan.txt", "fold.md/er", "fold.md/a.md/heading/A", "fold.md/a.md/frontmatter/tags"]
 
 
 @requirement("notestore.failure-status")
 @pytest.mark.parametrize("path", NO_NOTES)
 def test_a_folder_a_part_of_a_note_and_what_is_behind_one_are_no_notes(notes: Notes, path: str) -> None:
     kept = "---\ntags: [a]\n---\n# A\nx e\n"
-    notes.data("appendContext", path="fold/er/a.md", content=kept)
+    notes.data("appendContext", path="fold.md/a.md", content=kept)
     for tool in ON_A_NOTE:
-        taken = tool == "appendContext" and path == "fold/er"
+        taken = tool == "appendContext" and path == "fold.md"
         failed(notes.call(tool, TOOLS[tool] | {"path": path}), 409 if taken else 404)
         failed(notes.call("manageFrontmatter", path=path, key="k", value=""), 404)
-    assert notes.data("listNotes") == {"notes": ["fold/er/a.md"]}
-    assert (notes.root / "fold/er/a.md").read_text() == kept
+    assert notes.data("listNotes") == {"notes": ["fold.md/a.md"]}
+    assert (notes.root / "fold.md/a.md").read_text() == kept
+
+
+@requirement("notestore.paths-of-notes")
+@pytest.mark.parametrize("path", NO_PATHS_OF_NOTES)
+def test_a_path_that_does_not_end_in_md_is_400_for_every_tool(notes: Notes, path: str) -> None:
+    notes.data("appendContext", path="fold.md/a.md", content="x")
+    (notes.root / "plan.txt").write_text("x")
+    for tool in ON_A_NOTE:
+        assert ".md included" in failed(notes.call(tool, TOOLS[tool] | {"path": path}), 400)
+    assert sorted(file.name for file in notes.root.rglob("*")) == ["a.md", "fold.md", "plan.txt"]
+    assert (notes.root / "plan.txt").read_text() == "x"
 
 
 @requirement("notestore.get-context")
 def test_a_note_in_folders_that_look_like_a_note_and_its_part_is_a_note(notes: Notes) -> None:
-    for path in ("x.md/heading/A.md", "frontmatter/tags", "list.json", "list.json.d/list.json"):
+    for path in ("x.md/heading/A.md", "frontmatter/tags.md", "list.md", "list.md.d/list.MD"):
         file = notes.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text('{"files": ["a"]}')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from tests.cli.program import COMMAND
 from tests.patience import until
 from tests.requirements import requirement
 from tests.surfaces.notestore.running import KEY, environ, note_store
+from tests.vaultplugin.certificate import self_signed
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
 from tests.vaultplugin.server import plugin
 
@@ -47,6 +49,37 @@ def test_a_start_names_each_variable_that_is_missing(missing: tuple[str, ...], b
     for name in NEEDED:
         assert (name in done.stderr) == (name in missing)
     assert "Traceback" not in done.stderr
+
+
+@requirement("notestore.tls")
+def test_it_answers_on_https_alone_with_a_certificate(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    variables = {"NOTES_TLS_CERT": str(certificate), "NOTES_TLS_KEY": str(key)}
+    with plugin(tmp_path / "vault") as stub, note_store(stub, tmp_path / "log", **variables) as store:
+        assert store.address.startswith("https://")
+        assert store.data("appendContext", path="a.md", content="x") == {"path": "a.md"}
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        trusting.check_hostname = False  # the certificate names no address
+        assert httpx.get(f"{store.address}/health", verify=trusting).status_code == 200
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"http{store.address.removeprefix('https')}/health")
+
+
+@requirement("notestore.tls")
+def test_a_certificate_that_does_not_fit_refuses_the_start(tmp_path: Path) -> None:
+    certificate, key = map(str, self_signed(tmp_path))
+    (tmp_path / "other").mkdir()
+    other = str(self_signed(tmp_path / "other")[1])
+    for names in (
+        {"CERT": certificate},
+        {"KEY": key},
+        {"CERT": certificate, "KEY": other},
+        {"CERT": "none", "KEY": key},
+    ):
+        done = start(**environ("http://127.0.0.1:1"), **{f"NOTES_TLS_{name}": value for name, value in names.items()})
+        assert (done.returncode, done.stdout) == (REFUSED, "")
+        assert "HTTPS" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 WRONG = [

@@ -181,6 +181,28 @@ def test_search_replace_without_a_match_writes_nothing(store: NoteStore) -> None
     assert store.text("a.md") == NOTE
 
 
+@requirement("notestore.search-replace")
+@pytest.mark.parametrize(
+    ("content", "search", "replace", "after", "count"),
+    [
+        ("one\r\ntwo\r\n", "one\ntwo", "1\n2", "1\r\n2\r\n", 1),
+        ("one\ntwo\none\r\ntwo", "one\ntwo", "1\n2", "1\n2\n1\r\n2", 2),
+        ("a\r\nb\nc", "\n", " ", "a b c", 2),
+        ("a\nb", "a\r\nb", "x\r\ny", "x\ny", 1),
+        ("a\r\nb\r\n", "\r\n", "\n", "a\nb\n", 2),
+        ("a\nb\r\nc", "\n", "\r\n", "a\r\nb\r\nc", 2),
+        ("a.c\r\n", "a.c\n", r"\1$&", r"\1$&", 1),
+        ("one\r\n", "one two\n", "x", "one\r\n", 0),
+    ],
+)
+def test_a_line_end_is_found_whichever_kind_the_note_has(
+    store: NoteStore, content: str, search: str, replace: str, after: str, count: int
+) -> None:
+    store.write("a.md", content)
+    assert store.data("searchReplace", path="a.md", search=search, replace=replace)["replacements"] == count
+    assert store.text("a.md") == after
+
+
 def test_search_replace_keeps_the_bytes_that_are_no_text(store: NoteStore) -> None:
     store.write("a.md", b"\xff one \xfe one")
     assert store.data("searchReplace", path="a.md", search="one", replace="zwei")["replacements"] == 2

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from cryptography import x509
+from ruamel.yaml import YAML
 
 from stentor.core.clock import DAY
 from stentor.surfaces.vault.certificate import Certificate
@@ -61,6 +62,22 @@ def test_what_needs_no_key_is_answered_without_one(vault: Vault) -> None:
         assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
     for path in ("/openapi.yaml/", "/obsidian-local-rest-api.crt/x"):
         assert httpx.get(f"{vault.http.base_url}{path}").status_code == 401
+
+
+@pytest.mark.requirement("vault.key")
+def test_the_description_names_401_wherever_a_key_is_needed(vault: Vault) -> None:
+    paths = YAML(typ="safe").load(httpx.get(f"{vault.http.base_url}/openapi.yaml").text)["paths"]
+    operations = [
+        (path, method, one)
+        for path, known in paths.items()
+        for method, one in known.items()
+        if isinstance(one, dict) and one.get("security") != []
+    ]
+    for path, method, one in operations:
+        assert "401" in one["responses"], (path, method)
+        assert path == "/tags/" or "400" in one["responses"], (path, method)
+        address = f"{vault.http.base_url}{path.replace('{path}', 'n.md')}"
+        assert httpx.request(method, address).status_code == 401
 
 
 @pytest.mark.requirement("vault.https")

@@ -190,6 +190,30 @@ def test_a_part_is_replaced_by_put_and_added_to_by_post(vault: Vault) -> None:
         refused(vault.http.put("/vault/n.md/heading/One", content="x", headers={**TEXT, old: "marker"}), 40083)
 
 
+@pytest.mark.requirement("vault.parts-by-path")
+def test_a_field_with_its_name_is_written_back_as_it_was_read(vault: Vault) -> None:
+    whole = {"Target-Scope": "markerAndContent"}
+    path = "/vault/n.md/frontmatter/rank"
+    before = text(vault)
+    read = vault.http.get(path, headers=whole)
+    assert read.json() == {"rank": vault.http.get(path).json()}
+    headers = {**whole, **JSON, "Operation": "replace"}
+    assert vault.http.patch(path, content=read.content, headers=headers).status_code == 200
+    assert text(vault) == before
+    fields: dict[str, Any] = {
+        "targetType": "frontmatter",
+        "target": "rank",
+        "operation": "replace",
+        "scope": "markerAndContent",
+    }
+    assert order(vault, **fields, value={"grade": [1]}).status_code == 200
+    assert vault.http.get("/vault/n.md/frontmatter/grade").json() == [1]
+    refused(vault.http.get(path), 40400)
+    wrong: list[Any] = ["X", 5, [1], {}]
+    for value in wrong:
+        refused(order(vault, **fields | {"target": "grade"}, value=value), 40081)
+
+
 @pytest.mark.requirement("vault.patch-raw")
 def test_raw_content_needs_no_json(vault: Vault) -> None:
     path = "/vault/n.md/heading/One/Sub%201:1"

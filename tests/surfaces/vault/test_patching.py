@@ -219,6 +219,12 @@ def test_a_field_is_set_renamed_added_to_and_deleted() -> None:
     inserted = patched(NOTE, "frontmatter", "tags", "prepend", scope="markerAndContent", value={"x": 1, "w": "z"})
     assert "# kept\nx: 1\nw: z\ntags: [a]\n" in inserted
     assert patched("x", "frontmatter", "new", "append", value=["a"], create=True).startswith("---\nnew:\n  - a\n---\nx")
+    instead: Any = {"scope": "markerAndContent", "value": {"x": 1, "alpha": 2}}
+    assert "---\nalpha: 2\nx: 1\ntags: [a]\n" in patched(NOTE, "frontmatter", "alpha", "replace", **instead)
+    made = patched("x", "frontmatter", "a", "replace", scope="markerAndContent", value={"a": 1}, create=True)
+    assert made.startswith("---\na: 1\n---\nx")
+    with pytest.raises(FieldTaken):
+        patched(NOTE, "frontmatter", "alpha", "replace", scope="markerAndContent", value={"tags": 1})
     for value in ("text", 5, {"a": 1}):
         with pytest.raises(PatchFailed):
             patched(NOTE, "frontmatter", "tags", "append", value=value)

@@ -12,13 +12,20 @@ from stentor.domains.tasks.model import TaskDraft
 SAYS = ("text", "answer", "summary", "content", "output", "result")
 """Where the text of a result stands that is an object, first found first."""
 
+NO_TOOLS = (
+    "An agent that is used as a model answers with text and takes no tools of its caller. The models of providers take "
+    "them: GET /v1/models lists both, and agents are those that begin with agent:."
+)
+
 
 def draft(capability: str, request: Request) -> TaskDraft:
     """A task of the capability's own type, with input `{text, messages [{role, content}], options?}`; `text` is the
     last thing the user said. Raises InvalidRequest for what agents do not take.
     """
-    if request.tools or request.response_format or any(m.tool_calls or m.role == "tool" for m in request.messages):
-        raise InvalidRequest("An agent that is used as a model takes no tools and no response_format.")
+    if request.tools or any(m.tool_calls or m.role == "tool" for m in request.messages):
+        raise InvalidRequest(NO_TOOLS, {"fields": {"tools" if request.tools else "input": NO_TOOLS}})
+    if request.response_format:
+        raise InvalidRequest("An agent that is used as a model takes no response_format.")
     messages = [{"role": message.role, "content": _text(message)} for message in request.messages]
     said = next((one["content"] for one in reversed(messages) if one["role"] == "user"), "")
     given: dict[str, Any] = {"text": said, "messages": messages}
@@ -77,7 +84,8 @@ def failure(task_id: str, status: str, code: str | None) -> StentorError:
         spent.retry_after = BUDGET_SECONDS
         return spent
     if code in PROVIDERS:
-        return ProviderError(f"What the agent depends on failed ({code}). {where}", {"task_id": task_id})
+        details = {"provider_failure": True, "task_id": task_id}
+        return ProviderError(f"What the agent depends on failed ({code}). {where}", details)
     return AgentFault(f"The agent failed ({code or status}). {where}", {"task_id": task_id})
 
 

@@ -47,11 +47,13 @@ from stentor.domains.llm.wire import (
 )
 from stentor.web.leaving import while_there
 from stentor.web.routes import needs
-from stentor.web.sse import DataStream, StreamLimit
+from stentor.web.sse import COMMENT, DataStream, StreamLimit
 from stentor.web.wire import Caller as CallerOf
 from stentor.web.wire import Enveloped, Json, api_router, enveloped, errors
 
 DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b'event: heartbeat\ndata: {"delta":""}\n\n'
+"""An event of its own; a client that reads every data line as a piece of the answer reads an empty one."""
 SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Lines `data: {delta}`"}
 }
@@ -109,7 +111,7 @@ def router(
         """The same as chat, as server-sent events: a line `data: {delta}` per piece, at the end `data: [DONE]`."""
         streams.check(stream_key(caller))
         found = await while_there(http, talk.stream(caller, body.request()))
-        return await streaming(found, _pieces(found), streams, caller, _failed)
+        return await streaming(found, _pieces(found), streams, caller, _failed, HEARTBEAT)
 
     @api.post("/atp", response_model=Enveloped[AtpOut], responses=TALKING)
     async def atp(http: HttpRequest, caller: CallerOf, body: AtpBody) -> Json:
@@ -118,7 +120,7 @@ def router(
         sender, agent_id = speaker(caller, message, body.agentId)
         work = talk.chat(caller, body.request(message), agent_id)
         header = {**shown(message.header), "senderId": sender}
-        return enveloped(_done(await while_there(http, work)) | {"atp": {"header": header}})
+        return enveloped(_done(await while_there(http, work)) | {"atp": {**header, "header": header}})
 
     @api.get("/models", response_model=Enveloped[list[ModelOut]])
     async def models(caller: CallerOf) -> Json:
@@ -177,10 +179,11 @@ async def streaming(
     streams: StreamLimit,
     caller: Principal,
     failed: Any,
+    heartbeat: bytes = COMMENT,
 ) -> DataStream:
     """The streaming answer; the provider's work ends with it."""
     try:
-        return DataStream(frames, streams, stream_key(caller), failed, found.close)
+        return DataStream(frames, streams, stream_key(caller), failed, found.close, heartbeat)
     except BaseException:
         await found.close()
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -69,16 +70,24 @@ class Directory:
         self._cached: dict[str, tuple[float, dict[str, Provider]]] = {}
 
     async def of(self, tenant: str) -> dict[str, Provider]:
-        """By name. A registered one stands before the operator's of the same name."""
+        """By name. A registered one stands before an Ollama that was found, and never before the operator's."""
         if self._find_ollama:
             await self._look()
         registered = await self._registered(tenant)
         return {**self._found, **self._operators, **registered}
 
     async def register(self, tenant: str, draft: ProviderDraft, by: str) -> Provider:
-        """Add or change a provider. Another base address drops the key, unless a new one comes with it."""
+        """Add or change a provider. Another base address drops the key, unless a new one comes with it.
+
+        Raises Conflict for the key, the address or the format of a provider of the operator's environment.
+        """
         if draft.name == LOCAL.name:
             raise Conflict("The name 'local' belongs to the local baseline.")
+        if draft.name in self._operators and (draft.key or draft.base_url or draft.format):
+            raise Conflict(
+                f"The provider {draft.name!r} is configured by the operator's environment, and a registration does not "
+                "replace it. Register another name with its own baseUrl, or have the operator change the environment."
+            )
         base_url = None if draft.base_url is None else normal_url(draft.base_url)
         if base_url is not None:
             self._check(base_url)
@@ -97,7 +106,7 @@ class Directory:
         return self._provider(tenant, row)
 
     async def remove(self, tenant: str, name: str, by: str) -> None:
-        """Forget a registered provider and its key; the operator's of the same name is there again. Raises NotFound."""
+        """Forget a registered provider and its key. Raises NotFound."""
 
         def work(tx: Tx) -> None:
             if not store.delete_provider(tx, tenant, name):
@@ -132,12 +141,12 @@ class Directory:
         return known
 
     def _provider(self, tenant: str, row: ProviderRow) -> Provider:
+        operators = self._operators.get(row.name)
+        if operators is not None:  # also for a row from before the operator configured it
+            return replace(operators, default_model=row.default_model or operators.default_model)
         address = self._address(row)
         key = (self._sealer.open(row.sealed_key, tenant, row.name, address) if row.sealed_key else None) or ""
-        configured = self._configured(row.name)
-        own = not row.base_url and configured is not None
-        if own and configured is not None and not row.sealed_key:
-            key = configured.key
+        own = not row.base_url and row.name in self._found
         if key and self._redactor is not None:
             self._redactor.add(key)
         return Provider(row.name, cast(FormatName, row.format), address, key, row.default_model, operator=own)

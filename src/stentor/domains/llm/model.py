@@ -216,7 +216,10 @@ class Gathered:
         for part in delta.tool_calls:
             known = self._calls.get(part.index, ToolCall("", "", ""))
             self._calls[part.index] = ToolCall(
-                known.id or part.id, known.name or part.name, known.arguments + part.arguments, part.signature
+                known.id or part.id,
+                known.name or part.name,
+                known.arguments + part.arguments,
+                known.signature or part.signature,
             )
 
     def reply(self, model: str) -> Reply:

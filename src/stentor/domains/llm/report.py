@@ -8,6 +8,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from stentor.core.clock import DAY
+from stentor.core.errors import InvalidRequest
 from stentor.domains.llm.budgets import NANO
 from stentor.domains.llm.store import UsageRow
 
@@ -16,7 +17,12 @@ FOREVER = 2**62
 
 
 def bounds(start: date | None, end: date | None) -> tuple[int, int]:
-    """Microseconds from the first moment of `start` to the one after the last of `end`."""
+    """Microseconds from the first moment of `start` to the one after the last of `end`.
+
+    Raises InvalidRequest when `end` is before `start`.
+    """
+    if start and end and end < start:
+        raise InvalidRequest("startDate is after endDate.", {"fields": {"startDate": "is after endDate"}})
     first = (start - EPOCH).days * DAY if start else 0
     return first, ((end - EPOCH).days + 1) * DAY if end else FOREVER
 

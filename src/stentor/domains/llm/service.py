@@ -189,6 +189,7 @@ class Gateway:
             try:
                 return await once(target)
             except ProviderFault as fault:
+                fault.details = {"provider_failure": True, "provider": target.provider.name, **(fault.details or {})}
                 if fault.upstream in (400, 413, 422):
                     raise  # the request itself is wrong, and would be wrong elsewhere
                 failure = failure or fault

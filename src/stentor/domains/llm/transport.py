@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
@@ -203,6 +204,8 @@ async def guarded(work: Callable[[], Awaitable[T]]) -> T:
         return await work()
     except TargetRefused:
         raise ProviderError("The provider's address is not one that may be called.") from None
+    except socket.gaierror:
+        raise ProviderUnreachable("The provider cannot be reached: its name is not known.") from None
     except NotConnected as error:
         raise ProviderUnreachable(f"The provider cannot be reached{' ' + str(error) if str(error) else ''}.") from None
     except TimeoutError:

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from stentor.domains.atp import jsonform
 from stentor.domains.atp.model import Message as AtpMessage
@@ -147,6 +147,10 @@ class ChatOut(Answer):
 
 
 class AtpContext(Answer):
+    """The header's fields, as in every other `atp`; `header` holds them once more, as the message did."""
+
+    model_config = ConfigDict(extra="allow")
+
     header: dict[str, str]
 
 

@@ -105,8 +105,11 @@ class Plugin:
         _refuse(answer)
         return answer
 
-    async def greet(self) -> None:
-        """Raises like `ask`, and KeyRefused when the plugin says that it does not know the key."""
+    async def greet(self) -> str:
+        """The plugin's version, such as 5.1.0; empty when it names none.
+
+        Raises like `ask`, and KeyRefused when the plugin says that it does not know the key.
+        """
         answer = await self.ask("GET", "/")
         said = answer.json() if answer.ok else None
         if not isinstance(said, dict) or not isinstance(said.get("authenticated"), bool):
@@ -114,6 +117,9 @@ class Plugin:
             raise UpstreamBroken("At the vault plugin's address something else answers.")
         if not said["authenticated"]:
             raise _key_refused()
+        versions = said.get("versions")
+        version = versions.get("self") if isinstance(versions, dict) else None
+        return version if isinstance(version, str) else ""
 
     async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
         import aiohttp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import unicodedata
 from collections.abc import Sequence
 
@@ -12,8 +13,12 @@ from stentor.domains.notes.model import NameTaken, NoSuchNote
 from stentor.domains.notes.plugin import Plugin, at
 from stentor.domains.notes.upstream import UpstreamBroken
 
+OLD = 4
 AT_ONCE = 8
 """Folders, or files, that are asked for at the same time."""
+
+
+log = logging.getLogger(__name__)
 
 
 class FolderTaken(Conflict):
@@ -21,12 +26,10 @@ class FolderTaken(Conflict):
 
 
 async def listing(plugin: Plugin, folder: Sequence[str]) -> list[str]:
-    """Names of one level, those of folders with a slash at the end. Raises NoSuchNote.
-
-    Plugins before 4 answer 404 for the root of a vault without files.
-    """
+    """Names of one level, those of folders with a slash at the end. Raises NoSuchNote."""
     answer = await plugin.ask("GET", at(folder, folder=True))
     if answer.status == 404 and not folder:
+        await _require_old(plugin)
         return []
     if answer.status == 404 or answers.leads_behind(answer, folder):
         raise NoSuchNote(f"The vault has no folder {paths.shown('/'.join(folder))}.")
@@ -37,6 +40,17 @@ async def listing(plugin: Plugin, folder: Sequence[str]) -> list[str]:
     if not isinstance(files, list) or not all(map(_is_name, files)):
         raise UpstreamBroken("The vault plugin's list of a folder is not one.")
     return sorted({unicodedata.normalize("NFC", name) for name in files if not paths.hidden(name)})
+
+
+async def _require_old(plugin: Plugin) -> None:
+    """Only plugins before 4 answer 404 for the root of a vault without files; anywhere else it is no empty vault.
+
+    Raises UpstreamBroken, and what `greet` raises when something else than a plugin answers there.
+    """
+    major = (await plugin.greet()).partition(".")[0]
+    if not (major.isdecimal() and int(major) < OLD):
+        log.warning("the vault plugin answered 404 for the root of its vault; check NOTES_BASE_URL")
+        raise UpstreamBroken("The vault plugin does not find the root of its vault (404).")
 
 
 def _is_name(name: object) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2 as pb
 from grpc_reflection.v1alpha import reflection_pb2
@@ -33,6 +35,7 @@ class Standard:
     def __init__(self, services: Iterable[str], ready: Callable[[], Awaitable[bool]], closing: asyncio.Event) -> None:
         self._services, self._ready = (*services, HEALTH, *REFLECTION), ready
         self._streams = StreamLimit(MOST_STREAMS, closing)
+        _describe_newer_reflection()
         self._reflection = ReflectionServicer(self._services)
 
     def methods(self) -> Mapping[str, Method]:
@@ -76,6 +79,29 @@ class Standard:
         if self._streams.closing.is_set() or not await self._ready():
             return int(pb.HealthCheckResponse.NOT_SERVING)
         return int(pb.HealthCheckResponse.SERVING)
+
+
+def _describe_newer_reflection() -> None:
+    """Put a description of grpc.reflection.v1 into the pool, made from that of v1alpha, whose messages are the same:
+    the package has no file of it, and a service that is listed must be described.
+    """
+    pool = descriptor_pool.Default()
+    old, new = (name.rpartition(".")[0] for name in REFLECTION)
+    try:
+        pool.FindFileContainingSymbol(REFLECTION[1])
+        return
+    except KeyError:
+        pass
+    found = FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb)
+    found.name, found.package = f"{new.replace('.', '/')}/reflection.proto", new
+    for message in found.message_type:
+        for field in (one for one in message.field if one.type_name):
+            field.type_name = field.type_name.replace(f".{old}.", f".{new}.")
+    for service in found.service:
+        for method in service.method:
+            method.input_type = method.input_type.replace(f".{old}.", f".{new}.")
+            method.output_type = method.output_type.replace(f".{old}.", f".{new}.")
+    pool.Add(found)
 
 
 def _state(status: int) -> Message:

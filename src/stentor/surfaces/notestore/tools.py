@@ -12,7 +12,7 @@ from stentor.domains.notes import frontmatter, paths
 from stentor.domains.notes.locks import PathLocks
 from stentor.domains.notes.model import ANYTHING, Change, NoteChanged, content_hash
 from stentor.domains.notes.pluginvault import Found
-from stentor.surfaces.notestore import bodies, tags
+from stentor.surfaces.notestore import bodies, replacing, tags
 
 ATTEMPTS = 16
 """Of reading, changing and writing, while others change the same note."""
@@ -58,12 +58,12 @@ class Tools:
 
     async def get_context(self, body: bodies.Path) -> Data:
         """`{path, content}`: the whole file, frontmatter included. Raises NoSuchNote, NotText."""
-        path = paths.clean(body.path)
+        path = _note(body.path)
         return {"path": path, "content": _text(path, await self._store.content(path))}
 
     async def append_context(self, body: bodies.Content) -> Data:
         """`{path}`: the content stands at the end, on a line of its own; makes the note when it is missing."""
-        path = paths.clean(body.path)
+        path = _note(body.path)
         async with self._locks.hold(path):
             await self._store.append(path, body.content)
         return {"path": path}
@@ -73,7 +73,7 @@ class Tools:
 
         Frontmatter is part of the file: what the content does not repeat is gone.
         """
-        path = paths.clean(body.path)
+        path = _note(body.path)
         async with self._locks.hold(path):
             await self._store.content(path)  # an update of nothing is no new note
             await self._store.replace(path, body.content.encode())
@@ -89,14 +89,14 @@ class Tools:
 
     async def delete_note(self, body: bodies.Path) -> Data:
         """`{path}`. Raises NoSuchNote."""
-        path = paths.clean(body.path)
+        path = _note(body.path)
         async with self._locks.hold(path):
             await self._store.delete(path)
         return {"path": path}
 
     async def manage_frontmatter(self, body: bodies.Entry) -> Data:
         """`{path, key, value}`: the key has the value, and the rest of the note is as it was. Raises NoSuchNote."""
-        path = paths.clean(body.path)
+        path = _note(body.path)
         if not body.key.isprintable():
             raise InvalidRequest("A frontmatter key has no control characters and no line ends.")
         async with self._locks.hold(path):
@@ -105,7 +105,7 @@ class Tools:
 
     async def manage_tags(self, body: bodies.Tags) -> Data:
         """`{path, tags}`: the note's tags afterwards. Raises NoSuchNote, BadFrontmatter."""
-        path, given = paths.clean(body.path), tags.wanted(body.tags)
+        path, given = _note(body.path), tags.wanted(body.tags)
 
         async def attempt() -> Data:
             content = await self._store.content(path)
@@ -118,14 +118,16 @@ class Tools:
         return await self._edit(path, attempt)
 
     async def search_replace(self, body: bodies.Replacement) -> Data:
-        """`{path, replacements}`: how often the text stood there, taken literally; 0 leaves the note as it is."""
-        path, old, new = paths.clean(body.path), body.search.encode(), body.replace.encode()
+        """`{path, replacements}`: how often the text stood there, taken literally but for line ends; 0 leaves the note
+        as it is.
+        """
+        path = _note(body.path)
 
         async def attempt() -> Data:
             content = await self._store.content(path)
-            count = content.count(old)
-            if count and old != new:
-                await self._store.replace(path, content.replace(old, new), content_hash(content))
+            after, count = replacing.replaced(content, body.search.encode(), body.replace.encode())
+            if after != content:
+                await self._store.replace(path, after, content_hash(content))
             return {"path": path, "replacements": count}
 
         return await self._edit(path, attempt)
@@ -139,6 +141,16 @@ class Tools:
                 except NoteChanged:
                     continue
         raise Conflict(f"{paths.shown(path)} is being changed by others all the time; try again.")
+
+
+def _note(path: str) -> str:
+    """The path as the vault has it. Raises InvalidRequest for one that is no note's: a file of another kind is in no
+    list and no search of this server.
+    """
+    found = paths.clean(path)
+    if not found.lower().endswith(".md"):
+        raise InvalidRequest(f"{paths.shown(found)} does not end in .md; a path is that of a note, .md included.")
+    return found
 
 
 def _text(path: str, content: bytes) -> str:

@@ -48,8 +48,8 @@ async def _summarizer(claim: Claim, agent: Agent, emit: Emit) -> Outcome:
         summary = summarize(text, sentences, method)
     else:
         summary = await _in_thread(lambda stopped: summarize(text, sentences, method, stopped))
-    for sentence in summary.sentences:
-        emit(sentence + " ")
+    for at, sentence in enumerate(summary.sentences):
+        emit(f" {sentence}" if at else sentence)
     result = {"summary": " ".join(summary.sentences), "coverage": summary.coverage}
     return Outcome("success", result, performance=max(0.01, summary.coverage))
 

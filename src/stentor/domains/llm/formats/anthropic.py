@@ -102,10 +102,10 @@ def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
             name=tool.name,
             description=tool.description or None,
             input_schema=tool.parameters or {"type": "object", "properties": {}},
+            strict=tool.strict or None,
         )
         for tool in request.tools
     ]
-    choice = _CHOICES.get(request.tool_choice) or {"type": "tool", "name": request.tool_choice}
     body = without_none(
         model=request.model,
         max_tokens=request.max_tokens or MAX_TOKENS,
@@ -115,13 +115,22 @@ def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
         top_p=request.top_p,
         stop_sequences=list(request.stop) or None,
         tools=tools or None,
-        tool_choice=choice if tools and request.tool_choice else None,
+        tool_choice=_choice(request) if tools else None,
         output_config={"format": {"type": "json_schema", "schema": schema}}
         if (schema := request.json_schema)
         else None,
         stream=True if stream else None,
     )
     return Call("/v1/messages", body)
+
+
+def _choice(request: Request) -> dict[str, Any] | None:
+    """Whether and what to call; only here can Anthropic be told to call one tool at a time."""
+    single = request.extra.get("parallel_tool_calls") is False
+    if not request.tool_choice and not single:
+        return None
+    choice = _CHOICES.get(request.tool_choice or "auto") or {"type": "tool", "name": request.tool_choice}
+    return {**choice, "disable_parallel_tool_use": True} if single and choice["type"] != "none" else choice
 
 
 def reply(body: bytes, model: str) -> Reply:

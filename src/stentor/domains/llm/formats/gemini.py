@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from stentor.core import ids
-from stentor.core.errors import ProviderError
+from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.domains.llm.formats import Quirks, arguments_of, decode, texts, without_none
 from stentor.domains.llm.model import (
     Call,
@@ -110,7 +110,7 @@ def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
             for t in request.tools
         ]
         body["tools"] = [{"functionDeclarations": functions}]
-        body |= _choice(request.tool_choice)
+        body |= _choice(request)
     verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
     return Call(f"/v1beta/models/{quote(request.model, safe='')}:{verb}", body)
 
@@ -198,11 +198,24 @@ def _config(request: Request) -> dict[str, Any]:
     return config | without_none(responseJsonSchema=request.json_schema)
 
 
-def _choice(choice: str) -> dict[str, Any]:
-    if not choice:
-        return {}
+def _choice(request: Request) -> dict[str, Any]:
+    """Whether and what to call. Arguments follow the schema where a call is forced, and in the mode VALIDATED.
+
+    Raises InvalidRequest where only one call at a time is allowed, which Gemini cannot be told.
+    """
+    if request.extra.get("parallel_tool_calls") is False:
+        fields = {"parallel_tool_calls": "Gemini may call several tools at once"}
+        raise InvalidRequest(
+            "Gemini may call several tools at once: leave parallel_tool_calls out.", {"fields": fields}
+        )
+    choice = request.tool_choice or "auto"
     named = choice not in _CHOICES
-    calling = without_none(mode="ANY" if named else _CHOICES[choice], allowedFunctionNames=[choice] if named else None)
+    mode = "ANY" if named else _CHOICES[choice]
+    if mode == "AUTO" and any(tool.strict for tool in request.tools):
+        mode = "VALIDATED"
+    if mode == "AUTO" and not request.tool_choice:
+        return {}
+    calling = without_none(mode=mode, allowedFunctionNames=[choice] if named else None)
     return {"toolConfig": {"functionCallingConfig": calling}}
 
 
@@ -223,6 +236,8 @@ def _contents(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 def _parts(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
     if message.role == "tool":
+        if any(not isinstance(part, Text) for part in message.content):
+            raise InvalidRequest("Gemini reads results of tools as text only.")
         name = names.get(message.tool_call_id, message.tool_call_id)
         return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
     parts = [_part(part) for part in message.content]

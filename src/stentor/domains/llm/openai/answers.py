@@ -34,7 +34,6 @@ def chat(done: Done, created: int) -> dict[str, Any]:
         "model": reply.model,
         "choices": [choice],
         "usage": usage(done.usage),
-        "system_fingerprint": None,
         **_work(done.work),
     }
 
@@ -61,7 +60,6 @@ class Chunks:
             "object": "chat.completion.chunk",
             "created": created,
             "model": model,
-            "system_fingerprint": None,
         }
 
     def first(self) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from stentor.domains.llm.model import Request
 from stentor.domains.llm.openai import answers, reading
 from stentor.domains.llm.openai.answers import Chunks, TextChunks
 from stentor.domains.llm.openai.embedding import EmbeddingIn
-from stentor.domains.llm.openai.responses import Response as Responded
+from stentor.domains.llm.openai.recent import Recent
+from stentor.domains.llm.openai.responding import Responding
 from stentor.domains.llm.openai.responses import ResponseIn
 from stentor.domains.llm.service import AGENT, Gateway
 from stentor.domains.llm.talk import Answering, Talk
@@ -40,6 +41,7 @@ T = TypeVar("T")
 
 def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
     api = APIRouter(prefix="/v1", route_class=GatewayRoute, include_in_schema=False)
+    recent = Recent()
 
     async def chat(http: HttpRequest) -> Response:
         caller, raw = principal_of(http), await _object(http)
@@ -73,15 +75,23 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
 
     @api.post("/responses")
     async def respond(http: HttpRequest, caller: Caller) -> Response:
-        asked = reading.read(ResponseIn, await _object(http))
+        raw = await _object(http)
+        asked = reading.read(ResponseIn, raw)
+        request = asked.request(raw, lambda id_: recent.text(stream_key(caller), id_))
+
+        def ended() -> None:
+            for id_, text in made.said.items() if asked.store is not False else ():
+                recent.keep(stream_key(caller), id_, text)
+
         if not asked.stream:
-            work = talk.chat(caller, asked.request())
-            done = await _plain(lambda: while_there(http, work))
-            made = Responded(asked, done.provenance_id, done.reply.model, int(time.time()))
-            return Json(made.whole(done.reply.content, done.reply.finish, done.usage))
-        found = await begun(http, caller, asked.request())
-        made = Responded(asked, found.provenance_id, found.name, int(time.time()))
-        return await streaming(found, _events(found, made), streams, caller, _failure_of(made))
+            done = await _plain(lambda: while_there(http, talk.chat(caller, request)))
+            made = Responding(asked, done.provenance_id, done.reply.model, time.time, done.work)
+            answer = made.whole(done.reply, done.usage)
+            ended()
+            return Json(answer)
+        found = await begun(http, caller, request)
+        made = Responding(asked, found.provenance_id, found.name, time.time, found.work)
+        return await streaming(found, _events(found, made, ended), streams, caller, _failure_of(made))
 
     @api.get("/models")
     async def models(caller: Caller) -> Json:
@@ -144,16 +154,16 @@ async def _frames(found: Answering, chunks: Chunks | TextChunks, *, usage: bool)
     yield DONE
 
 
-async def _events(found: Answering, made: Responded) -> AsyncIterator[bytes]:
-    text: list[str] = []
+async def _events(found: Answering, made: Responding, ended: Callable[[], None]) -> AsyncIterator[bytes]:
     for event in made.begun():
         yield _named(event)
     async for delta in found:
-        if delta.content:
-            text.append(delta.content)
-            yield _named(made.piece(delta.content))
+        for event in made.piece(delta):
+            yield _named(event)
         if delta.last and delta.usage is not None:
-            for event in made.ended("".join(text), delta.finish or "stop", delta.usage):
+            last = list(made.ended(delta.finish or "stop", delta.usage))
+            ended()
+            for event in last:
                 yield _named(event)
 
 
@@ -163,7 +173,7 @@ def _failed(error: Exception) -> bytes:
     return _data(openai_errors.body(status, code, broke_off(error)))
 
 
-def _failure_of(made: Responded) -> Callable[[Exception], bytes]:
+def _failure_of(made: Responding) -> Callable[[Exception], bytes]:
     return lambda error: _named(made.failed(getattr(error, "code", StentorError.code), broke_off(error)))
 
 

@@ -1,24 +1,38 @@
-"""Requests and answers of /v1/responses: one text message, whole or as its events. Pure; times in seconds."""
+"""Requests of /v1/responses as the neutral form. What would change the answer and is not offered is 400 with its
+`param`, never left out. Answers are in responding.py. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
+from stentor.core.errors import InvalidRequest
 from stentor.domains.llm.formats import without_none
-from stentor.domains.llm.model import Finish, Message, Request, Text, Usage
-from stentor.domains.llm.openai.reading import ROLES, In, Limit, PartIn, Share, Temperature, parts, required
+from stentor.domains.llm.model import Message, Request, Text, Tool
+from stentor.domains.llm.openai import items
+from stentor.domains.llm.openai.items import Item
+from stentor.domains.llm.openai.reading import FunctionOut, In, Limit, Share, Temperature, passed, required
 from stentor.web.wire import Name
 
-
-class ItemIn(In):
-    """A message among a response's input."""
-
-    type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[PartIn]
+STATELESS = "this gateway stores no responses: send the whole conversation as input"
+NOT_OFFERED = {
+    "previous_response_id": STATELESS,
+    "conversation": STATELESS,
+    "prompt": "prompts stored at OpenAI cannot be used: send the text as instructions and input",
+    "background": "a response is made while the caller waits",
+    "context_management": "the input is never compacted",
+    "moderation": "moderation is not offered",
+}
+"""Fields that must be absent, null or false, and why."""
+VACUOUS = frozenset(
+    "file_search_call.results web_search_call.results web_search_call.action.sources code_interpreter_call.outputs "
+    "message.input_image.image_url computer_call_output.output.image_url reasoning.encrypted_content".split()
+)
+"""What `include` may ask for: parts of items that never stand in a response of this gateway."""
 
 
 class TextFormat(In):
@@ -54,120 +68,198 @@ class TextFormat(In):
 
 class TextOptions(In):
     format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(In):
+    effort: str | None = None
+    summary: None = None
+    generate_summary: None = None
+
+
+class OtherTool(In):
+    """A tool that runs at OpenAI, or none at all: refused."""
+
+    type: str
+
+    @field_validator("type")
+    @classmethod
+    def _offered(cls, given: str) -> str:
+        kind = {"kind": given[:64]}
+        raise PydanticCustomError("unsupported", "only function tools are offered here, not '{kind}'", kind)
+
+
+class FunctionTool(FunctionOut):
+    """A function of the caller's."""
+
+    type: Literal["function"]
+
+    def tool(self) -> Tool:
+        return Tool(self.name, self.description or "", self.parameters, self.strict)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        given = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", **given, "strict": self.strict}
+
+
+class NamedFunction(In):
+    type: Literal["function"]
+    name: str
+
+
+class AllowedTools(In):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedFunction], Field(min_length=1)]
+
+
+def _kind(given: Any) -> str:
+    """The tag of a tool or of a choice of tools."""
+    kind = given.get("type") if isinstance(given, dict) else None
+    return "word" if isinstance(given, str) else kind if kind in ("function", "allowed_tools") else "other"
+
+
+ToolIn = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")],
+    Discriminator(lambda given: "function" if _kind(given) == "function" else "other"),
+]
+ChoiceIn = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[NamedFunction, Tag("function")]
+    | Annotated[AllowedTools, Tag("allowed_tools")]
+    | Annotated[OtherTool, Tag("other")],
+    Discriminator(_kind),
+]
 
 
 class ResponseIn(In):
     model: Name
-    input: str | Annotated[list[ItemIn], Field(min_length=1)]
+    input: str | Annotated[list[Item], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: Limit = None
+    max_tool_calls: int | None = None
     temperature: Temperature = None
     top_p: Share = None
     stream: bool | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    previous_response_id: None = None
+    tools: list[ToolIn] | None = None
+    tool_choice: ChoiceIn | None = None
+    parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    include: list[str] | None = None
+    store: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+    truncation: Literal["disabled"] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    background: Any = None
+    context_management: Any = None
+    moderation: Any = None
+
+    @field_validator(*NOT_OFFERED)
+    @classmethod
+    def _offered(cls, given: Any, info: ValidationInfo) -> None:
+        if given is not None and given is not False:
+            raise PydanticCustomError("unsupported", "{reason}", {"reason": NOT_OFFERED[str(info.field_name)]})
+
+    @field_validator("include")
+    @classmethod
+    def _includes(cls, given: list[str] | None) -> list[str] | None:
+        if given is not None and not VACUOUS.issuperset(given):
+            raise PydanticCustomError("unsupported", "log probabilities and unknown parts are not offered")
+        return given
 
     @property
     def format(self) -> TextFormat:
         return (self.text and self.text.format) or TextFormat(type="text")
 
-    def request(self) -> Request:
+    def request(self, raw: dict[str, Any], recall: Callable[[str], str | None]) -> Request:
+        """`raw` is the body, for the fields that go to OpenAI-compatible providers as they are; `recall` knows what was
+        said under an id a short while ago. Raises InvalidRequest.
+        """
         head = [Message("system", (Text(self.instructions),))] if self.instructions else []
-        items = [ItemIn(role="user", content=self.input)] if isinstance(self.input, str) else self.input
-        said = [Message(ROLES[item.role], parts(item.content)) for item in items]
+        if isinstance(self.input, str):
+            said = [Message("user", (Text(self.input),))]
+        else:
+            said = items.messages(self.input, recall)
+        if not said:
+            raise InvalidRequest("input: holds no message.", {"fields": {"input": "holds no message"}})
+        tools, choice = self._offer()
         return Request(
             self.model,
             (*head, *said),
             max_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
+            tools=tools,
+            tool_choice=choice,
             response_format=self.format.response_format,
+            extra=self._extra(raw, tools=bool(tools)),
         )
 
+    @property
+    def _functions(self) -> list[FunctionTool]:
+        return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
 
-class Response:
-    """One response. `events` are what a client reads of it while it grows."""
+    def _offer(self) -> tuple[tuple[Tool, ...], str]:
+        """The functions that the model may call, and the choice. Raises InvalidRequest."""
+        known = {one.name: one.tool() for one in self._functions}
+        choice = self.tool_choice
+        wanted = [choice.name] if isinstance(choice, NamedFunction) else []
+        if isinstance(choice, AllowedTools):
+            wanted = [one.name for one in choice.tools]
+        missing = next((name for name in wanted if name not in known), None)
+        if missing is not None or (choice == "required" and not known):
+            reason = f"names {missing!r}, which is not among the tools" if missing else "there are no tools to call"
+            raise InvalidRequest(f"tool_choice: {reason}.", {"fields": {"tool_choice": reason}})
+        if not known:
+            return (), ""
+        if isinstance(choice, AllowedTools):
+            return tuple(known[name] for name in dict.fromkeys(wanted)), choice.mode
+        return tuple(known.values()), wanted[0] if wanted else choice if isinstance(choice, str) else ""
 
-    def __init__(self, asked: ResponseIn, provenance_id: str, model: str, created: int) -> None:
-        self._asked = asked
-        self._id = provenance_id
-        self._model = model
-        self._created = created
-        self._number = 0
+    def _extra(self, raw: dict[str, Any], *, tools: bool) -> dict[str, Any]:
+        """What chat has under another name, or not at all: metadata and storage belong to the response, which is not
+        the provider's.
+        """
+        ours = {"metadata", "store", "reasoning"} | (set() if tools else {"parallel_tool_calls"})
+        given = {name: value for name, value in passed(raw).items() if name not in ours}
+        effort = self.reasoning.effort if self.reasoning else None
+        return given | without_none(reasoning_effort=effort, verbosity=self.text.verbosity if self.text else None)
 
-    def whole(self, text: str, finish: Finish, usage: Usage) -> dict[str, Any]:
-        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(finish)
-        status = "incomplete" if cut else "completed"
-        return self._response(status, [self._message(text, status)], _usage(usage), {"reason": cut} if cut else None)
-
-    def begun(self) -> Iterator[dict[str, Any]]:
-        for kind in ("response.created", "response.in_progress"):
-            yield self._event(kind, response=self._response("in_progress", [], None))
-        yield self._event("response.output_item.added", output_index=0, item=self._message(None, "in_progress"))
-        yield self._part_event("response.content_part.added", part=_part(""))
-
-    def piece(self, text: str) -> dict[str, Any]:
-        return self._part_event("response.output_text.delta", delta=text, logprobs=[])
-
-    def ended(self, text: str, finish: Finish, usage: Usage) -> Iterator[dict[str, Any]]:
-        whole = self.whole(text, finish, usage)
-        yield self._part_event("response.output_text.done", text=text, logprobs=[])
-        yield self._part_event("response.content_part.done", part=_part(text))
-        yield self._event("response.output_item.done", output_index=0, item=whole["output"][0])
-        yield self._event(f"response.{whole['status']}", response=whole)
-
-    def failed(self, code: str, message: str) -> dict[str, Any]:
-        return self._event("error", code=code.lower(), message=message, param=None)
-
-    def _response(
-        self, status: str, output: list[Any], usage: dict[str, Any] | None, cut: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    @property
+    def described(self) -> dict[str, Any]:
+        """What a response repeats of its request; OpenAI's defaults stand for what was left to the provider."""
+        choice: Any = self.tool_choice or "auto"
+        verbosity = self.text.verbosity if self.text else None
         return {
-            "id": f"resp_{self._id}",
-            "object": "response",
-            "created_at": self._created,
-            "status": status,
-            "error": None,
-            "incomplete_details": cut,
-            "instructions": self._asked.instructions,
-            "max_output_tokens": self._asked.max_output_tokens,
-            "model": self._model,
-            "output": output,
-            "parallel_tool_calls": False,
-            "previous_response_id": None,
-            "temperature": self._asked.temperature,
-            "text": {"format": self._asked.format.described},
-            "tool_choice": "none",
-            "tools": [],
-            "top_p": self._asked.top_p,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "max_tool_calls": self.max_tool_calls,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "reasoning": {"effort": self.reasoning.effort if self.reasoning else None, "summary": None},
+            "temperature": 1.0 if self.temperature is None else self.temperature,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "presence_penalty": self.presence_penalty or 0.0,
+            "frequency_penalty": self.frequency_penalty or 0.0,
+            "text": {"format": self.format.described, **without_none(verbosity=verbosity)},
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "tools": [tool.described for tool in self._functions],
+            "top_logprobs": 0,
             "truncation": "disabled",
-            "usage": usage,
-            "metadata": self._asked.metadata or {},
+            "metadata": self.metadata or {},
+            "safety_identifier": self.safety_identifier,
+            "prompt_cache_key": self.prompt_cache_key,
+            "user": self.user,
+            "service_tier": self.service_tier or "default",
+            "store": False,
         }
-
-    def _message(self, text: str | None, status: str) -> dict[str, Any]:
-        content = [] if text is None else [_part(text)]
-        return {"id": f"msg_{self._id}", "type": "message", "role": "assistant", "status": status, "content": content}
-
-    def _part_event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        return self._event(kind, item_id=f"msg_{self._id}", output_index=0, content_index=0, **fields)
-
-    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        self._number += 1
-        return {"type": kind, "sequence_number": self._number - 1, **fields}
-
-
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-    }

@@ -13,7 +13,7 @@ def patched(text: str, wanted: Instruction) -> str:
     """Raises NoSuchTarget, PatchFailed, FieldTaken, BadFrontmatter."""
     known = frontmatter.read(text)
     if wanted.name not in known:
-        return frontmatter.edit(text, {wanted.name: _made(wanted)})
+        return frontmatter.edit(text, _made(known, wanted))
     if wanted.scope == "marker":
         if wanted.words != wanted.name and wanted.words in known:
             raise FieldTaken(f"The frontmatter has a field {wanted.words!r} already.")
@@ -22,8 +22,8 @@ def patched(text: str, wanted: Instruction) -> str:
         if wanted.scope == "content":
             return frontmatter.edit(text, {wanted.name: None})
         return _without(text, wanted.name)
-    if wanted.scope == "markerAndContent" and wanted.operation != "replace":
-        return _beside(text, known, wanted)
+    if wanted.scope == "markerAndContent":
+        return (_instead if wanted.operation == "replace" else _beside)(text, known, wanted)
     return frontmatter.edit(text, {wanted.name: merged(known[wanted.name], wanted.value, wanted.operation)})
 
 
@@ -36,15 +36,15 @@ def _without(text: str, name: str) -> str:
     return bom + frontmatter.split(edited).body
 
 
-def _made(wanted: Instruction) -> Any:
-    """The value of a field that is to be made."""
+def _made(known: dict[str, Any], wanted: Instruction) -> dict[str, Any]:
+    """The fields that are to be made."""
     content = wanted.scope == "content" and wanted.operation != "delete"
     whole = (wanted.scope, wanted.operation) == ("markerAndContent", "replace")
     if not (wanted.create_target_if_missing and (content or whole)):
         raise NoSuchTarget(f"The note has no frontmatter field {wanted.name!r}.")
     if wanted.operation != "replace" and not isinstance(wanted.value, list | dict | str):
         raise PatchFailed("Only lists, objects and texts can be added to.")
-    return wanted.value
+    return _named(known, wanted) if whole else {wanted.name: wanted.value}
 
 
 def merged(present: Any, value: Any, operation: str) -> Any:
@@ -61,8 +61,26 @@ def merged(present: Any, value: Any, operation: str) -> Any:
 
 
 def _beside(text: str, known: dict[str, Any], wanted: Instruction) -> str:
-    if not isinstance(wanted.value, dict):
-        raise InvalidInstruction("value: fields beside another are an object of names and values.")
+    return frontmatter.insert(text, wanted.name, _named(known, wanted), after=wanted.operation == "append")
+
+
+def _instead(text: str, known: dict[str, Any], wanted: Instruction) -> str:
+    """Names and values in the place of one field: what a read with this scope answers can be written back."""
+    others = {name: value for name, value in known.items() if name != wanted.name}
+    fields = _named(others, wanted)
+    first = wanted.name if wanted.name in fields else next(iter(fields))
+    if first != wanted.name:
+        text = frontmatter.rename(text, wanted.name, first)
+    rest = {name: value for name, value in fields.items() if name != first}
+    if rest:
+        text = frontmatter.insert(text, first, rest, after=True)
+    return frontmatter.edit(text, {first: fields[first]})
+
+
+def _named(known: dict[str, Any], wanted: Instruction) -> dict[str, Any]:
+    """The value as names and values of fields. Raises FieldTaken for a name that is known."""
+    if not isinstance(wanted.value, dict) or not wanted.value:
+        raise InvalidInstruction("value: with markerAndContent it is an object of names and values.")
     if taken := sorted(set(known) & set(wanted.value)):
         raise FieldTaken(f"The frontmatter has a field {taken[0]!r} already.")
-    return frontmatter.insert(text, wanted.name, wanted.value, after=wanted.operation == "append")
+    return wanted.value

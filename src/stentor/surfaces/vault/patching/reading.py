@@ -48,7 +48,9 @@ def field(text: str, name: str, scope: str) -> Any:
     known = frontmatter.read(text)
     if name not in known:
         raise NoSuchTarget(f"The note has no frontmatter field {name!r}.")
-    return name if scope == "marker" else known[name]
+    if scope == "marker":
+        return name
+    return {name: known[name]} if scope == "markerAndContent" else known[name]
 
 
 def document_map(text: str) -> dict[str, Any]:
