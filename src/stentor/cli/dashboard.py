@@ -45,4 +45,4 @@ def dashboard(
                 out.print(f"The dashboard service answers on [cyan]{listener.address}[/]", soft_wrap=True)
 
         with listener:
-            standalone.run([Endpoint(opened.app, listener)], ready, at_end=[opened.close], leave=opened.leave)
+            standalone.run(chosen, [Endpoint(opened.app, listener)], ready, at_end=[opened.close], leave=opened.leave)

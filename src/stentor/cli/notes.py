@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stentor.cli.output import out, print_json, reporting
-from stentor.core import redaction
+from stentor.core import redaction, settings
 from stentor.core.errors import StentorError
 from stentor.core.redaction import Redactor
 
@@ -42,7 +42,9 @@ def notes(
 
         with listener:
             endpoint = Endpoint(opened.app, listener)
-            standalone.run([endpoint], ready, [lambda: _look(opened.vault)], [opened.vault.close])
+            standalone.run(
+                settings.load(os.environ), [endpoint], ready, [lambda: _look(opened.vault)], [opened.vault.close]
+            )
 
 
 async def _look(vault: PluginVault) -> None:

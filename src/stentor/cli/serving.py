@@ -15,6 +15,7 @@ from stentor import bootstrap
 from stentor.auth.keys import key_file
 from stentor.bootstrap import Service, grpc, surfaces
 from stentor.bootstrap.surfaces import Surface
+from stentor.cli.edge.connections import limits
 from stentor.cli.listening import Endpoint, Listener, Servers, bind, on_signals, runner
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
@@ -136,7 +137,7 @@ async def _serve(
     ready: Ready,
     on_ready: Callable[[Ready], None],
 ) -> None:
-    servers = Servers(endpoints)
+    servers = Servers(endpoints, limits(service.kernel.settings))
     on_signals(Leaving(service, servers, rpc).signal)
     background: list[asyncio.Task[None]] = []
     try:
