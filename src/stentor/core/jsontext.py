@@ -15,7 +15,7 @@ from stentor.core.errors import InvalidRequest
 
 MAX_DEPTH = 100
 MAX_CONTAINERS = 200_000
-"""Arrays and objects of one text. To make a million of them takes the decoder half a second, which nothing interrupts."""
+"""Arrays and objects of one text. A million takes the decoder half a second, which nothing can interrupt."""
 BLOCK = 128 * 1024
 FEW = 2_000
 """Brackets and quotes that are counted faster without numpy."""
