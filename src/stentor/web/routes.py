@@ -42,7 +42,9 @@ def example(**fields: Any) -> ConfigDict:
 
 class StrictRequest(Request):
     async def body(self) -> bytes:
-        """As the base class has it, without a generator for each. Raises ClientDisconnect."""
+        """As the base class has it, without a generator for each. Raises ClientDisconnect, HTTPException for a body
+        that says it is no JSON.
+        """
         if not hasattr(self, "_body"):
             chunks, more = [], True
             while more:
@@ -52,6 +54,9 @@ class StrictRequest(Request):
                 chunks.append(message.get("body", b""))
                 more = message.get("more_body", False)
             self._stream_consumed, self._body = True, b"".join(chunks)
+            kind = self.headers.get("content-type")
+            if self._body and kind and not is_json(kind):
+                raise HTTPException(415, "The body must be JSON: send it with Content-Type: application/json.")
         return self._body
 
     async def json(self) -> Any:
@@ -63,6 +68,11 @@ class StrictRequest(Request):
         except InvalidRequest as error:
             # FastAPI lets only its own exception pass through its body parsing.
             raise HTTPException(400, error.message) from None
+
+
+def is_json(content_type: str) -> bool:
+    media = content_type.partition(";")[0].strip().lower()
+    return media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
 
 
 class GatewayRoute(APIRoute):

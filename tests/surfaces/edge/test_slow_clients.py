@@ -81,7 +81,7 @@ def test_a_connection_without_a_request_is_closed(start: Callable[..., Service])
 @pytest.mark.requirement("http.slow-clients")
 def test_a_body_that_trickles_is_given_up_at_its_deadline(start: Callable[..., Service]) -> None:
     service = start(SERVICE_BODY_TIMEOUT_SECONDS="0.5")
-    head = f"POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nX-API-Key: {service.key}\r\nContent-Length: 5000\r\n\r\n"
+    head = f"POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {service.key}\r\nContent-Length: 5000\r\n\r\n"
     with connected(service.address) as client:
         client.sendall(head.encode() + b"{")
         assert until_end(client).startswith(b"HTTP/1.1 408 ")
