@@ -87,7 +87,7 @@ class _TlsServer(_Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
-        make = partial(self.config.http_protocol_class, self.config, self.server_state, {})
+        make = partial(LimitedProtocol, self.config, self.server_state, {}, connections=self._connections)
         listener = TlsListener(make, self._context, self._connections)
         for own in sockets or []:
             own.listen(BACKLOG)

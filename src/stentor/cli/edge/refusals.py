@@ -14,7 +14,7 @@ class Refusal(NamedTuple):
     message: str
 
 
-INVALID = Refusal(400, "INVALID_REQUEST", "This is not HTTP/1.1 as RFC 9112 has it.")
+INVALID = Refusal(400, "INVALID_REQUEST", "The request is not valid HTTP.")
 LATE = Refusal(408, "REQUEST_TIMEOUT", "The request did not arrive in time.")
 LARGE = Refusal(431, "REQUEST_HEAD_TOO_LARGE", "The head of a request may have 64 kB and 100 fields.")
 BUSY = Refusal(503, "SERVICE_UNAVAILABLE", "There are too many connections. Close some, or try again later.")
