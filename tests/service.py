@@ -7,7 +7,7 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,11 +62,11 @@ def in_folder(data_dir: Path) -> Path:
 @contextmanager
 def serving(tmp_path: Path, store: Callable[[Path], Path | str] = in_folder) -> Iterator[Callable[..., Service]]:
     """A function that starts services, each stopped at the end; see `serve`. `store` has the database of a data folder:
-    the file in it, or an address.
+    the file in it, or an address. `under` is a command that runs another one.
     """
     running: list[Service] = []
 
-    def start(data_dir: Path | None = None, **environ: str) -> Service:
+    def start(data_dir: Path | None = None, under: Sequence[str] = (), **environ: str) -> Service:
         folder = data_dir or tmp_path / "data"
         database = environ.get("SERVICE_DATABASE_URL") or store(folder)
         state = {} if isinstance(database, Path) else {"SERVICE_DATABASE_URL": database}
@@ -75,7 +75,7 @@ def serving(tmp_path: Path, store: Callable[[Path], Path | str] = in_folder) -> 
         base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
         base |= {f"SERVICE_{name}_PORT": "0" for name in ("GATEWAY", "DASHBOARD", "VAULT", "VAULT_TLS", "NOTES", "MCP")}
         env = {**base, **keys, **state, **environ}
-        command = [sys.executable, "-m", "stentor", "serve", "--json", "--data-dir", str(folder)]
+        command = [*under, sys.executable, "-m", "stentor", "serve", "--json", "--data-dir", str(folder)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -86,7 +86,7 @@ def test_an_answer_of_the_service_comes_in_one_piece(serve: Callable[..., Servic
     host, _, port = service.address.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port)), 20) as connection:
         for _ in range(5):
-            connection.sendall(b"GET /api/v1/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /api/v1/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200")
             assert body.startswith(b"{")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from cryptography.x509.oid import NameOID
 
 from stentor.core.http1 import BrokenOff, Client, NotConnected, Request, TooLarge
 from stentor.core.http1.connection import HIGH
+from stentor.core.http1.slots import Slots
 from tests.patience import soon
 
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -280,3 +282,58 @@ def _certified(folder: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     return context
+
+
+@pytest.mark.requirement("llm.connections-apart")
+async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    peers: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://localhost:{listening.getsockname()[1]}/v1"
+
+        async def exchange(calls: Client) -> bytes:
+            asking = asyncio.ensure_future(calls.send(Request("GET", url, {}), 30))
+            peer, _ = await asyncio.to_thread(listening.accept)
+            peers.append(peer)
+            await asyncio.to_thread(peer.recv, 4096)
+            await asyncio.to_thread(peer.sendall, HELLO)
+            return await (await asking).body(100)
+
+        async with client() as calls:
+            listening.settimeout(60)
+            assert await exchange(calls) == b"hello"
+            # It arrives before the event loop looks, so that the next request would be sent before it is read.
+            peers[0].sendall(HELLO.replace(b"hello", b"wrong"))
+            assert await exchange(calls) == b"hello"
+        for peer in peers:
+            peer.close()
+
+
+@pytest.mark.requirement("llm.connections-apart")
+async def test_another_tenant_and_another_credential_have_connections_of_their_own() -> None:
+    async with scripted(*[HELLO] * 9) as server, client() as calls:
+        for tenant, credential in (("a", "1"), ("b", "1"), ("a", "2"), ("a", "1"), ("b", "1")):
+            async with await calls.send(Request("GET", server.url, {}, b"", tenant, credential), 30) as answer:
+                assert await answer.body(100) == b"hello"
+        assert server.connections == 3
+
+
+@pytest.mark.requirement("llm.connections-apart")
+async def test_a_tenant_that_takes_all_it_can_leaves_places_for_another() -> None:
+    slots = Slots(8)
+    waiting = [asyncio.ensure_future(slots.acquire("greedy")) for _ in range(20)]
+    await asyncio.sleep(0)
+    assert sum(turn.done() for turn in waiting) == 4
+    for _ in range(2):
+        await asyncio.wait_for(slots.acquire("modest"), 60)
+    slots.release("greedy")
+    await asyncio.sleep(0)
+    assert sum(turn.done() for turn in waiting) == 4  # the modest one's places count
+    for turn in waiting[4:]:
+        turn.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for _ in range(3):
+        slots.release("greedy")
+    for _ in range(2):
+        slots.release("modest")
+    assert not slots.has_waiting
+    assert not slots.would_wait("greedy")

@@ -25,7 +25,9 @@ pytestmark = pytest.mark.fault
 def send_and_leave(address: str, body: dict[str, object], linger: float) -> None:
     host, port = address.removeprefix("http://").split(":")
     content = json.dumps(body).encode()
-    head = f"POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = (
+        f"POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {KEY}\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(head.encode() + content)
         time.sleep(linger)

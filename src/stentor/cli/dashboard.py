@@ -29,6 +29,7 @@ def dashboard(
     from stentor.bootstrap import dashboard_parts as wiring
     from stentor.cli import standalone
     from stentor.cli.listening import Endpoint, bind
+    from stentor.web import hosts
 
     redactor = Redactor()
     with reporting(as_json=as_json):
@@ -44,5 +45,6 @@ def dashboard(
             else:
                 out.print(f"The dashboard service answers on [cyan]{listener.address}[/]", soft_wrap=True)
 
+        app = hosts.guarded(opened.app, chosen.allowed_hosts, loopback=chosen.loopback)
         with listener:
-            standalone.run([Endpoint(opened.app, listener)], ready, at_end=[opened.close], leave=opened.leave)
+            standalone.run(chosen, [Endpoint(app, listener)], ready, at_end=[opened.close], leave=opened.leave)

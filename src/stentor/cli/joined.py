@@ -8,13 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-
-class Protocol(HttpToolsProtocol):
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(Joining(transport, self.loop))  # type: ignore[arg-type]
-
 
 class Joining:
     """A transport that keeps a piece back until the next one comes, at most until the event loop's next round."""
@@ -35,6 +28,10 @@ class Joining:
     def close(self) -> None:
         self._flush()
         self._transport.close()
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
 
     def _flush(self) -> None:
         if self._kept:

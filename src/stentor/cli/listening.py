@@ -9,15 +9,20 @@ import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from stentor.cli import joined
+from stentor.cli.edge.connections import Connections, Limits
+from stentor.cli.edge.protocol import LimitedProtocol
+from stentor.cli.edge.tls import TlsListener
 from stentor.core.errors import StartRefused
 from stentor.core.pulse import beat_or
 
 GRACE_SECONDS = 3
+BACKLOG = 256
+"""Connections that the system takes in before we do; all of them may come at once, beyond what is counted."""
 ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - how an address for all is shown
 
 
@@ -71,11 +76,41 @@ class _Server(uvicorn.Server):
         self._told.set()
 
 
-class Servers:
-    """One server for each endpoint; they end together."""
+class _TlsServer(_Server):
+    """Its connections are taken in by our own listener, which counts them before their handshake."""
 
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self._servers = [(_Server(_config(endpoint)), endpoint.listener.socket) for endpoint in endpoints]
+    def __init__(self, config: uvicorn.Config, context: ssl.SSLContext, connections: Connections) -> None:
+        super().__init__(config)
+        self._context = context
+        self._connections = connections
+        self._listening: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        make = partial(LimitedProtocol, self.config, self.server_state, {}, connections=self._connections)
+        listener = TlsListener(make, self._context, self._connections)
+        for own in sockets or []:
+            own.listen(BACKLOG)
+            self._listening.append(asyncio.create_task(listener.run(own)))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self._listening:
+            task.cancel()
+        await asyncio.gather(*self._listening, return_exceptions=True)
+        await super().shutdown(sockets)
+
+
+def _server(endpoint: Endpoint, connections: Connections) -> _Server:
+    config, context = _config(endpoint, connections), endpoint.listener.tls
+    return _Server(config) if context is None else _TlsServer(config, context, connections)
+
+
+class Servers:
+    """One server for each endpoint; they end together, and share the limits."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], limits: Limits) -> None:
+        connections = Connections(limits)
+        self._servers = [(_server(endpoint, connections), endpoint.listener.socket) for endpoint in endpoints]
         self._serving: list[asyncio.Task[None]] = []
         self.leaving = False
 
@@ -127,16 +162,16 @@ def bind(host: str, port: int, option: str, tls: ssl.SSLContext | None = None) -
     return Listener(host, made, tls)
 
 
-def _config(endpoint: Endpoint) -> uvicorn.Config:
-    context = endpoint.listener.tls
+def _config(endpoint: Endpoint, connections: Connections) -> uvicorn.Config:
     return uvicorn.Config(
         endpoint.app,
-        http=joined.Protocol,
+        http=partial(LimitedProtocol, connections=connections),  # type: ignore[arg-type]
+        ws="none",  # no surface has any, and its protocol would take the connection out of the limits
+        backlog=BACKLOG,
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
-        ssl_context_factory=None if context is None else lambda _config, _default: context,
     )

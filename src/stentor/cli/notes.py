@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stentor.cli.output import out, print_json, reporting
-from stentor.core import redaction
+from stentor.core import redaction, settings
 from stentor.core.errors import StartRefused, StentorError
 from stentor.core.redaction import Redactor
 
@@ -52,7 +52,9 @@ def notes(
 
         with listener:
             endpoint = Endpoint(opened.app, listener)
-            standalone.run([endpoint], ready, [lambda: _look(opened.vault)], [opened.vault.close])
+            standalone.run(
+                settings.load(os.environ), [endpoint], ready, [lambda: _look(opened.vault)], [opened.vault.close]
+            )
 
 
 def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

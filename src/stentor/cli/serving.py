@@ -10,15 +10,18 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
+from starlette.types import ASGIApp
 
 from stentor import bootstrap
 from stentor.auth.keys import key_file
 from stentor.bootstrap import Service, grpc, surfaces
 from stentor.bootstrap.surfaces import Surface
+from stentor.cli.edge.connections import limits
 from stentor.cli.listening import Endpoint, Listener, Servers, bind, on_signals, runner
 from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
+from stentor.web import hosts
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
@@ -64,14 +67,16 @@ def run(
         except BaseException:
             service.abandon()
             raise
-        endpoints = [Endpoint(one.app, beside[one.name]) for one in opened]
+        endpoints = [Endpoint(_guarded(settings, one), beside[one.name]) for one in opened]
         for one in opened:
             if one.tls is not None:
                 secure = stack.enter_context(_bind_beside(settings, f"{one.name}_tls", warnings, one.tls))
                 endpoints.append(Endpoint(one.app, secure))
                 addresses[f"{one.name}_tls"] = secure.address
         if gateway is not None:
-            endpoints.insert(0, Endpoint(service.app, gateway))
+            endpoints.insert(
+                0, Endpoint(hosts.guarded(service.app, settings.allowed_hosts, loopback=settings.loopback), gateway)
+            )
         if rpc is not None:
             addresses["grpc"] = rpc.address
         ready = Ready(
@@ -99,6 +104,14 @@ def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SS
     listener = bind(host, 0, option, tls)
     warnings.append(f"The usual port of {name}, {port}, is taken; it answers on {listener.address} instead.")
     return listener
+
+
+def _guarded(settings: Settings, surface: Surface) -> ASGIApp:
+    """The dashboard by its host names; the memory server has a list of its own, the others are for programs alone."""
+    if surface.name != "dashboard":
+        return surface.app
+    host, _ = surfaces.host(settings, surface.name)
+    return hosts.guarded(surface.app, settings.allowed_hosts, loopback=host in hosts.LOOPBACK)
 
 
 class Leaving:
@@ -136,7 +149,7 @@ async def _serve(
     ready: Ready,
     on_ready: Callable[[Ready], None],
 ) -> None:
-    servers = Servers(endpoints)
+    servers = Servers(endpoints, limits(service.kernel.settings))
     on_signals(Leaving(service, servers, rpc).signal)
     background: list[asyncio.Task[None]] = []
     try:

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from stentor.cli.edge.connections import limits
 from stentor.cli.listening import Endpoint, Servers, on_signals, runner
+from stentor.core.settings.edge import EdgeSettings
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 def run(
+    settings: EdgeSettings,
     endpoints: Sequence[Endpoint],
     on_ready: Callable[[], None],
     background: Sequence[Work] = (),
@@ -20,18 +23,17 @@ def run(
 ) -> None:
     """`background` runs beside it and is cancelled at the end; `leave` is called when the signal comes."""
     with runner() as loop:
-        loop.run(_serve(endpoints, on_ready, background, at_end, leave))
+        loop.run(_serve(Servers(endpoints, limits(settings)), on_ready, background, at_end, leave))
 
 
 async def _serve(
-    endpoints: Sequence[Endpoint],
+    servers: Servers,
     on_ready: Callable[[], None],
     background: Sequence[Work],
     at_end: Sequence[Work],
     leave: Callable[[], None],
 ) -> None:
     beside = [asyncio.create_task(work()) for work in background]
-    servers = Servers(endpoints)
 
     def end() -> None:
         leave()

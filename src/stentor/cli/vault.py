@@ -51,7 +51,7 @@ def vault(
         def ready() -> None:
             _say(opened, [listener.address for listener in listeners], as_json=as_json)
 
-        standalone.run(endpoints, ready, opened.background)
+        standalone.run(chosen, endpoints, ready, opened.background)
 
 
 def _say(opened: OpenedVault, addresses: list[str], *, as_json: bool) -> None:

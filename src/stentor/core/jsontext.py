@@ -14,6 +14,14 @@ import msgspec
 from stentor.core.errors import InvalidRequest
 
 MAX_DEPTH = 100
+MAX_CONTAINERS = 200_000
+"""Arrays and objects of one text. A million takes the decoder half a second, which nothing can interrupt."""
+BLOCK = 128 * 1024
+FEW = 2_000
+"""Brackets and quotes that are counted faster without numpy."""
+QUOTE = ord('"')
+_STEPS = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
+_OTHERS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
@@ -21,8 +29,8 @@ _encoder = msgspec.json.Encoder()
 
 def decode(body: bytes) -> Any:
     """The value of a JSON text of a caller. Raises InvalidRequest with the reason."""
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
-        raise InvalidRequest(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _check_shape(body)
     try:
         return _decoder.decode(body)
     except UnicodeDecodeError:
@@ -33,26 +41,56 @@ def decode(body: bytes) -> Any:
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
 
 
-def _depth(body: bytes) -> int:
-    """Levels of nesting, counted without recursion; brackets inside strings do not count."""
-    depth = deepest = 0
-    in_string = escaped = False
-    for byte in body:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest
+class _Shape(msgspec.Struct):
+    """What the brackets of a text say up to a place in it."""
+
+    depth: int = 0
+    deepest: int = 0
+    containers: int = 0
+    in_string: bool = False
+
+    def take(self, marks: bytes) -> None:
+        """`marks` are brackets and quotes alone."""
+        for mark in marks:
+            if mark == QUOTE:
+                self.in_string = not self.in_string
+            elif not self.in_string:
+                step = 1 if mark in b"[{" else -1
+                self.depth += step
+                self.containers += step > 0
+                self.deepest = max(self.deepest, self.depth)
+
+    def take_many(self, marks: bytes) -> None:
+        """The same without a step of Python for each."""
+        import numpy as np  # not before it is needed: it takes a tenth of the time of a start
+
+        quotes = np.cumsum(np.frombuffer(marks, np.uint8) == QUOTE) + self.in_string
+        steps = np.where(quotes & 1, 0, np.frombuffer(marks.translate(_STEPS), np.int8))
+        levels = np.cumsum(steps) + self.depth
+        self.depth, self.in_string = int(levels[-1]), bool(quotes[-1] & 1)
+        self.deepest = max(self.deepest, int(levels.max()))
+        self.containers += int(np.count_nonzero(steps == 1))
+
+
+def _check_shape(body: bytes) -> None:
+    """Levels of nesting, and how many arrays and objects there are, in time that grows with the size alone.
+
+    Brackets inside strings do not count. Of a text that is no JSON the counts mean nothing; the decoder refuses it.
+    Raises InvalidRequest.
+    """
+    if b"\\" in body:  # only strings have backslashes, and after this none of them hides a quote
+        body = body.replace(b"\\\\", b"").replace(rb"\"", b"")
+    marks, shape = body.translate(None, _OTHERS), _Shape()
+    for start in range(0, len(marks), BLOCK):
+        block = marks[start : start + BLOCK]
+        if len(block) < FEW:
+            shape.take(block)
+        else:
+            shape.take_many(block)
+        if shape.deepest > MAX_DEPTH:
+            raise InvalidRequest(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
+        if shape.containers > MAX_CONTAINERS:
+            raise InvalidRequest(f"The JSON has more than {MAX_CONTAINERS:,} arrays and objects.")
 
 
 def load(text: str) -> Any:

@@ -37,31 +37,39 @@ HANG_UP = {"Connection": "close"}
 """For an answer before the body's end: else the rest of it is read, however long it is."""
 
 
-class BodyLimit:
-    """Counts the bytes that really come, whatever Content-Length says."""
+SMALL = 1_000_000
+"""Bytes of a body where no long text belongs."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+
+class BodyLimit:
+    """Counts the bytes that really come, whatever Content-Length says. With `long` a body may be larger than SMALL
+    only below these paths.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, long: tuple[str, ...] = ("",)) -> None:
         self._app = app
         self._max = max_bytes
-        self._message = f"The body is larger than {max_bytes} bytes."
+        self._long = long
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if _declared_length(scope) > self._max:
-            await render(scope, 413, "PAYLOAD_TOO_LARGE", self._message, headers=HANG_UP)(scope, receive, send)
+        most = self._max if scope["path"].startswith(self._long) else min(self._max, SMALL)
+        message = f"The body is larger than {most} bytes."
+        if _declared_length(scope) > most:
+            await render(scope, 413, "PAYLOAD_TOO_LARGE", message, headers=HANG_UP)(scope, receive, send)
             return
         seen = 0
 
         async def counted() -> Message:
             nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._max:
+            received = await receive()
+            seen += len(received.get("body", b""))
+            if seen > most:
                 # FastAPI's own class: any other would become a 400 in its body parsing.
-                raise HTTPException(413, self._message, HANG_UP)
-            return message
+                raise HTTPException(413, message, HANG_UP)
+            return received
 
         await self._app(scope, counted, send)
 

@@ -186,6 +186,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     401: answered(KeyRefused, "Missing or wrong key"),
     403: answered(ErrorAnswer, "The key lacks a permission"),
     413: answered(ErrorAnswer, "The body is too large"),
+    415: answered(ErrorAnswer, "The body is not JSON"),
     429: answered(Throttled, "Rate limit exceeded", headers=RETRY_AFTER),
     503: answered(ErrorAnswer, "The store or the run log cannot be written", headers=RETRY_AFTER),
 }

@@ -248,6 +248,19 @@ async def test_a_provider_that_keeps_failing_is_left_alone_for_a_while(world: Wo
     assert (await chat(world)).status_code == 200
 
 
+@requirement("llm.circuit-breaker")
+async def test_what_one_tenants_calls_run_into_keeps_no_other_from_the_provider(
+    world: World, upstream: Upstream
+) -> None:
+    upstream.mood = moods.status(500)
+    for _ in range(5):
+        assert (await chat(world)).status_code == 502
+    assert (await chat(world)).status_code == 503
+    upstream.mood = None
+    other = await world.clients["OTHER"].post("/api/v1/llm/chat", json=asking("openai/sea-large"))
+    assert other.status_code == 200
+
+
 async def test_what_is_wrong_with_a_request_or_a_key_does_not_open_the_circuit(
     world: World, upstream: Upstream
 ) -> None:

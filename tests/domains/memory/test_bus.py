@@ -395,6 +395,31 @@ async def test_frontmatter_that_cannot_be_read_is_told_and_never_rewritten(notes
     assert (notes.root / "bad.md").read_text() == raw.replace("body word", "other")
 
 
+@requirement("memory.frontmatter-bounded")
+@pytest.mark.parametrize("block", ["tags: [" + "b, " * 20_000 + "b]", "tags:\n" + "- b\n" * 15_000])
+async def test_frontmatter_of_too_many_values_is_told_and_the_note_is_read_and_found(notes: Notes, block: str) -> None:
+    (notes.root / "wide.md").write_text(f"---\n{block}\n---\nbody word\n")
+    await notes.until_found("word", ["wide.md"])
+    read = (await notes.read("wide.md")).json()["document"]
+    assert (read["content"], read["frontmatter"]) == ("body word\n", {})
+    assert "more than 2,000 keys and values" in read["frontmatter_problem"]
+
+
+@requirement("memory.frontmatter-bounded")
+async def test_frontmatter_of_too_many_values_is_400_and_not_written(notes: Notes) -> None:
+    answer = await notes.write("wide.md", "body", frontmatter={"tags": ["b"] * 3_000})
+    assert answer.status_code == 400
+    assert not (notes.root / "wide.md").exists()
+
+
+async def test_a_mark_of_byte_order_is_the_files_and_the_hash_is_of_what_is_read(notes: Notes) -> None:
+    written = (await notes.write("bom.md", "\ufefftext")).json()
+    assert (notes.root / "bom.md").read_bytes() == b"\xef\xbb\xbftext"
+    content = (await notes.read("bom.md")).json()["document"]["content"]
+    assert content == "text"
+    assert written["content_hash"] == hashlib.sha256(content.encode()).hexdigest()
+
+
 async def test_a_file_that_is_no_text_is_no_document(notes: Notes) -> None:
     (notes.root / "image.png").write_bytes(b"\x89PNG\0\xff")
     assert (await notes.read("image.png")).json()["status"] == "not_found"

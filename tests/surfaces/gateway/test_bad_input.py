@@ -157,14 +157,17 @@ async def test_a_mark_of_byte_order_is_no_part_of_json(world: World) -> None:
         refused(await send(world, operation, b"\xef\xbb\xbf" + json.dumps(operation.example).encode()))
 
 
-async def test_the_type_of_content_does_not_matter_but_its_form_does(world: World) -> None:
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
-        for operation in WITH_BODY:
-            body = json.dumps(operation.example).encode()
+@requirement("http.media-type-415")
+async def test_a_body_of_another_type_is_415_and_one_without_a_type_is_json(world: World) -> None:
+    for operation in WITH_BODY:
+        body = json.dumps(operation.example).encode()
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
             answer = await send(world, operation, body, **{"Content-Type": kind})
-            assert answer.status_code != 415
-            well_formed(answer)
-            refused(await send(world, operation, b"type=summarize", **{"Content-Type": kind}))
+            assert answer.status_code == 415
+            assert answer.json()["error"]["code"] == "INVALID_REQUEST"
+        for kind in ("", "application/merge-patch+json"):
+            well_formed(await send(world, operation, body, **{"Content-Type": kind}))
+        refused(await send(world, operation, b"type=summarize", **{"Content-Type": ""}))
 
 
 @requirement("http.unknown-fields-400")

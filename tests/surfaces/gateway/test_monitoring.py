@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stentor import __version__
 from stentor.domains.monitoring import service
+from stentor.domains.monitoring.api import PATHS
 from stentor.domains.monitoring.service import Component, Health, fixed
 from tests.conftest import World
 from tests.requirements import requirement
@@ -97,7 +98,7 @@ async def test_the_root_of_the_interface_says_what_it_is(world: World) -> None:
         assert (body["name"], body["version"], body["apiVersion"]) == ("stentor", __version__, "v1")
         assert (await anybody.get(body["documentation"])).status_code == 200
     for path in body["endpoints"].values():
-        assert (await world.admin.get(path)).status_code in (200, 404)
+        assert (await world.admin.get(path)).status_code in (200, 404, 501)
 
 
 @requirement("http.versioned-prefix")
@@ -129,3 +130,21 @@ async def test_the_figures_are_what_prometheus_reads(world: World) -> None:
     assert families["stentor_learned_outcomes"].samples[0].value == 1
     assert families["stentor_agents"].samples[0].value == 1
     assert families["stentor_queue_depth"].samples[0].value == 1
+
+
+@requirement("http.head-method")
+async def test_head_on_a_public_route_answers_like_get_without_a_body(world: World) -> None:
+    for path in PATHS:
+        told, answer = await world.admin.get(path), await world.admin.head(path)
+        assert answer.status_code == told.status_code
+        assert answer.headers["content-type"] == told.headers["content-type"]
+        assert answer.content == b""
+    assert (await world.admin.head("/api/v1/tasks")).status_code == 405
+
+
+async def test_the_information_route_names_every_group_of_routes(world: World) -> None:
+    named = set((await world.admin.get("/api/v1")).json()["endpoints"].values())
+    paths = (await world.admin.get("/openapi.json")).json()["paths"]
+    groups = {"/".join(path.split("/")[:4]) for path in paths if path.startswith("/api/v1/")}
+    missing = {group for group in groups if not any(path.startswith(group) for path in named)}
+    assert missing <= {"/api/v1/agents", "/api/v1/grants"}

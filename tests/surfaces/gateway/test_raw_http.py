@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import Service
 from tests.requirements import requirement
 
-HEAD = b"Host: stentor.test\r\nX-API-Key: admin-key-7c1e\r\n"
+HEAD = b"Host: localhost\r\nX-API-Key: admin-key-7c1e\r\n"
 BODY = json.dumps({"type": "echo", "input": "x", "required_capabilities": []}).encode()
 SUBMIT = b"POST /api/v1/tasks HTTP/1.1\r\n" + HEAD
 
@@ -116,7 +116,7 @@ def test_half_a_body_leaves_nothing(service: Service) -> None:
 def test_more_headers_than_anybody_needs_are_refused(service: Service) -> None:
     flood = b"".join(b"X-%d: %s\r\n" % (i, b"x" * 1000) for i in range(2000))
     answer = exchange(service, b"GET /health HTTP/1.1\r\n" + HEAD + flood + b"\r\n")
-    assert status(answer) in (0, 200, 400, 431)
+    assert status(answer) in (0, 431)  # 0 when the reset overtook the answer
     assert status(exchange(service, b"GET /health HTTP/1.1\r\n" + HEAD + b"Connection: close\r\n\r\n")) == 200
 
 
@@ -124,7 +124,7 @@ def test_more_headers_than_anybody_needs_are_refused(service: Service) -> None:
     ("line", "expected"),
     [
         (b"GET /health HTTP/1.0", {200}),
-        (b"GET http://stentor.test/health HTTP/1.1", {200}),
+        (b"GET http://localhost/health HTTP/1.1", {200}),
         (b"BREW /api/v1/tasks HTTP/1.1", {400, 405}),
         (b"OPTIONS * HTTP/1.1", {400, 401, 404, 405}),
         (b"GET //api/v1/tasks HTTP/1.1", {404}),
@@ -132,7 +132,7 @@ def test_more_headers_than_anybody_needs_are_refused(service: Service) -> None:
         (b"GET /api/v1/tasks/..%2f..%2fetc%2fpasswd HTTP/1.1", {404}),
         (b"GET /api/v1/tasks/%ff%fe HTTP/1.1", {404}),
         (b"GET /api/v1/tasks/%zz HTTP/1.1", {404}),
-        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1", {0, 400, 404, 414}),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1", {431}),
         (b"GET /health HTTP/9.9", {400, 505, 0, 200}),
         (b"nonsense", {400, 0}),
     ],

@@ -16,12 +16,13 @@ from yarl import URL
 
 from stentor.core.deadlines import Deadlines, of
 from stentor.core.http1.connection import Answer, BrokenOff, Connection, Place, TooLarge
+from stentor.core.http1.slots import Slots
 
 __all__ = ["Answer", "BrokenOff", "Client", "NotConnected", "Request", "TooLarge"]
 KEPT = 15.0
 """Seconds that a connection is kept without a request."""
-MOST = 256
-"""Connections at a time."""
+MOST = 512
+"""Connections at a time; a tenant alone may have half of them."""
 
 
 class NotConnected(Exception):
@@ -29,12 +30,18 @@ class NotConnected(Exception):
 
 
 class Request(NamedTuple):
-    """`headers` without Host and Content-Length, which are added."""
+    """`headers` without Host and Content-Length, which are added.
+
+    A connection is used again only for the same `tenant` and `credential`, so that what a server answers out of turn
+    reaches nobody else. Neither is sent.
+    """
 
     method: str
     url: str
     headers: Mapping[str, str]
     body: bytes = b""
+    tenant: str = ""
+    credential: str = ""
 
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -47,8 +54,7 @@ class Client:
         self._resolve = resolve
         self._idle: dict[Place, list[Connection]] = {}
         self._open: set[Connection] = set()
-        self._slots = asyncio.Semaphore(most)
-        self._waiting = 0
+        self._slots = Slots(most)
         self._context: ssl.SSLContext | None = None
         self._deadlines: Deadlines | None = None
 
@@ -58,6 +64,7 @@ class Client:
         Raises NotConnected, BrokenOff, TimeoutError, ValueError for what cannot be sent, and what `resolve` raises.
         """
         place, data = _written(request)
+        place = place._replace(tenant=request.tenant, credential=request.credential)
         deadlines = self._deadlines = self._deadlines or of(asyncio.get_running_loop())
         began = deadlines.loop.time()
         connection = self._kept(place, began)
@@ -83,23 +90,19 @@ class Client:
         idle = self._idle.get(place)
         while idle:
             connection = idle.pop()
-            if connection.open and connection.since > now - KEPT:
+            if connection.since > now - KEPT and connection.is_quiet():
                 return connection
             connection.abort()
         return None
 
     async def _connected(self, place: Place, seconds: float) -> Connection:
-        if self._slots.locked():
-            self._make_room()
-        self._waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._waiting -= 1
+        if self._slots.would_wait(place.tenant):
+            self._make_room(place.tenant)
+        await self._slots.acquire(place.tenant)
         try:
             made = await self._dialled(place, seconds)
         except BaseException:
-            self._slots.release()
+            self._slots.release(place.tenant)
             raise
         self._open.add(made)
         return made
@@ -138,7 +141,7 @@ class Client:
         return self._context
 
     def _free(self, connection: Connection) -> None:
-        if self._waiting:
+        if self._slots.has_waiting:
             connection.abort()  # somebody waits for a place, perhaps to go elsewhere
             return
         assert self._deadlines is not None
@@ -148,16 +151,20 @@ class Client:
     def _gone(self, connection: Connection) -> None:
         if connection in self._open:
             self._open.discard(connection)
-            self._slots.release()
+            self._slots.release(connection.place.tenant)
         idle = self._idle.get(connection.place)
-        if idle and connection in idle:
-            idle.remove(connection)
+        if idle is not None:
+            if connection in idle:
+                idle.remove(connection)
+            if not idle:  # places are as many as tenants and credentials, which come and go
+                del self._idle[connection.place]
 
-    def _make_room(self) -> None:
-        for idle in self._idle.values():
-            if idle:
-                idle.pop(0).abort()
-                return
+    def _make_room(self, tenant: str) -> None:
+        """Close connections that nobody uses, first the tenant's own."""
+        unused = [connection for idle in self._idle.values() for connection in idle]
+        unused.sort(key=lambda connection: connection.place.tenant != tenant)
+        for connection in unused[: self._slots.missing(tenant)]:
+            connection.abort()
 
 
 def _written(request: Request) -> tuple[Place, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
@@ -25,11 +26,13 @@ class TooLarge(Exception):
 
 
 class Place(NamedTuple):
-    """Where a connection goes."""
+    """Where a connection goes, and for whom."""
 
     host: str
     port: int
     tls: bool
+    tenant: str = ""
+    credential: str = ""
 
 
 class Answer:
@@ -156,6 +159,14 @@ class Connection(asyncio.Protocol):
         self._answer = answer = Answer(self, deadlines)
         self._transport.write(data)
         return answer
+
+    def is_quiet(self) -> bool:
+        """Whether it can be used again. Bytes that have come since the last answer would be taken for the next one."""
+        if not self.open:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     def abort(self) -> None:
         self.open = False

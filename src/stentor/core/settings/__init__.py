@@ -14,6 +14,7 @@ from stentor.core.errors import StartRefused
 from stentor.core.settings.auth import AuthSettings
 from stentor.core.settings.client import ClientSettings
 from stentor.core.settings.dashboard import DashboardSettings
+from stentor.core.settings.edge import EdgeSettings
 from stentor.core.settings.governance import GovernanceSettings
 from stentor.core.settings.grpc import GrpcSettings
 from stentor.core.settings.kinds import Meta
@@ -54,6 +55,7 @@ class Settings(
     TaskSettings,
     ClientSettings,
     AuthSettings,
+    EdgeSettings,
     NetworkSettings,
     MigrationSettings,
     StorageSettings,

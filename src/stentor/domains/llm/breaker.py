@@ -6,6 +6,7 @@ import msgspec
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import ProviderBusy, ProviderFault, ProviderTimeout, ProviderUnreachable
+from stentor.domains.llm.providers import Provider
 
 FAILURES = 5
 REST = 30
@@ -19,15 +20,16 @@ class _State(msgspec.Struct):
 
 
 class Breaker:
-    """Counted in this process, per base address."""
+    """Counted in this process, per tenant and provider: what one tenant's calls run into rests nobody else's."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._states: dict[str, _State] = {}
+        self._states: dict[tuple[str, str, str], _State] = {}
 
-    def enter(self, name: str, address: str) -> None:
+    def enter(self, tenant: str, provider: Provider) -> None:
         """Raises ProviderUnreachable while the provider rests."""
-        state = self._states.setdefault(address, _State())
+        name = provider.name
+        state = self._states.setdefault((tenant, name, provider.base_url), _State())
         if state.failures < FAILURES:
             return
         left = state.rests_until - self._clock.now()
@@ -42,12 +44,13 @@ class Breaker:
         now = self._clock.now()
         return sum(state.failures >= FAILURES and state.rests_until > now for state in list(self._states.values()))
 
-    def left(self, address: str, error: BaseException | None) -> None:
+    def left(self, tenant: str, provider: Provider, error: BaseException | None) -> None:
         """How a call that entered has ended; what was given up says nothing."""
-        state = self._states.setdefault(address, _State())
+        at = (tenant, provider.name, provider.base_url)
+        state = self._states.setdefault(at, _State())
         state.trying = False
         if error is None or (isinstance(error, ProviderFault) and not _outage(error)):
-            self._states.pop(address)
+            self._states.pop(at)
         elif isinstance(error, ProviderFault):
             state.failures += 1
             state.rests_until = self._clock.now() + REST * SECOND

@@ -15,7 +15,8 @@ KEPT = 256 * 1024
 class Evidence:
     """Filled in while the call goes on."""
 
-    def __init__(self, *, content: bool = False) -> None:
+    def __init__(self, *, content: bool = False, tenant: str = "") -> None:
+        self.tenant = tenant
         self.call_id = ids.new_id()
         self.response_id = ""
         self.endpoint = ""

@@ -56,7 +56,7 @@ class Passage:
         self._gate = gate
         self.caller, self.target, self.operation = caller, target, operation
         self.reserved: Spent | None = None
-        self.evidence = Evidence(content=gate.keep_content)
+        self.evidence = Evidence(content=gate.keep_content, tenant=caller.tenant)
         self._span: Span = NO_SPAN
 
     def begin(self, spans: Spans, now: int) -> None:
@@ -138,8 +138,7 @@ class Gate:
             self._reserve(passage, 1)
 
     def _let_in(self, passage: Passage) -> None:
-        provider = passage.target.provider
-        self._breaker.enter(provider.name, provider.base_url)
+        self._breaker.enter(passage.caller.tenant, passage.target.provider)
 
     async def _check_account(self, accounts: AsyncExitStack, tenant: str, kind: Kind, subject: str) -> None:
         """One call at a time looks at an account, from the look to what it reserves."""
@@ -163,7 +162,7 @@ class Gate:
             raise _spent(f"The {unit} that {kind} {subject!r} may spend in a {budget.period} are spent.", wait)
 
     def ended(self, passage: Passage, error: BaseException | None) -> None:
-        self._breaker.left(passage.target.provider.base_url, error)
+        self._breaker.left(passage.caller.tenant, passage.target.provider, error)
 
     def _reserve(self, passage: Passage, sign: int) -> None:
         """What calls that are under way will probably spend, so that many at once do not pass a budget together."""

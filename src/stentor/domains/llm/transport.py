@@ -130,7 +130,7 @@ class Transport:
         async def once() -> bytes:
             url = self._checked(provider, form.MODELS)
             headers = {"Accept": "application/json", **form.headers(provider.key, provider.quirks)}
-            request = Request("GET", url, headers)
+            request = Request("GET", url, headers, credential=provider.key)
             limit = min(ASKING, self.limits.total)
             async with asyncio.timeout(limit), await self._of(provider).client.send(request, limit) as answer:
                 await self._accept(answer, provider)
@@ -168,7 +168,7 @@ class Transport:
         }
         evidence.upstream_status = None
         evidence.sent(url.partition("?")[0], body)
-        request = Request("POST", url, headers, body)
+        request = Request("POST", url, headers, body, evidence.tenant, provider.key)
         answer = await self._of(provider).client.send(request, self.limits.connect, total)
         evidence.upstream_status = answer.status
         try:

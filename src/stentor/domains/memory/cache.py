@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from stentor.domains.memory import documents
 from stentor.domains.memory.documents import Document
 
 
@@ -14,18 +13,20 @@ class Cache:
         self._most = most
         self._asked = self._hits = 0
 
-    def document(self, path: str, content: bytes, content_hash: str) -> Document | None:
+    def known(self, path: str, content_hash: str) -> Document | None:
+        """None when it is not known, or is no text."""
         self._asked += 1
-        known = self._documents.pop(path, None)
-        if known is not None and known[0] == content_hash:
-            self._hits += 1
-            self._documents[path] = known
-            return known[1]
-        document = documents.parse(path, content)
+        found = self._documents.pop(path, None)
+        if found is None or found[0] != content_hash:
+            return None
+        self._hits += 1
+        self._documents[path] = found
+        return found[1]
+
+    def put(self, path: str, content_hash: str, document: Document | None) -> None:
         self._documents[path] = content_hash, document
         if len(self._documents) > self._most:
             del self._documents[next(iter(self._documents))]
-        return document
 
     @property
     def hit_ratio(self) -> float:

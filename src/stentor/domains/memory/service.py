@@ -27,6 +27,7 @@ from stentor.domains.memory.model import Decision, WriteDraft
 from stentor.domains.memory.seen import Seen, Who
 from stentor.domains.memory.store import Intent
 from stentor.domains.notes import paths
+from stentor.domains.notes.frontmatter import BOM
 from stentor.domains.notes.model import NOTHING, Change, NoSuchNote, Note, NoteChanged, Vault, content_hash
 
 TRIES = 8
@@ -96,7 +97,7 @@ class Bus:
         except NoSuchNote:
             self._seen.put(caller.who, path, NOTHING)
             raise
-        document = self.cache.document(path, note.content, note.hash)
+        document = self.cache.known(path, note.hash) or await self._parsed(note, path)
         if document is None:
             raise NoSuchNote(f"{path!r} is no text.")
         meta = {"path": path, "content_hash": document.content_hash, "by": caller.principal.name}
@@ -104,6 +105,15 @@ class Bus:
         await self._db.write(lambda tx: self._remember(tx, caller, note, event))
         self._seen.put(caller.who, path, note.hash)
         return document, note.hash
+
+    async def _parsed(self, note: Note, path: str) -> Document | None:
+        """A long note in a thread, since frontmatter may take a fifth of a second to read."""
+        if len(note.content) < INLINE:
+            document = documents.parse(path, note.content)
+        else:
+            document = await asyncio.to_thread(documents.parse, path, note.content)
+        self.cache.put(path, note.hash, document)
+        return document
 
     async def write(self, caller: Caller, draft: WriteDraft) -> Written:
         """Carry out a write, update or deletion, or answer the conflict.
@@ -132,7 +142,7 @@ class Bus:
         done, at = await self._carry_out(caller, draft.path, present, decision.after, draft, status)
         if status == "success":
             self._seen.put(caller.who, draft.path, done.after_hash)
-        shown = _content_hash(draft, decision, present)
+        shown = await _shown_hash(draft, decision, present)
         return Written(
             status, done.write_id, at, shown, done.after_hash, done.before_hash, decision.merged, copy, self.ready_at()
         )
@@ -248,6 +258,12 @@ async def _decided(draft: WriteDraft, present: bytes | None, seen: frozenset[str
     return await asyncio.to_thread(model.decide, draft, present, seen, base)
 
 
+async def _shown_hash(draft: WriteDraft, decision: Decision, present: bytes | None) -> str:
+    if len(decision.after or present or b"") < INLINE:
+        return _content_hash(draft, decision, present)
+    return await asyncio.to_thread(_content_hash, draft, decision, present)
+
+
 def _content_hash(draft: WriteDraft, decision: Decision, present: bytes | None) -> str:
     """Of the content as the caller sent it, where that is stored; a block at its head is read as frontmatter."""
     content = present if decision.after is None else decision.after
@@ -255,7 +271,7 @@ def _content_hash(draft: WriteDraft, decision: Decision, present: bytes | None) 
         return ""
     stored = not (decision.after is None or decision.conflict or decision.merged)
     if draft.content is not None and stored:
-        return content_hash(draft.content.encode())
+        return content_hash(draft.content.removeprefix(BOM).encode())  # a byte order mark is the file's
     document = documents.parse(draft.path, content)
     return document.content_hash if document else content_hash(content)
 

@@ -18,6 +18,12 @@ HEALTH = "/api/v1/health"
 PATHS = frozenset(("/health", HEALTH, f"{HEALTH}/detailed", f"{HEALTH}/ready", f"{HEALTH}/live", "/api/v1"))
 """Public routes of this module."""
 
+_GROUPS = "tasks atp memory governance trust hebbian llm webhooks provenance health whoami".split()
+ENDPOINTS = {name: f"/api/v1/{name}" for name in _GROUPS} | {
+    "registry": "/api/v1/registry/agents",
+    "openai": "/v1",
+    "metrics": "/metrics",
+}
 
 METRICS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
@@ -102,8 +108,7 @@ def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
                 "name": "stentor",
                 "version": __version__,
                 "apiVersion": "v1",
-                "endpoints": {name: f"/api/v1/{name}" for name in ("tasks", "trust", "hebbian", "health")}
-                | {"registry": "/api/v1/registry/agents", "metrics": "/metrics"},
+                "endpoints": ENDPOINTS,
                 "documentation": "/openapi.json",
             }
         )

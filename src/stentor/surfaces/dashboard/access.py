@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
@@ -18,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.web.errors import render
+from stentor.web.hosts import LOOPBACK, host_name
 
-LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
 ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 FOREIGN = "Without a key the dashboard service answers only to its own address on this machine. Set DASHBOARD_API_KEY."
 
@@ -76,16 +75,9 @@ def _credential(scope: Scope) -> str:
 def _local(scope: Scope) -> bool:
     """Fails closed: exactly one Host of this machine, and no Origin but the same."""
     hosts, origins = _all(scope, b"host"), _all(scope, b"origin")
-    if len(hosts) != 1 or len(origins) > 1 or _name(b"//" + hosts[0]) not in LOOPBACK:
+    if len(hosts) != 1 or len(origins) > 1 or host_name(hosts[0]) not in LOOPBACK:
         return False
     return not origins or origins[0].lower().partition(b"://")[2] == hosts[0].lower()
-
-
-def _name(address: bytes) -> str:
-    try:
-        return urlsplit(address.decode("latin-1")).hostname or ""
-    except ValueError:
-        return ""
 
 
 def _all(scope: Scope, name: bytes) -> list[bytes]:

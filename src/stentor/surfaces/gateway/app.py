@@ -13,10 +13,13 @@ from stentor.domains.monitoring.api import PATHS
 from stentor.surfaces.gateway import openapi
 from stentor.web import errors, shortcut
 from stentor.web.gate import BodyLimit, Gate, RateLimit
+from stentor.web.head import HeadAsGet
 from stentor.web.requests import RequestContext
 from stentor.web.shortcut import Shortcut
 from stentor.web.timing import Times, Timing
 
+LONG = ("/api/v1/tasks", "/api/v1/memory", "/api/v1/llm", "/api/v1/atp", "/v1/")
+"""Paths below which bodies hold texts of people and agents; all others have small ones."""
 DOCUMENTS = frozenset(("/openapi.json",))
 DESCRIPTION = (
     "A control plane for software agents: routes tasks to the best agent that may be trusted with them, "
@@ -48,5 +51,6 @@ def build(
     app.router.routes.extend(routes)
     openapi.install(app)
     direct = shortcut.addresses(routes)
-    gate = Gate(Shortcut(app, direct), keys, limit, PATHS | DOCUMENTS)
-    return Timing(RequestContext(BodyLimit(gate, max_body)), times or Times(), direct)
+    public = PATHS | DOCUMENTS
+    gate = HeadAsGet(Gate(Shortcut(app, direct), keys, limit, public), public)
+    return Timing(RequestContext(BodyLimit(gate, max_body, LONG)), times or Times(), direct)

@@ -1,0 +1,64 @@
+"""Which names a request may call this service by. A page of another site can have its own name lead to this machine
+(DNS rebinding); its requests then carry that name as their Host.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stentor.web.errors import render
+
+LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
+ANY = "*"
+
+
+class AllowedHosts:
+    """Before an application at a listener. Fails closed: a Host that cannot be read is refused.
+
+    Addresses are no names that another site could lead elsewhere, so they pass; a request without a Host comes from no
+    browser, and passes too.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+        self._app = app
+        self._names = LOOPBACK | frozenset(names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or all(self._may(value) for name, value in scope["headers"] if name == b"host"):
+            await self._app(scope, receive, send)
+            return
+        message = "The service does not answer to this host name. The operator can allow it with SERVICE_ALLOWED_HOSTS."
+        await render(scope, 421, "MISDIRECTED_REQUEST", message)(scope, receive, send)
+
+    def _may(self, host: bytes) -> bool:
+        name = host_name(host)
+        return name in self._names or _is_address(name)
+
+
+def host_name(host: bytes) -> str:
+    """The name in a Host header, without its port and in lower case; empty for what is none."""
+    try:
+        return urlsplit("//" + host.decode("latin-1")).hostname or ""
+    except ValueError:
+        return ""
+
+
+def guarded(app: ASGIApp, names: tuple[str, ...], *, loopback: bool) -> ASGIApp:
+    """The application behind the names that the operator lists; without a list behind this machine's own, where it
+    listens on loopback, and behind none elsewhere.
+    """
+    if ANY in names or not (names or loopback):
+        return app
+    return AllowedHosts(app, names)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
