@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ def witness(
         # The server and the cryptography: not for `stentor --help`.
         from stentor.cli import standalone
         from stentor.cli.listening import Endpoint, bind
-        from stentor.core import redaction
+        from stentor.core import redaction, settings
         from stentor.core.clock import SystemClock
         from stentor.core.redaction import Redactor
         from stentor.domains.provenance.notes import NoteError, read_verifier
@@ -52,6 +53,6 @@ def witness(
                     out.print(f"The witness {key} answers on [cyan]{listener.address}[/]", soft_wrap=True)
 
             with listener:
-                standalone.run([Endpoint(surface.app(made), listener)], ready)
+                standalone.run(settings.load(os.environ), [Endpoint(surface.app(made), listener)], ready)
         finally:
             opened.close()
