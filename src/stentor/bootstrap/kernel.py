@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from stentor.auth.roles import Roles
 from stentor.bootstrap.cage import Commands
 from stentor.bootstrap.governance import Governance
 from stentor.bootstrap.llm import Llm
@@ -59,6 +60,7 @@ class Kernel:
     fanout: Fanout
     known: Known
     hub: Hub
+    roles: Roles
     outbound: Outbound
     registry: Registry
     trust: Trust

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stentor.auth.roles import Roles
 from stentor.bootstrap.cage import open_cage
 from stentor.bootstrap.governance import admission, open_governance, open_rules
 from stentor.bootstrap.kernel import Kernel
@@ -24,6 +25,7 @@ from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch.known import Known
+from stentor.domains.execution.independence import Independence
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.runtimes import Driver as RuntimeDriver
@@ -63,7 +65,9 @@ def build(
     rules = open_rules(settings)
     policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, admission(rules))
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
-    ending = Ending(runlog, learning, trust, hub)
+    roles = Roles()
+    independence = Independence(registry.snapshot, roles, settings.daily_lessons)
+    ending = Ending(runlog, learning, trust, hub, independence)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
     sandbox, llm = Sandbox(db, registry, runlog, rules), open_llm(settings, db, clock, runlog, outbound, redactor)
@@ -88,6 +92,7 @@ def build(
         fanout=fanout,
         known=known,
         hub=hub,
+        roles=roles,
         outbound=outbound,
         registry=registry,
         trust=trust,

@@ -92,7 +92,8 @@ class Workers:
                 return task
             self._check_epoch(task, epoch)
             assert task.assigned_agent is not None
-            self._ending.apply(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
+            started = task.start_time or tx.now
+            self._ending.apply(tx, task, task.assigned_agent, started, outcome, ended_by=principal.name)
             return require(tx, task.tenant, task_id)
 
         return await self._db.write(work, ())
