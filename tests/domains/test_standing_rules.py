@@ -68,13 +68,13 @@ def test_an_agents_key_without_admin_moves_nobody_but_grades_what_it_submitted(a
 
 @requirement("registry.own-hand")
 def test_the_trust_of_what_is_no_agent_is_moved_by_others_with_admin() -> None:
-    standing.may_move_entity(PERSON, "dana", None)
-    standing.may_move_entity(ADMIN_BOT, "dana", None)
+    standing.may_move_entity(PERSON, "trust", "dana", None)
+    standing.may_move_entity(ADMIN_BOT, "trust", "dana", None)
     for principal, entity in ((BOT, "dana"), (ADMIN_BOT, "bot")):
         with pytest.raises(Forbidden):
-            standing.may_move_entity(principal, entity, None)
+            standing.may_move_entity(principal, "trust", entity, None)
     with pytest.raises(Forbidden):
-        standing.may_move_entity(ADMIN_BOT, "a-1", agent(key_name="bot"))
+        standing.may_move_entity(ADMIN_BOT, "trust", "a-1", agent(key_name="bot"))
 
 
 @requirement("registry.own-hand")

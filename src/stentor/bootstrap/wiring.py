@@ -76,7 +76,9 @@ def build(
     commands = open_cage(settings, db, runlog, sandbox, registry.snapshot, outbound, memory, llm, redactor)
     check = commands.check_runtime
     drivers["command"] = commands.driver
-    governance = open_governance(settings, db, clock, runlog, registry, trust, outbound, rules, builtin.names, check)
+    governance = open_governance(
+        settings, db, clock, runlog, registry, trust, roles, outbound, rules, builtin.names, check
+    )
     grants = Grants(db, runlog, registry.snapshot, routing)
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants, settings.lease * SECOND)
     known = Known(registry.snapshot)

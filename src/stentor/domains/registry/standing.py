@@ -63,12 +63,12 @@ def may_move(principal: Principal, action: Action, agent: Agent, *, submitted_by
     raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not {_PHRASES[action]}.")
 
 
-def may_move_entity(principal: Principal, entity_id: str, agent: Agent | None) -> None:
-    """`may_move` for the trust of an entity, which may be no agent (`agent` is None then). Raises Forbidden."""
+def may_move_entity(principal: Principal, action: Action, entity_id: str, agent: Agent | None) -> None:
+    """`may_move` for what stands under an id that may be no agent's (`agent` is None then). Raises Forbidden."""
     if agent is not None:
-        may_move(principal, "trust", agent)
+        may_move(principal, action, agent)
     elif principal.role != "admin" and (not principal.may("admin") or entity_id == principal.name):
-        raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not change this trust.")
+        raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not move what stands under this id.")
 
 
 def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier) -> None:
