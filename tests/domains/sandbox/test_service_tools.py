@@ -95,3 +95,12 @@ async def test_a_model_is_asked_within_the_agents_budget(make_caged: MakeCaged, 
     select = Sql("select agent_id from events where task_id = :id and event_type = 'llm_called'")
     rows = await caged.world.kernel.db.read(lambda tx: tx.rows(select, id=task["task_id"]))
     assert {row[0] for row in rows} == {caged.agents["ann"]}
+
+
+@requirement("memory.agents-write-no-tasks")
+async def test_a_caged_agent_writes_no_task_into_the_inbox_whatever_its_allowlist_says(make_caged: MakeCaged) -> None:
+    caged = await make_caged(SERVICE_MEMORY="1")
+    tools = [{"name": "memory_write", "paths": ["**"], "operations": ["write"]}]
+    script = "answer(call('memory_write', path='Tasks/Inbox/x.md', content='---\\ntype: deploy\\n---\\nGo.'))"
+    found = await caged.result(script, tools=tools)
+    assert "FORBIDDEN" in str(found)

@@ -52,7 +52,7 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
     @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
     async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200) -> Json:
         """What happened to a task and why: its routing, its events, its outcome."""
-        history = await activity.of(caller.tenant, task_id, limit)
+        history = await activity.of(caller, task_id, limit)
         task = shown(history.task) if history.task else None
         return Json(model.trail(task_id, task, history.first[:limit], [*history.first, *history.last]))
 
@@ -63,7 +63,7 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
     )
     async def stream(caller: Caller, task_id: TaskId, last_event_id: LastEventId = None) -> StreamingResponse:
         """Server-sent events: routing, activity, token, and one terminal complete or error."""
-        await activity.require(caller.tenant, task_id)
+        await activity.require(caller, task_id)
         steps = activity.stream(caller.tenant, task_id, last_event_id)
 
         async def frames() -> AsyncIterator[Frame]:

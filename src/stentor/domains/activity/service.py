@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from stentor.auth.principal import Principal
 from stentor.core import runlog
 from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
@@ -15,7 +16,7 @@ from stentor.core.live import Hub, Look, Token, Watcher
 from stentor.core.runlog import Event
 from stentor.domains.activity import model
 from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.tasks import store
+from stentor.domains.tasks import sight, store
 from stentor.domains.tasks.model import MAX_ID, Task
 
 MAX_EVENTS = 500
@@ -54,7 +55,7 @@ class Activity:
         self._hub = hub
         self._snapshot = snapshot
 
-    async def of(self, tenant: str, task_id: str, limit: int) -> History:
+    async def of(self, principal: Principal, task_id: str, limit: int) -> History:
         """What the trail is made of. Raises InvalidRequest, then NotFound, CorruptRecord.
 
         An unreadable store is a plain StentorError (500) here, as the contract wants it, and no outage to wait for.
@@ -62,7 +63,7 @@ class Activity:
         if not 1 <= limit <= MAX_EVENTS:
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", {"fields": {"query.limit": "out of range"}})
         try:
-            history = await self._read(tenant, task_id)
+            history = await self._read(principal.tenant, task_id, principal=principal)
         except CorruptRecord:
             raise
         except Exception as error:
@@ -72,21 +73,25 @@ class Activity:
             raise NotFound("No task has this id.")
         return history
 
-    async def _read(self, tenant: str, task_id: str, after: str = "") -> History:
+    async def _read(self, tenant: str, task_id: str, after: str = "", principal: Principal | None = None) -> History:
+        """Nothing for a task that `principal`, where one is given, does not see."""
         if not 0 < len(task_id) <= MAX_ID or "\0" in task_id:
             return History()
 
         def read(tx: Tx) -> History:
+            task = store.find(tx, tenant, task_id)
+            if principal is not None and not sight.sees_record(tx, principal, task):
+                return History()
             first = last = runlog.read_task(tx, tenant, task_id, MAX_EVENTS, after)
             if len(first) == MAX_EVENTS:
                 last = runlog.read_newest(tx, tenant, task_id, MAX_EVENTS)
-            return History(store.find(tx, tenant, task_id), first, last)
+            return History(task, first, last)
 
         return await self._db.read(read)
 
-    async def require(self, tenant: str, task_id: str) -> None:
+    async def require(self, principal: Principal, task_id: str) -> None:
         """Raises NotFound before a stream begins, so that the status can still say so."""
-        if (await self._read(tenant, task_id)).task is None:
+        if (await self._read(principal.tenant, task_id, principal=principal)).task is None:
             raise NotFound("No task has this id.")
 
     async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncIterator[Step]:

@@ -19,7 +19,7 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import Claim, Task
-from stentor.domains.tasks.service import require
+from stentor.domains.tasks.service import require, require_seen
 
 WATCH_SECONDS = 1.0
 """How often a waiting claim looks whether its worker is still there."""
@@ -115,7 +115,7 @@ class Workers:
         return task
 
     def _reachable(self, tx: Tx, principal: Principal, task_id: str) -> Task:
-        task = require(tx, principal.tenant, task_id)
+        task = require_seen(tx, principal, task_id)
         agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
         if principal.is_bound_agent and (agent is None or agent.key_name != principal.name):
             raise Forbidden("This key may not act for the task's agent.")

@@ -13,7 +13,7 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, NotFound
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.learning.service import skipped
-from stentor.domains.tasks import events, listing, model, store
+from stentor.domains.tasks import events, listing, model, sight, store
 from stentor.domains.tasks.model import Filter, Page, Status, Task
 from stentor.domains.tasks.placement import Dispatch, Granted, Placement, Placing, offer_after_commit
 
@@ -29,12 +29,14 @@ class Tasks:
         self._dispatch = dispatch
         self._grants = grants
 
-    async def get(self, tenant: str, task_id: str) -> Task:
+    async def get(self, principal: Principal, task_id: str) -> Task:
         """Raises NotFound, the same for a foreign task as for none."""
-        return await self._db.read(lambda tx: require(tx, tenant, task_id))
+        return await self._db.read(lambda tx: require_seen(tx, principal, task_id))
 
-    async def page(self, tenant: str, wanted: Filter, limit: int, offset: int) -> Page:
-        """A page, newest first, and how many match in all."""
+    async def page(self, principal: Principal, wanted: Filter, limit: int, offset: int) -> Page:
+        """A page of what the caller sees, newest first, and how many match in all."""
+        tenant = principal.tenant
+        wanted = msgspec.structs.replace(wanted, key=sight.key_of(principal))
 
         def read(tx: Tx) -> Page:
             # One row more than asked for tells whether there is a next page.
@@ -49,7 +51,7 @@ class Tasks:
 
     def cancel_in(self, tx: Tx, principal: Principal, task_id: str, via: Via = NO_VIA) -> int:
         """The same as a part of somebody's own transaction; `via` goes into the event."""
-        task = _living(tx, principal.tenant, task_id, "cancelled")
+        task = _living(tx, principal, task_id, "cancelled")
         meta = {"by": principal.name, "from": task.status, "status": "cancelled", **via}
         self._end(tx, task, "cancelled", None, Draft("task_cancelled", "tasks", "Task cancelled.", meta))
         return tx.now
@@ -82,7 +84,7 @@ class Tasks:
 
     async def retrying(self, principal: Principal, task_id: str, via: Via = NO_VIA) -> Callable[[Tx], Task]:
         """The same as a part of somebody's own transaction, routed now."""
-        task = await self.get(principal.tenant, task_id)
+        task = await self.get(principal, task_id)
         grant_id = task.metadata.grant_id
         granted = (await self._grants.authority(principal, grant_id))[0] if grant_id else None
         placement = self._placing.place(principal, task, granted)
@@ -146,8 +148,16 @@ def require(tx: Tx, tenant: str, task_id: str) -> Task:
     return task
 
 
-def _living(tx: Tx, tenant: str, task_id: str, verb: str) -> Task:
-    task = require(tx, tenant, task_id)
+def require_seen(tx: Tx, principal: Principal, task_id: str) -> Task:
+    """Raises NotFound, the same for a task that the caller does not see as for none."""
+    task = require(tx, principal.tenant, task_id)
+    if not sight.sees(tx, principal, task):
+        raise NotFound("No task has this id.")
+    return task
+
+
+def _living(tx: Tx, principal: Principal, task_id: str, verb: str) -> Task:
+    task = require_seen(tx, principal, task_id)
     if task.status in model.TERMINAL:
         raise Conflict(f"The task is {task.status} already, so it cannot be {verb}.")
     return task
