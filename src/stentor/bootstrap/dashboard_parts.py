@@ -100,7 +100,7 @@ def build(
     stores = Stores(db, clock, settings.dashboard_tenant, notes, Reports(vault))
     prometheus = Prometheus(settings.metrics_url, settings.metrics_timeout)
     streams = StreamLimit(settings.max_streams, closing)
-    site = Site(caller, Rows(db, clock), prometheus, streams)
+    site = Site(caller, Rows(db, clock), prometheus, streams, settings.session_hours * 3600)
     work = Execution(stores, gateway, notes, closing)
     routers = [
         api.tasks(stores),

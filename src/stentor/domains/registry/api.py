@@ -47,7 +47,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
         offset: Offset = 0,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
     ) -> Json:
-        """The agents that match, oldest first."""
+        """The agents that match, oldest first; `malformed` are those whose records cannot be read."""
         if cursor is not None:
             (offset,) = decode_cursor(cursor, int)
             if offset < 0:
@@ -61,6 +61,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
             "limit": limit,
             "offset": offset,
             "next_cursor": following,
+            "malformed": registry.malformed(caller.tenant),
         }
         return Json(body, headers=next_link(request, following))
 

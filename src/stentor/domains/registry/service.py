@@ -61,6 +61,7 @@ class Registry:
         self._runlog = runlog
         self.snapshot = Snapshot()
         self.before_clear: list[Look] = []
+        self._malformed: dict[str, str] = {}
 
     def news(self, since: int) -> News:
         """What changed since, for the snapshot. A malformed record is logged and left out: it is never routed to."""
@@ -68,9 +69,15 @@ class Registry:
 
     def _hear(self, good: list[Agent], bad: list[RegistryRecordError]) -> None:
         for agent in good:
+            self._malformed.pop(agent.agent_id, None)
             self.snapshot.put(agent)
         for error in bad:
+            self._malformed[error.agent_id] = error.tenant
             log.error("%s", error.message)
+
+    def malformed(self, tenant: str) -> list[str]:
+        """The ids of the tenant's agents whose records could not be read; each by itself is a RegistryRecordError."""
+        return sorted(agent_id for agent_id, owner in self._malformed.items() if owner == tenant)
 
     async def register(self, tenant: str, draft: AgentDraft, by: Hand) -> Agent:
         """Raises Forbidden for more than the caller may give."""

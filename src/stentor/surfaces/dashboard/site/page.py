@@ -77,13 +77,15 @@ NOTICES = {
 class Site:
     """What all pages share. `rows` are read for the tenant of whoever is signed in."""
 
-    def __init__(self, caller: Caller, rows: Rows, prometheus: Prometheus, streams: StreamLimit) -> None:
+    def __init__(
+        self, caller: Caller, rows: Rows, prometheus: Prometheus, streams: StreamLimit, lifetime: float
+    ) -> None:
         self.caller = caller
         self.rows = rows
         self.prometheus = prometheus
         self.streams = streams
         self.live = Live(rows)
-        self.sessions = Sessions(time.monotonic)
+        self.sessions = Sessions(time.monotonic, lifetime)
         self.attempts = Attempts(ATTEMPTS, time.monotonic)
         self.templates = _environment()
         self.kept = Kept(FRESH, time.monotonic)
