@@ -118,3 +118,14 @@ async def test_a_key_with_propose_proposes_updates_of_its_own_agent_and_nothing_
 @pytest.fixture
 def office(world: World) -> Office:
     return Office(world)
+
+
+@requirement("registry.own-hand")
+async def test_it_approves_no_task_that_it_asked_for_or_would_do(world: World) -> None:
+    await world.register(key_name="boss", trust_tier="human")
+    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    to_itself = await world.submit()
+    asked = (await world.clients["BOSS"].post("/api/v1/tasks", json=body)).json()["task_id"]
+    for task_id in (to_itself, asked):
+        assert refused(await world.clients["BOSS"].post(f"/api/v1/tasks/{task_id}/approve"))
+        assert (await world.admin.post(f"/api/v1/tasks/{task_id}/approve")).status_code == 200

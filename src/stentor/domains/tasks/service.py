@@ -10,9 +10,11 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, NotFound
+from stentor.core.errors import Conflict, Forbidden, NotFound
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.learning.service import skipped
+from stentor.domains.registry import standing
+from stentor.domains.registry import store as agents
 from stentor.domains.tasks import events, listing, model, sight, store
 from stentor.domains.tasks.model import Filter, Page, Status, Task
 from stentor.domains.tasks.placement import Dispatch, Granted, Placement, Placing, offer_after_commit
@@ -61,8 +63,9 @@ class Tasks:
         return await self._db.write(lambda tx: self.approve_in(tx, principal, task_id))
 
     def approve_in(self, tx: Tx, principal: Principal, task_id: str, via: Via = NO_VIA) -> Task:
-        """The same as a part of somebody's own transaction."""
+        """The same as a part of somebody's own transaction. Raises Forbidden for the agent's own hand."""
         task = _pending(tx, principal.tenant, task_id)
+        _check_approver(tx, principal, task)
         given = Draft("approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True, **via})
         return self._requeue(tx, task, "queued", [given, events.queued(task.priority)])
 
@@ -154,6 +157,15 @@ def require_seen(tx: Tx, principal: Principal, task_id: str) -> Task:
     if not sight.sees(tx, principal, task):
         raise NotFound("No task has this id.")
     return task
+
+
+def _check_approver(tx: Tx, principal: Principal, task: Task) -> None:
+    """Raises Forbidden: the work waits for a person, not for the key that asked for it or that would do it."""
+    if principal.role == "admin":
+        return
+    agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
+    if task.submitted_by == principal.name or agent is None or standing.works_as(principal, agent):
+        raise Forbidden("An agent's key may not approve work that it asked for or would do: use a key of role admin.")
 
 
 def _living(tx: Tx, principal: Principal, task_id: str, verb: str) -> Task:

@@ -85,9 +85,9 @@ async def test_signing_out_ends_the_session_for_every_copy_of_its_cookie(site: S
 
 @requirement("dashboard.sign-in")
 async def test_a_key_that_is_taken_back_ends_its_session(site: Site) -> None:
-    browser = await site.browser("BOB")
+    browser = await site.browser("WRITER")
     site.world.ring._principals = {
-        digest: one for digest, one in site.world.ring._principals.items() if one.name != "bob"
+        digest: one for digest, one in site.world.ring._principals.items() if one.name != "writer"
     }
     assert (await browser.get("/tasks")).headers["location"].startswith("/sign-in")
     part = await browser.get("/tasks", headers={"HX-Request": "true"})
@@ -96,9 +96,9 @@ async def test_a_key_that_is_taken_back_ends_its_session(site: Site) -> None:
 
 @requirement("dashboard.sign-in")
 async def test_pages_that_ask_the_gateway_nothing_end_with_the_key_too(site: Site) -> None:
-    browser = await site.browser("BOB")
+    browser = await site.browser("WRITER")
     site.world.ring._principals = {
-        digest: one for digest, one in site.world.ring._principals.items() if one.name != "bob"
+        digest: one for digest, one in site.world.ring._principals.items() if one.name != "writer"
     }
     assert (await browser.get("/series")).headers["location"].startswith("/sign-in")
 
