@@ -89,7 +89,9 @@ def populate(client: Client, agents: list[str]) -> dict[str, list[str]]:
     some = dice.sample(agents, min(OF_EACH, len(agents)))
     _post(client, "registry/agents", _worker())
     taken = [_post(client, "governance/checkpoints", {"agent_id": one})["checkpoint_id"] for one in some]
-    reverts = [{"checkpoint_id": one, "reason": "It got worse."} for one in taken[::3]]
+    reverts = [
+        {"checkpoint_id": one, "initiated_by": "bench", "reason": "It got worse.", "details": ""} for one in taken[::3]
+    ]
     hook, delivery = _webhook(client)
     return {
         "update_id": [_post(client, "governance/updates", _update(one))["update_id"] for one in some],

@@ -100,7 +100,7 @@ async def _calls(folder: Path, count: int) -> list[float]:
     assert kernel.commands.command is not None
     try:
         allowed = Whitelist((Tool("read_file", ("**",), ("read",)),))
-        agent = await kernel.registry.register("default", AgentDraft("ann", sandbox_whitelist=allowed), "bench")
+        agent = await kernel.registry.register("default", AgentDraft("ann", sandbox_whitelist=allowed), "system")
         async with kernel.commands.cage.room() as room:
             (room.work / "note.txt").write_text("Salt comes from rocks.")
             event = agent.agent_id

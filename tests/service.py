@@ -20,6 +20,8 @@ KEYS = {
     "READER": "reader-key-7c1e:admin:read",
     "WRITER": "writer-key-7c1e:admin:read,write",
     "BOB": "bob-key-7c1e:agent:read,write",
+    "BOSS": "boss-key-7c1e:agent:read,write,delete,admin",
+    "PROPOSER": "proposer-key-7c1e:agent:read,write,propose",
     "SECOND": "second-key-7c1e:admin:read,write,delete,admin",
     "OTHER": "other-key-7c1e:admin:read,write,delete,admin:other",
 }

@@ -129,7 +129,8 @@ class Seed:
         taken = self.post("/governance/checkpoints", {"agent_id": scribe})
         self.made.checkpoint = taken["checkpoint_id"]
         earlier = self.post("/governance/checkpoints", {"agent_id": self.made.agents["critic"]})["checkpoint_id"]
-        back = {"checkpoint_id": earlier, "reason": "It answers without sources."}
+        said = {"initiated_by": "dana", "reason": "It answers without sources.", "details": ""}
+        back = {"checkpoint_id": earlier, **said}
         self.made.rollback = self.post("/governance/rollbacks", back)["rollback_id"]
         patch = {
             "sandbox_whitelist": {

@@ -37,13 +37,13 @@ def test_an_update_is_proposed_shown_with_its_diff_and_approved(served: Served, 
     assert "the agent has no trust score" in shown
     assert '- "sum"' in shown
     assert '"echo"' not in shown, "only what differs"
-    own = program("governance", "approve", update, "--yes")
+    own = program("governance", "approve", update, "--yes", "--rationale", "Mine.")
     assert (own.code, "GOVERNANCE_SELF_APPROVAL" in own.err) == (3, True)
-    asked = program("governance", "approve", update, *SECOND, stdin="n\n")
+    asked = program("governance", "approve", update, *SECOND, "--rationale", "Fine.", stdin="n\n")
     assert (asked.code, '- "sum"' in asked.out) == (1, True)
     done = program("governance", "approve", update, *SECOND, "--rationale", "Fine.", stdin="y\n")
     assert (done.code, "is approved" in done.out) == (0, True)
-    assert program("governance", "approve", update, *SECOND, "--yes").code == 3
+    assert program("governance", "approve", update, *SECOND, "--yes", "--rationale", "Again.").code == 3
 
 
 @requirement("governance.command-line")

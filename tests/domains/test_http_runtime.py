@@ -235,7 +235,7 @@ async def test_a_private_or_strange_endpoint_is_refused_at_registration(world: W
 async def test_a_name_that_resolves_to_a_private_address_is_refused_when_called(world: World) -> None:
     async with serving(answering({"result": "inside"})) as endpoint:
         runtime = Runtime("http", endpoint=f"http://localhost:{endpoint.port}/")
-        await world.kernel.registry.register("default", AgentDraft("sly", ("echo",), runtime=runtime), "admin")
+        await world.kernel.registry.register("default", AgentDraft("sly", ("echo",), runtime=runtime), "system")
         task = await world.ended(await world.submit())
         assert (task["status"], task["error"]["code"]) == ("failed", "ENDPOINT_REFUSED")
         assert endpoint.calls == []

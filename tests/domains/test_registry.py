@@ -205,7 +205,7 @@ SPOILED = [
 ]
 
 
-@requirement("registry.malformed-record")
+@requirement("registry.malformed-record", "registry.malformed-named")
 @pytest.mark.parametrize(("column", "value"), SPOILED, ids=str)
 async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
     make_world: MakeWorld, column: str, value: str
@@ -221,6 +221,9 @@ async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
     later = bootstrap.build(world.kernel.settings, world.kernel.db, world.clock)
     await later.refresh(0)
     assert [a.agent_id for a in later.registry.snapshot.capable("default", ["echo"])] == [sound]
+    await world.kernel.refresh(0)
+    assert (await world.admin.get(PATH)).json()["malformed"] == [agent]
+    assert (await world.clients["OTHER"].get(PATH)).json()["malformed"] == []
 
 
 @requirement("registry.builtin-agents-registered")

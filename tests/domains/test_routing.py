@@ -125,7 +125,7 @@ async def test_an_admitted_preference_wins_over_the_ranking(world: World) -> Non
     assert await chosen(world, agent_preference=worst) == worst
 
 
-@requirement("routing.hebbian-term-normalised", "routing.blend-formula")
+@requirement("routing.evidence-outweighs-declaration", "routing.blend-formula")
 async def test_an_agent_that_succeeds_overtakes_one_with_a_slightly_better_composite(world: World) -> None:
     better = await world.register("better", alignment_score=0.55)
     proven = await world.register("proven", alignment_score=0.5)

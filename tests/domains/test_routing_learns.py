@@ -211,3 +211,34 @@ async def test_a_new_task_type_starts_from_what_the_agent_showed_at_many_others(
         await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json=body)
     row = (await routing_of(world, await world.submit(type="new")))["candidates"][0]
     assert (row["elsewhere"], row["elsewhere_outcomes"], row["outcomes"]) == pytest.approx((1.0, 16.0, 0.0))
+
+
+@requirement("tasks.nobody-grades-its-own-work")
+async def test_an_agents_key_grades_what_it_asked_for_and_never_its_own_work(world: World) -> None:
+    keyed = await world.register("keyed", key_name="BOB")
+    task_id = await world.do(keyed)
+    own = await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 1})
+    assert (own.status_code, own.json()["error"]["code"]) == (403, "FORBIDDEN")
+    other = await world.register("other", capabilities=["judge"])
+    body = {"type": "judge", "input": 1, "required_capabilities": ["judge"]}
+    asked = (await world.clients["BOB"].post("/api/v1/tasks", json=body)).json()["task_id"]
+    claim = await world.claim(other)
+    await world.admin.post(f"/api/v1/tasks/{asked}/complete", json={"epoch": claim["epoch"], "result": 1})
+    answer = await world.clients["BOB"].post(f"/api/v1/tasks/{asked}/grade", json={"grade": 0.5})
+    assert (answer.status_code, answer.json()["graded_by"]) == (200, "BOB")
+
+
+@requirement("routing.offline-endpoints")
+async def test_an_endpoint_that_cannot_be_reached_is_left_for_half_a_minute(world: World) -> None:
+    runtime = {"kind": "http", "endpoint": "https://agents.example.com/work"}
+    await world.register("endpoint", runtime=runtime, **BOASTS)
+    presence, agents = world.kernel.presence, world.kernel.registry.snapshot.of_tenant("default")
+    endpoint = next(agent for agent in agents if agent.name == "endpoint")
+    for online in (True, True, False):
+        presence.undelivered(endpoint.agent_id)
+        assert presence.online(endpoint) is online
+    world.clock.advance(seconds=30)
+    assert presence.online(endpoint)
+    presence.delivered(endpoint.agent_id)
+    presence.undelivered(endpoint.agent_id)
+    assert presence.online(endpoint)

@@ -228,8 +228,12 @@ async def test_an_agents_key_claims_and_reports_only_for_its_own_agent(world: Wo
     epoch = (await world.claim(other))["epoch"]
     for verb, body in reports(epoch):
         answer = await tell(world, task_id, verb, "BOB", **body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "FORBIDDEN"), verb
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND"), verb
     assert (await world.task(task_id))["status"] == "executing"
+    asked = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    seen = (await world.clients["BOB"].post("/api/v1/tasks", json=asked)).json()["task_id"]
+    answer = await tell(world, seen, "complete", "BOB", epoch=1, result=1)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "FORBIDDEN"), "seen, but another agent's"
     mine = await world.submit(required_capabilities=["own"])
     (claim,) = (await claims(world, own, "BOB")).json()["tasks"]
     assert claim["task_id"] == mine

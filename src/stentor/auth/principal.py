@@ -8,8 +8,8 @@ import msgspec
 
 from stentor.core.errors import Forbidden
 
-Permission = Literal["read", "write", "delete", "admin"]
-PERMISSIONS: tuple[Permission, ...] = ("read", "write", "delete", "admin")
+Permission = Literal["read", "write", "delete", "propose", "admin"]
+PERMISSIONS: tuple[Permission, ...] = ("read", "write", "delete", "propose", "admin")
 Role = Literal["admin", "agent"]
 DEFAULT_TENANT = "default"
 

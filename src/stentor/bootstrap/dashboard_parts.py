@@ -8,8 +8,8 @@ from collections.abc import Callable
 from starlette.types import ASGIApp
 
 from stentor.auth.keys import KeyRing
-from stentor.auth.principal import Principal
 from stentor.bootstrap.dashboard import Dashboard, key_of
+from stentor.bootstrap.entrance import dashboard_principal
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.memory import vault_folder
 from stentor.bootstrap.service import open_driver
@@ -43,7 +43,7 @@ from stentor.web.sse import StreamLimit
 
 def beside(kernel: Kernel, settings: Settings, gateway_app: ASGIApp, keys: KeyRing) -> Dashboard:
     """With connections of its own to the database, which only read. Raises StartRefused."""
-    principal = _principal(settings)
+    principal = dashboard_principal(settings)
     gateway = Local(kernel.submission, kernel.activity, principal)
 
     def ranking() -> Ranking:
@@ -100,7 +100,8 @@ def build(
     stores = Stores(db, clock, settings.dashboard_tenant, notes, Reports(vault), settings.sentinel_threshold)
     prometheus = Prometheus(settings.metrics_url, settings.metrics_timeout)
     streams = StreamLimit(settings.max_streams, closing)
-    site = Site(caller, Rows(db, clock), prometheus, streams, settings.sentinel_threshold)
+    lifetime = settings.session_hours * 3600
+    site = Site(caller, Rows(db, clock), prometheus, streams, settings.sentinel_threshold, lifetime)
     work = Execution(stores, gateway, notes, closing)
     routers = [
         api.tasks(stores),
@@ -116,11 +117,9 @@ def build(
             await vault.close()
         await asyncio.to_thread(db.close)
 
-    return Dashboard(app.build(routers, key_of(settings), _principal(settings), pages.build(site)), closing.set, close)
-
-
-def _principal(settings: Settings) -> Principal:
-    return Principal("dashboard", "admin", frozenset(("read", "write")), settings.dashboard_tenant)
+    return Dashboard(
+        app.build(routers, key_of(settings), dashboard_principal(settings), pages.build(site)), closing.set, close
+    )
 
 
 def _vault(settings: Settings) -> Vault | None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stentor.auth.keys import KeyRing
+from stentor.auth.principal import Principal
 from stentor.bootstrap.kernel import Kernel
+from stentor.core.settings import Settings
 from stentor.domains.conversation.service import Conversations
 from stentor.domains.llm.talk import Talk
 from stentor.web.gate import RateLimit
 from stentor.web.sse import StreamLimit
 from stentor.web.timing import CallTimes
+
+DASHBOARD = "dashboard"
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,11 @@ class Entrance:
 
 
 def entrance(kernel: Kernel, keys: KeyRing) -> Entrance:
-    """One for all surfaces over a kernel."""
+    """One for all surfaces over a kernel. The kernel learns here which keys belong to people."""
     settings, activity = kernel.settings, kernel.activity
+    kernel.roles.learn(keys.principals)
+    if not any((key.tenant, key.name) == (settings.dashboard_tenant, DASHBOARD) for key in keys.principals):
+        kernel.roles.learn([dashboard_principal(settings)])
     agents = Conversations(kernel.submission, kernel.tasks, kernel.registry.snapshot, kernel.hub, activity.stream)
     return Entrance(
         keys,
@@ -35,3 +42,8 @@ def entrance(kernel: Kernel, keys: KeyRing) -> Entrance:
         Talk(kernel.llm.gateway, agents),
         CallTimes(),
     )
+
+
+def dashboard_principal(settings: Settings) -> Principal:
+    """Who asks when a person uses the dashboard service with its own key, or without any on loopback."""
+    return Principal(DASHBOARD, "admin", frozenset(("read", "write")), settings.dashboard_tenant)

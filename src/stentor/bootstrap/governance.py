@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import ValidationError
 
+from stentor.auth.roles import Roles
 from stentor.core import policy as policy_files
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
@@ -59,6 +60,7 @@ def open_governance(
     runlog: RunLog,
     registry: Registry,
     trust: Trust,
+    roles: Roles,
     outbound: Outbound,
     rules: Rules | None,
     builtins: Collection[str],
@@ -82,7 +84,9 @@ def open_governance(
     }
     deployer = Deployer(db, runlog, registry, checkpoints, judging, probes.by_kind(reach))
     runner.carries(deployer, rollbacks)
-    updates = Updates(db, runlog, judging, checkpoints, rollbacks, runner.wake, self_approval=settings.self_approval)
+    updates = Updates(
+        db, runlog, judging, checkpoints, rollbacks, runner.wake, roles, self_approval=settings.self_approval
+    )
     return Governance(updates, checkpoints, rollbacks, deployer, Scoring(db, trust, checkpoints), runner)
 
 

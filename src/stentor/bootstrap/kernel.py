@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from stentor.auth.roles import Roles
 from stentor.bootstrap.cage import Commands
 from stentor.bootstrap.governance import Governance
 from stentor.bootstrap.llm import Llm
@@ -61,6 +62,7 @@ class Kernel:
     fanout: Fanout
     known: Known
     hub: Hub
+    roles: Roles
     outbound: Outbound
     registry: Registry
     trust: Trust
@@ -102,7 +104,7 @@ class Kernel:
         """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
         await self.provenance.start()
         await self.fanout.start()
-        await self.refresh(0)
+        await self._first_look()
         if self.settings.builtin_agents:
             for tenant in tenants:
                 await self._register_builtins(tenant)
@@ -116,7 +118,9 @@ class Kernel:
         await self.hooks.start()
         await self.governance.runner.start(alone=alone)
         self._background.append(asyncio.create_task(self.reconciler.run()))
-        if not alone:
+        if alone:
+            self._background.append(asyncio.create_task(self._watch_trust()))
+        else:
             self._background += [asyncio.create_task(job) for job in (self._keep_fresh(), self._remind())]
         return found
 
@@ -159,6 +163,28 @@ class Kernel:
         """Take in what changed since, of all that is kept in memory."""
         news = [part.news(since) for part in (self.registry, self.learning.view, self.trust.view)]
         await take_in(self.db.look, [*news, self.hooks.deliverer.news()])
+
+    async def _first_look(self) -> None:
+        """Load what is kept in memory. Trust alone may be missing: routing goes on without it, and says so."""
+        news = [part.news(0) for part in (self.registry, self.learning.view)]
+        await take_in(self.db.look, [*news, self.hooks.deliverer.news()])
+        try:
+            await take_in(self.db.look, [self.trust.view.news(0)])
+        except Exception:
+            log.exception("trust cannot be read; tasks are routed without it")
+
+    async def _watch_trust(self) -> None:
+        """Find out that trust cannot be read, or can be again, where nothing else looks for what others wrote.
+
+        After an outage all scores are read, because this process may have missed the first look.
+        """
+        while True:
+            await beat(self.settings.snapshot_refresh)
+            since = self.clock.now() if self.trust.view.available else 0
+            try:
+                await take_in(self.db.look, [self.trust.view.news(since)])
+            except Exception as error:  # noqa: BLE001 - the view says that it is not available, and routing tells
+                log.debug("trust cannot be read: %s", error)
 
     async def _keep_fresh(self) -> None:
         since = self.clock.now()

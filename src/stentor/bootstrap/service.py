@@ -180,8 +180,10 @@ def _routers(kernel: Kernel, shared: Entrance, times: Times) -> list[Any]:
         registry_api.router(kernel.registry, trust_of, kernel.commands.check_runtime),
         sandbox_api.router(kernel.sandbox, snapshot),
         learning_api.router(kernel.learning, agent_known),
-        learning_api.trust_router(kernel.learning),
-        trust_api.router(kernel.trust),
+        learning_api.trust_router(
+            kernel.learning, lambda caller, who: kernel.registry.allow(caller, "connection", who)
+        ),
+        trust_api.router(kernel.trust, lambda caller, who: kernel.registry.allow(caller, "trust", who)),
         kernel.messages.router(kernel.activity, streams),
         kernel.hooks.router(),
         kernel.provenance.router(),

@@ -57,7 +57,8 @@ def open_task_notes(
 
     inbox = None
     if settings.task_inbox:
-        inbox = Inbox(db, hub, vault, submission, tenant, settings.inbox_quiet, agent_name)
+        allowed = settings.inbox_capabilities
+        inbox = Inbox(db, hub, vault, submission, tenant, settings.inbox_quiet, agent_name, allowed)
         memory.watcher.on_change = inbox.noticed
     if not settings.task_notes or isinstance(vault, PluginVault):  # the mirror writes files, not requests
         return TaskNotes(memory.indexer, memory.leader, None, inbox)

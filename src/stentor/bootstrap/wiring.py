@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stentor.auth.principal import Principal
+from stentor.auth.roles import Roles
 from stentor.bootstrap.cage import open_cage
 from stentor.bootstrap.governance import admission, open_governance, open_rules
 from stentor.bootstrap.kernel import Kernel
@@ -16,8 +16,7 @@ from stentor.bootstrap.provenance import ProvenanceParts
 from stentor.bootstrap.tasknotes import open_task_notes
 from stentor.bootstrap.webhooks import open_webhooks
 from stentor.core.clock import SECOND, Clock
-from stentor.core.db import Database, Tx
-from stentor.core.errors import Forbidden
+from stentor.core.db import Database
 from stentor.core.live import Hub
 from stentor.core.outbound import Outbound
 from stentor.core.redaction import Redactor
@@ -26,6 +25,7 @@ from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch.known import Known
+from stentor.domains.execution.independence import Independence
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.runtimes import Driver as RuntimeDriver
@@ -37,28 +37,15 @@ from stentor.domains.execution.service import Workers
 from stentor.domains.learning.service import Learning
 from stentor.domains.monitoring.service import Health, agents_check, database_check, fixed, vault_check
 from stentor.domains.registry.service import Registry
-from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.routing.model import Policy
 from stentor.domains.routing.service import Routing
 from stentor.domains.sandbox.service import Sandbox
-from stentor.domains.tasks.grades.service import Grades, MayGrade
+from stentor.domains.tasks.grades.service import Grades
 from stentor.domains.tasks.grants.service import Grants
-from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.placement import Placing
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
 from stentor.domains.trust.service import Trust
-
-
-def may_grade(snapshot: Snapshot) -> MayGrade:
-    """Nobody judges its own work."""
-
-    def check(tx: Tx, principal: Principal, task: Task) -> None:
-        agent = snapshot.get(task.tenant, task.assigned_agent or "")
-        if principal.is_bound_agent and (agent is None or agent.key_name == principal.name):
-            raise Forbidden("A key of an agent may not grade its own agent's tasks.")
-
-    return check
 
 
 def build(
@@ -80,7 +67,9 @@ def build(
     policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, admission(rules))
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
     presence = open_presence(settings, clock, fanout)
-    ending = Ending(runlog, learning, trust, hub)
+    roles = Roles()
+    independence = Independence(registry.snapshot, roles, settings.daily_lessons)
+    ending = Ending(runlog, learning, trust, hub, independence)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
     sandbox, llm = Sandbox(db, registry, runlog, rules), open_llm(settings, db, clock, runlog, outbound, redactor)
@@ -93,7 +82,9 @@ def build(
     commands = open_cage(settings, db, runlog, sandbox, registry.snapshot, outbound, memory, llm, redactor)
     check = commands.check_runtime
     drivers["command"] = commands.driver
-    governance = open_governance(settings, db, clock, runlog, registry, trust, outbound, rules, builtin.names, check)
+    governance = open_governance(
+        settings, db, clock, runlog, registry, trust, roles, outbound, rules, builtin.names, check
+    )
     grants = Grants(db, runlog, registry.snapshot, routing)
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants, settings.lease * SECOND)
     known = Known(registry.snapshot)
@@ -110,6 +101,7 @@ def build(
         fanout=fanout,
         known=known,
         hub=hub,
+        roles=roles,
         outbound=outbound,
         registry=registry,
         trust=trust,
@@ -122,7 +114,7 @@ def build(
         submission=submission,
         grants=grants,
         tasks=tasks,
-        grades=Grades(db, runlog, learning, may_grade(registry.snapshot)),
+        grades=Grades(db, runlog, learning),
         workers=Workers(db, registry.snapshot, dispatcher, ending, hub, presence),
         activity=Activity(db, hub, registry.snapshot, reports_of(memory, settings.vault_tenant)),
         health=Health(

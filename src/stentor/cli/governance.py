@@ -83,7 +83,7 @@ def propose(
 @app.command()
 def approve(
     update_id: UpdateId,
-    rationale: Annotated[str | None, typer.Option(help="Why; it stands in the update's record.")] = None,
+    rationale: Annotated[str, typer.Option(help="Why; it stands in the update's record.")],
     override_risk: Annotated[bool, typer.Option("--override-risk", help="Accept the risks that it names.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     data_dir: DataDir = None,
@@ -96,7 +96,7 @@ def approve(
     if not yes and not as_json:
         show(update_id, data_dir, url, key)
         typer.confirm("Approve this update?", abort=True)
-    body = {"rationale": rationale, "override_risk": override_risk}
+    body = {"approved_by": _who(), "rationale": rationale, "override_risk": override_risk}
 
     async def work(api: Api) -> dict[str, Any]:
         return dict(await api.post(f"{_path('updates', update_id)}/approve", body))
@@ -121,7 +121,7 @@ def reject(
     """Reject an update."""
 
     async def work(api: Api) -> dict[str, Any]:
-        body = {"reason": reason, "feedback": feedback}
+        body = {"rejected_by": _who(), "reason": reason, "feedback": feedback or ""}
         return dict(await api.post(f"{_path('updates', update_id)}/reject", body))
 
     def rejected(answer: dict[str, Any]) -> None:
@@ -167,13 +167,26 @@ def rollback(
     """Set an agent back to a checkpoint, and wait until that is verified."""
 
     async def work(api: Api) -> dict[str, Any]:
-        body = {"checkpoint_id": checkpoint_id, "reason": reason, "details": details}
+        who = {"checkpoint_id": checkpoint_id, "initiated_by": _who()}
+        body = {**who, "reason": reason, "details": details or ""}
         started = await api.post(f"{BASE}/rollbacks", body)
         return await _ended(api, started["rollback_id"])
 
     ended = perform(Target(data_dir, url, key), work, _show_rollback, as_json=as_json, access="change")
     if ended["status"] == "failed":
         raise typer.Exit(1)
+
+
+def _who() -> str:
+    """Who decides, as the record says beside the key: the user of this machine, in a form that no key's name has."""
+    # Reads the user database: not for `stentor --help`.
+    import getpass
+
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "unknown"
+    return f"{name[:200]} (command line)"
 
 
 async def _ended(api: Api, rollback_id: str) -> dict[str, Any]:

@@ -127,6 +127,10 @@ class RegistryRecordError(CorruptRecord):
 
     code = "REGISTRY_RECORD_INVALID"
 
+    def __init__(self, message: str, agent_id: str, tenant: str) -> None:
+        super().__init__(message, {"agent_id": agent_id})
+        self.agent_id, self.tenant = agent_id, tenant
+
 
 class RunLogDamaged(CorruptRecord):
     """The run log does not fit its own hashes; nothing is numbered or signed until somebody has looked."""

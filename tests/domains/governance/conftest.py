@@ -24,6 +24,11 @@ SMALL: dict[str, Any] = {
 }
 """Changes that are tier auto for an agent that is trusted enough."""
 BASE = "/api/v1/governance"
+NEEDED: dict[str, dict[str, Any]] = {
+    "approve": {"approved_by": "dana", "rationale": "Fine.", "override_risk": False},
+    "reject": {"rejected_by": "dana", "reason": "No.", "feedback": ""},
+    "rollbacks": {"initiated_by": "dana", "details": ""},
+}
 
 
 def proposal(agent_id: str, changes: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -51,6 +56,9 @@ class Office:
         return dict(answer.json())
 
     async def post(self, path: str, body: Any = None, client: str = "ADMIN", **headers: str) -> httpx.Response:
+        """What a decision needs besides `body` is filled in."""
+        if (needed := NEEDED.get(path.rpartition("/")[2])) is not None:
+            body = {**needed, **(body or {})}
         return await self.world.clients[client].post(f"{BASE}/{path}", json=body, headers=headers)
 
     async def trusted(self, score: float = 0.95, **fields: Any) -> str:

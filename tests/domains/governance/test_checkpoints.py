@@ -45,7 +45,7 @@ async def test_a_checkpoint_is_taken_before_an_admin_overrides_anything(office: 
     await office.trust(agent, 0.8)
     clear = {"override_tier": "auto", "rationale": "A mistake."}
     await office.world.admin.post(f"/api/v1/registry/agents/{agent}/clear-violations", json=clear)
-    await office.post(f"agents/{agent}/trust", {"metrics": {"recent_violation_count": 3}})
+    await office.post(f"agents/{agent}/trust", {"metrics": METRICS})
     await office.propose(agent)
     found = (await office.get("checkpoints", agent_id=agent))["checkpoints"]
     assert [one["cause"] for one in found[::-1]] == ["trust_change", "clear_violations", "trust_change"]
@@ -54,6 +54,9 @@ async def test_a_checkpoint_is_taken_before_an_admin_overrides_anything(office: 
     assert [state["trust_tier"] for state in states] == ["monitored", "monitored", "auto"]
     await office.world.admin.put("/api/v1/trust/somebody", json={"score": 0.5, "entityType": "person"})
     assert len((await office.get("checkpoints"))["checkpoints"]) == 3
+
+
+METRICS = {"recent_violation_count": 3, "successful_executions": 1, "total_executions": 1}
 
 
 @requirement("governance.rollback-answers-202", "governance.rollback-read", "governance.rollback-verified")

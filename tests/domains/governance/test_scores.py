@@ -33,7 +33,7 @@ ALL = {
 async def test_every_metric_counts_with_its_weight(office: Office) -> None:
     agent = await office.world.register()
     answer = (await office.post(f"agents/{agent}/trust", {"metrics": ALL, "persist": False})).json()
-    assert set(answer) == {"agent_id", "trust_score", "persisted", "breakdown"}
+    assert set(answer) == {"agent_id", "trust_score", "persisted", "reason", "breakdown"}
     breakdown = answer["breakdown"]
     assert breakdown["weights"] == {
         "success_rate": 0.35,

@@ -296,6 +296,9 @@ async def test_every_move_has_its_event_and_they_hang_together(office: Office) -
     assert sum(parent is None for parent in parents.values()) == 2, "the proposal, and the checkpoint of the trust"
 
 
+METRICS = {"recent_violation_count": 0, "successful_executions": 1, "total_executions": 1}
+
+
 @requirement("governance.events")
 async def test_without_a_run_log_nothing_happens(office: Office) -> None:
     agent = await office.trusted(0.8)
@@ -309,7 +312,7 @@ async def test_without_a_run_log_nothing_happens(office: Office) -> None:
         (f"{path}/reject", {}),
         ("checkpoints", {"agent_id": agent}),
         ("rollbacks", {"checkpoint_id": checkpoint["checkpoint_id"], "reason": "x"}),
-        (f"agents/{agent}/trust", {"metrics": {"recent_violation_count": 0}}),
+        (f"agents/{agent}/trust", {"metrics": METRICS}),
     ]
     for where, body in calls:
         assert code(await office.post(where, body, "SECOND")) == (503, "SERVICE_UNAVAILABLE"), where

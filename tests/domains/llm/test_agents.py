@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from stentor.auth.principal import Principal
 from stentor.core.db import Sql
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
@@ -318,10 +319,10 @@ async def test_a_caller_that_leaves_while_its_task_is_being_stored_leaves_none_b
     upstream.go.clear()
     read, stored, go = world.kernel.tasks.get, asyncio.Event(), asyncio.Event()
 
-    async def slow(tenant: str, task_id: str) -> Any:
+    async def slow(principal: Principal, task_id: str) -> Any:
         stored.set()
         await go.wait()
-        return await read(tenant, task_id)
+        return await read(principal, task_id)
 
     monkeypatch.setattr(world.kernel.tasks, "get", slow)
     talk = {"model": "agent:explain", "messages": ASKED}

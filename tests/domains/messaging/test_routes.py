@@ -227,9 +227,10 @@ async def test_what_went_to_a_system_api_is_for_its_sender_and_for_admins(
     await post.over(message_id)
     for path in (f"message/{message_id}", f"response/{message_id}"):
         statuses = [(await post.ask(path, client)).status_code for client in ("ADMIN", "SECOND", "READER", "BOB")]
-        assert statuses == [200, 200, 403, 403]
+        assert statuses == [200, 200, 403, 404]
     stream = {"headers": {"Accept": "text/event-stream"}}
-    assert (await post.ask(f"response/{message_id}", "BOB", **stream)).status_code == 403
+    assert (await post.ask(f"response/{message_id}", "READER", **stream)).status_code == 403
+    assert (await post.ask(f"response/{message_id}", "BOB", **stream)).status_code == 404
 
 
 @requirement("atp.answers-are-as-guarded-as-their-apis", "atp.message-read")

@@ -95,3 +95,28 @@ async def test_a_model_is_asked_within_the_agents_budget(make_caged: MakeCaged, 
     select = Sql("select agent_id from events where task_id = :id and event_type = 'llm_called'")
     rows = await caged.world.kernel.db.read(lambda tx: tx.rows(select, id=task["task_id"]))
     assert {row[0] for row in rows} == {caged.agents["ann"]}
+
+
+@requirement("memory.agents-write-no-tasks")
+async def test_a_caged_agent_writes_no_task_into_the_inbox_whatever_its_allowlist_says(make_caged: MakeCaged) -> None:
+    caged = await make_caged(SERVICE_MEMORY="1")
+    tools = [{"name": "memory_write", "paths": ["**"], "operations": ["write"]}]
+    script = "answer(call('memory_write', path='Tasks/Inbox/x.md', content='---\\ntype: deploy\\n---\\nGo.'))"
+    found = await caged.result(script, tools=tools)
+    assert "FORBIDDEN" in str(found)
+
+
+@requirement("registry.authorize-judges-as-broker")
+async def test_the_check_and_the_broker_judge_the_same_call_alike(make_caged: MakeCaged) -> None:
+    caged = await make_caged(SERVICE_MEMORY="1")
+    tools = [
+        {"name": "memory_write", "paths": ["caf\u00e9/*"], "operations": ["write"]},
+        {"name": "http_request", "operations": ["get"]},
+    ]
+    found = await caged.result("answer(call('memory_write', path='cafe\\u0301/x.md', content='x'))", tools=tools)
+    assert found["ok"], found
+    path = f"/api/v1/registry/agents/{caged.agents['ann']}/authorize"
+    asked = {"tool": "memory_write", "operation": "write", "path": "cafe\u0301/x.md"}
+    assert (await caged.world.admin.post(path, json=asked)).json()["allowed"] is True
+    nowhere = {"tool": "http_request", "operation": "get"}
+    assert (await caged.world.admin.post(path, json=nowhere)).json()["violation"] == "unsafe_network"

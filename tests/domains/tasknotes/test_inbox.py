@@ -327,3 +327,14 @@ async def test_a_note_that_is_gone_gets_no_answer_and_others_still_do(inbox: Inb
     await inbox.finish(agent_id, result="here")
     await inbox.until_answer(holding="here")
     assert sorted(path.name for path in inbox.folder.iterdir()) == ["q (answer).md", "q.md"]
+
+
+@requirement("tasks.inbox-authority")
+async def test_a_note_asks_for_what_the_inbox_may_and_no_more(make_world: MakeWorld, tmp_path: Path) -> None:
+    settings = {"SERVICE_MEMORY": "1", "SERVICE_INBOX_QUIET_SECONDS": "0", "SERVICE_TASK_INBOX_CAPABILITIES": "sum"}
+    inbox = Inbox(await make_world(**settings), tmp_path / "vault")
+    await inbox.world.register()
+    inbox.put("q.md")
+    await inbox.until_answer()
+    assert "may require these capabilities, and at least one of them: sum" in (inbox.answer() or "")
+    assert await inbox.listed() == []

@@ -27,7 +27,7 @@ RAISED: dict[str, Exception] = {
     "unavailable": errors.StoreUnavailable("The database cannot be used."),
     "timeout": errors.Timeout("It took too long."),
     "throttled": errors.RateLimited("Too many streams."),
-    "corrupt": errors.RegistryRecordError("The record of agent 7 cannot be read."),
+    "corrupt": errors.RegistryRecordError("The record of agent 7 cannot be read.", "7", "default"),
 }
 
 

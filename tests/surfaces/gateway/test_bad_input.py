@@ -22,7 +22,8 @@ TABLES = (
     "hebbian_connections sentinel_alerts trust_scores trust_changes rate_buckets memory_versions memory_intents "
     "task_note_cursors inbox_notes atp_messages authority_uses memory_records "
     "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts "
-    "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks"
+    "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks "
+    "taught_today"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",

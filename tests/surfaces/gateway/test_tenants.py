@@ -52,7 +52,8 @@ async def their_update(other: httpx.AsyncClient, agent: str) -> dict[str, str]:
     """One that waits for approval, a checkpoint, and a rollback to it that has ended."""
     base = "/api/v1/governance"
     taken = (await other.post(f"{base}/checkpoints", json={"agent_id": agent})).json()["checkpoint_id"]
-    back = (await other.post(f"{base}/rollbacks", json={"checkpoint_id": taken, "reason": "x"})).json()["rollback_id"]
+    asked = {"checkpoint_id": taken, "initiated_by": "other", "reason": "x", "details": ""}
+    back = (await other.post(f"{base}/rollbacks", json=asked)).json()["rollback_id"]
 
     async def completed() -> bool:
         return (await other.get(f"{base}/rollbacks/{back}")).json()["completed_at"] is not None

@@ -46,11 +46,14 @@ def updated(call: Call, second: Call, agent_id: str) -> dict[str, Any]:
     }
     proposed = call("POST", "/governance/updates", wanted)
     path = f"/governance/updates/{proposed['update_id']}"
-    second("POST", f"{path}/approve", {"rationale": "Summaries were thin."})
+    second(
+        "POST", f"{path}/approve", {"approved_by": "bert", "rationale": "Summaries were thin.", "override_risk": False}
+    )
     deployed = _until(call, path, "status", ("deployed", "rolled_back"))
     during = call("GET", f"/registry/agents/{agent_id}")["runtime"]["options"]
     taken = call("GET", f"/governance/checkpoints?agent_id={agent_id}")["checkpoints"][0]["checkpoint_id"]
-    back = call("POST", "/governance/rollbacks", {"checkpoint_id": taken, "reason": "It was a demonstration."})
+    said = {"initiated_by": "anna", "reason": "It was a demonstration.", "details": ""}
+    back = call("POST", "/governance/rollbacks", {"checkpoint_id": taken, **said})
     rollback = _until(call, f"/governance/rollbacks/{back['rollback_id']}", "status", ("completed", "failed"))
     after = call("GET", f"/registry/agents/{agent_id}")["runtime"]["options"]
     shown = {"tier": proposed["tier"], "reasons": deployed["reasons"], "status": deployed["status"]}

@@ -48,6 +48,12 @@ class DashboardSettings:
     dashboard_tenant: str = setting(
         "SERVICE_DASHBOARD_TENANT", "default", "The tenant that the dashboard service shows.", kinds.named
     )
+    session_hours: float = setting(
+        "SERVICE_SESSION_HOURS",
+        12.0,
+        "Hours after which whoever signed in to the pages signs in again; without a request it is 4.",
+        kinds.number(0.01, 8760, float),
+    )
     metrics_url: str = setting(
         "SERVICE_METRICS_URL",
         "",

@@ -43,3 +43,9 @@ class RoutingSettings:
         "Keys of agents may ask only for what their agents can do, or for what they were granted.",
         kinds.flag,
     )
+    daily_lessons: int = setting(
+        "SERVICE_LEARNING_DAILY_LIMIT",
+        20,
+        "Outcomes a day that one agent's key can have one agent learn from; 0 is no limit. Keys of people have none.",
+        kinds.number(0, 1_000_000, int),
+    )

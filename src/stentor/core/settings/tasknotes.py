@@ -19,6 +19,12 @@ class TaskNoteSettings:
     task_inbox: bool = setting(
         "SERVICE_TASK_INBOX", True, "Whether notes in the vault's folder `Tasks/Inbox` become tasks.", kinds.flag
     )
+    inbox_capabilities: tuple[str, ...] = setting(
+        "SERVICE_TASK_INBOX_CAPABILITIES",
+        (),
+        "Capabilities that notes in the inbox may ask for, with commas; empty is all. Nobody knows who wrote a note.",
+        kinds.items,
+    )
     inbox_quiet: float = setting(
         "SERVICE_INBOX_QUIET_SECONDS",
         3.0,

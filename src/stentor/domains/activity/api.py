@@ -67,7 +67,7 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
     @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
     async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> Json:
         """What happened to a task and why: its routing, its events oldest first, its outcome."""
-        history = await activity.of(caller.tenant, task_id, limit, after(cursor))
+        history = await activity.of(caller, task_id, limit, after(cursor))
         task = shown(history.task) if history.task else None
         return Json(model.trail(task_id, task, history.events, history.reports) | next_of(history.events))
 
@@ -80,7 +80,7 @@ def router(activity: Activity, streams: StreamLimit) -> APIRouter:
         """Server-sent events: routing, activity, token, and one terminal complete or error. Each carries `atp` and a
         `provenance_id`: that of its own event where it has one, else that of the task.
         """
-        await activity.require(caller.tenant, task_id)
+        await activity.require(caller, task_id)
         common = await activity.envelope(caller.tenant, task_id)
         steps = activity.stream(caller.tenant, task_id, last_event_id)
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from stentor.auth.principal import Principal
 from stentor.core import runlog
-from stentor.core.db import Database
+from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
 from stentor.core.live import Hub, Look, Token, Watcher
 from stentor.core.runlog import Event
@@ -17,7 +18,7 @@ from stentor.domains.activity import model, store
 from stentor.domains.activity.model import MAX_EVENTS, Events
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.reports.model import Report
-from stentor.domains.tasks import envelope
+from stentor.domains.tasks import envelope, sight
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.model import MAX_ID, Task
 
@@ -66,7 +67,7 @@ class Activity:
         self._snapshot = snapshot
         self._reports = reports
 
-    async def of(self, tenant: str, task_id: str, limit: int, after: str = "") -> History:
+    async def of(self, principal: Principal, task_id: str, limit: int, after: str = "") -> History:
         """What the trail is made of; `after` is the last event of the page before.
 
         Raises InvalidRequest, then NotFound, CorruptRecord, ReportsUnreadable.
@@ -76,7 +77,7 @@ class Activity:
         if not 1 <= limit <= MAX_EVENTS:
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", {"fields": {"query.limit": "out of range"}})
         try:
-            history = await self._history(tenant, task_id, limit, after)
+            history = await self._history(principal, task_id, limit, after)
         except CorruptRecord:
             raise
         except Exception as error:
@@ -84,14 +85,20 @@ class Activity:
             raise StentorError("The task or its run log cannot be read.") from error
         if history.task is None and not history.events.first:
             raise NotFound("No task has this id.")
-        return msgspec.structs.replace(history, reports=await self._reports(tenant, task_id))
+        return msgspec.structs.replace(history, reports=await self._reports(principal.tenant, task_id))
 
-    async def _history(self, tenant: str, task_id: str, limit: int, after: str) -> History:
+    async def _history(self, principal: Principal, task_id: str, limit: int, after: str) -> History:
+        """Nothing of a task that the caller does not see."""
         if not _storable(task_id):
             return History()
-        return await self._db.read(
-            lambda tx: History(task_store.find(tx, tenant, task_id), store.read(tx, tenant, task_id, limit, after))
-        )
+
+        def read(tx: Tx) -> History:
+            task = task_store.find(tx, principal.tenant, task_id)
+            if not sight.sees_record(tx, principal, task):
+                return History()
+            return History(task, store.read(tx, principal.tenant, task_id, limit, after))
+
+        return await self._db.read(read)
 
     async def _read(
         self, tenant: str, task_id: str, after: str = "", most: int = MAX_EVENTS
@@ -106,9 +113,9 @@ class Activity:
             )
         )
 
-    async def require(self, tenant: str, task_id: str) -> None:
+    async def require(self, principal: Principal, task_id: str) -> None:
         """Raises NotFound before a stream begins, so that the status can still say so."""
-        if (await self._read(tenant, task_id))[0] is None:
+        if (await self._history(principal, task_id, 1, "")).task is None:
             raise NotFound("No task has this id.")
 
     async def envelope(self, tenant: str, task_id: str) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class Conversations:
 
     async def _open(self, principal: Principal, request: Request) -> AgentStream:
         submitted = await self._submission.submit(principal, model.draft(request.model[len(AGENT) :], request))
-        task = await self._tasks.get(principal.tenant, submitted.task_id)
+        task = await self._tasks.get(principal, submitted.task_id)
         if submitted.status == "pending_approval":
             raise ApprovalPending(
                 f"Task {task.task_id} waits for the approval of an admin; its answer will be at "

@@ -9,6 +9,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.live import Hub
 from stentor.core.runlog import Draft, EventType, RunLog
+from stentor.domains.execution.independence import Independence
 from stentor.domains.execution.model import Outcome
 from stentor.domains.learning import model as learning_model
 from stentor.domains.learning.service import Learning, Lesson, skipped
@@ -43,6 +44,8 @@ class Attempt(Protocol):
     @property
     def head_id(self) -> str: ...
     @property
+    def submitted_by(self) -> str: ...
+    @property
     def parent_task_id(self) -> str | None: ...
     @property
     def sender_agent(self) -> str | None: ...
@@ -51,20 +54,38 @@ class Attempt(Protocol):
 class Ending:
     """Applies outcomes; exactly once per attempt, because only one write passes the epoch's guard."""
 
-    def __init__(self, runlog: RunLog, learning: Learning, trust: Trust, hub: Hub) -> None:
+    def __init__(self, runlog: RunLog, learning: Learning, trust: Trust, hub: Hub, independence: Independence) -> None:
         self._runlog = runlog
         self._learning = learning
         self._trust = trust
         self._hub = hub
+        self._independence = independence
 
-    def apply(self, tx: Tx, attempt: Attempt, agent_id: str, started: int, outcome: Outcome) -> None:
-        """Raises LeaseLost, undoing everything, when the epoch is not the task's current one."""
+    def apply(
+        self,
+        tx: Tx,
+        attempt: Attempt,
+        agent_id: str,
+        started: int,
+        outcome: Outcome,
+        ended_by: str | None = None,
+    ) -> None:
+        """`ended_by` is the key of the worker that reported the outcome, None when the service knows it itself.
+
+        Raises LeaseLost, undoing everything, when the epoch is not the task's current one.
+        """
         tenant, task_id, epoch = attempt.tenant, attempt.task_id, attempt.epoch
         duration = max(0, (tx.now - started) // 1000)
-        ended = _ended(outcome, agent_id, duration)
         lesson = _lesson(attempt, agent_id, outcome, duration)
+        objection = self._independence.objection(tx, attempt, agent_id, ended_by) if lesson else None
+        if objection is not None:
+            lesson = None
+        ended = _ended(outcome, agent_id, duration, learnable=lesson is not None)
         head = self._runlog.append(tx, tenant, [ended], task_id=task_id, parent=attempt.head_id)
-        learned = self._learn(tx, lesson, attempt, head) if lesson else self._skip(tx, attempt, outcome, head)
+        if lesson is not None:
+            learned = self._learn(tx, lesson, attempt, head)
+        else:
+            learned = self._skip(tx, attempt, outcome, head, objection)
         won = store.finish(
             tx,
             tenant,
@@ -72,7 +93,7 @@ class Ending:
             epoch,
             status=outcome.status,
             outcome_class=outcome.outcome_class,
-            learning_eligible=outcome.learnable,
+            learning_eligible=lesson is not None,
             learning_pending=learned is None,
             head_id=learned or head,
             result=outcome.result,
@@ -125,16 +146,16 @@ class Ending:
         for other in sorted(one for one in others if one is not None and one != lesson.agent_id):
             self._learning.strengthen(tx, lesson.tenant, other, lesson.agent_id, by)
 
-    def _skip(self, tx: Tx, attempt: Attempt, outcome: Outcome, parent: str) -> str:
-        drafts = [skipped(outcome.outcome_class)]
+    def _skip(self, tx: Tx, attempt: Attempt, outcome: Outcome, parent: str, reason: str | None) -> str:
+        drafts = [skipped(outcome.outcome_class, reason)]
         return self._runlog.append(tx, attempt.tenant, drafts, task_id=attempt.task_id, parent=parent)
 
 
-def _ended(outcome: Outcome, agent_id: str, duration: int) -> Draft:
+def _ended(outcome: Outcome, agent_id: str, duration: int, *, learnable: bool) -> Draft:
     meta: dict[str, Any] = {
         "status": outcome.status,
         "outcome_class": outcome.outcome_class,
-        "learning_eligible": outcome.learnable,
+        "learning_eligible": learnable,
     }
     if outcome.error:
         meta["error"] = outcome.error

@@ -20,7 +20,7 @@ from stentor.domains.registry.presence import Presence
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import Claim, Task
-from stentor.domains.tasks.service import require
+from stentor.domains.tasks.service import require, require_seen
 
 WATCH_SECONDS = 1.0
 """How often a waiting claim looks whether its worker is still there."""
@@ -105,7 +105,8 @@ class Workers:
             self._check_epoch(task, epoch)
             assert task.assigned_agent is not None
             tx.after_commit(lambda: self._working(task, None))
-            self._ending.apply(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
+            started = task.start_time or tx.now
+            self._ending.apply(tx, task, task.assigned_agent, started, outcome, ended_by=principal.name)
             return require(tx, task.tenant, task_id)
 
         return await self._db.write(work, ())
@@ -136,7 +137,7 @@ class Workers:
         return task
 
     def _reachable(self, tx: Tx, principal: Principal, task_id: str) -> Task:
-        task = require(tx, principal.tenant, task_id)
+        task = require_seen(tx, principal, task_id)
         agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
         if principal.is_bound_agent and (agent is None or agent.key_name != principal.name):
             raise Forbidden("This key may not act for the task's agent.")

@@ -78,10 +78,10 @@ class _Memory(Shaped):
         principal = Principal(run.agent_name, "agent", frozenset((permission,)), run.tenant)
         return Caller(principal, run.agent_id, run.task_id)
 
-
-def _as_stored(path: str | None) -> str | None:
-    """The spelling in which the memory knows a path: what is judged is what is touched."""
-    return None if path is None else unicodedata.normalize("NFC", path)
+    def completed(self, access: Access) -> Access:
+        """In the spelling in which the memory knows a path: what is judged is what is touched."""
+        path = None if access.path is None else unicodedata.normalize("NFC", access.path)
+        return msgspec.structs.replace(access, path=path)
 
 
 class MemorySearch(_Memory):
@@ -97,7 +97,7 @@ class MemorySearch(_Memory):
         self._search = search
 
     def access(self, call: Call) -> Access:
-        return Access(self.name, self.operation(call), path=_as_stored(self.arguments(call).folder))
+        return Access(self.name, self.operation(call), path=self.arguments(call).folder)
 
     async def act(self, run: Run, call: Call) -> dict[str, Any]:
         asked = self.arguments(call)
@@ -117,7 +117,7 @@ class MemoryWrite(_Memory):
         self._bus = bus
 
     def access(self, call: Call) -> Access:
-        return Access(self.name, self.operation(call), path=_as_stored(self.arguments(call).path))
+        return Access(self.name, self.operation(call), path=self.arguments(call).path)
 
     async def act(self, run: Run, call: Call) -> dict[str, Any]:
         asked = self.arguments(call)

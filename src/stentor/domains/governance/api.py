@@ -33,6 +33,8 @@ from stentor.web.wire import (
 )
 
 ADMIN: dict[str, Any] = {"openapi_extra": needs("admin")}
+PROPOSE: dict[str, Any] = {"openapi_extra": needs("propose")}
+"""For a key that proposes updates of its own agent; `admin` covers it."""
 Tier = Literal["1", "2", "3", "auto", "monitored", "human"]
 Status = Literal["pending", "submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
 UpdateId = Annotated[str, Path(description="The update's id."), AfterValidator(segment)]
@@ -55,14 +57,14 @@ def router(updates: Updates, checkpoints: Checkpoints, rollbacks: Rollbacks, sco
         """Compute an agent's trust from metrics, given or our own records, with the breakdown; stored by default."""
         wanted = body or wire.ComputeTrust()
         given, persist = wanted.given(), wanted.persist
-        found = await scoring.compute(caller.tenant, agent_id, given, caller.name, persist=persist)
-        return Json(shown.computed(agent_id, found, persisted=persist))
+        found = await scoring.compute(caller.tenant, agent_id, given, caller, persist=persist)
+        return Json(shown.computed(agent_id, found, wanted=persist))
 
     return api
 
 
 def _updates(api: APIRouter, updates: Updates) -> None:
-    @api.post("/updates", status_code=202, response_model=wire.ProposedOut, responses=errors(409, 422), **ADMIN)
+    @api.post("/updates", status_code=202, response_model=wire.ProposedOut, responses=errors(404, 409, 422), **PROPOSE)
     async def propose(caller: Caller, body: wire.Propose, idempotency_key: IdempotencyHeader = None) -> Json:
         """Propose an update of an agent; the answer says which tier has to approve it, and until when."""
         proposal = body.proposal()
@@ -88,10 +90,10 @@ def _updates(api: APIRouter, updates: Updates) -> None:
         body = {"updates": [shown.whole(u) for u in found[:limit]], "limit": limit, "next_cursor": following}
         return Json(body, headers=next_link(request, following))
 
-    @api.get("/updates/{update_id}", response_model=wire.UpdateOut, responses=errors(404), **ADMIN)
+    @api.get("/updates/{update_id}", response_model=wire.UpdateOut, responses=errors(404), **PROPOSE)
     async def read(caller: Caller, update_id: UpdateId) -> Json:
-        """One update, with what its tier was decided on and the diff of its patch."""
-        return Json(shown.whole(await updates.get(caller.tenant, update_id)))
+        """One update, with what its tier was decided on and the diff of its patch; without `admin` one's own."""
+        return Json(shown.whole(await updates.read(caller, update_id)))
 
 
 def _decisions(api: APIRouter, updates: Updates) -> None:
@@ -109,16 +111,14 @@ def _decisions(api: APIRouter, updates: Updates) -> None:
         return Json({"pending": [shown.pending(update) for update in found], "count": count, "overdue": overdue})
 
     @api.post("/updates/{update_id}/approve", response_model=wire.ApprovedOut, responses=errors(404, 409), **ADMIN)
-    async def approve(caller: Caller, update_id: UpdateId, body: wire.Approve | None = None) -> Json:
+    async def approve(caller: Caller, update_id: UpdateId, body: wire.Approve) -> Json:
         """Approve an update that somebody else proposed. A patch is deployed at once."""
-        wanted = (body or wire.Approve()).approval()
-        return Json(shown.approved(await updates.approve(caller, update_id, wanted)))
+        return Json(shown.approved(await updates.approve(caller, update_id, body.approval())))
 
     @api.post("/updates/{update_id}/reject", response_model=wire.RejectedOut, responses=errors(404, 409), **ADMIN)
-    async def reject(caller: Caller, update_id: UpdateId, body: wire.Reject | None = None) -> Json:
+    async def reject(caller: Caller, update_id: UpdateId, body: wire.Reject) -> Json:
         """Reject an update."""
-        wanted = (body or wire.Reject()).rejection()
-        return Json(shown.rejected(await updates.reject(caller, update_id, wanted)))
+        return Json(shown.rejected(await updates.reject(caller, update_id, body.rejection())))
 
     @api.post("/updates/{update_id}/deployed", response_model=wire.UpdateOut, responses=errors(404, 409), **ADMIN)
     async def deployed(caller: Caller, update_id: UpdateId, body: wire.Deployed) -> Json:

@@ -123,9 +123,7 @@ class Checkpoints:
         message = "Set back to a checkpoint."
         self._registry.reconfiguring(tenant, state.agent_id, fields, message, by, parent)(tx)
         if state.trust_score is not None and not only:
-            known = trust_store.find(tx, tenant, state.agent_id)
-            kind = known.entity_type if known else "agent"
-            self._trust.set_in(tx, tenant, state.agent_id, state.trust_score, kind, by)
+            self._trust.set_in(tx, tenant, state.agent_id, state.trust_score, None, by)
 
     async def expire(self, now: int) -> int:
         """Remove what is older than it is kept; answers how many."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,7 +19,7 @@ TIERS = {"auto": AUTO, "monitored": MONITORED, "human": HUMAN}
 TIER_NAMES = {number: name for name, number in TIERS.items()}
 DEADLINES = {AUTO: 300 * SECOND, MONITORED: 24 * HOUR, HUMAN: 72 * HOUR}
 """How long an approval may take, in microseconds. Past it an update is overdue, and still waits."""
-SYSTEM = "system"
+SYSTEM: Final = "system"
 """Who decides and deploys when no principal does."""
 
 

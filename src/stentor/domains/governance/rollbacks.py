@@ -29,6 +29,7 @@ from stentor.domains.governance.model import (
     SelfApproval,
     Update,
 )
+from stentor.domains.registry import standing
 
 ESTIMATE = 2 * SECOND
 EVENTS: dict[RollbackStatus, tuple[EventType, str]] = {
@@ -68,6 +69,8 @@ class Rollbacks:
         checkpoint = checkpoints.require(tx, principal.tenant, draft.checkpoint_id)
         state = checkpoints.opened(checkpoint)
         agent = checkpoints.require_agent(tx, principal.tenant, checkpoint.agent_id)
+        if of is None and standing.works_as(principal, agent):
+            raise SelfApproval("An agent's own key may not roll it back: ask a person, whose key has the role admin.")
         if agent.key_name == principal.name and patch.widens(patch.of(agent), state.config):
             raise SelfApproval("An agent's own key may not roll it back to more than it may do now: ask another admin.")
         rollback_id = ids.new_id()

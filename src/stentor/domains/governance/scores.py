@@ -9,6 +9,8 @@ from stentor.domains.governance.model import NoMetrics
 
 WEIGHTS = {"success_rate": 0.35, "security": 0.25, "code_quality": 0.20, "audit": 0.15, "uptime": 0.05}
 PER_VIOLATION = 0.1
+NEEDED = ("success_rate", "security")
+"""A score is stored only when these are known: one metric alone could move an agent across two tiers."""
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -34,6 +36,12 @@ class Breakdown(msgspec.Struct, frozen=True):
     weights: dict[str, float]
     contributions: dict[str, float]
     missing: tuple[str, ...]
+
+    @property
+    def too_little(self) -> str | None:
+        """Why the score may not be stored; None when it may."""
+        missing = [name for name in NEEDED if name in self.missing]
+        return f"Not stored: {' and '.join(missing)} must be known for that." if missing else None
 
 
 def compute(metrics: Metrics) -> Breakdown:

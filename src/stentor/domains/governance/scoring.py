@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
 from stentor.domains.governance import scores, store
 from stentor.domains.governance.checkpoints import Checkpoints, require_agent
 from stentor.domains.governance.scores import Breakdown, Metrics
 from stentor.domains.learning import store as lessons
+from stentor.domains.registry import standing
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
-from stentor.domains.trust import store as trust_store
 from stentor.domains.trust.service import Trust
 
 
@@ -19,8 +20,12 @@ class Scoring:
         self._trust = trust
         self._checkpoints = checkpoints
 
-    async def compute(self, tenant: str, agent_id: str, given: Metrics | None, by: str, *, persist: bool) -> Breakdown:
-        """Raises NotFound, NoMetrics, InvalidRequest. Storing a score takes a checkpoint before."""
+    async def compute(
+        self, tenant: str, agent_id: str, given: Metrics | None, by: Principal, *, persist: bool
+    ) -> Breakdown:
+        """Raises NotFound, Forbidden, NoMetrics, InvalidRequest. Storing a score takes a checkpoint before; a score
+        of too little is not stored (`Breakdown.too_little`).
+        """
         work = self._store if persist else self._look
 
         def unit(tx: Tx) -> Breakdown:
@@ -28,15 +33,16 @@ class Scoring:
 
         return await (self._db.write(unit) if persist else self._db.read(unit))
 
-    def _look(self, tx: Tx, agent: Agent, given: Metrics | None, by: str) -> Breakdown:
+    def _look(self, tx: Tx, agent: Agent, given: Metrics | None, by: Principal) -> Breakdown:
         return scores.compute(given if given is not None else recorded(tx, agent))
 
-    def _store(self, tx: Tx, agent: Agent, given: Metrics | None, by: str) -> Breakdown:
+    def _store(self, tx: Tx, agent: Agent, given: Metrics | None, by: Principal) -> Breakdown:
+        standing.may_move(by, "trust", agent)
         found = self._look(tx, agent, given, by)
-        self._checkpoints.take(tx, agent, "trust_change", by)
-        known = trust_store.find(tx, agent.tenant, agent.agent_id)
-        kind = known.entity_type if known else "agent"
-        self._trust.set_in(tx, agent.tenant, agent.agent_id, found.score, kind, by)
+        if found.too_little:
+            return found
+        self._checkpoints.take(tx, agent, "trust_change", by.name)
+        self._trust.set_in(tx, agent.tenant, agent.agent_id, found.score, None, by.name)
         return found
 
 

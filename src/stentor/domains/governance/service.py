@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from stentor.auth.principal import Principal
+from stentor.auth.roles import Roles
 from stentor.core import idempotency
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, NotFound
+from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.core.runlog import RunLog
 from stentor.domains.governance import model, moves, store
 from stentor.domains.governance.checkpoints import Checkpoints, possible
+from stentor.domains.governance.checkpoints import require as require_checkpoint
 from stentor.domains.governance.judging import Judging
 from stentor.domains.governance.model import (
     Approval,
@@ -27,11 +29,18 @@ from stentor.domains.governance.model import (
     Update,
 )
 from stentor.domains.governance.rollbacks import Rollbacks
+from stentor.domains.registry import standing
 from stentor.domains.registry import store as agents
+from stentor.domains.registry.model import Agent
+
+_RATIONALE = {"fields": {"rationale": "who approves an update of their own says why"}}
+OwnHand = Literal["agent", "key", "proposer"]
 
 
 class Updates:
-    """`wake` tells the runner that there may be something to deploy. `self_approval`: one admin is enough."""
+    """`wake` tells the runner that there may be something to deploy. `self_approval`: one admin is enough, also where
+    there are others.
+    """
 
     def __init__(
         self,
@@ -41,6 +50,7 @@ class Updates:
         checkpoints: Checkpoints,
         rollbacks: Rollbacks,
         wake: Callable[[], None],
+        roles: Roles,
         *,
         self_approval: bool,
     ) -> None:
@@ -50,6 +60,7 @@ class Updates:
         self._checkpoints = checkpoints
         self._rollbacks = rollbacks
         self._wake = wake
+        self._roles = roles
         self._self_approval = self_approval
 
     async def propose(self, principal: Principal, proposal: Proposal, key: IdempotencyKey | None = None) -> Update:
@@ -73,6 +84,8 @@ class Updates:
                 raise Conflict(f"The update {proposal.update_id} was proposed before with another body. Take a new id.")
             return known
         agent = agents.find(tx, principal.tenant, proposal.agent_id)
+        _check_proposer(principal, agent)
+        _check_named(tx, principal.tenant, proposal)
         judged = self._judging.judge(tx, principal, proposal, agent)
         update = moves.submit(tx, self._runlog, principal, proposal, judged, cause)
         if judged.impossible is not None:
@@ -90,19 +103,22 @@ class Updates:
         """The same as a part of somebody's own transaction; `via` goes into the event."""
         update = _submitted(tx, principal.tenant, update_id, "approved")
         own = self._own_hand(tx, principal, update, approval)
-        if own is not None and not (own == "proposer" and self._self_approval):
+        if own is not None and not self._may_alone(principal, update, own):
             raise SelfApproval(
                 "Who proposed an update, or the agent that it changes, may not approve it: ask another admin.",
                 {"proposed_by": update.proposed_by},
             )
+        if own is not None and not approval.rationale:
+            raise InvalidRequest("rationale: who approves an update of their own says why", _RATIONALE)
         if update.basis.risks and not approval.override_risk:
             named = ", ".join(update.basis.risks)
             raise RiskNotOverridden(
                 f"Approving this accepts a risk ({named}): say so with override_risk.",
                 {"risks": list(update.basis.risks)},
             )
-        decision = msgspec.to_builtins(approval) | ({"self_approved": True} if own else {})
-        return self._approve(tx, update, principal.name, decision, via)
+        alone = {"self_approved": True} if own else {}
+        decision = msgspec.to_builtins(approval) | alone
+        return self._approve(tx, update, principal.name, decision, {**(via or {}), **alone})
 
     async def reject(self, principal: Principal, update_id: str, rejection: Rejection) -> Update:
         """Raises NotFound, Conflict unless it is submitted. Who proposed it may take it back so."""
@@ -121,6 +137,13 @@ class Updates:
                 await self._rollbacks.carry(principal.tenant, rollback_id)
         return await self.get(principal.tenant, update_id)
 
+    async def read(self, principal: Principal, update_id: str) -> Update:
+        """As `get`; who may only propose sees its own proposals alone."""
+        update = await self.get(principal.tenant, update_id)
+        if not principal.may("admin") and update.proposed_by != principal.name:
+            raise _unknown()
+        return update
+
     async def get(self, tenant: str, update_id: str) -> Update:
         """Raises NotFound, the same for a foreign update as for none."""
         return await self._db.read(lambda tx: require(tx, tenant, update_id))
@@ -137,13 +160,26 @@ class Updates:
 
         return await self._db.read(read)
 
-    def _own_hand(self, tx: Tx, principal: Principal, update: Update, approval: Approval) -> str | None:
-        """Whether the one who approves proposed it, speaks for who did, or is the agent that it changes."""
+    def _own_hand(self, tx: Tx, principal: Principal, update: Update, approval: Approval) -> OwnHand | None:
+        """Whether the one who approves can work as the agent that it changes, has its key, or proposed it."""
         agent = agents.find(tx, update.tenant, update.agent_id)
-        if agent is not None and agent.key_name == principal.name:
+        if agent is not None and standing.works_as(principal, agent):
             return "agent"
+        if agent is not None and agent.key_name == principal.name:
+            return "key"
         claimed = (approval.claimed or "").strip().lower()
         return "proposer" if update.proposed_by in (principal.name, claimed) else None
+
+    def _may_alone(self, principal: Principal, update: Update, own: OwnHand) -> bool:
+        """Whether a person may approve an update of their own: nobody else could, or the operator said so.
+
+        An agent's key never may, and nobody in the name of another.
+        """
+        if principal.role != "admin":
+            return False
+        if self._self_approval and own == "proposer":
+            return True
+        return self._roles.is_only_admin(principal) and (own == "key" or update.proposed_by == principal.name)
 
     def _approve(self, tx: Tx, update: Update, by: str, decision: dict[str, Any], via: Any = None) -> Update:
         drift = self._judging.drift(tx, update)
@@ -187,8 +223,26 @@ def require(tx: Tx, tenant: str, update_id: str) -> Update:
     """Raises NotFound."""
     update = store.find(tx, tenant, update_id) if possible(update_id) else None
     if update is None:
-        raise NotFound("No update has this id.")
+        raise _unknown()
     return update
+
+
+def _unknown() -> NotFound:
+    return NotFound("No update has this id.")
+
+
+def _check_proposer(principal: Principal, agent: Agent | None) -> None:
+    """Raises Forbidden: an agent's key without `admin` proposes updates of its own agents, and of no others."""
+    if principal.is_bound_agent and (agent is None or agent.key_name != principal.name):
+        raise Forbidden(f"The key {principal.name!r} may propose updates of its own agents only.")
+
+
+def _check_named(tx: Tx, tenant: str, proposal: Proposal) -> None:
+    """A checkpoint that a proposal names must be there to go back to. Raises NotFound, Conflict for another agent's."""
+    if proposal.checkpoint_id is not None:
+        named = require_checkpoint(tx, tenant, proposal.checkpoint_id)
+        if named.agent_id != proposal.agent_id:
+            raise Conflict("The checkpoint that the proposal names is another agent's.")
 
 
 def _submitted(tx: Tx, tenant: str, update_id: str, verb: str) -> Update:

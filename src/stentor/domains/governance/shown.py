@@ -94,9 +94,18 @@ def rolled(rollback: Rollback) -> dict[str, Any]:
     return {name: getattr(rollback, name) for name in same} | times
 
 
-def computed(agent_id: str, found: Breakdown, *, persisted: bool) -> dict[str, Any]:
+def computed(agent_id: str, found: Breakdown, *, wanted: bool) -> dict[str, Any]:
+    """`wanted`: it was to be stored."""
+    reason = found.too_little if wanted else None
+    persisted = wanted and reason is None
     breakdown = {name: getattr(found, name) for name in ("components", "weights", "contributions", "missing")}
-    return {"agent_id": agent_id, "trust_score": found.score, "persisted": persisted, "breakdown": breakdown}
+    return {
+        "agent_id": agent_id,
+        "trust_score": found.score,
+        "persisted": persisted,
+        "reason": reason,
+        "breakdown": breakdown,
+    }
 
 
 def tier_of(text: str | None) -> int | None:

@@ -24,6 +24,7 @@ from stentor.web.wire import Answer, Name, Score, Text, Timestamp, UuidText
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Hours = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Share = bool | Score
+Reason = Annotated[Text, StringConstraints(min_length=1)]
 
 
 class ChangesIn(Wire):
@@ -69,9 +70,9 @@ class Propose(Wire):
 class Approve(Wire):
     model_config = example(approved_by="dana", rationale="The tests are green.", override_risk=False)
 
-    approved_by: Name | None = None
-    rationale: Text | None = None
-    override_risk: bool = False
+    approved_by: Name
+    rationale: Reason
+    override_risk: bool
 
     def approval(self) -> Approval:
         return Approval(self.approved_by, self.rationale, self.override_risk)
@@ -80,9 +81,9 @@ class Approve(Wire):
 class Reject(Wire):
     model_config = example(rejected_by="dana", reason="It drops the sources.", feedback="Keep the list of sources.")
 
-    rejected_by: Name | None = None
-    reason: Text | None = None
-    feedback: Text | None = None
+    rejected_by: Name
+    reason: Reason
+    feedback: Text
 
     def rejection(self) -> Rejection:
         return Rejection(self.rejected_by, self.reason, self.feedback)
@@ -119,12 +120,17 @@ class TakeCheckpoint(Wire):
 
 
 class StartRollback(Wire):
-    model_config = example(checkpoint_id="018f3a2e-0000-7000-8000-000000000003", reason="It answers without sources.")
+    model_config = example(
+        checkpoint_id="018f3a2e-0000-7000-8000-000000000003",
+        initiated_by="dana",
+        reason="It answers without sources.",
+        details="Since the new prompt.",
+    )
 
     checkpoint_id: UuidText
-    initiated_by: Name | None = None
-    reason: Annotated[Text, StringConstraints(min_length=1)]
-    details: Text | None = None
+    initiated_by: Name
+    reason: Reason
+    details: Text
 
     def draft(self) -> RollbackDraft:
         return RollbackDraft(self.checkpoint_id, self.reason, self.details, self.initiated_by)
@@ -296,4 +302,5 @@ class TrustOut(Answer):
     agent_id: str
     trust_score: float
     persisted: bool
+    reason: str | None
     breakdown: BreakdownOut

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
+from stentor.auth.principal import Principal
 from stentor.core.clock import iso, iso_or_none
-from stentor.core.errors import Forbidden, InvalidRequest, NotFound
+from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.learning.model import Connection
 from stentor.domains.learning.service import Learning
 from stentor.web.routes import Wire, example
@@ -107,7 +108,11 @@ def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
     return api
 
 
-def trust_router(learning: Learning) -> APIRouter:
+Allow = Callable[[Principal, str], Awaitable[None]]
+"""Raises Forbidden when the caller may not move the connections of this agent."""
+
+
+def trust_router(learning: Learning, allow: Allow) -> APIRouter:
     api = api_router("/trust/hebbian", tags=["trust"])
 
     @api.get("/weights", response_model=Enveloped[Matrix])
@@ -125,8 +130,8 @@ def trust_router(learning: Learning) -> APIRouter:
         """Strengthen (positive delta) or weaken a connection."""
         if body.agent1 == body.agent2:
             raise InvalidRequest("A connection has two different agents.")
-        if caller.is_bound_agent:
-            raise Forbidden("A key of an agent may not move connections.")
+        for one in (body.agent1, body.agent2):
+            await allow(caller, one)
         link = await learning.connect(caller.tenant, body.agent1, body.agent2, body.delta, caller.name)
         key = f"{body.agent1}-{body.agent2}"
         return enveloped({"connection": key, "newWeight": link.weight, "delta": body.delta})

@@ -202,10 +202,14 @@ class Learning:
         return await self._db.read(lambda tx: store.alerts(tx, open_only=open_only, limit=limit))
 
 
-def skipped(outcome_class: str) -> Draft:
-    """The event of an outcome that nothing is learned from."""
-    meta = {"outcome_class": outcome_class, "learning_eligible": False}
-    return Draft("learning_skipped", "learning", f"Nothing is learned from the outcome {outcome_class}.", meta)
+def skipped(outcome_class: str, reason: str | None = None) -> Draft:
+    """The event of an outcome that nothing is learned from; `reason` where its class alone does not say why."""
+    meta: dict[str, Any] = {"outcome_class": outcome_class, "learning_eligible": False}
+    message = f"Nothing is learned from the outcome {outcome_class}."
+    if reason is not None:
+        meta["reason"] = reason
+        message = f"{message} {reason}"
+    return Draft("learning_skipped", "learning", message, meta)
 
 
 def _updated(lesson: Lesson, before: float, weight: Weight) -> Draft:

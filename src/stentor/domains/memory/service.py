@@ -18,7 +18,7 @@ from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict
 from stentor.core.runlog import Draft, RunLog
-from stentor.domains.memory import copies, documents, model, store
+from stentor.domains.memory import copies, documents, model, reserved, store
 from stentor.domains.memory.cache import Cache
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.indexer import Indexer
@@ -39,12 +39,13 @@ TaskLink = Callable[[Tx, str, str], str]
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks, and the task that it is for, or else the event that led to it."""
+    """Who asks, and the task that it is for, or else the event that led to it. `governed`: a receipt admitted it."""
 
     principal: Principal
     agent_id: str | None = None
     task_id: str | None = None
     cause: str | None = None
+    governed: bool = False
 
     @property
     def who(self) -> Who:
@@ -118,9 +119,11 @@ class Bus:
     async def write(self, caller: Caller, draft: WriteDraft) -> Written:
         """Carry out a write, update or deletion, or answer the conflict.
 
-        Raises NotFound, PreconditionFailed, Conflict when the note changes faster than it can be read.
+        Raises Forbidden for a folder where agents do not write, NotFound, PreconditionFailed, Conflict when the note
+        changes faster than it can be read.
         """
         draft = msgspec.structs.replace(draft, path=paths.clean(draft.path))
+        reserved.check_writer(caller.principal, draft.path, governed=caller.governed)
         async with self._locks[hash(draft.path) % len(self._locks)]:
             for _ in range(TRIES):
                 try:

@@ -105,11 +105,14 @@ class Messaging:
         return sender, agent_id
 
     async def get(self, principal: Principal, message_id: str) -> Stored:
-        """Fails closed: what went to a system API is for its sender and for who may use that API.
+        """Fails closed: an agent's key reads its own messages, and what went to a system API is for its sender and for
+        who may use that API.
 
-        Raises Forbidden, and NotFound, the same for another tenant's message as for none.
+        Raises Forbidden, and NotFound, the same for a message of another tenant as for none.
         """
         stored = await self.find(principal.tenant, message_id)
+        if principal.is_bound_agent and stored.principal.name != principal.name:
+            raise NotFound("No message has this id.")
         if stored.header.target_zone in SYSTEM_ZONES and stored.principal.name != principal.name:
             principal.require("admin")
         return stored

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
 from stentor import __version__
@@ -38,8 +39,10 @@ class Liveness(Answer):
 
 
 class ComponentOut(Answer):
+    """`detail` and `latency_ms` are null for a caller without a key."""
+
     status: Literal["available", "unavailable", "disabled"]
-    detail: str
+    detail: str | None
     latency_ms: float | None
 
 
@@ -82,12 +85,14 @@ def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
         responses={503: {"model": Detailed}},
         openapi_extra=public,
     )
-    async def detailed() -> Json:
-        """Each component; 503 when one is unavailable."""
+    async def detailed(request: Request) -> Json:
+        """Each component, with its detail for callers with a key; 503 when one is unavailable."""
         components = await health.components()
+        known = "principal" in request.scope.get("state", {})
+        shown = components if known else {name: one.bare for name, one in components.items()}
         down = any(c.status == "unavailable" for c in components.values())
         body = {"status": "unhealthy" if down else "healthy", "service": "stentor", "version": __version__}
-        return Json(body | {"components": components}, 503 if down else 200)
+        return Json(body | {"components": shown}, 503 if down else 200)
 
     @api.get(f"{HEALTH}/ready", response_model=Ready, responses={503: {"model": Ready}}, openapi_extra=public)
     async def ready() -> Json:

@@ -23,8 +23,13 @@ _PROBE = Sql("delete from idempotency_keys where created_at < 0")
 
 class Component(msgspec.Struct, frozen=True):
     status: Status
-    detail: str
+    detail: str | None
     latency_ms: float | None = None
+
+    @property
+    def bare(self) -> Component:
+        """As everybody may see it: what is behind a component helps an attacker."""
+        return Component(self.status, None)
 
 
 Check = Callable[[], Awaitable[Component]]

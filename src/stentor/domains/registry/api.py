@@ -32,7 +32,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
         """Register an agent; it is active at once."""
         draft = body.draft()
         check_runtime(draft.runtime)
-        agent = await registry.register(caller.tenant, draft, caller.name)
+        agent = await registry.register(caller.tenant, draft, caller)
         shown = {"agent_id": agent.agent_id, "name": agent.name, "status": agent.status}
         return Json(shown | {"created_at": iso(agent.created_at)}, 201)
 
@@ -47,7 +47,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
         offset: Offset = 0,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
     ) -> Json:
-        """The agents that match, oldest first."""
+        """The agents that match, oldest first; `malformed` are those whose records cannot be read."""
         if cursor is not None:
             (offset,) = decode_cursor(cursor, int)
             if offset < 0:
@@ -61,6 +61,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
             "limit": limit,
             "offset": offset,
             "next_cursor": following,
+            "malformed": registry.malformed(caller.tenant),
         }
         return Json(body, headers=next_link(request, following))
 
@@ -74,7 +75,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
     async def rescore(caller: Caller, agent_id: AgentId, body: wire.Rescore) -> Json:
         """Change some of the three scores."""
         scores = model.Scores(body.alignment_score, body.accuracy_score, body.efficiency_score)
-        agent = await registry.rescore(caller.tenant, agent_id, scores, caller.name)
+        agent = await registry.rescore(caller.tenant, agent_id, scores, caller)
         names = ("agent_id", "alignment_score", "accuracy_score", "efficiency_score")
         return Json({name: getattr(agent, name) for name in names} | {"updated_at": iso(agent.updated_at)})
 
@@ -97,21 +98,19 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
     @api.post("/{agent_id}/clear-violations", response_model=wire.Cleared, responses=errors(404), **ADMIN)
     async def clear(caller: Caller, agent_id: AgentId, body: wire.Clear) -> Json:
         """Set the count to 0, lift quarantine and override the tier."""
-        agent = await registry.clear_violations(
-            caller.tenant, agent_id, body.override_tier, body.rationale, caller.name
-        )
+        agent = await registry.clear_violations(caller.tenant, agent_id, body.override_tier, body.rationale, caller)
         override = {"overridden_by": caller.name, "override_timestamp": iso(agent.updated_at)}
         return Json(_standing(agent) | override)
 
     @api.post("/{agent_id}/suspend", response_model=wire.StatusOut, responses=errors(404, 409), **ADMIN)
     async def suspend(caller: Caller, agent_id: AgentId, body: wire.Suspend) -> Json:
         """Take an active agent out of routing."""
-        return _status(await registry.suspend(caller.tenant, agent_id, body.reason, caller.name))
+        return _status(await registry.suspend(caller.tenant, agent_id, body.reason, caller))
 
     @api.post("/{agent_id}/activate", response_model=wire.StatusOut, responses=errors(404, 409), **ADMIN)
     async def activate(caller: Caller, agent_id: AgentId) -> Json:
         """Lift a suspension."""
-        return _status(await registry.activate(caller.tenant, agent_id, caller.name))
+        return _status(await registry.activate(caller.tenant, agent_id, caller))
 
     return api
 

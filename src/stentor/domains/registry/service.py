@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.db.looks import News
 from stentor.core.errors import Conflict, NotFound, RegistryRecordError
 from stentor.core.runlog import Draft, RunLog
-from stentor.domains.registry import model, store
+from stentor.domains.registry import model, standing, store
 from stentor.domains.registry.model import (
     Agent,
     Runtime,
@@ -27,6 +28,7 @@ from stentor.domains.registry.model import (
     Whitelist,
 )
 from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.registry.standing import Action
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,8 @@ Unit = Callable[[Tx], Agent]
 """A change of an agent that is still to happen, in a transaction."""
 Look = Callable[[Tx, str, str, str], None]
 """Looks at a record before it is overridden, in the same transaction: (tx, tenant, id, by whom)."""
+Hand = Principal | Literal["system"]
+"""Who changes a record. What a caller may do to an agent's standing is asked of it; the service itself is not asked."""
 
 
 class AgentDraft(msgspec.Struct, frozen=True):
@@ -57,6 +61,7 @@ class Registry:
         self._runlog = runlog
         self.snapshot = Snapshot()
         self.before_clear: list[Look] = []
+        self._malformed: dict[str, str] = {}
 
     def news(self, since: int) -> News:
         """What changed since, for the snapshot. A malformed record is logged and left out: it is never routed to."""
@@ -64,15 +69,26 @@ class Registry:
 
     def _hear(self, good: list[Agent], bad: list[RegistryRecordError]) -> None:
         for agent in good:
+            self._malformed.pop(agent.agent_id, None)
             self.snapshot.put(agent)
         for error in bad:
+            self._malformed[error.agent_id] = error.tenant
             log.error("%s", error.message)
 
-    async def register(self, tenant: str, draft: AgentDraft, by: str) -> Agent:
+    def malformed(self, tenant: str) -> list[str]:
+        """The ids of the tenant's agents whose records could not be read; each by itself is a RegistryRecordError."""
+        return sorted(agent_id for agent_id, owner in self._malformed.items() if owner == tenant)
+
+    async def register(self, tenant: str, draft: AgentDraft, by: Hand) -> Agent:
+        """Raises Forbidden for more than the caller may give."""
         return await self._db.write(self.registering(tenant, draft, by))
 
-    def registering(self, tenant: str, draft: AgentDraft, by: str, cause: str | None = None) -> Unit:
+    def registering(self, tenant: str, draft: AgentDraft, by: Hand, cause: str | None = None) -> Unit:
         """The same as a part of somebody's own transaction, under the event that led to it."""
+
+        if isinstance(by, Principal):
+            scores = (draft.alignment_score, draft.accuracy_score, draft.efficiency_score)
+            standing.may_register(by, scores, draft.trust_tier)
 
         def work(tx: Tx) -> Agent:
             fields = {name: getattr(draft, name) for name in draft.__struct_fields__}
@@ -91,7 +107,7 @@ class Registry:
                 "agent_id": agent.agent_id,
                 "name": agent.name,
                 "capabilities": agent.capabilities,
-                "by": by,
+                "by": _name(by),
             }
             self._record(tx, agent, "agent_registered", f"Agent {agent.name} registered.", meta, cause)
             return agent
@@ -118,43 +134,54 @@ class Registry:
         ]
         return sorted(matching, key=lambda agent: (agent.created_at, agent.agent_id))
 
-    async def rescore(self, tenant: str, agent_id: str, scores: Scores, by: str) -> Agent:
-        """Change some of the three scores."""
+    async def allow(self, principal: Principal, action: Action, entity_id: str) -> None:
+        """Refuse a change of what other domains keep under an agent's id. Raises Forbidden."""
+        if principal.role == "admin":
+            return
+        agent = await self._db.read(lambda tx: store.find(tx, principal.tenant, entity_id))
+        standing.may_move_entity(principal, action, entity_id, agent)
+
+    async def rescore(self, tenant: str, agent_id: str, scores: Scores, by: Hand) -> Agent:
+        """Change some of the three scores. Raises Forbidden."""
         return await self._db.write(self.rescoring(tenant, agent_id, scores, by))
 
-    def rescoring(self, tenant: str, agent_id: str, scores: Scores, by: str, cause: str | None = None) -> Unit:
+    def rescoring(self, tenant: str, agent_id: str, scores: Scores, by: Hand, cause: str | None = None) -> Unit:
         """The same as a part of somebody's own transaction."""
         changes = {k: v for k, v in msgspec.structs.asdict(scores).items() if v is not None}
-        meta = {**changes, "by": by}
-        return self._changing(
-            tenant, agent_id, lambda agent: changes, "agent_updated", "Scores changed.", meta, cause=cause
-        )
+        meta = {**changes, "by": _name(by)}
 
-    async def suspend(self, tenant: str, agent_id: str, reason: str, by: str) -> Agent:
-        """Raises Conflict unless the agent is active."""
+        def change(agent: Agent) -> dict[str, Any]:
+            _ask(by, "scores", agent)
+            return changes
+
+        return self._changing(tenant, agent_id, change, "agent_updated", "Scores changed.", meta, cause=cause)
+
+    async def suspend(self, tenant: str, agent_id: str, reason: str, by: Hand) -> Agent:
+        """Raises Forbidden, Conflict unless the agent is active."""
         return await self._db.write(self.suspending(tenant, agent_id, reason, by))
 
-    def suspending(self, tenant: str, agent_id: str, reason: str, by: str, cause: str | None = None) -> Unit:
+    def suspending(self, tenant: str, agent_id: str, reason: str, by: Hand, cause: str | None = None) -> Unit:
         """The same as a part of somebody's own transaction."""
         return self._moving(tenant, agent_id, {"active"}, "suspended", reason, by, cause)
 
-    async def activate(self, tenant: str, agent_id: str, by: str) -> Agent:
-        """Lifts a suspension. Quarantine is lifted only by clearing the violations."""
+    async def activate(self, tenant: str, agent_id: str, by: Hand) -> Agent:
+        """Lifts a suspension. Quarantine is lifted only by clearing the violations. Raises Forbidden."""
         return await self._db.write(self.activating(tenant, agent_id, by))
 
-    def activating(self, tenant: str, agent_id: str, by: str, cause: str | None = None) -> Unit:
+    def activating(self, tenant: str, agent_id: str, by: Hand, cause: str | None = None) -> Unit:
         """The same as a part of somebody's own transaction."""
         return self._moving(tenant, agent_id, {"suspended"}, "active", None, by, cause)
 
-    async def clear_violations(self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: str) -> Agent:
-        """Count to 0, quarantine lifted, tier overridden; a suspension stays."""
+    async def clear_violations(self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: Hand) -> Agent:
+        """Count to 0, quarantine lifted, tier overridden; a suspension stays. Raises Forbidden."""
 
         def change(agent: Agent) -> dict[str, Any]:
+            _ask(by, "clear_violations", agent)
             status = "active" if agent.quarantined else agent.status
             reason = None if agent.quarantined else agent.status_reason
             return {"violation_count": 0, "status": status, "status_reason": reason, "trust_tier": tier}
 
-        meta = {"override_tier": tier, "rationale": rationale, "by": by}
+        meta = {"override_tier": tier, "rationale": rationale, "by": _name(by)}
         clear = self._changing(
             tenant,
             agent_id,
@@ -167,7 +194,7 @@ class Registry:
 
         def work(tx: Tx) -> Agent:
             for look in self.before_clear:
-                look(tx, tenant, agent_id, by)
+                look(tx, tenant, agent_id, _name(by))
             return clear(tx)
 
         return await self._db.write(work)
@@ -228,15 +255,16 @@ class Registry:
         sources: Collection[Status],
         target: Status,
         reason: str | None,
-        by: str,
+        by: Hand,
         cause: str | None,
     ) -> Unit:
         def change(agent: Agent) -> dict[str, Any]:
+            _ask(by, "suspend" if target == "suspended" else "activate", agent)
             if agent.status not in sources:
                 raise Conflict(f"The agent is {agent.status}, so it cannot become {target}.")
             return {"status": target, "status_reason": reason}
 
-        meta = {"to": target, "reason": reason, "by": by}
+        meta = {"to": target, "reason": reason, "by": _name(by)}
         message = f"Agent {target}."
         return self._changing(tenant, agent_id, change, "agent_status_changed", message, meta, cause=cause)
 
@@ -273,6 +301,16 @@ class Registry:
 def _later(tx: Tx, agent: Agent) -> int:
     """The time of a change of the agent: its version too, so it always grows, whatever the clock says."""
     return max(tx.now, agent.updated_at + 1)
+
+
+def _name(by: Hand) -> str:
+    return by.name if isinstance(by, Principal) else by
+
+
+def _ask(by: Hand, action: Action, agent: Agent) -> None:
+    """Raises Forbidden for a caller that may not."""
+    if isinstance(by, Principal):
+        standing.may_move(by, action, agent)
 
 
 def _require(tx: Tx, tenant: str, agent_id: str) -> Agent:

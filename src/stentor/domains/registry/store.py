@@ -124,7 +124,8 @@ def _agent(row: tuple[Any, ...]) -> Agent:
     except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
         raise RegistryRecordError(
             f"The stored record of agent {values['agent_id']} is malformed: {error}.",
-            {"agent_id": str(values["agent_id"])},
+            str(values["agent_id"]),
+            str(values["tenant"]),
         ) from error
 
 

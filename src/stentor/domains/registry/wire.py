@@ -217,6 +217,7 @@ class AgentPage(Answer):
     limit: int
     offset: int
     next_cursor: str | None
+    malformed: list[str]
 
 
 class Scores(Answer):

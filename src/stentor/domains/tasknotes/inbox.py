@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 import msgspec
@@ -34,6 +34,7 @@ from stentor.domains.notes.paths import InvalidPath
 from stentor.domains.tasknotes import answers, inboxstore, request, store
 from stentor.domains.tasknotes.model import FOLDER, INBOX
 from stentor.domains.tasknotes.request import Asked, Malformed
+from stentor.domains.tasks.model import TaskDraft
 from stentor.domains.tasks.submission import Submission
 
 EVERY_SECONDS = 5.0
@@ -77,7 +78,9 @@ class Rest:
 
 
 class Inbox:
-    """`agent_name` answers the name of an agent of the tenant. `quiet` in seconds."""
+    """`agent_name` answers the name of an agent of the tenant. `quiet` in seconds. `allowed` are the capabilities that
+    a note may ask for, because nobody knows who wrote it; empty is all.
+    """
 
     def __init__(
         self,
@@ -88,12 +91,14 @@ class Inbox:
         tenant: str,
         quiet: float,
         agent_name: Callable[[str], str | None],
+        allowed: Collection[str] = (),
     ) -> None:
         self._db = db
         self._vault = vault
         self._submission = submission
         self._principal = Principal("inbox", "admin", frozenset(("read", "write")), tenant)
         self._agent_name = agent_name
+        self._allowed = frozenset(allowed)
         self._rest = Rest(quiet)
         self._open: set[str] = set()
         self._broken: set[str] = set()
@@ -188,6 +193,7 @@ class Inbox:
             draft = request.parse(content)
             if draft is None:
                 return
+            self._check_authority(draft)
             task_id = request.task_id(asked.path, asked.content_hash, asked.attempt)
             self._open.add(task_id)
             await self._submission.submit(self._principal, msgspec.structs.replace(draft, id=task_id))
@@ -204,6 +210,15 @@ class Inbox:
             )
         )
         self._wake.set()
+
+    def _check_authority(self, draft: TaskDraft) -> None:
+        """Raises Malformed. A task that requires nothing could reach every agent, so it is refused too."""
+        wanted = frozenset(draft.required_capabilities)
+        if self._allowed and not (wanted and wanted <= self._allowed):
+            names = ", ".join(sorted(self._allowed))
+            raise Malformed(
+                [f"A note of this inbox may require these capabilities, and at least one of them: {names}."]
+            )
 
     async def _answer(self, asked: Asked, stat: Stat | None) -> None:
         """A note that is gone needs none: nothing is there that it could stand beside."""

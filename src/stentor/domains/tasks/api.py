@@ -215,7 +215,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
         after = None if created_after is None else from_datetime(created_after)
         before = None if cursor is None else decode_cursor(cursor, int, str)
         wanted = Filter(status, agent_id, after, before)
-        page = await tasks.page(caller.tenant, wanted, limit, offset)
+        page = await tasks.page(caller, wanted, limit, offset)
         following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.more else None
         body = {
             "tasks": [_row(row) for row in page.rows],
@@ -229,7 +229,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
     @api.get("/{task_id}", response_model=TaskOut, responses=errors(404))
     async def read(caller: Caller, task_id: TaskId) -> Json:
         """One task by its exact id, in any state."""
-        task = await tasks.get(caller.tenant, task_id)
+        task = await tasks.get(caller, task_id)
         return Json(shown(task, tasks.notice(task)))
 
     @api.post("/{task_id}/cancel", response_model=CancelledOut, responses=errors(404, 409))

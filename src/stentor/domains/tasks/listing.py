@@ -42,12 +42,20 @@ def page(tx: Tx, tenant: str, wanted: Filter, limit: int, offset: int) -> list[S
     """Newest first."""
     params = _params(tenant, wanted)
     names = tuple(name for name in _FRAGMENTS if getattr(wanted, name) is not None)
+    if wanted.key is not None:
+        sql = _statements.get(("own", *names)) or _statements.setdefault(("own", *names), _own_page_sql(names))
+        most = limit + offset
+        return [Summary(*row) for row in tx.rows(sql, **params, key=wanted.key, most=most, limit=limit, offset=offset)]
     sql = _statements.get(names) or _statements.setdefault(names, _page_sql(names))
     return [Summary(*row) for row in tx.rows(sql, **params, limit=limit, offset=offset)]
 
 
 def total(tx: Tx, tenant: str, wanted: Filter) -> int:
-    """How many match, whatever the page: whole hours from the counts, the first part of one by index."""
+    """How many match, whatever the page: whole hours from the counts, the first part of one by index. For one key they
+    are counted one by one, because no counts are kept by key.
+    """
+    if wanted.key is not None:
+        return _own_total(tx, tenant, wanted)
     params = _params(tenant, wanted)
     names = tuple(name for name in _COUNT_FRAGMENTS if getattr(wanted, name) is not None)
     head = "select coalesce(sum(n), 0) from task_counts"
@@ -78,6 +86,31 @@ def _page_sql(names: tuple[str, ...]) -> Sql:
         "select task_id, status, assigned_agent, type, created_at, completion_time from tasks "
         f"where {where} order by created_at desc, task_id desc limit :limit offset :offset"
     )
+
+
+_COLUMNS = "task_id, status, assigned_agent, type, created_at, completion_time"
+_SUBMITTED = "submitted_by = :key"
+_ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
+
+
+def _own_page_sql(names: tuple[str, ...]) -> Sql:
+    """Two parts, because each of them has an index, and a condition with `or` has none."""
+    where = " and ".join(["tenant = :tenant", *(_FRAGMENTS[name] for name in names)])
+    newest = "order by created_at desc, task_id desc limit"
+    parts = [
+        f"select * from (select {_COLUMNS} from tasks where {own} and {where} {newest} :most) as part{number}"
+        for number, own in enumerate((_SUBMITTED, _ASSIGNED))
+    ]
+    return Sql(f"select {_COLUMNS} from ({' union '.join(parts)}) as own {newest} :limit offset :offset")
+
+
+def _own_total(tx: Tx, tenant: str, wanted: Filter) -> int:
+    names = tuple(name for name in ("status", "agent_id", "created_after") if getattr(wanted, name) is not None)
+    params = _params(tenant, wanted) | {"key": wanted.key}
+    head = "select count(*) from tasks where"
+    submitted = _number(tx, ("submitted", *names), f"{head} {_SUBMITTED} and", _FRAGMENTS, params)
+    assigned = f"{head} {_ASSIGNED} and submitted_by <> :key and"
+    return submitted + _number(tx, ("assigned", *names), assigned, _FRAGMENTS, params)
 
 
 def _params(tenant: str, wanted: Filter) -> dict[str, Any]:

@@ -216,12 +216,15 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """What a list shows. `created_after` in microseconds; `before` is the last row of the page before."""
+    """What a list shows. `created_after` in microseconds; `before` is the last row of the page before; `key` narrows it
+    to the tasks that this key submitted or that are assigned to its agents.
+    """
 
     status: Status | None = None
     agent_id: str | None = None
     created_after: int | None = None
     before: tuple[int, str] | None = None
+    key: str | None = None
 
 
 def body_hash(draft: TaskDraft) -> str:

@@ -10,10 +10,12 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, NotFound
+from stentor.core.errors import Conflict, Forbidden, NotFound
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.learning.service import skipped
-from stentor.domains.tasks import events, listing, model, store
+from stentor.domains.registry import standing
+from stentor.domains.registry import store as agents
+from stentor.domains.tasks import events, listing, model, sight, store
 from stentor.domains.tasks.model import Filter, Page, Status, Task
 from stentor.domains.tasks.placement import Dispatch, Granted, Placement, Placing, offer_after_commit
 
@@ -29,16 +31,18 @@ class Tasks:
         self._dispatch = dispatch
         self._grants = grants
 
-    async def get(self, tenant: str, task_id: str) -> Task:
+    async def get(self, principal: Principal, task_id: str) -> Task:
         """Raises NotFound, the same for a foreign task as for none."""
-        return await self._db.read(lambda tx: require(tx, tenant, task_id))
+        return await self._db.read(lambda tx: require_seen(tx, principal, task_id))
 
     def notice(self, task: Task) -> str | None:
         """What a reader should know of a task that waits, or None."""
         return self._placing.notice(task)
 
-    async def page(self, tenant: str, wanted: Filter, limit: int, offset: int) -> Page:
-        """A page, newest first, and how many match in all."""
+    async def page(self, principal: Principal, wanted: Filter, limit: int, offset: int) -> Page:
+        """A page of what the caller sees, newest first, and how many match in all."""
+        tenant = principal.tenant
+        wanted = msgspec.structs.replace(wanted, key=sight.key_of(principal))
 
         def read(tx: Tx) -> Page:
             # One row more than asked for tells whether there is a next page.
@@ -53,7 +57,7 @@ class Tasks:
 
     def cancel_in(self, tx: Tx, principal: Principal, task_id: str, via: Via = NO_VIA) -> int:
         """The same as a part of somebody's own transaction; `via` goes into the event."""
-        task = _living(tx, principal.tenant, task_id, "cancelled")
+        task = _living(tx, principal, task_id, "cancelled")
         meta = {"by": principal.name, "from": task.status, "status": "cancelled", **via}
         self._end(tx, task, "cancelled", None, Draft("task_cancelled", "tasks", "Task cancelled.", meta))
         return tx.now
@@ -63,8 +67,9 @@ class Tasks:
         return await self._db.write(lambda tx: self.approve_in(tx, principal, task_id))
 
     def approve_in(self, tx: Tx, principal: Principal, task_id: str, via: Via = NO_VIA) -> Task:
-        """The same as a part of somebody's own transaction."""
+        """The same as a part of somebody's own transaction. Raises Forbidden for the agent's own hand."""
         task = _pending(tx, principal.tenant, task_id)
+        _check_approver(tx, principal, task)
         given = Draft("approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True, **via})
         return self._requeue(tx, task, "queued", [given, events.queued(task.priority)])
 
@@ -86,7 +91,7 @@ class Tasks:
 
     async def retrying(self, principal: Principal, task_id: str, via: Via = NO_VIA) -> Callable[[Tx], Task]:
         """The same as a part of somebody's own transaction, routed now."""
-        task = await self.get(principal.tenant, task_id)
+        task = await self.get(principal, task_id)
         grant_id = task.metadata.grant_id
         granted = (await self._grants.authority(principal, grant_id))[0] if grant_id else None
         placement = self._placing.place(principal, task, granted)
@@ -150,8 +155,25 @@ def require(tx: Tx, tenant: str, task_id: str) -> Task:
     return task
 
 
-def _living(tx: Tx, tenant: str, task_id: str, verb: str) -> Task:
-    task = require(tx, tenant, task_id)
+def require_seen(tx: Tx, principal: Principal, task_id: str) -> Task:
+    """Raises NotFound, the same for a task that the caller does not see as for none."""
+    task = require(tx, principal.tenant, task_id)
+    if not sight.sees(tx, principal, task):
+        raise NotFound("No task has this id.")
+    return task
+
+
+def _check_approver(tx: Tx, principal: Principal, task: Task) -> None:
+    """Raises Forbidden: the work waits for a person, not for the key that asked for it or that would do it."""
+    if principal.role == "admin":
+        return
+    agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
+    if task.submitted_by == principal.name or agent is None or standing.works_as(principal, agent):
+        raise Forbidden("An agent's key may not approve work that it asked for or would do: use a key of role admin.")
+
+
+def _living(tx: Tx, principal: Principal, task_id: str, verb: str) -> Task:
+    task = require_seen(tx, principal, task_id)
     if task.status in model.TERMINAL:
         raise Conflict(f"The task is {task.status} already, so it cannot be {verb}.")
     return task

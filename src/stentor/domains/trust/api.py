@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -9,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from stentor.auth.principal import Principal
 from stentor.core.clock import iso
-from stentor.core.errors import Forbidden, InvalidRequest, NotFound
+from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.trust import model
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 from stentor.domains.trust.service import Trust
@@ -37,7 +38,7 @@ class SetScore(Wire):
     model_config = example(score=0.8, entityType="agent")
 
     score: Score
-    entityType: Name = "agent"  # noqa: N815
+    entityType: Name | None = None  # noqa: N815
 
 
 class Amount(Wire):
@@ -108,7 +109,11 @@ class Report(Answer):
     recentChanges: list[ChangeOut]  # noqa: N815
 
 
-def router(trust: Trust) -> APIRouter:
+Allow = Callable[[Principal, str], Awaitable[None]]
+"""Raises Forbidden when the caller may not move the trust of this entity; trust itself knows no agents."""
+
+
+def router(trust: Trust, allow: Allow) -> APIRouter:
     api = api_router("/trust", tags=["trust"])
 
     @api.get("/report", response_model=Enveloped[Report])
@@ -149,6 +154,7 @@ def router(trust: Trust) -> APIRouter:
     async def put(caller: Caller, entityId: EntityId, body: SetScore) -> Json:  # noqa: N803
         """Set a score explicitly."""
         _check_id(entityId)
+        await allow(caller, entityId)
         entity, delta = await trust.set_score(caller.tenant, entityId, body.score, body.entityType, caller.name)
         return enveloped(_moved(entity, delta))
 
@@ -160,8 +166,7 @@ def router(trust: Trust) -> APIRouter:
 
     async def reinforce(caller: Principal, entity_id: str, kind: ChangeKind, amount: float) -> Json:
         _check_id(entity_id)
-        if caller.is_bound_agent:
-            raise Forbidden("A key of an agent may not move trust.")
+        await allow(caller, entity_id)
         return enveloped(_moved(*await trust.reinforce(caller.tenant, entity_id, kind, amount, caller.name)))
 
     @api.post("/{entityId}/success", response_model=Enveloped[Moved])

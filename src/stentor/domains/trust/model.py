@@ -10,6 +10,7 @@ from stentor.core.clock import DAY
 
 START = 0.5
 """Where success or failure starts an entity that has no score."""
+DEFAULT_TYPE = "agent"
 REWARD, PENALTY, DAILY_DECAY = 0.02, 0.05, 0.01
 OPERATIONS = ("read", "write", "delete", "search", "tag", "update", "frontmatter")
 

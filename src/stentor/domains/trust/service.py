@@ -74,9 +74,9 @@ class Trust:
         return entity, entity.at(self._clock.now())
 
     async def set_score(
-        self, tenant: str, entity_id: str, score: float, entity_type: str, by: str
+        self, tenant: str, entity_id: str, score: float, entity_type: str | None, by: str
     ) -> tuple[Entity, float]:
-        """Sets the score; answers the entity and the delta."""
+        """Sets the score; answers the entity and the delta. Without a type a known entity keeps its own."""
 
         def work(tx: Tx) -> tuple[Entity, float]:
             for look in self.before_set:
@@ -86,13 +86,14 @@ class Trust:
         return await self._db.write(work)
 
     def set_in(
-        self, tx: Tx, tenant: str, entity_id: str, score: float, entity_type: str, by: str
+        self, tx: Tx, tenant: str, entity_id: str, score: float, entity_type: str | None, by: str
     ) -> tuple[Entity, float]:
         """The same as a part of somebody's own transaction, who has looked already."""
         tx.lock(locks.of_agent(entity_id))
         known = store.find(tx, tenant, entity_id)
         before = known.at(tx.now) if known else None
-        entity = Entity(entity_id, entity_type, score, tx.now)
+        kind = entity_type or (known.entity_type if known else model.DEFAULT_TYPE)
+        entity = Entity(entity_id, kind, score, tx.now)
         level = model.level_of(known.score).name if known else None
         return self._keep(tx, tenant, entity, "set", before, None, by, level)
 
@@ -118,7 +119,7 @@ class Trust:
         known = store.find(tx, tenant, entity_id)
         before = known.at(tx.now) if known else model.START
         after = model.moved(before, amount if kind == "success" else -amount)
-        entity = Entity(entity_id, known.entity_type if known else "agent", after, tx.now)
+        entity = Entity(entity_id, known.entity_type if known else model.DEFAULT_TYPE, after, tx.now)
         level = model.level_of(known.score if known else model.START).name
         return self._keep(tx, tenant, entity, kind, before, cause, by, level)
 

@@ -53,7 +53,7 @@ class TaskService:
         )
 
     async def get(self, call: Call, request: pb.GetTaskRequest) -> pb.Task:
-        return _shown(await self._tasks.get(call.caller.tenant, request.task_id))
+        return _shown(await self._tasks.get(call.caller, request.task_id))
 
     async def cancel(self, call: Call, request: pb.CancelTaskRequest) -> pb.CancelTaskResponse:
         moment = await self._tasks.cancel(call.caller, request.task_id)
@@ -64,7 +64,7 @@ class TaskService:
         self, call: Call, request: pb.WatchTaskRequest
     ) -> AsyncIterator[AsyncIterator[pb.WatchTaskResponse]]:
         last = _LAST.check(request.last_event_id or None)
-        await self._activity.require(call.caller.tenant, request.task_id)
+        await self._activity.require(call.caller, request.task_id)
         async with aclosing(steps.of(self._activity.stream(call.caller.tenant, request.task_id, last))) as found:
             yield found
 

@@ -158,7 +158,7 @@ async def test_an_update_is_rejected_with_a_reason(site: Site, office: Office) -
     page = await site.read(address(update), notice="rejected")
     for text in ("Rejected.", *fields.values(), "update rejected"):
         assert text in page
-    again = await site.send(f"{address(update)}/approve", 409, key="SECOND")
+    again = await site.send(f"{address(update)}/approve", 409, key="SECOND", rationale="Fine.")
     assert "The gateway refused" in again.text
 
 

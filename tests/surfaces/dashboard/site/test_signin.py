@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from stentor.auth.principal import Principal
-from stentor.surfaces.dashboard.site.sessions import LASTS, MOST, Sessions
+from stentor.surfaces.dashboard.site.sessions import COOKIE, HOST_COOKIE, IDLE, MOST, Sessions, presented
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import LOCAL
 from tests.surfaces.dashboard.signed_in import Site
@@ -40,7 +40,10 @@ async def test_the_cookie_is_a_random_name_for_a_key_that_lies_nowhere_else(site
     assert KEY not in cookie
     assert "Secure" not in cookie
     by_tls = await browser.post("/sign-in", data={"key": KEY}, headers={"Origin": LOCAL.replace("http:", "https:")})
-    assert "Secure" in by_tls.headers["set-cookie"]
+    planted = by_tls.headers["set-cookie"]
+    assert planted.startswith(f"{HOST_COOKIE}=")
+    assert {"Secure", "Path=/"} <= set(planted.split("; "))
+    assert "domain" not in planted.lower()
     for path in ("/", "/tasks"):
         assert KEY not in (await browser.get(path)).text
 
@@ -82,9 +85,9 @@ async def test_signing_out_ends_the_session_for_every_copy_of_its_cookie(site: S
 
 @requirement("dashboard.sign-in")
 async def test_a_key_that_is_taken_back_ends_its_session(site: Site) -> None:
-    browser = await site.browser("BOB")
+    browser = await site.browser("WRITER")
     site.world.ring._principals = {
-        digest: one for digest, one in site.world.ring._principals.items() if one.name != "bob"
+        digest: one for digest, one in site.world.ring._principals.items() if one.name != "writer"
     }
     assert (await browser.get("/tasks")).headers["location"].startswith("/sign-in")
     part = await browser.get("/tasks", headers={"HX-Request": "true"})
@@ -93,9 +96,9 @@ async def test_a_key_that_is_taken_back_ends_its_session(site: Site) -> None:
 
 @requirement("dashboard.sign-in")
 async def test_pages_that_ask_the_gateway_nothing_end_with_the_key_too(site: Site) -> None:
-    browser = await site.browser("BOB")
+    browser = await site.browser("WRITER")
     site.world.ring._principals = {
-        digest: one for digest, one in site.world.ring._principals.items() if one.name != "bob"
+        digest: one for digest, one in site.world.ring._principals.items() if one.name != "writer"
     }
     assert (await browser.get("/series")).headers["location"].startswith("/sign-in")
 
@@ -162,9 +165,9 @@ def test_sessions_end_when_they_are_not_used_and_when_there_are_too_many() -> No
     now = [0.0]
     sessions = Sessions(lambda: now[0])
     first = sessions.open("k", "ann", "admin", frozenset(("read",)), "default")
-    now[0] = LASTS - 1
+    now[0] = IDLE - 1
     assert sessions.find(first) is not None
-    now[0] = 2 * LASTS
+    now[0] = 2 * IDLE
     assert sessions.find(first) is None
     tokens = []
     for _ in range(MOST + 1):
@@ -172,3 +175,29 @@ def test_sessions_end_when_they_are_not_used_and_when_there_are_too_many() -> No
         tokens.append(sessions.open("k", "ann", "admin", frozenset(("read",)), "default"))
     assert sessions.find(tokens[0]) is None
     assert sessions.find(tokens[-1]) is not None
+
+
+@requirement("dashboard.session-lifetime")
+def test_a_session_ends_at_its_lifetime_however_busy_it_is() -> None:
+    now = [0.0]
+    sessions = Sessions(lambda: now[0], lifetime=3 * IDLE)
+    token = sessions.open("k", "ann", "admin", frozenset(("read",)), "default")
+    for _ in range(6):
+        now[0] += IDLE / 2
+        assert sessions.find(token) is not None
+    now[0] += 1
+    assert sessions.find(token) is None
+
+
+@requirement("dashboard.session-lifetime")
+def test_over_tls_a_cookie_without_the_prefix_is_no_session() -> None:
+    plain, prefixed = {COOKIE: "planted"}, {HOST_COOKIE: "own", COOKIE: "planted"}
+    assert (presented(plain, tls=True), presented(plain, tls=False)) == ("", "planted")
+    assert (presented(prefixed, tls=True), presented(prefixed, tls=False)) == ("own", "own")
+
+
+@requirement("dashboard.sign-in")
+async def test_an_agents_key_opens_no_pages(stranger: httpx.AsyncClient) -> None:
+    answer = await stranger.post("/sign-in", data={"key": "bob-key-7c1e"})
+    assert answer.status_code == 403
+    assert "key of an agent" in answer.text

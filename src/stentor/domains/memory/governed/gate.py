@@ -49,7 +49,7 @@ class Gate:
             raise denied or AuthorityDenied("The call has no verified authority.")
         event, answer = await self._db.write(lambda tx: (self._record(tx, who, use, None), beside(tx)))
         principal = Principal(who.principal, "agent", frozenset(), self._tenant)
-        return Caller(principal, cause=event), answer
+        return Caller(principal, cause=event, governed=True), answer
 
     def _refusal(self, who: AuthorityContext | None, use: Use) -> AuthorityDenied | None:
         if who is None or who.capabilities == {BLANK}:

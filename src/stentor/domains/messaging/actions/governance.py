@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stentor.auth.principal import Principal
+from stentor.auth.principal import Permission, Principal
 from stentor.core.clock import iso, iso_or_none
 from stentor.core.db import Tx
 from stentor.domains.atp.bodies import ApproveUpdate, Body, OverrideRisk, ProposeUpdate, RejectUpdate, Rollback
@@ -30,7 +30,8 @@ class GovernanceZone:
             "reject": self.reject,
             "rollback": self.rollback,
         }
-        return {("governance", name): Action("admin", act, _itself) for name, act in actions.items()}
+        needed: dict[str, Permission] = {"propose_update": "propose"}
+        return {("governance", name): Action(needed.get(name, "admin"), act, _itself) for name, act in actions.items()}
 
     async def propose(self, work: Work) -> Closing:
         """Raises Conflict for an id that has another body, InvalidRequest for a patch that cannot be."""

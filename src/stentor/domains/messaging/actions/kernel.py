@@ -85,7 +85,7 @@ class Kernel:
         return lambda tx: Reply(outcome(self._tasks.reject_in(tx, work.principal, task_id, reason, _via(work))), ITSELF)
 
     async def read(self, work: Work) -> Closing:
-        task = await self._tasks.get(work.principal.tenant, _task_id(work))
+        task = await self._tasks.get(work.principal, _task_id(work))
         return lambda tx: Reply(outcome(task), ITSELF)
 
     async def page(self, work: Work) -> Closing:
@@ -94,7 +94,7 @@ class Kernel:
         if work.body.status is not None and status is None:
             return lambda tx: Reply({"tasks": [], "total": 0}, ITSELF)
         wanted = Filter(status, work.body.agent_id)
-        page = await self._tasks.page(work.principal.tenant, wanted, work.body.limit, 0)
+        page = await self._tasks.page(work.principal, wanted, work.body.limit, 0)
         shown = {"tasks": [_row(row) for row in page.rows], "total": page.total}
         return lambda tx: Reply(shown, ITSELF)
 

@@ -44,7 +44,7 @@ class RegistryZone:
     async def register(self, work: Work) -> Closing:
         assert isinstance(work.body, Register)
         draft = self._registration(work.body.model_dump(exclude_unset=True))
-        registering = self._registry.registering(work.principal.tenant, draft, work.principal.name, work.cause)
+        registering = self._registry.registering(work.principal.tenant, draft, work.principal, work.cause)
 
         def close(tx: Tx) -> Reply:
             agent = registering(tx)
@@ -80,7 +80,7 @@ class RegistryZone:
 
     def _change(self, work: Work, operation: Operation) -> Unit:
         """What the registry's routes can change. Raises InvalidRequest for anything else."""
-        tenant, by = work.principal.tenant, work.principal.name
+        tenant, by = work.principal.tenant, work.principal
         agent_id, field, value = operation.agent_id, operation.field, operation.value
         if field in SCORES:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -96,7 +96,7 @@ class RegistryZone:
     async def revoke(self, work: Work) -> Closing:
         """Take an active agent out of routing, as its route `suspend` does."""
         assert isinstance(work.body, Revoke)
-        who, by = work.body.agent_id, work.principal.name
+        who, by = work.body.agent_id, work.principal
         suspend = self._registry.suspending(work.principal.tenant, who, work.body.reason, by, work.cause)
 
         def close(tx: Tx) -> Reply:

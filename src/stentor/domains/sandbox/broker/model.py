@@ -65,6 +65,10 @@ class Tool(ABC):
     def access(self, call: Call) -> Access:
         """What the call means. Raises InvalidRequest."""
 
+    def completed(self, access: Access) -> Access:
+        """The access as it is judged, for one that was described instead of called. Twice changes nothing."""
+        return access
+
     @abstractmethod
     async def act(self, run: Run, call: Call) -> Any:
         """Do it, once it was granted. Raises StentorError."""

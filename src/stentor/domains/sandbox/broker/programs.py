@@ -67,7 +67,10 @@ class ProgramTool(Tool):
         if call.operation not in (None, RUN):
             raise InvalidRequest(f"The tool {self.name!r} has the operation {RUN!r} alone.")
         self._values(call)
-        return Access(self.name, RUN, capability=self._program.capability)
+        return self.completed(Access(self.name, RUN))
+
+    def completed(self, access: Access) -> Access:
+        return msgspec.structs.replace(access, capability=self._program.capability)
 
     async def act(self, run: Run, call: Call) -> dict[str, Any]:
         program, values = self._program, self._values(call)

@@ -39,6 +39,11 @@ class Tools:
         self._sandbox = sandbox
         self._tools = dict(tools)
         self._agent_of = agent_of
+        sandbox.complete = self._completed
+
+    def _completed(self, access: Access) -> Access:
+        tool = self._tools.get(access.tool)
+        return tool.completed(access) if tool else access
 
     async def answer(self, run: Run, line: bytes) -> bytes:
         """The line for a line: `{id, ok, result}`, or `{id, ok, error: {code, message}}`; never raises."""

@@ -43,7 +43,7 @@ def router(grades: Grades) -> APIRouter:
     @api.get("/{task_id}/grade", response_model=GradeOut, responses=errors(404))
     async def read(caller: Caller, task_id: TaskId) -> Json:
         """The grade of a task."""
-        found = await grades.of(caller.tenant, task_id)
+        found = await grades.of(caller, task_id)
         if found is None:
             raise NotFound("The task has no grade.")
         return _shown(found)

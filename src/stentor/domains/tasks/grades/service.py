@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx, locks
-from stentor.core.errors import Conflict
+from stentor.core.errors import Conflict, Forbidden
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.learning.service import Learning, Lesson
+from stentor.domains.registry import store as agents
+from stentor.domains.registry.standing import may_move
+from stentor.domains.tasks import lineage
 from stentor.domains.tasks.grades import store
 from stentor.domains.tasks.grades.model import Grade
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.service import require
-
-MayGrade = Callable[[Tx, Principal, Task], None]
-"""Raises Forbidden for a caller who may not judge this task: nobody grades its own work."""
+from stentor.domains.tasks.service import require_seen
 
 
 class Grades:
-    def __init__(self, db: Database, runlog: RunLog, learning: Learning, may_grade: MayGrade) -> None:
+    def __init__(self, db: Database, runlog: RunLog, learning: Learning) -> None:
         self._db = db
         self._runlog = runlog
         self._learning = learning
-        self._may_grade = may_grade
 
-    async def of(self, tenant: str, task_id: str) -> Grade | None:
+    async def of(self, principal: Principal, task_id: str) -> Grade | None:
         """Raises NotFound for a task that does not exist."""
 
         def read(tx: Tx) -> Grade | None:
-            require(tx, tenant, task_id)
-            return store.find(tx, tenant, task_id)
+            require_seen(tx, principal, task_id)
+            return store.find(tx, principal.tenant, task_id)
 
         return await self._db.read(read)
 
@@ -42,8 +39,8 @@ class Grades:
 
         def work(tx: Tx) -> Grade:
             tx.lock(locks.of_task(principal.tenant, task_id))
-            task = require(tx, principal.tenant, task_id)
-            self._may_grade(tx, principal, task)
+            task = require_seen(tx, principal, task_id)
+            _check(tx, principal, task)
             known = store.find(tx, principal.tenant, task_id)
             if known is not None:
                 if (known.grade, known.comment, known.graded_by) == (value, comment, principal.name):
@@ -69,3 +66,15 @@ class Grades:
         grade = Grade(task.task_id, task.epoch, agent_id, value, comment, principal.name, tx.now, learned)
         store.insert(tx, task.tenant, grade)
         return grade
+
+
+def _check(tx: Tx, principal: Principal, task: Task) -> None:
+    """Nobody judges its own work. Fails closed: without an agent, or with more ancestors than are followed, only a
+    person may. Raises Forbidden.
+    """
+    agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
+    if agent is not None:
+        names = lineage.submitters(tx, task.tenant, task.submitted_by, task.parent_task_id)
+        may_move(principal, "grade", agent, submitted_by=names or ())
+    elif principal.role != "admin":
+        raise Forbidden("A key of role agent may not grade a task that no agent did.")

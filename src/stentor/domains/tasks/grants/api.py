@@ -74,7 +74,7 @@ def router(grants: Grants, snapshot: Snapshot) -> APIRouter:
     @api.get("/tasks/{task_id}/grants", response_model=GrantList, responses=errors(404))
     async def of_task(caller: Caller, task_id: TaskId) -> Json:
         """All that was handed on for a task, the first one first."""
-        return Json({"grants": [_shown(one) for one in await grants.of_task(caller.tenant, task_id)]})
+        return Json({"grants": [_shown(one) for one in await grants.of_task(caller, task_id)]})
 
     @api.get("/grants/{grant_id}", response_model=GrantOut, responses=errors(404))
     async def read(caller: Caller, grant_id: GrantId) -> Json:

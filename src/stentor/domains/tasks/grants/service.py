@@ -13,6 +13,7 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.routing.model import Authority
 from stentor.domains.routing.service import Routing
+from stentor.domains.tasks import sight
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.grants import model, store
 from stentor.domains.tasks.grants.model import NOTHING, Grant, Wish
@@ -69,12 +70,15 @@ class Grants:
         """Raises NotFound, the same for a foreign grant as for none."""
         return await self._db.read(lambda tx: self._find(tx, tenant, grant_id))
 
-    async def of_task(self, tenant: str, task_id: str) -> list[Grant]:
-        """Raises NotFound."""
+    async def of_task(self, principal: Principal, task_id: str) -> list[Grant]:
+        """Raises NotFound, the same for a task that the caller neither sees nor holds a grant of as for none."""
 
         def read(tx: Tx) -> list[Grant]:
-            require(tx, tenant, task_id)
-            return store.of_task(tx, tenant, task_id)
+            task = require(tx, principal.tenant, task_id)
+            found = store.of_task(tx, principal.tenant, task_id)
+            if not sight.sees(tx, principal, task) and not any(self._holds(principal, grant) for grant in found):
+                raise NotFound("No task has this id.")
+            return found
 
         return await self._db.read(read)
 

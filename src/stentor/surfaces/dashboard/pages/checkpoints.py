@@ -83,8 +83,9 @@ async def rollback(page: Page) -> Response:
 async def roll_back(page: Page) -> Response:
     """The gateway wants a reason, and takes no checkpoint that is damaged."""
     form = await page.form()
-    body = {"checkpoint_id": page.param("checkpoint_id"), "reason": form.get("reason", "")}
-    started = await page.post("/governance/rollbacks", body | {"details": form.get("details") or None})
+    said = {"reason": form.get("reason", ""), "details": form.get("details", "")}
+    body = {"checkpoint_id": page.param("checkpoint_id"), "initiated_by": page.session.name, **said}
+    started = await page.post("/governance/rollbacks", body)
     return page.back(f"/governance/rollbacks/{part(started['rollback_id'])}", "rolled-back")
 
 

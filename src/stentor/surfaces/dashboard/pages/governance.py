@@ -103,13 +103,15 @@ async def _review(page: Page, refused: Refused | None = None) -> Response:
 
 async def approve(page: Page) -> Response:
     form = await page.form()
-    body = {"rationale": form.get("rationale") or None, "override_risk": form.get("override_risk") == "on"}
+    said = {"approved_by": page.session.name, "rationale": form.get("rationale", "")}
+    body = {**said, "override_risk": form.get("override_risk") == "on"}
     return await _decide(page, "approve", "approved", body)
 
 
 async def reject(page: Page) -> Response:
     form = await page.form()
-    body = {"reason": form.get("reason") or None, "feedback": form.get("feedback") or None}
+    said = {"reason": form.get("reason", ""), "feedback": form.get("feedback", "")}
+    body = {"rejected_by": page.session.name, **said}
     return await _decide(page, "reject", "rejected", body)
 
 

@@ -72,7 +72,7 @@ def _signed_in(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Re
     """Fails closed: no session, no page; and no form that is not the session's own."""
 
     async def answer(request: Request) -> Response:
-        session = site.sessions.find(request.cookies.get(sessions.COOKIE, ""))
+        session = site.sessions.find(sessions.presented(request.cookies, tls=request.url.scheme == "https"))
         if session is None or not await site.still(session):
             return _to_sign_in(request)
         _urlencoded(request)
@@ -117,7 +117,7 @@ def _shown(
 ) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def answer(request: Request, error: Exception) -> Response:
         status, title, message = judged(request, error)
-        session = site.sessions.find(request.cookies.get(sessions.COOKIE, ""))
+        session = site.sessions.find(sessions.presented(request.cookies, tls=request.url.scheme == "https"))
         if session is None and request.url.path == SIGN_IN:
             return PlainTextResponse(message, status)  # a redirect would lead here again
         if status == 401 or session is None:

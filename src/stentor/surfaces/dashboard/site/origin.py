@@ -23,5 +23,10 @@ def _place(origin: str) -> str | None:
 
 
 def encrypted(request: Request) -> bool:
-    """Whether the browser came by TLS: the origin of a form says so also behind a proxy that ends it."""
-    return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+    """Whether the browser came by TLS: the origin of a form says so also behind a proxy that ends it, as the proxy may.
+
+    Who claims it without TLS gets a cookie that only TLS brings back.
+    """
+    headers = request.headers
+    said = headers.get("origin", "").startswith("https://") or headers.get("x-forwarded-proto") == "https"
+    return request.url.scheme == "https" or said

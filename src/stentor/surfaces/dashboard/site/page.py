@@ -78,7 +78,13 @@ class Site:
     """What all pages share. `rows` are read for the tenant of whoever is signed in; `threshold` is the sentinel's."""
 
     def __init__(
-        self, caller: Caller, rows: Rows, prometheus: Prometheus, streams: StreamLimit, threshold: float
+        self,
+        caller: Caller,
+        rows: Rows,
+        prometheus: Prometheus,
+        streams: StreamLimit,
+        threshold: float,
+        lifetime: float,
     ) -> None:
         self.caller = caller
         self.rows = rows
@@ -86,7 +92,7 @@ class Site:
         self.streams = streams
         self.threshold = threshold
         self.live = Live(rows)
-        self.sessions = Sessions(time.monotonic)
+        self.sessions = Sessions(time.monotonic, lifetime)
         self.attempts = Attempts(ATTEMPTS, time.monotonic)
         self.templates = _environment()
         self.kept = Kept(FRESH, time.monotonic)

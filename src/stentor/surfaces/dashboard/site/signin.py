@@ -11,10 +11,11 @@ from stentor.core.errors import ServiceUnavailable
 from stentor.surfaces.dashboard.site.calls import Refused, target
 from stentor.surfaces.dashboard.site.origin import encrypted, same_origin
 from stentor.surfaces.dashboard.site.page import Page, Site
-from stentor.surfaces.dashboard.site.sessions import COOKIE, LASTS
+from stentor.surfaces.dashboard.site.sessions import COOKIE, HOST_COOKIE, presented
 
 WRONG = "This key is not one that the service knows."
 BLIND = "This key may not read, and pages are for reading."
+MACHINE = "This is the key of an agent. Pages show all of a tenant, and an agent's key sees its own tasks."
 EMPTY = "Give a key."
 FOREIGN = "The form did not come from this page. Try again."
 MANY = "Too many attempts. Wait a minute."
@@ -48,16 +49,22 @@ async def enter(site: Site, request: Request) -> Response:
         # Nothing is known of the key: the gateway is busy or out of order.
         return _form(site, request, Refused(reply).message, 429 if reply.status == 429 else 503)
     who = reply.data
+    if who["role"] == "agent" and "admin" not in who["permissions"]:
+        return _form(site, request, MACHINE, 403)
     token = site.sessions.open(key, who["name"], who["role"], frozenset(who["permissions"]), who["tenant"])
     answer = RedirectResponse(_wanted(str(fields.get("next") or "")), 303)
-    answer.set_cookie(COOKIE, token, max_age=LASTS, httponly=True, samesite="strict", secure=encrypted(request))
+    tls = encrypted(request)
+    lasts = int(site.sessions.lifetime)
+    name = HOST_COOKIE if tls else COOKIE
+    answer.set_cookie(name, token, max_age=lasts, httponly=True, samesite="strict", secure=tls)
     return answer
 
 
 async def leave(page: Page) -> Response:
-    page.site.sessions.end(page.request.cookies.get(COOKIE, ""))
+    page.site.sessions.end(presented(page.request.cookies, tls=page.request.url.scheme == "https"))
     answer = RedirectResponse("/sign-in", 303)
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    for name in (HOST_COOKIE, COOKIE):
+        answer.delete_cookie(name, httponly=True, samesite="strict", secure=name == HOST_COOKIE)
     return answer
 
 

@@ -1,0 +1,27 @@
+"""How many outcomes of tasks of one key an agent learned from today, and the tasks of one submitter in order."""
+
+from alembic import op
+
+revision = "0015"
+down_revision = "0014"
+
+STATEMENTS = """
+create table taught_today (
+    tenant text not null,
+    agent_id text not null,
+    submitted_by text not null,
+    day bigint not null,
+    n bigint not null,
+    primary key (tenant, agent_id, submitted_by)
+);
+create index tasks_by_submitter on tasks (tenant, submitted_by, created_at, task_id);
+"""
+
+
+def upgrade() -> None:
+    for statement in filter(None, (part.strip() for part in STATEMENTS.split(";"))):
+        op.execute(statement)
+
+
+def downgrade() -> None:
+    raise NotImplementedError("restore the backup made before the upgrade")

@@ -1,0 +1,71 @@
+"""Whether an outcome may teach anything: not when who asked for the work is who did it, and not too often.
+
+Without this an agent's key could submit tasks to its own agent and praise itself, up to the trust at which its updates
+are approved without a person. Only keys of role agent are held back: a person who submits tasks and runs the workers
+with one key owns the machine. docs/decisions/0031 has the reasons.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from stentor.auth.roles import Roles
+from stentor.core.clock import DAY
+from stentor.core.db import Sql, Tx
+from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.tasks import lineage
+
+SHARED_KEY = "The submitter of the task or of one of its ancestors, and its worker, share a key."
+# The row is rewritten on another day, so there is one for each pair, however long they work together.
+_COUNT = Sql(
+    """insert into taught_today (tenant, agent_id, submitted_by, day, n)
+    values (:tenant, :agent_id, :submitted_by, :day, 1)
+    on conflict (tenant, agent_id, submitted_by) do update set
+        n = case when taught_today.day = excluded.day then taught_today.n + 1 else 1 end, day = excluded.day
+    returning n"""
+)
+
+
+class Work(Protocol):
+    """The parts of a claim or of a row that tell who asked for the work."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def submitted_by(self) -> str: ...
+    @property
+    def parent_task_id(self) -> str | None: ...
+
+
+class Independence:
+    """`most` is how many outcomes a day one agent's key may have one agent learn from; 0 is no limit."""
+
+    def __init__(self, snapshot: Snapshot, roles: Roles, most: int) -> None:
+        self._snapshot = snapshot
+        self._roles = roles
+        self._most = most
+
+    def objection(self, tx: Tx, work: Work, agent_id: str, ended_by: str | None) -> str | None:
+        """Why nothing may be learned from the work; None when it may. Fails closed. Counts an outcome that may.
+
+        `ended_by` is the key that reported the outcome, None for an agent that runs inside the service. Costs nothing
+        but two look-ups in memory where all keys are people's.
+        """
+        if self._by_own_hand(tx, work, agent_id, ended_by):
+            return SHARED_KEY
+        if not self._most or self._roles.is_person(work.tenant, work.submitted_by):
+            return None
+        key = {"tenant": work.tenant, "agent_id": agent_id, "submitted_by": work.submitted_by}
+        row = tx.row(_COUNT, **key, day=tx.now // DAY)
+        if row is not None and row[0] <= self._most:
+            return None
+        return f"The submitter's key has had the agent learn from {self._most} outcomes today."
+
+    def _by_own_hand(self, tx: Tx, work: Work, agent_id: str, ended_by: str | None) -> bool:
+        agent = self._snapshot.get(work.tenant, agent_id)
+        hands = {agent.key_name if agent else None, ended_by}
+        workers = {name for name in hands if name is not None and not self._roles.is_person(work.tenant, name)}
+        if not workers:
+            return False
+        asked = lineage.submitters(tx, work.tenant, work.submitted_by, work.parent_task_id)
+        return asked is None or bool(asked & workers)

@@ -1,0 +1,95 @@
+"""Who may move whose standing: trust, scores, grades, status, tier, connections, and the updates of an agent.
+
+The one place that decides it, for REST, gRPC, messages and governance. Pure: permissions are checked by the route, the
+rest is decided here from the caller, the agent and, for a grade, who submitted the task. The table that this implements
+is in docs/security.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from stentor.auth.principal import Principal
+from stentor.core.errors import Forbidden
+from stentor.domains.registry.model import DEFAULT_SCORE, Agent, TrustTier
+
+Action = Literal[
+    "trust",
+    "scores",
+    "grade",
+    "suspend",
+    "activate",
+    "clear_violations",
+    "tier",
+    "connection",
+    "approve",
+    "rollback",
+]
+
+_PHRASES: dict[Action, str] = {
+    "trust": "change its trust",
+    "scores": "change its scores",
+    "grade": "grade its tasks",
+    "suspend": "suspend it",
+    "activate": "activate it",
+    "clear_violations": "clear its violations",
+    "tier": "change its tier",
+    "connection": "change its connections",
+    "approve": "approve its updates",
+    "rollback": "roll it back",
+}
+
+
+def may_move(principal: Principal, action: Action, agent: Agent, *, submitted_by: Iterable[str | None] = ()) -> None:
+    """Refuse a change of an agent's standing that the caller may not make. Fails closed. Raises Forbidden.
+
+    A key of role `admin` is a person: it may move every agent of its tenant. A key of role `agent` never moves an agent
+    that it works as, except to suspend it. It may grade a task that it submitted, or whose ancestor it submitted:
+    `submitted_by` holds the key names of the submitters of the task and of its ancestors. Everything else needs the
+    permission `admin`, and an agent that has a key of its own.
+    """
+    if principal.role == "admin":
+        return
+    if works_as(principal, agent):
+        if action == "suspend" and principal.may("admin"):
+            return
+        raise Forbidden(
+            f"The key {principal.name!r} can work as the agent {agent.name!r}, so it may not {_PHRASES[action]}: "
+            "use a key of role admin."
+        )
+    if principal.may("admin") or (action == "grade" and principal.name in set(submitted_by)):
+        return
+    raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not {_PHRASES[action]}.")
+
+
+def may_move_entity(principal: Principal, action: Action, entity_id: str, agent: Agent | None) -> None:
+    """`may_move` for what stands under an id that may be no agent's (`agent` is None then). Raises Forbidden."""
+    if agent is not None:
+        may_move(principal, action, agent)
+    elif principal.role != "admin" and (not principal.may("admin") or entity_id == principal.name):
+        raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not move what stands under this id.")
+
+
+def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier) -> None:
+    """Refuse a registration by an agent's key that starts with more than the defaults. Raises Forbidden.
+
+    Otherwise a key could give the agent that it works as the standing which `may_move` refuses.
+    """
+    if principal.role == "admin" or (all(score <= DEFAULT_SCORE for score in scores) and tier != "auto"):
+        return
+    raise Forbidden(
+        f"A key of role agent registers agents with scores of at most {DEFAULT_SCORE:g} and without the tier auto: "
+        "use a key of role admin for more."
+    )
+
+
+def works_as(principal: Principal, agent: Agent) -> bool:
+    """Whether the holder of an agent's key can be the one who works as this agent.
+
+    An agent without a key is worked by whoever may act for any agent, which is a key with `admin`. The builtin agents
+    are the service's own.
+    """
+    if agent.key_name is None:
+        return principal.role == "agent" and principal.may("admin") and agent.runtime.kind != "builtin"
+    return principal.role == "agent" and agent.key_name == principal.name

@@ -1,0 +1,121 @@
+"""An agent's key does not teach: not its own agent anything, and not another one more than so much a day."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conftest import MakeWorld, World
+from tests.requirements import requirement
+
+
+async def work(world: World, agent_id: str, submitter: str, worker: str, **fields: Any) -> str:
+    """Submit with one key, claim and complete with the other; answers the task's id."""
+    body = {"type": "echo", "input": "hello", "required_capabilities": ["echo"], "agent_preference": agent_id, **fields}
+    submitted = await world.clients[submitter].post("/api/v1/tasks", json=body)
+    assert submitted.status_code == 202, submitted.text
+    task_id = str(submitted.json()["task_id"])
+    http = world.clients[worker]
+    claims = (await http.post(f"/api/v1/agents/{agent_id}/claims", json={})).json()["tasks"]
+    done = {"epoch": claims[0]["epoch"], "result": "hi", "performance": 1.0}
+    answer = await http.post(f"/api/v1/tasks/{claims[0]['task_id']}/complete", json=done)
+    assert answer.status_code == 200, answer.text
+    return task_id
+
+
+async def trust(world: World, agent_id: str) -> float | None:
+    answer = await world.admin.get(f"/api/v1/registry/agents/{agent_id}")
+    score: float | None = answer.json()["trust_score"]
+    return score
+
+
+async def skipped(world: World, task_id: str) -> str:
+    """Why nothing was learned."""
+    found = [e for e in await world.events(task_id) if e["event_type"] == "learning_skipped"]
+    return str(found[0]["metadata"]["reason"])
+
+
+@requirement("learning.own-hand")
+async def test_an_agents_key_that_works_for_itself_earns_no_trust_however_often(make_world: MakeWorld) -> None:
+    world = await make_world()
+    agent_id = await world.register(key_name="bob")
+    for _ in range(3):
+        task_id = await work(world, agent_id, "BOB", "BOB")
+    assert await trust(world, agent_id) is None
+    task = await world.task(task_id)
+    assert (task["status"], task["outcome_class"], task["learning_eligible"]) == ("completed", "success", False)
+    assert "share a key" in await skipped(world, task_id)
+    weights = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent_id})).json()["weights"]
+    assert weights == {}
+
+
+@requirement("learning.own-hand")
+async def test_an_agents_failures_at_its_own_tasks_teach_nothing_either(make_world: MakeWorld) -> None:
+    world = await make_world()
+    agent_id = await world.register(key_name="bob")
+    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    task_id = (await world.clients["BOB"].post("/api/v1/tasks", json=body)).json()["task_id"]
+    claim = await world.claim(agent_id)
+    body = {"epoch": claim["epoch"], "error": {"message": "no"}}
+    await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/fail", json=body)
+    assert await trust(world, agent_id) is None
+    assert (await world.task(task_id))["learning_eligible"] is False
+
+
+@requirement("learning.own-hand")
+async def test_the_permission_admin_does_not_make_an_agents_key_a_person(make_world: MakeWorld) -> None:
+    world = await make_world()
+    for key_name in ("boss", None, "bob"):
+        agent_id = await world.register(key_name=key_name)
+        task_id = await work(world, agent_id, "BOSS", "BOSS")
+        assert await trust(world, agent_id) is None
+        assert "share a key" in await skipped(world, task_id)
+
+
+@requirement("learning.own-hand")
+async def test_work_that_goes_round_through_another_agent_comes_back_without_a_lesson(make_world: MakeWorld) -> None:
+    world = await make_world()
+    agent_id = await world.register(key_name="bob")
+    helper = await world.register(name="helper", key_name="boss")
+    first = await work(world, helper, "BOB", "BOSS")
+    assert await trust(world, helper) == 0.52
+    second = await work(world, agent_id, "BOSS", "BOB", metadata={"parent_task_id": first})
+    assert await trust(world, agent_id) is None
+    assert "ancestors" in await skipped(world, second)
+
+
+@requirement("learning.own-hand")
+async def test_a_circle_of_parents_ends(make_world: MakeWorld) -> None:
+    world = await make_world()
+    agent_id = await world.register(key_name="bob")
+    await work(world, agent_id, "ADMIN", "BOB", id="one", metadata={"parent_task_id": "two"})
+    await work(world, agent_id, "ADMIN", "BOB", id="two", metadata={"parent_task_id": "one"})
+    assert await trust(world, agent_id) == 0.54
+
+
+@requirement("learning.person-teaches")
+async def test_a_person_who_does_everything_with_one_key_goes_on_learning(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_LEARNING_DAILY_LIMIT="1")
+    for key_name in (None, "admin"):
+        agent_id = await world.register(key_name=key_name)
+        for _ in range(3):
+            await work(world, agent_id, "ADMIN", "ADMIN")
+        assert await trust(world, agent_id) == 0.56
+
+
+@requirement("learning.daily-limit")
+async def test_an_agents_key_teaches_another_agent_so_much_a_day_and_no_more(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_LEARNING_DAILY_LIMIT="2")
+    agent_id = await world.register(key_name="other")
+    for _ in range(3):
+        task_id = await work(world, agent_id, "BOB", "ADMIN")
+    assert await trust(world, agent_id) == 0.54
+    assert "2 outcomes today" in await skipped(world, task_id)
+    await work(world, agent_id, "ADMIN", "ADMIN")
+    assert await trust(world, agent_id) == 0.56
+    world.clock.advance(days=1)
+    before = await trust(world, agent_id)
+    await work(world, agent_id, "BOB", "ADMIN")
+    after = await trust(world, agent_id)
+    assert before is not None
+    assert after is not None
+    assert after > before

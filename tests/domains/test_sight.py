@@ -1,0 +1,99 @@
+"""A key of role agent sees, cancels and retries its own tasks; another's is like one that does not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conftest import World
+from tests.requirements import requirement
+
+TASKS = "/api/v1/tasks"
+
+
+async def submitted(world: World, by: str, **fields: Any) -> str:
+    body = {"type": "echo", "input": "hello", "required_capabilities": ["echo"], **fields}
+    answer = await world.clients[by].post(TASKS, json=body)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["task_id"])
+
+
+async def listed(world: World, by: str, **params: Any) -> tuple[list[str], int]:
+    """The ids of the page, newest first, and the total."""
+    answer = await world.clients[by].get(TASKS, params=params)
+    assert answer.status_code == 200, answer.text
+    return [row["task_id"] for row in answer.json()["tasks"]], answer.json()["total"]
+
+
+def about(task_id: str) -> list[tuple[str, str]]:
+    path = f"{TASKS}/{task_id}"
+    asked = [("GET", path), ("GET", f"{path}/activity"), ("GET", f"{path}/stream"), ("GET", f"{path}/grants")]
+    return [*asked, ("POST", f"{path}/cancel"), ("POST", f"{path}/retry")]
+
+
+@requirement("tasks.agents-see-their-own")
+async def test_anothers_task_answers_exactly_like_an_unknown_one(world: World) -> None:
+    await world.register(key_name="other")
+    theirs = await submitted(world, "ADMIN")
+    for (method, path), (_, unknown) in zip(about(theirs), about("no-such-task"), strict=True):
+        found = await world.clients["BOB"].request(method, path)
+        nothing = await world.clients["BOB"].request(method, unknown)
+        assert (found.status_code, nothing.status_code) == (404, 404), path
+        for answer in (found, nothing):
+            answer.json()["error"].pop("request_id")
+        assert found.json()["error"]["message"] == nothing.json()["error"]["message"]
+    for verb, body in (("heartbeat", {"epoch": 1}), ("complete", {"epoch": 1, "result": 1})):
+        answer = await world.clients["BOB"].post(f"{TASKS}/{theirs}/{verb}", json=body)
+        assert answer.status_code == 404, verb
+    assert (await world.task(theirs))["status"] == "queued"
+
+
+@requirement("tasks.agents-see-their-own")
+async def test_a_key_sees_what_it_submitted_and_what_its_agents_are_to_do(world: World) -> None:
+    own_agent = await world.register(key_name="bob")
+    other_agent = await world.register(name="other", key_name="other")
+    asked = await submitted(world, "BOB", agent_preference=other_agent)
+    given = await submitted(world, "ADMIN", agent_preference=own_agent)
+    both = await submitted(world, "BOB", agent_preference=own_agent)
+    foreign = await submitted(world, "ADMIN", agent_preference=other_agent)
+    assert await listed(world, "BOB") == ([both, given, asked], 3)
+    assert await listed(world, "ADMIN") == ([foreign, both, given, asked], 4)
+    assert await listed(world, "READER") == ([foreign, both, given, asked], 4)
+    http = world.clients["BOB"]
+    for task_id in (asked, given, both):
+        for path in (f"{TASKS}/{task_id}", f"{TASKS}/{task_id}/activity"):
+            assert (await http.get(path)).status_code == 200
+        assert (await http.post(f"{TASKS}/{task_id}/cancel")).status_code == 200
+
+
+@requirement("tasks.agents-see-their-own")
+async def test_its_list_is_filtered_counted_and_paged_like_any_other(world: World) -> None:
+    own_agent = await world.register(key_name="bob")
+    other_agent = await world.register(name="other", key_name="other")
+    mine = []
+    for number in range(6):
+        world.clock.advance(seconds=1)
+        by = "BOB" if number % 2 else "ADMIN"
+        mine.append(await submitted(world, by, agent_preference=own_agent if number % 3 else other_agent))
+    seen = [task_id for number, task_id in enumerate(mine) if number % 2 or number % 3][::-1]
+    assert await listed(world, "BOB") == (seen, len(seen))
+    assert await listed(world, "BOB", limit=2) == (seen[:2], len(seen))
+    assert await listed(world, "BOB", limit=2, offset=2) == (seen[2:4], len(seen))
+    first = (await world.clients["BOB"].get(TASKS, params={"limit": 2})).json()
+    following = {"limit": 2, "cursor": first["next_cursor"]}
+    assert await listed(world, "BOB", **following) == (seen[2:4], len(seen))
+    await world.clients["BOB"].post(f"{TASKS}/{seen[0]}/cancel")
+    assert await listed(world, "BOB", status="cancelled") == ([seen[0]], 1)
+    theirs = await listed(world, "BOB", agent_id=other_agent)
+    assert theirs == ([mine[3]], 1)
+    moment = (await world.task(seen[-1]))["created_at"]
+    assert await listed(world, "BOB", created_after=moment) == (seen[:-1], len(seen) - 1)
+
+
+@requirement("tasks.agents-see-their-own")
+async def test_the_response_to_a_message_is_for_its_sender(world: World) -> None:
+    header = {"mode": "async", "context": "x", "priority": "normal", "actionType": "list", "targetZone": "kernel"}
+    message = {"header": header, "payload": {"content": "{}"}}
+    sent = (await world.admin.post("/api/v1/atp/send", json=message)).json()["messageId"]
+    for path in (f"/api/v1/atp/message/{sent}", f"/api/v1/atp/response/{sent}"):
+        assert (await world.clients["BOB"].get(path)).status_code == 404
+    assert (await world.clients["READER"].get(f"/api/v1/atp/message/{sent}")).status_code == 200

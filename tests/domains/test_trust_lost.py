@@ -1,0 +1,45 @@
+"""Trust that cannot be read: routing goes on without it, says so, and comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stentor import bootstrap
+from stentor.core.db import Sql
+from tests.conftest import MakeWorld, World
+from tests.patience import soon
+from tests.requirements import requirement
+
+AWAY = Sql("alter table trust_scores rename to trust_gone")
+BACK = Sql("alter table trust_gone rename to trust_scores")
+
+
+async def available(world: World) -> bool:
+    task_id = await world.submit()
+    events: list[dict[str, Any]] = await world.events(task_id)
+    (decided,) = [event for event in events if event["event_type"] == "routing_decision"]
+    return bool(decided["metadata"]["routing"]["trust_available"])
+
+
+async def run(world: World, sql: Sql) -> None:
+    await world.kernel.db.write(lambda tx: tx.run(sql))
+
+
+@requirement("routing.trust-lost-while-running")
+async def test_trust_that_goes_away_is_left_out_until_it_is_back(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_SNAPSHOT_REFRESH_SECONDS="0.1")
+    agent_id = await world.register()
+    await world.admin.put(f"/api/v1/trust/{agent_id}", json={"score": 0.8})
+    assert await available(world)
+    await run(world, AWAY)
+
+    async def lost() -> bool:
+        return not await available(world)
+
+    await soon(lost)
+    later = bootstrap.build(world.kernel.settings, world.kernel.db, world.clock)
+    await later._first_look()
+    assert not later.trust.view.available
+    assert later.registry.snapshot.get("default", agent_id) is not None
+    await run(world, BACK)
+    await soon(lambda: available(world))
