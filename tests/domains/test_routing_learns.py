@@ -225,7 +225,7 @@ async def test_an_agents_key_grades_what_it_asked_for_and_never_its_own_work(wor
     claim = await world.claim(other)
     await world.admin.post(f"/api/v1/tasks/{asked}/complete", json={"epoch": claim["epoch"], "result": 1})
     answer = await world.clients["BOB"].post(f"/api/v1/tasks/{asked}/grade", json={"grade": 0.5})
-    assert (answer.status_code, answer.json()["graded_by"]) == (200, "BOB")
+    assert (answer.status_code, answer.json()["graded_by"]) == (200, "bob")
 
 
 @requirement("routing.offline-endpoints")

@@ -17,6 +17,7 @@ MOVES = {
     ("queued", "executing"),
     ("queued", "cancelled"),
     ("queued", "failed"),  # denied at dispatch
+    ("queued", "aborted"),  # waited longer than its queue_timeout_seconds
     ("pending_approval", "queued"),
     ("pending_approval", "aborted"),
     ("pending_approval", "cancelled"),
