@@ -134,7 +134,9 @@ class Evidence:
             return Candidate(agent, standing(agent.composite, self.alpha, elsewhere=elsewhere, cost=cost), ahead=ahead)
         rewards, outcomes = record.outdated if pace.changed_tick > record.tick else record.counted
         age = pace.tick - record.tick
-        known = standing(agent.composite, self.alpha, rewards, outcomes, elsewhere, age=age, cost=cost)
+        known = standing(
+            agent.composite, self.alpha, rewards, outcomes, elsewhere, age=age, variation=record.variation, cost=cost
+        )
         return Candidate(agent, known, ahead=ahead)
 
     def learn(self, kind: int, agent: int, reward: float) -> None:

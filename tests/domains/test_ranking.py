@@ -143,7 +143,15 @@ def test_every_term_of_a_decision_can_be_computed_again_from_its_record(
     decision = msgspec.to_builtins(decide(Request("default", "t", ("echo",), prefer=prefer), pool, Policy(beta=beta)))
     rows = decision["candidates"]
     again = [
-        Standing(r["prior"], r["strength"], r["rewards"], r["outcomes"], r["elsewhere"], r["elsewhere_outcomes"])
+        Standing(
+            r["prior"],
+            r["strength"],
+            r["rewards"],
+            r["outcomes"],
+            r["elsewhere"],
+            r["elsewhere_outcomes"],
+            variation=r["variation"],
+        )
         for r in rows
     ]
     for row, known in zip(rows, again, strict=True):
@@ -178,3 +186,17 @@ def test_a_grade_takes_the_place_of_its_outcome() -> None:
     assert low.recent == record.recent
     forgotten = graded(after("S" * 60), sample=1, was=1.0, grade=0.0, now=0)
     assert forgotten.counted == (50.0, 50.0)
+
+
+def test_an_agent_that_is_graded_alike_each_time_is_known_after_few_outcomes() -> None:
+    record = fresh("a", "t", 0)
+    for _ in range(8):
+        record = learned(record, success=True, performance=0.4, duration_ms=1, now=0)
+    assert record.variation < 0.25
+    assert after("SFSSFSFS").variation == pytest.approx(1.0)
+    assert after("SSSS").variation == 1.0
+
+
+@given(REWARDS)
+def test_rewards_never_vary_more_than_successes_and_failures_would(values: list[int]) -> None:
+    assert 0 < evidence.variation("".join(f"{value:02x}" for value in values)) <= 1

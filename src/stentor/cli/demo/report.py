@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from stentor.cli.demo import governed, library, model, proof
+from stentor.cli.demo import governed, learning, library, model, proof
 
 MAX_TITLE = 24
 
@@ -27,6 +27,7 @@ def show(out: Console, figures: dict[str, Any]) -> None:
     out.print(_assignments(rows))
     out.print(_change_of_mind(rows))
     out.print(_learning(figures))
+    out.print(learning.show(figures["learning"]))
     out.print(_trail(next(row for row in reversed(rows) if row["capability"] == "summarize")))
     out.print(library.show(figures["answers"]))
     out.print(model.show(figures["model"]))
@@ -56,17 +57,21 @@ def _change_of_mind(rows: list[dict[str, Any]]) -> Table:
     short = [row for row in rows if row["capability"] == "summarize"]
     first, last = short[0], short[-1]
     other = next((row for row in short if row["agent_name"] != first["agent_name"]), last)
-    table = Table(title="Why: blended = (1-a-b) composite + a hebbian + b trust", title_justify="left")
-    for name in ("round", "chosen", "candidate", "composite", "hebbian", "blended"):
+    table = Table(title="Why: score = expected + 2 × uncertainty", title_justify="left")
+    for name in ("round", "chosen", "candidate", "declared", "done", "expected", "±", "score"):
         table.add_column(name, justify="left" if name in ("chosen", "candidate") else "right")
     for row in {row["task_id"]: row for row in (first, other, last)}.values():
         for i, candidate in enumerate(row["routing"]["candidates"]):
-            terms = [f"{candidate[name]:.3f}" for name in ("composite", "hebbian", "blended")]
+            terms = [f"{candidate['composite']:.3f}", f"{candidate['outcomes']:.0f}"]
+            terms += [f"{candidate[name]:.3f}" for name in ("expected", "uncertainty", "blended")]
             head = [str(row["round"]), row["agent_name"]] if i == 0 else ["", ""]
             table.add_row(*head, candidate["name"], *terms)
         table.add_section()
     routing = last["routing"]
-    table.caption = f"a = {routing['alpha']}, b = {routing['beta']}; decided in {routing['duration_us']} µs"
+    table.caption = (
+        "expected: what an agent declares counts as four outcomes, then what it has done; ± the uncertainty; "
+        f"decided in {routing['duration_us']} µs"
+    )
     return table
 
 

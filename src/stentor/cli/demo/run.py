@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stentor.cli.demo import governed, library, model, proof, report, texts
+from stentor.cli.demo import governed, learning, library, model, proof, report, texts
 from stentor.cli.output import CommandFailed, err, out, print_json
 
 PATIENCE_SECONDS = 30
@@ -71,9 +71,12 @@ def _tour(address: str, keys: list[str], rounds: int) -> dict[str, Any]:
         agents = {name: _register(api, name, fields) for name, fields in AGENTS.items()}
         with _worker(address, keys[0], agents["keyworder"]):
             rows = _drive(api, rounds)
+        err.print("Two agents compete for sixty tasks, and fail in turns.")
+        phases = learning.watch(call)
         err.print("The documentation becomes notes, and the librarian is asked about it.")
         answers = library.ask(call, partial(_wait, api))
         figures = report.collect(api, agents, rows) | {"answers": answers, "model": model.talk(api)}
+        figures |= {"learning": phases}
         err.print("An agent reaches for what it may not have; an update is approved by a second key and undone.")
         figures |= {"caught": governed.caught(call)}
         figures |= {"update": governed.updated(call, partial(_call, second), agents["quick"])}
@@ -90,15 +93,15 @@ def _register(api: httpx.Client, name: str, fields: dict[str, Any]) -> str:
 
 
 def _drive(api: httpx.Client, rounds: int) -> list[dict[str, Any]]:
-    """Rounds of one short summary, two long ones and one keyword task; each learns from the one before."""
+    """Rounds of two short summaries, a long one and a keyword task; each learns from the one before."""
     long, short = texts.sections()
     done: list[dict[str, Any]] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=err) as progress:
         bar = progress.add_task("Routing and doing tasks", total=rounds * 4)
         for number in range(rounds):
-            bodies = [_summary(s, "summarize", 1) for s in texts.take(short, number, 1)]
-            bodies += [_summary(s, "summarize-long", 2) for s in texts.take(long, number * 2, 2)]
+            bodies = [_summary(s, "summarize", 1) for s in texts.take(short, number * 2, 2)]
+            bodies += [_summary(s, "summarize-long", 2) for s in texts.take(long, number, 1)]
             bodies += [_keywords(s) for s in texts.take(short, number, 1)]
             submitted = [(body, _call(api, "POST", "/tasks", body)["task_id"]) for body in bodies]
             for body, task_id in submitted:

@@ -18,6 +18,8 @@ CHANGE_RATIO = 14.0
 """Twice the log likelihood ratio from which on a drop of the mean counts as a change."""
 CHANGE_SEGMENT = 4
 """Outcomes that there must be on each side of a change."""
+STEADY = 0.5
+"""Variance that must be missing before rewards count as steady: about two outcomes' worth."""
 UNCHANGED = -1
 """No change is known: every remembered outcome counts in full."""
 
@@ -57,6 +59,18 @@ def count(rewards: str, since_change: int) -> tuple[float, float]:
     split = len(values) - since_change
     share = min(1.0, KEPT / split)
     return (sum(values[split:]) + share * sum(values[:split])) / 255, since_change + share * split
+
+
+def variation(rewards: str) -> float:
+    """How much the rewards vary, as a share of what successes and failures alone would with the same mean.
+
+    1 where nothing is graded; near 0 where an agent is worth the same each time, so that few outcomes say enough.
+    """
+    values = decode(rewards)
+    total = sum(values)
+    scatter = sum(value * value for value in values) - total * total / max(1, len(values))
+    most = total - total * total / max(1, len(values))
+    return min(1.0, (STEADY + scatter) / (STEADY + most))
 
 
 def change(rewards: str, since_change: int) -> int | None:

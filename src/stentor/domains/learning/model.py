@@ -56,6 +56,11 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
         return evidence.count(self.outcomes, self.since_change)
 
     @cached_property
+    def variation(self) -> float:
+        """How much the rewards vary: 1 for successes and failures alone, less for grades that are alike."""
+        return evidence.variation(self.outcomes)
+
+    @cached_property
     def outdated(self) -> tuple[float, float]:
         """The same when the results of another agent changed after this one's last outcome."""
         return evidence.count(self.outcomes, 0)

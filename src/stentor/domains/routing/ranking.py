@@ -4,13 +4,14 @@
     expectation = mean + slope (prior - mean)                        as far as priors hold for the others
     strength    = (1 - alpha) / alpha + e / 4                        outcomes that the prior is worth
     expected    = (strength expectation + rewards) / (strength + outcomes)
-    uncertainty = sqrt(expected (1 - expected) / (strength + outcomes + ahead + 1))
+    uncertainty = sqrt(variation expected (1 - expected) / (strength + outcomes + ahead + 1))
     blended     = (1 - beta) (expected + 2 uncertainty - time - cost) + beta trust
 
-`rewards` and `outcomes` are the agent's at this task type (learning/evidence.py), faded by one part in 2,000 for each
-outcome of the others since; `elsewhere` is its mean at its other types and `e` their number, at most 16. `ahead` are
-the tasks that it has already, so that many tasks at once do not all try the same unknown agent. `time` and `cost` rise
-by a fixed amount for each doubling over the best candidate. Why, and what was measured: docs/decisions/0036.
+`rewards` and `outcomes` are the agent's at this task type (learning/evidence.py), faded by one part in 2,000 for
+each outcome of the others since; `variation` is 1 unless outcomes are graded and alike. `elsewhere` is the mean at the
+agent's other types and `e` their number, at most 16. `ahead` are the tasks that it has already, so that many tasks at
+once do not all try the same unknown agent. `time` and `cost` rise by a fixed amount for each doubling over the best
+candidate. Why, and what was measured: docs/decisions/0036-routing-that-learns.md.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Standing(msgspec.Struct, frozen=True):
     elsewhere_outcomes: float = 0.0
     share: float = 0.0
     mean: float = 0.0
+    variation: float = 1.0
     weight: float | None = None
     duration_ms: float | None = None
     cost: float | None = None
@@ -87,6 +89,7 @@ def standing(
     elsewhere: tuple[float, float] = (0.0, 0.0),
     *,
     age: int = 0,
+    variation: float = 1.0,
     weight: float | None = None,
     duration_ms: float | None = None,
     cost: float | None = None,
@@ -101,12 +104,14 @@ def standing(
         prior = (OWN_WORTH * composite + number * mean) / (OWN_WORTH + number)
         strength += ELSEWHERE_WORTH * number / ELSEWHERE
     if outcomes <= 0:
-        return Standing(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, weight, duration_ms, cost)
+        return Standing(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, 1.0, weight, duration_ms, cost)
     kept = FADE**age
     rewards, outcomes = rewards * kept, outcomes * kept
     share = outcomes / (outcomes + strength)
     shown = rewards / outcomes
-    return Standing(prior, strength, rewards, outcomes, mean, number, share, shown, weight, duration_ms, cost)
+    return Standing(
+        prior, strength, rewards, outcomes, mean, number, share, shown, variation, weight, duration_ms, cost
+    )
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -136,6 +141,7 @@ class Ranked(msgspec.Struct, frozen=True):
     outcomes: float
     hebbian: float | None
     expected: float
+    variation: float
     ahead: int
     uncertainty: float
     ready_ms: float
@@ -179,7 +185,7 @@ def rank(candidates: Sequence[Candidate], beta: float, prefer: Prefer = "balance
         expectation = least if expectation < least else largest if expectation > largest else expectation
         number = strength + known.outcomes
         expected = (strength * expectation + known.rewards) / number
-        score = expected + OPTIMISM * sqrt(expected * (1 - expected) / (number + candidate.ahead + 1))
+        score = expected + OPTIMISM * sqrt(known.variation * expected * (1 - expected) / (number + candidate.ahead + 1))
         if totals[n] > fastest:
             score -= per_time * doublings(totals[n], fastest, IDLE_MS)
         if costs[n] > cheapest:
@@ -228,7 +234,7 @@ def outlook(standing: Standing, mean: float, slope: float, ahead: int) -> tuple[
         expectation = 1 - EDGE
     number = strength + standing.outcomes
     expected = (strength * expectation + standing.rewards) / number
-    return expected, sqrt(expected * (1 - expected) / (number + ahead + 1))
+    return expected, sqrt(standing.variation * expected * (1 - expected) / (number + ahead + 1))
 
 
 def doublings(value: float, best: float, floor: float) -> float:
@@ -263,6 +269,7 @@ def _ranked(
         known.outcomes,
         known.weight,
         expected,
+        known.variation,
         candidate.ahead,
         uncertainty,
         total,

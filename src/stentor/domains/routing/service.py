@@ -160,6 +160,7 @@ class Routing:
             outcomes,
             (max(0.0, rewards_all - own[0]), max(0.0, outcomes_all - own[1])),
             age=age,
+            variation=record.variation,
             weight=record.at(now),
             duration_ms=record.mean_ms if record.samples else None,
             cost=record.mean_cost,
