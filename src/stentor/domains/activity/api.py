@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 from stentor.domains.activity import model
 from stentor.domains.activity.service import MAX_EVENTS, Activity
 from stentor.domains.tasks.api import shown
+from stentor.domains.tasks.model import Task
 from stentor.web.sse import EventStream, Frame, StreamLimit
 from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, api_router, errors
 
@@ -46,14 +47,18 @@ class Trail(Answer):
     events: list[EventOut]
 
 
-def router(activity: Activity, streams: StreamLimit) -> APIRouter:
+NoticeOf = Callable[[Task], str | None]
+"""What a caller should know of a task that waits."""
+
+
+def router(activity: Activity, streams: StreamLimit, notice_of: NoticeOf) -> APIRouter:
     api = api_router("/tasks", tags=["tasks"])
 
     @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
     async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200) -> Json:
         """What happened to a task and why: its routing, its events, its outcome."""
         history = await activity.of(caller.tenant, task_id, limit)
-        task = shown(history.task) if history.task else None
+        task = shown(history.task, notice_of(history.task)) if history.task else None
         return Json(model.trail(task_id, task, history.first[:limit], [*history.first, *history.last]))
 
     @api.get(
