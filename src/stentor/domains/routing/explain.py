@@ -212,11 +212,12 @@ def _advantage(record: dict[str, Any], first: dict[str, Any], second: dict[str, 
     """The part of the score in which the first is furthest ahead of the second."""
     beta = record["beta"]
     worth = {
-        "expected": ("a higher expected result", 1 - beta),
-        "uncertainty": ("less is known of it, so it gets a chance", (1 - beta) * OPTIMISM),
+        "expected": ("a better result is expected of it", 1 - beta),
+        "uncertainty": ("less is known of it, so that it gets a chance", (1 - beta) * OPTIMISM),
         "time_penalty": ("it is ready sooner", beta - 1),
         "cost_penalty": ("it costs less", beta - 1),
-        "trust": ("more trust", beta),
+        "trust": ("it is trusted more", beta),
     }
     field = max(worth, key=lambda name: worth[name][1] * (first[name] - second[name]))
-    return f", mostly for this: {worth[field][0]} ({first[field]:.3f} against {second[field]:.3f})"
+    label = field.replace("_", " ")
+    return f", mainly because {worth[field][0]} ({label} {first[field]:.3f} against {second[field]:.3f})"
