@@ -93,6 +93,15 @@ def test_a_decision_of_an_earlier_rule_is_shown_with_its_own_terms(program: Prog
     assert "0.250" in program("task", "show", task_id, "--activity").out
 
 
+def test_a_decision_that_cannot_be_read_differs_and_is_said(program: Program) -> None:
+    task_id = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json["task_id"]
+    _change(program, task_id, lambda routing: routing.pop("candidates_total"))
+    done = program("task", "explain", task_id)
+    assert done.code == 1
+    assert "The recorded decision cannot be read." in done.out
+    assert "The recorded decision cannot be read." in program("task", "show", task_id, "--activity").out
+
+
 def test_explain_says_why_nobody_was_chosen(served: Served) -> None:
     program, _ = served
     agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]

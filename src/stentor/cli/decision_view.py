@@ -19,7 +19,15 @@ FULL = (
 
 def show_short(decision: dict[str, Any]) -> None:
     """The candidates with what made their scores, the shares, and who was denied."""
-    _show_candidates(decision, SHORT, "Why: score = expected + 2 uncertainty - time - cost, trust by its share")
+    # Comes with the routing domain: not for `stentor --help`.
+    from stentor.domains.routing import explain
+
+    terms = explain.terms(decision)
+    if terms is None:
+        display.say(explain.sentence(decision))
+        return
+    title = "Why: score = expected + 2 uncertainty - time - cost, trust by its share"
+    _show_candidates(decision, terms, SHORT, title)
     _show_rest(decision)
 
 
@@ -30,16 +38,17 @@ def show_explained(explained: dict[str, Any]) -> None:
     if decision is None:
         _show_denied(explained["denied"])
         return
-    _show_candidates(decision, FULL, "Candidates, best first")
-    _show_rest(decision)
+    if explained["terms"]:
+        _show_candidates(decision, explained["terms"], FULL, "Candidates, best first")
+        _show_rest(decision)
     if explained["later_denial"]:
         display.say(f"Later no agent was admitted: {explained['later_denial']}")
     _show_recomputation(explained["recomputation"])
 
 
-def _show_candidates(decision: dict[str, Any], columns: tuple[str, ...], title: str) -> None:
-    listed, rule = decision["candidates"], decision.get("rule")
-    if rule is None:
+def _show_candidates(decision: dict[str, Any], terms: str, columns: tuple[str, ...], title: str) -> None:
+    listed = decision["candidates"]
+    if terms == "shares":
         columns, title = EARLIER_TERMS, "Why: blended = (1-a-b) composite + a hebbian + b trust"
         cells = [{term: _score(each[term]) for term in columns} for each in listed]
     else:

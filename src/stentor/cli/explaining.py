@@ -20,7 +20,8 @@ def explained(trail: dict[str, Any]) -> dict[str, Any]:
         "task_id": trail["task_id"],
         "why": explain.sentence(decision),
         "decision": decision,
-        "denied": decision["denied"],
+        "terms": explain.terms(decision),
+        "denied": decision.get("denied", []),
         "later_denial": denial["message"] if denial else None,
         "recomputation": msgspec.to_builtins(check) | {"same": check.same},
     }
@@ -33,6 +34,7 @@ def _denied(trail: dict[str, Any], denial: dict[str, Any] | None) -> dict[str, A
         "task_id": trail["task_id"],
         "why": why,
         "decision": None,
+        "terms": None,
         "denied": details.get("denied", []),
         "later_denial": None,
         "recomputation": None,

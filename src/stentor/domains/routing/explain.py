@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isclose
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,6 +29,13 @@ from stentor.domains.routing.ranking import (
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are the same."""
+
+
+_SHARED = frozenset(
+    ("agent_id", "agent_name", "alpha", "beta", "trust_floor", "trust_available", "duration_us")
+    + ("candidates_total", "denied", "denied_total")
+)
+_SHARES = frozenset(("agent_id", "name", "composite", "hebbian", "trust", "blended"))
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -181,8 +188,30 @@ def _close(one: float, other: float) -> bool:
     return isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-12)
 
 
+def terms(record: dict[str, Any]) -> Literal["evidence", "shares"] | None:
+    """Which terms the candidates of a decision can be shown with: those of this formula, or the fixed shares of an
+    earlier one. None for a record that has neither, so that a damaged log is shown as such.
+    """
+    listed = record.get("candidates")
+    if not isinstance(listed, list | tuple) or not all(isinstance(each, dict) for each in listed):
+        return None
+    if record.get("rule") == RULE:
+        return "evidence" if _readable(record) else None
+    fits = record.keys() >= _SHARED and all(each.keys() >= _SHARES for each in listed)
+    return "shares" if fits else None
+
+
+def _readable(record: dict[str, Any]) -> bool:
+    try:
+        return bool(msgspec.convert(record, Decision).candidates)
+    except msgspec.ValidationError:
+        return False
+
+
 def sentence(record: dict[str, Any]) -> str:
     """Who was chosen and why, in plain English; of any rule's decision."""
+    if terms(record) is None:
+        return "The recorded decision cannot be read."
     name, listed, total = record["agent_name"], record["candidates"], record["candidates_total"]
     waits = "" if record.get("online", True) else f" No worker is online, so the task waits for {name}."
     if record.get("preferred"):
