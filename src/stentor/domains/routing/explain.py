@@ -32,8 +32,10 @@ TOLERANCE = 1e-9
 
 
 _SHARED = frozenset(
-    ("agent_id", "agent_name", "alpha", "beta", "trust_floor", "trust_available", "duration_us")
-    + ("candidates_total", "denied", "denied_total")
+    (
+        *("agent_id", "agent_name", "alpha", "beta", "trust_floor", "trust_available", "duration_us"),
+        *("candidates_total", "denied", "denied_total"),
+    )
 )
 _SHARES = frozenset(("agent_id", "name", "composite", "hebbian", "trust", "blended"))
 
