@@ -39,12 +39,22 @@ def test_register_describes_the_runtime(served: Served) -> None:
     assert program("agent", "register", "fourth", "--runtime", "llm").code == 2
 
 
+def test_an_agent_is_shown_as_online_with_when_its_worker_was_seen(served: Served) -> None:
+    program, service = served
+    agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
+    assert program("agent", "show", agent, "--json").json["last_seen"] is None
+    with service.client() as http:
+        assert http.post(f"/api/v1/agents/{agent}/claims", json={}).is_success
+    assert "online, seen " in program("agent", "show", agent).out
+    assert "online, seen " in program("agent", "list", "--capability", "echo").out
+
+
 def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) -> None:
     program, _ = served
     program("agent", "register", "[bold]ann", "--capability", "echo")
     rows = program("agent", "list", "--capability", "echo").out.splitlines()
-    assert rows[1].split() == ["id", "name", "capabilities", "trust", "status"]
-    assert any(row.split()[1:] == ["[bold]ann", "echo", "unscored", "active"] for row in rows if row.strip())
+    assert rows[1].split() == ["id", "name", "capabilities", "trust", "status", "presence"]
+    assert any(row.split()[1:] == ["[bold]ann", "echo", "unscored", "active", "online"] for row in rows if row.strip())
     page = program("agent", "list", "--json").json
     assert [a["name"] for a in page["agents"]] == ["summarizer", "librarian", "[bold]ann"]
     assert page["agents"][2]["trust_score"] is None

@@ -126,7 +126,7 @@ def test_an_alpha_of_zero_leaves_it_to_the_declaration_and_one_to_the_evidence()
     assert outlook(standing(0.7, 1.0, 0.0, 50.0), 0.7, 1.0, 0)[0] < 0.01
 
 
-@requirement("routing.decision-recomputes")
+@requirement("routing.decision-recomputed")
 @given(
     st.lists(st.tuples(st.floats(0, 1), REWARDS, st.integers(0, 500), st.integers(0, 40)), min_size=1, max_size=8),
     st.sampled_from(["quality", "balanced", "fast", "cheap"]),
@@ -200,3 +200,7 @@ def test_an_agent_that_is_graded_alike_each_time_is_known_after_few_outcomes() -
 @given(REWARDS)
 def test_rewards_never_vary_more_than_successes_and_failures_would(values: list[int]) -> None:
     assert 0 < evidence.variation("".join(f"{value:02x}" for value in values)) <= 1
+
+
+def test_evidence_that_is_older_than_a_million_outcomes_is_forgotten() -> None:
+    assert standing(0.5, 0.2, 9.0, 10.0, age=1_600_000) == standing(0.5, 0.2)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stentor import bootstrap
+from stentor.core.clock import iso
 from stentor.core.db import Sql
 from stentor.core.errors import RegistryRecordError
 from stentor.domains.registry import store
@@ -165,7 +166,9 @@ async def test_the_list_is_narrowed_and_paged(world: World) -> None:
     page = (await world.admin.get(PATH, params={"limit": 2, "offset": 1})).json()
     assert [a["name"] for a in page["agents"]] == ["n1", "n2"]
     assert (page["total"], page["limit"], page["offset"]) == (4, 2, 1)
-    assert set(page["agents"][0]) == {"agent_id", "name", "capabilities", "trust_score", "status"}
+    assert set(page["agents"][0]) == {
+        *("agent_id", "name", "capabilities", "trust_score", "status", "online", "last_seen")
+    }
     assert await names(world, limit=2, cursor=page["next_cursor"]) == ["ill"]
     assert (await world.admin.get(PATH, params={"status": "asleep"})).status_code == 400
 
@@ -237,3 +240,28 @@ async def test_the_builtin_summarizer_is_registered_once(make_world: MakeWorld) 
 @requirement("registry.builtin-agents-registered")
 async def test_without_the_setting_there_is_no_builtin_agent(world: World) -> None:
     assert await names(world) == []
+
+
+@requirement("registry.presence")
+async def test_an_agent_is_online_while_its_worker_polls_and_offline_after_that(world: World) -> None:
+    agent = await world.register()
+    fresh = await read(world, agent)
+    assert (fresh["online"], fresh["last_seen"]) == (True, None), "a new worker has one interval to come"
+    world.clock.advance(seconds=61)
+    assert (await read(world, agent))["online"] is False
+    seen = iso(world.clock.now())
+    await world.admin.post(f"/api/v1/agents/{agent}/claims", json={})
+    world.clock.advance(seconds=59)
+    assert ((await read(world, agent))["online"], (await read(world, agent))["last_seen"]) == (True, seen)
+    world.clock.advance(seconds=2)
+    [row] = (await world.admin.get(PATH)).json()["agents"]
+    assert (row["online"], row["last_seen"]) == (False, seen)
+
+
+@requirement("registry.presence")
+async def test_an_agent_without_a_worker_was_never_seen(world: World) -> None:
+    runtime = {"kind": "builtin", "name": "summarizer"}
+    agent = await world.register(runtime=runtime)
+    world.clock.advance(seconds=3_600)
+    record = await read(world, agent)
+    assert (record["online"], record["last_seen"]) == (True, None)

@@ -31,6 +31,7 @@ from stentor.domains.learning import api as learning_api
 from stentor.domains.memory import api as memory_api
 from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.registry import api as registry_api
+from stentor.domains.registry.model import Agent
 from stentor.domains.sandbox import api as sandbox_api
 from stentor.domains.tasks import api as tasks_api
 from stentor.domains.tasks.grades import api as grades_api
@@ -168,6 +169,9 @@ def _routers(kernel: Kernel, shared: Entrance, times: Times) -> list[Any]:
     def trust_of(tenant: str, agent_id: str) -> float | None:
         return kernel.trust.view.score(tenant, agent_id, kernel.clock.now())
 
+    def presence_of(agent: Agent) -> tuple[bool, int | None]:
+        return kernel.presence.online(agent), kernel.presence.last_seen(agent.agent_id)
+
     def agent_known(tenant: str, agent_id: str) -> bool:
         return snapshot.get(tenant, agent_id) is not None
 
@@ -175,9 +179,9 @@ def _routers(kernel: Kernel, shared: Entrance, times: Times) -> list[Any]:
         tasks_api.router(kernel.submission, kernel.tasks),
         grants_api.router(kernel.grants, snapshot),
         grades_api.router(kernel.grades),
-        activity_api.router(kernel.activity, streams),
+        activity_api.router(kernel.activity, streams, kernel.tasks.notice),
         execution_api.router(kernel.workers),
-        registry_api.router(kernel.registry, trust_of, kernel.commands.check_runtime),
+        registry_api.router(kernel.registry, trust_of, kernel.commands.check_runtime, presence_of),
         sandbox_api.router(kernel.sandbox, snapshot),
         learning_api.router(kernel.learning, agent_known),
         learning_api.trust_router(

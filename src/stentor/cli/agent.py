@@ -136,18 +136,27 @@ def _trust(score: float | None) -> str:
     return "unscored" if score is None else f"{score:.3f}"
 
 
+def _presence(agent: dict[str, Any]) -> str:
+    """`online`, `offline`, and when a worker was seen last; `-` from a service that does not say."""
+    if "online" not in agent:
+        return "-"
+    word = "online" if agent["online"] else "offline"
+    return f"{word}, seen {display.ago(agent['last_seen'])}" if agent["last_seen"] else word
+
+
 def _show_list(page: dict[str, Any]) -> None:
     rows = [
-        (a["agent_id"], a["name"], ", ".join(a["capabilities"]), _trust(a["trust_score"]), a["status"])
+        (a["agent_id"], a["name"], ", ".join(a["capabilities"]), _trust(a["trust_score"]), a["status"], _presence(a))
         for a in page["agents"]
     ]
-    out.print(display.table(("id", "name", "capabilities", "trust", "status"), rows))
+    out.print(display.table(("id", "name", "capabilities", "trust", "status", "presence"), rows))
     if page["total"] > len(rows):
         out.print(f"{len(rows)} of {page['total']}; --limit shows more.", style="dim")
 
 
 def _show(agent: dict[str, Any]) -> None:
-    out.print(display.fields(agent | {"trust_score": _trust(agent["trust_score"])}))
+    shown = {"trust_score": _trust(agent["trust_score"]), "online": _presence(agent)}
+    out.print(display.fields(agent | shown))
 
 
 def _show_status(answer: dict[str, Any]) -> None:

@@ -106,6 +106,8 @@ async def owning(
 @asynccontextmanager
 async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[ASGIApp]:
     redactor.add(settings.database_url)
+    # No service runs here, so no worker can be online, and none gets the benefit of the doubt.
+    settings = replace(settings, worker_offline=0.0)
     driver = ReadOnly(bootstrap.open_driver(settings))
     require_head(driver)
     loaded = key_files.load(settings, environ, redactor)

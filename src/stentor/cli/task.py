@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from stentor.cli import display, task_view
+from stentor.cli import decision_view, display, explaining, task_view
 from stentor.cli.command import perform
 from stentor.cli.options import AsJson, DataDir, Key, Target, Url
 from stentor.cli.output import FAILED
@@ -24,6 +24,7 @@ app = typer.Typer(help="Submit tasks, see them, follow them.", no_args_is_help=T
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 Priority = Literal["high", "normal", "low"]
+Prefer = Literal["quality", "balanced", "fast", "cheap"]
 Status = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
 
 
@@ -35,7 +36,9 @@ def submit(
     input_json: Annotated[str | None, typer.Option(help="The input as JSON.")] = None,
     file: Annotated[Path | None, typer.Option(help="File with the input as text; - is standard input.")] = None,
     priority: Annotated[Priority | None, typer.Option(help="Order in the queue.")] = None,
+    prefer: Annotated[Prefer | None, typer.Option(help="What counts in the choice of the agent.")] = None,
     timeout: Annotated[int | None, typer.Option(help="Seconds that the work may take.")] = None,
+    queue_timeout: Annotated[int | None, typer.Option(help="Seconds that it may wait in the queue.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="An id of your own.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end and print its result.")] = False,
     data_dir: DataDir = None,
@@ -46,11 +49,14 @@ def submit(
     """Submit a task; with --wait the exit code is 0 only when it is completed."""
     body: dict[str, Any] = {"type": type_, "input": _input(text, input_json, file)}
     body["required_capabilities"] = list(capability)
-    optional = {"id": task_id, "timeout_seconds": timeout, "metadata": {"priority": priority} if priority else None}
-    body |= {name: value for name, value in optional.items() if value is not None}
+    metadata = _given({"priority": priority, "prefer": prefer})
+    times = {"timeout_seconds": timeout, "queue_timeout_seconds": queue_timeout}
+    body |= _given({"id": task_id, **times, "metadata": metadata or None})
 
     async def work(api: Api) -> dict[str, Any]:
         submitted: dict[str, Any] = await api.post("/tasks", body)
+        if wait:
+            task_view.show_notice(submitted)
         return await _followed(api, submitted["task_id"]) if wait else submitted
 
     show = task_view.show_result if wait else task_view.show_submitted
@@ -72,6 +78,39 @@ def show(
     shown = task_view.show_trail if activity else task_view.show_task
     suffix, params = ("/activity", {"limit": 500}) if activity else ("", {})
     perform(Target(data_dir, url, key), _get(task_id, suffix, **params), shown, as_json=as_json)
+
+
+@app.command()
+def explain(
+    task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Say why its agent was chosen, and compute the decision again; the exit code is 1 when it differs."""
+
+    async def work(api: Api) -> dict[str, Any]:
+        return explaining.explained(await api.get(_path(task_id) + "/activity", limit=500))
+
+    found = perform(Target(data_dir, url, key), work, decision_view.show_explained, as_json=as_json)
+    if found["recomputation"] and found["recomputation"]["differences"]:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def grade(
+    task_id: TaskId,
+    value: Annotated[float, typer.Argument(metavar="GRADE", min=0, max=1, help="From 0, worthless, to 1, perfect.")],
+    comment: Annotated[str | None, typer.Option(help="Why; it stands in the run log.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a completed task was worth; routing learns from it."""
+    body = _given({"grade": value, "comment": comment})
+
+    async def work(api: Api) -> dict[str, Any]:
+        return dict(await api.post(_path(task_id) + "/grade", body))
+
+    perform(Target(data_dir, url, key), work, task_view.show_grade, as_json=as_json, access="change")
 
 
 @app.command()
@@ -156,6 +195,10 @@ async def _followed(api: Api, task_id: str, on_token: Callable[[str], None] | No
     from stentor.cli.follow import follow
 
     return await follow(api, task_id, on_token)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _input(text: str | None, as_json: str | None, file: Path | None) -> Any:

@@ -7,11 +7,8 @@ from typing import Any, TextIO
 from rich.text import Text
 from rich.tree import Tree
 
-from stentor.cli import display
-from stentor.cli.display import cell
+from stentor.cli import decision_view, display
 from stentor.cli.output import notice, out, plain
-
-TERMS = ("composite", "hebbian", "trust", "blended")
 
 
 class Tokens:
@@ -35,6 +32,18 @@ class Tokens:
 
 def show_submitted(answer: dict[str, Any]) -> None:
     display.say(f"Task {answer['task_id']} is {answer['status']}.")
+    show_notice(answer)
+
+
+def show_notice(answer: dict[str, Any]) -> None:
+    """What the service wants known of a task that waits, on standard error."""
+    if answer.get("notice"):
+        notice(f"Notice: {answer['notice']}.", "yellow")
+
+
+def show_grade(answer: dict[str, Any]) -> None:
+    learned = "what was learned from it is corrected" if answer["learned"] else "nothing was learned from it"
+    display.say(f"Task {answer['task_id']} is graded {answer['grade']:g}; {learned}.")
 
 
 def show_result(record: dict[str, Any], *, said: bool = False) -> None:
@@ -66,7 +75,7 @@ def show_trail(trail: dict[str, Any]) -> None:
     if trail["task"]:
         show_task(trail["task"])
     if trail["routing"]:
-        _show_routing(trail["routing"])
+        decision_view.show_short(trail["routing"])
     tree = Tree("What happened")
     nodes: dict[str | None, Tree] = {}
     for event in trail["events"]:
@@ -78,21 +87,3 @@ def show_trail(trail: dict[str, Any]) -> None:
 def _line(event: dict[str, Any]) -> Text:
     clock = event["timestamp"][11:-4]
     return Text.assemble((event["event_type"], "cyan"), (f" {clock} ", "dim"), plain(event["message"]))
-
-
-def _show_routing(routing: dict[str, Any]) -> None:
-    rows = [
-        ("chosen" if c["agent_id"] == routing["agent_id"] else "", c["name"], *(f"{c[t]:.3f}" for t in TERMS))
-        for c in routing["candidates"]
-    ]
-    title = "Why: blended = (1-a-b) composite + a hebbian + b trust"
-    out.print(display.table(("", "candidate", *TERMS), rows, title))
-    trust = "" if routing["trust_available"] else "; trust could not be read, so b and the floor were 0"
-    out.print(
-        f"a = {routing['alpha']:g}, b = {routing['beta']:g}, trust floor {routing['trust_floor']:g}; "
-        f"decided in {routing['duration_us']} µs{trust}",
-        style="dim",
-    )
-    if routing["denied"]:
-        denied = [(cell(d["name"]), d["code"]) for d in routing["denied"]]
-        out.print(display.table(("denied", "why"), denied))

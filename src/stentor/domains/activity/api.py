@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -13,6 +13,7 @@ from stentor.domains.activity.model import MAX_EVENTS, Events
 from stentor.domains.activity.service import Activity
 from stentor.domains.reports.api import ReportOut
 from stentor.domains.tasks.api import shown
+from stentor.domains.tasks.model import Task
 from stentor.web.sse import EventStream, Frame, StreamLimit
 from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, api_router, decode_cursor, encode_cursor, errors
 
@@ -61,14 +62,18 @@ def next_of(events: Events) -> dict[str, str | None]:
     return {"next_cursor": None if events.next is None else encode_cursor(events.next)}
 
 
-def router(activity: Activity, streams: StreamLimit) -> APIRouter:
+NoticeOf = Callable[[Task], str | None]
+"""What a caller should know of a task that waits."""
+
+
+def router(activity: Activity, streams: StreamLimit, notice_of: NoticeOf) -> APIRouter:
     api = api_router("/tasks", tags=["tasks"])
 
     @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
     async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> Json:
         """What happened to a task and why: its routing, its events oldest first, its outcome."""
         history = await activity.of(caller, task_id, limit, after(cursor))
-        task = shown(history.task) if history.task else None
+        task = shown(history.task, notice_of(history.task)) if history.task else None
         return Json(model.trail(task_id, task, history.events, history.reports) | next_of(history.events))
 
     @api.get(

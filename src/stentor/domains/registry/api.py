@@ -18,13 +18,14 @@ from stentor.web.wire import AgentId, Caller, Json, Offset, api_router, decode_c
 
 TrustOf = Callable[[str, str], float | None]
 """(tenant, agent id) -> score now, None while nothing has set one."""
+PresenceOf = Callable[[Agent], wire.Present]
 CheckRuntime = Callable[[Runtime], None]
 """Raises when this service would not run it."""
 
 ADMIN: dict[str, Any] = {"openapi_extra": needs("admin")}
 
 
-def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -> APIRouter:
+def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime, presence_of: PresenceOf) -> APIRouter:
     api = api_router("/registry/agents", tags=["registry"])
 
     @api.post("", status_code=201, response_model=wire.Registered, responses=errors(409, 501), **ADMIN)
@@ -53,7 +54,10 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
             if offset < 0:
                 raise InvalidRequest("The cursor is not one that this service gave out.")
         found = registry.matching(caller.tenant, capability=capability, status=status, trust_tier=trust_tier)
-        rows = [_row(agent, trust_of(caller.tenant, agent.agent_id)) for agent in found[offset : offset + limit]]
+        rows = [
+            _row(agent, trust_of(caller.tenant, agent.agent_id), presence_of(agent))
+            for agent in found[offset : offset + limit]
+        ]
         following = encode_cursor(offset + limit) if offset + limit < len(found) else None
         body = {
             "agents": rows,
@@ -69,7 +73,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
     async def read(caller: Caller, agent_id: AgentId) -> Json:
         """One agent."""
         agent, last = await registry.get(caller.tenant, agent_id)
-        return Json(wire.agent_out(agent, trust_of(caller.tenant, agent_id), last))
+        return Json(wire.agent_out(agent, trust_of(caller.tenant, agent_id), last, presence_of(agent)))
 
     @api.patch("/{agent_id}", response_model=wire.Scores, responses=errors(404), **ADMIN)
     async def rescore(caller: Caller, agent_id: AgentId, body: wire.Rescore) -> Json:
@@ -115,13 +119,14 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime) -
     return api
 
 
-def _row(agent: Agent, trust_score: float | None) -> dict[str, Any]:
+def _row(agent: Agent, trust_score: float | None, presence: wire.Present) -> dict[str, Any]:
     return {
         "agent_id": agent.agent_id,
         "name": agent.name,
         "capabilities": agent.capabilities,
         "trust_score": trust_score,
         "status": agent.status,
+        **wire.present(presence),
     }
 
 

@@ -23,6 +23,9 @@ from stentor.domains.registry.service import AgentDraft
 from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer, Name, Score, Text, Timestamp
 
+Present = tuple[bool, int | None]
+"""Whether an agent is online, and when it was last seen, in microseconds; None for what never was."""
+
 MAX_CAPABILITIES = 256
 Capability = Annotated[Name, StringConstraints(max_length=128)]
 Paths = Annotated[list[Annotated[Name, StringConstraints(max_length=1024)]], Field(max_length=256)]
@@ -199,6 +202,8 @@ class AgentOut(Answer):
     sandbox_whitelist: WhitelistOut
     key_name: str | None
     last_task: Timestamp | None
+    online: bool
+    last_seen: Timestamp | None
     created_at: Timestamp
     updated_at: Timestamp
 
@@ -209,6 +214,8 @@ class AgentRow(Answer):
     capabilities: list[str]
     trust_score: float | None
     status: Status
+    online: bool
+    last_seen: Timestamp | None
 
 
 class AgentPage(Answer):
@@ -258,11 +265,17 @@ class StatusOut(Answer):
     updated_at: Timestamp
 
 
-def agent_out(agent: Agent, trust_score: float | None, last_task: int | None) -> dict[str, Any]:
+def present(presence: Present) -> dict[str, Any]:
+    online, last_seen = presence
+    return {"online": online, "last_seen": iso_or_none(last_seen)}
+
+
+def agent_out(agent: Agent, trust_score: float | None, last_task: int | None, presence: Present) -> dict[str, Any]:
     shown = {name: getattr(agent, name) for name in AgentOut.model_fields if hasattr(agent, name)}
     return shown | {
         "trust_score": trust_score,
         "last_task": iso_or_none(last_task),
+        **present(presence),
         "created_at": iso(agent.created_at),
         "updated_at": iso(agent.updated_at),
     }

@@ -38,6 +38,8 @@ ELSEWHERE_WORTH = 4.0
 """Outcomes at this task type that those are worth, at most."""
 FADE = 0.9995
 """What evidence keeps of its number for each later outcome of another agent at the task type."""
+FORGOTTEN = 1e-9
+"""Outcomes below which there is no evidence left."""
 OPTIMISM = 2.0
 """Standard deviations that an agent is given the benefit of."""
 CREDIT = 0.05
@@ -103,10 +105,10 @@ def standing(
         mean = elsewhere[0] / elsewhere[1]
         prior = (OWN_WORTH * composite + number * mean) / (OWN_WORTH + number)
         strength += ELSEWHERE_WORTH * number / ELSEWHERE
-    if outcomes <= 0:
-        return Standing(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, 1.0, weight, duration_ms, cost)
     kept = FADE**age
     rewards, outcomes = rewards * kept, outcomes * kept
+    if outcomes < FORGOTTEN:
+        return Standing(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, 1.0, weight, duration_ms, cost)
     share = outcomes / (outcomes + strength)
     shown = rewards / outcomes
     return Standing(

@@ -39,4 +39,7 @@ def shown(ranking: Ranking | None, decided: Decided | None) -> dict[str, Any]:
 
 
 def _weights(alpha: float, beta: float, floor: float) -> dict[str, float]:
+    """`alpha` and `beta` are those of `domains/routing/ranking.py`. `gamma` is what they leave of 1; no term has it as
+    a fixed share, because the declared scores count less with each outcome.
+    """
     return {"alpha": alpha, "beta": beta, "gamma": round(1 - alpha - beta, 12), "trust_floor": floor}

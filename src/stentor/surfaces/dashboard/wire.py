@@ -190,7 +190,8 @@ class Metrics(Answer):
 
 
 class RoutingConfig(Answer):
-    """How candidates are ranked: `alpha` weighs the Hebbian term, `beta` trust, `gamma` the composite score.
+    """How candidates are ranked: `alpha` is the share of an agent's own outcomes in what is expected of it after the
+    first one, and more outcomes count more; `beta` is the share of trust in the score; `gamma` is what both leave of 1.
 
     `source` says how it is known: from the gateway's settings, or from its last decision (`decided_at`). What is not
     known is null.

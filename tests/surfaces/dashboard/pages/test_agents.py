@@ -98,6 +98,21 @@ async def test_an_agent_with_an_open_alert_is_found_and_says_so(site: Site) -> N
 
 
 @requirement("dashboard.page-agents")
+async def test_the_pages_say_who_is_online_and_when_a_worker_was_seen(site: Site) -> None:
+    ann = await site.world.register("ann")
+    await site.world.register("bob")
+    await site.world.admin.post(f"/api/v1/agents/{ann}/claims", json={})
+    page = await site.read("/agents")
+    assert page.count('<span class="presence">online') == 2
+    assert page.count("online, seen <time") == 1
+    site.world.clock.advance(seconds=120)
+    page = await site.read("/agents", q="ann")
+    assert "offline, seen <time" in page
+    assert "2 min ago" in page
+    assert "offline, seen <time" in await site.read(f"/agents/{ann}")
+
+
+@requirement("dashboard.page-agents")
 async def test_many_agents_come_in_pages_of_fifty(site: Site) -> None:
     for n in range(53):
         await site.world.register(f"a{n:02}")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from stentor.core import jsontext
+from stentor.core.db import Sql, Tx
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -31,7 +35,12 @@ async def test_a_task_shows_its_decision_its_trail_and_its_result_as_markdown(si
     assert "<h1>Found</h1>" in page
     assert "&lt;script&gt;alert(1)" in page
     assert 'href="javascript:' not in page
-    assert "0.70 × composite" in page
+    assert "ann was chosen as the only agent that was admitted." in page
+    assert "Score = expected + 2 × uncertainty − wait − cost." in page
+    terms = ("Declared", "Elsewhere", "Outcomes", "Expected", "Uncertainty", "Wait", "Cost", "Trust", "Score")
+    for term in terms:
+        assert f'<th class="num">{term}</th>' in page
+    assert "the first one counts 20 %" in page
     assert "routing decision" in page
     await site.read("/tasks/none", 404)
 
@@ -45,3 +54,93 @@ async def test_actions_go_through_the_gateway_with_the_key_that_signed_in(site: 
     answer = await site.send(f"/tasks/{task_id}/cancel")
     assert answer.headers["location"] == f"/tasks/{task_id}?notice=cancelled"
     assert (await site.world.task(task_id))["status"] == "cancelled"
+
+
+@requirement("dashboard.page-tasks")
+async def test_the_terms_of_several_candidates_are_shown_with_what_they_are_made_of(site: Site) -> None:
+    ann = await site.world.register("ann", accuracy_score=0.9)
+    await site.world.register("bob")
+    for _ in range(3):
+        await site.world.do(ann)
+    task_id = await site.world.submit(metadata={"prefer": "cheap"})
+    page = await site.read(f"/tasks/{task_id}")
+    assert "ann was chosen among 2 candidates with the highest score" in page
+    assert '3.0 <span class="faint">of 3.0</span>' in page
+    assert "Preference: cheap." in page
+
+
+@requirement("dashboard.page-tasks")
+async def test_trust_stands_in_the_formula_where_it_counts(make_board: Any, make_world: Any) -> None:
+    site = Site(await make_board(await make_world(SERVICE_HEBBIAN_ROUTING_BETA="0.25")))
+    await site.world.register("ann")
+    page = await site.read(f"/tasks/{await site.world.submit()}")
+    assert "Score = 0.75 × (expected + 2 × uncertainty − wait − cost) + 0.25 × trust." in page
+    for browser in site.browsers.values():
+        await browser.aclose()
+
+
+@requirement("dashboard.page-tasks")
+async def test_a_decision_of_an_earlier_rule_is_shown_with_its_own_terms(site: Site) -> None:
+    await site.world.register("ann")
+    task_id = await site.world.submit()
+    one = {"agent_id": "a", "name": "ann", "composite": 0.5, "hebbian": 0.25, "trust": 0.5, "blended": 0.45}
+
+    def earlier(tx: Tx) -> None:
+        where = "task_id = :task and event_type = 'routing_decision'"
+        row = tx.row(Sql(f"select metadata from events where {where}"), task=task_id)
+        assert row
+        metadata = jsontext.load(row[0])
+        for name in ("rule", "prefer", "mean", "slope", "fastest_ms", "cheapest", "online"):
+            del metadata["routing"][name]
+        metadata["routing"]["candidates"] = [one]
+        tx.run(Sql(f"update events set metadata = :new where {where}"), new=jsontext.dump(metadata), task=task_id)
+
+    await site.world.kernel.db.write(earlier)
+    page = await site.read(f"/tasks/{task_id}")
+    assert "0.80 × composite + 0.20 × Hebbian weight" in page
+    assert "0.250" in page
+    assert "Uncertainty" not in page
+
+
+@requirement("dashboard.page-tasks")
+async def test_a_task_that_waits_for_a_worker_says_so(site: Site) -> None:
+    agent = await site.world.register("ann")
+    site.world.clock.advance(seconds=61)
+    task_id = await site.world.submit()
+    page = await site.read(f"/tasks/{task_id}")
+    assert "No worker online: the task waits until one is." in page
+    assert '<span class="presence offline">offline</span>' in page
+    await site.world.claim(agent)
+    assert "No worker online" not in await site.read(f"/tasks/{task_id}")
+
+
+@requirement("dashboard.page-tasks", "dashboard.page-grade")
+async def test_a_completed_task_is_graded_on_its_page_once(site: Site) -> None:
+    agent = await site.world.register("ann")
+    waiting = await site.world.submit()
+    path = f"/tasks/{waiting}"
+    assert f'action="{path}/grade"' not in await site.read(path)
+    claim = await site.world.claim(agent)
+    await site.world.admin.post(f"/api/v1{path}/complete", json={"epoch": claim["epoch"], "result": "x"})
+    assert f'action="{path}/grade"' in await site.read(path)
+    assert f'action="{path}/grade"' not in await site.read(path, key="READER")
+    await site.send(f"{path}/grade", 403, key="READER", grade="0.8")
+    await site.send(f"{path}/grade", 400, grade="1.5")
+    await site.send(f"{path}/grade", 400, grade="much")
+    await site.send(f"{path}/grade", 400, grade="")
+    answer = await site.send(f"{path}/grade", grade="0.8", comment="Right, <b>but</b> slow.")
+    assert answer.headers["location"] == f"{path}?notice=graded"
+    page = await site.read(path)
+    assert '<b class="n">0.80</b> by admin' in page
+    assert "Right, &lt;b&gt;but&lt;/b&gt; slow." in page
+    assert f'action="{path}/grade"' not in page
+    assert "graded" in await site.read(path, notice="graded")
+    await site.send(f"{path}/grade", 409, grade="0.1")
+
+
+async def test_a_grade_without_the_token_of_the_session_is_refused(site: Site) -> None:
+    agent = await site.world.register("ann")
+    task_id = await site.world.do(agent)
+    answer = await (await site.browser()).post(f"/tasks/{task_id}/grade", data={"grade": "0.8"})
+    assert answer.status_code == 403
+    assert (await site.world.admin.get(f"/api/v1/tasks/{task_id}/grade")).status_code == 404

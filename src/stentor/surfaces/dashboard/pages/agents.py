@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.responses import Response
@@ -9,10 +11,13 @@ from starlette.responses import Response
 from stentor.core.errors import InvalidRequest
 from stentor.surfaces.dashboard.pages import agents_rows, lessons_rows
 from stentor.surfaces.dashboard.pages.agents_rows import Wanted
+from stentor.surfaces.dashboard.site.calls import Refused, part
 from stentor.surfaces.dashboard.site.page import Page
 from stentor.web.wire import decode_cursor, encode_cursor
 
 SHOWN = 50
+MOST = 1_000
+"""Agents that the gateway lists at once."""
 STATUSES, TIERS = ("active", "suspended", "quarantined"), ("auto", "monitored", "human")
 STEPS = tuple(range(10))
 """Colours of the heat map."""
@@ -21,9 +26,10 @@ STEPS = tuple(range(10))
 async def agents(page: Page) -> Response:
     """Oldest first. The gateway says who may see them, and refuses values that no filter has."""
     filters = {name: page.query(name) for name in ("status", "capability", "tier", "q", "alert")}
-    await page.get(
+    some = page.query("cursor") or filters["q"] or filters["alert"]
+    listed = await page.get(
         "/registry/agents",
-        limit=1,
+        limit=MOST if some else SHOWN,
         status=filters["status"],
         trust_tier=filters["tier"],
         capability=filters["capability"],
@@ -36,12 +42,31 @@ async def agents(page: Page) -> Response:
         "agents.html",
         block="rows" if page.query("cursor") else "results",
         agents=shown,
+        presence=await _presence(page, listed["agents"], [row.agent_id for row in shown]),
         total=total,
         more=_more("/agents", filters, (shown[-1].created_at, shown[-1].agent_id)) if len(rows) > SHOWN else None,
         filters=filters,
         statuses=STATUSES,
         tiers=TIERS,
     )
+
+
+async def _presence(page: Page, listed: list[dict[str, Any]], wanted: list[str]) -> dict[str, dict[str, Any]]:
+    """What the gateway says of the agents that are shown: only it knows who is online. One that it did not list is
+    asked for by itself, and one that it does not know any more is left out.
+    """
+    known = {record["agent_id"]: record for record in listed}
+    missing = [agent_id for agent_id in wanted if agent_id not in known]
+    found = await asyncio.gather(
+        *(page.get(f"/registry/agents/{part(agent_id)}") for agent_id in missing), return_exceptions=True
+    )
+    for agent_id, record in zip(missing, found, strict=True):
+        if isinstance(record, BaseException):
+            if not isinstance(record, Refused):
+                raise record
+        else:
+            known[agent_id] = record
+    return known
 
 
 def _wanted(filters: dict[str, str], after: tuple[int, str]) -> Wanted:

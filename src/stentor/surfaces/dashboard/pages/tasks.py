@@ -8,13 +8,16 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import iso, iso_or_none
+from stentor.domains.routing import explain
 from stentor.surfaces.dashboard.pages.overview import STATUSES
 from stentor.surfaces.dashboard.site.calls import Refused, decoded, part
 from stentor.surfaces.dashboard.site.page import Page
 
 SHOWN = 50
 EVENTS = 500
-TERMS = ("composite", "hebbian", "trust")
+EARLIER_TERMS = ("composite", "hebbian", "trust")
+"""What the scores of decisions that name no rule are made of."""
+GRADES = tuple(step / 10 for step in range(10, -1, -1))
 LONG = 20_000
 """Characters of an input or a result that a page shows."""
 
@@ -64,6 +67,7 @@ async def task(page: Page) -> Response:
         page.rows.names(page.tenant),
         page.rows.input(page.tenant, task_id, LONG),
     )
+    ended = trail["task"] is not None and trail["task"]["status"] == "completed"
     return page.render(
         "task.html",
         block="live",
@@ -74,8 +78,19 @@ async def task(page: Page) -> Response:
         names=names,
         given=_value(given),
         long=LONG,
-        terms=TERMS,
+        terms=EARLIER_TERMS,
+        grade=await _grade(page, task_id) if ended else None,
+        grades=GRADES,
     )
+
+
+async def _grade(page: Page, task_id: str) -> dict[str, Any] | None:
+    try:
+        return dict(await page.get(f"/tasks/{part(task_id)}/grade"))
+    except Refused as refused:
+        if refused.status == 404:
+            return None
+        raise
 
 
 def _value(text: str | None) -> Any:
@@ -84,15 +99,13 @@ def _value(text: str | None) -> Any:
 
 
 def _routing(decision: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The decision with, for each candidate, the parts that its score is the sum of."""
-    if not decision or "candidates" not in decision:
+    """The decision with the sentence that says why; for one of an earlier rule also the shares of its terms."""
+    terms = explain.terms(decision) if decision else None
+    if not decision or terms is None:
         return None
     alpha, beta = decision["alpha"], decision["beta"]
-    shares = {"composite": 1 - alpha - beta, "hebbian": alpha, "trust": beta}
-    candidates = [
-        {**one, "parts": {term: shares[term] * one[term] for term in TERMS}} for one in decision["candidates"]
-    ]
-    return {**decision, "candidates": candidates, "shares": shares}
+    shown = {**decision, "terms": terms, "sentence": explain.sentence(decision)}
+    return shown | {"shares": {"composite": 1 - alpha - beta, "hebbian": alpha, "trust": beta}}
 
 
 async def cancel(page: Page) -> Response:
@@ -110,6 +123,13 @@ async def approve(page: Page) -> Response:
 async def reject(page: Page) -> Response:
     reason = (await page.form()).get("reason")
     return await _act(page, "reject", "rejected", {"reason": reason} if reason else {})
+
+
+async def grade(page: Page) -> Response:
+    form = await page.form()
+    comment = form.get("comment")
+    body = {"grade": decoded(form.get("grade", "").encode())} | ({"comment": comment} if comment else {})
+    return await _act(page, "grade", "graded", body)
 
 
 async def _act(page: Page, verb: str, notice: str, body: Any = None) -> Response:
@@ -138,4 +158,5 @@ ROUTES = [
     ("POST", "/tasks/{task_id}/retry", retry),
     ("POST", "/tasks/{task_id}/approve", approve),
     ("POST", "/tasks/{task_id}/reject", reject),
+    ("POST", "/tasks/{task_id}/grade", grade),
 ]

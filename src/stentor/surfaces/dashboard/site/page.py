@@ -56,6 +56,7 @@ NOTICES = {
     "retried": "The task is queued again.",
     "approved": "Approved.",
     "rejected": "Rejected.",
+    "graded": "The task is graded.",
     "suspended": "The agent is suspended: it gets no more tasks.",
     "activated": "The agent is active again.",
     "cleared": "The violations are cleared.",

@@ -1,0 +1,146 @@
+"""`stentor task explain` and `stentor task grade`, beside a service and on the folder of a stopped one."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from tests.cli.populated import stop
+from tests.cli.program import SUMMARIZE, TEXT, Program
+from tests.requirements import requirement
+
+Served = tuple[Program, Any]
+
+
+def _change(program: Program, task_id: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the decision in the run log behind the service's back."""
+    with closing(sqlite3.connect(program.data_dir / "stentor.db")) as connection, connection:
+        where = "task_id = ? and event_type = 'routing_decision'"
+        [(text,)] = connection.execute(f"select metadata from events where {where}", (task_id,)).fetchall()
+        metadata = json.loads(text)
+        change(metadata["routing"])
+        connection.execute(f"update events set metadata = ? where {where}", (json.dumps(metadata), task_id))
+
+
+@requirement("routing.decision-recomputed")
+def test_explain_says_who_was_chosen_and_why_and_recomputes_it(served: Served) -> None:
+    program, service = served
+    ann = program("agent", "register", "ann", "--capability", "echo", "--accuracy", "0.9", "--json").json["agent_id"]
+    program("agent", "register", "bob", "--capability", "echo")
+    out = program("agent", "register", "eve", "--capability", "echo", "--json").json["agent_id"]
+    program("agent", "suspend", out, "--reason", "moved")
+    with service.client() as http:
+        for number in range(3):
+            program("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", f"t{number}")
+            claim = http.post(f"/api/v1/agents/{ann}/claims", json={}).json()["tasks"][0]
+            body = {"epoch": claim["epoch"], "result": "y"}
+            assert http.post(f"/api/v1/tasks/t{number}/complete", json=body).is_success
+    program("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", "t", "--prefer", "fast")
+    done = program("task", "explain", "t")
+    assert done.code == 0
+    for words in ("ann was chosen among 2 candidates", "prefer fast", "alpha 0.2, beta 0", "eve", "3.0 of 3.0"):
+        assert words in done.out
+    for column in ("declared", "elsewhere", "prior", "outcomes", "expected", "uncertainty", "waits", "ready", "online"):
+        assert column in done.out
+    assert "ROUTING_AGENT_UNAVAILABLE" in done.out
+    assert done.out.endswith("Recomputed from the run log: the same.\n")
+    found = program("task", "explain", "t", "--json").json
+    assert found["decision"]["agent_id"] == ann
+    assert found["recomputation"] == {
+        "recomputed": True,
+        "same": True,
+        "reason": None,
+        "differences": [],
+        "assumed": [],
+    }
+
+
+@requirement("routing.decision-recomputed")
+def test_explain_works_on_the_folder_of_a_stopped_service_and_finds_a_changed_decision(program: Program) -> None:
+    submitted = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json
+    task_id = submitted["task_id"]
+    same = program("task", "explain", task_id)
+    assert same.code == 0
+    assert "summarizer was chosen as the only agent that was admitted." in same.out
+    _change(program, task_id, lambda routing: routing["candidates"][0].update(expected=0.9))
+    done = program("task", "explain", task_id)
+    assert done.code == 1
+    assert "Recomputed from the run log: not the same" in done.out
+    assert "summarizer" in done.out.partition("not the same")[2]
+    as_json = program("task", "explain", task_id, "--json")
+    assert as_json.code == 1
+    [difference] = as_json.json["recomputation"]["differences"]
+    assert (difference["field"], difference["name"], difference["recorded"]) == ("expected", "summarizer", 0.9)
+
+
+def test_a_decision_of_an_earlier_rule_is_shown_with_its_own_terms(program: Program) -> None:
+    task_id = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json["task_id"]
+    one = {"agent_id": "a", "name": "ann", "composite": 0.5, "hebbian": 0.25, "trust": 0.5, "blended": 0.45}
+
+    def earlier(routing: dict[str, Any]) -> None:
+        for name in ("rule", "prefer", "mean", "slope", "fastest_ms", "cheapest", "online"):
+            del routing[name]
+        routing |= {"agent_id": "a", "agent_name": "ann", "candidates": [one]}
+
+    _change(program, task_id, earlier)
+    done = program("task", "explain", task_id)
+    assert done.code == 0
+    assert "hebbian" in done.out
+    assert "Not recomputed: The decision was made by an earlier rule" in done.out
+    assert "0.250" in program("task", "show", task_id, "--activity").out
+
+
+def test_a_decision_that_cannot_be_read_differs_and_is_said(program: Program) -> None:
+    task_id = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json["task_id"]
+    _change(program, task_id, lambda routing: routing.pop("candidates_total"))
+    done = program("task", "explain", task_id)
+    assert done.code == 1
+    assert "The recorded decision cannot be read." in done.out
+    assert "The recorded decision cannot be read." in program("task", "show", task_id, "--activity").out
+
+
+def test_explain_says_why_nobody_was_chosen(served: Served) -> None:
+    program, _ = served
+    agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
+    program("agent", "suspend", agent, "--reason", "moved")
+    program("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", "t")
+    done = program("task", "explain", "t")
+    assert done.code == 0
+    assert "Nobody was chosen: Every agent with these capabilities is suspended or quarantined." in done.out
+    assert "ann" in done.out
+    assert program("task", "explain", "none").code == 3
+
+
+def test_a_grade_is_given_once_and_corrects_what_was_learned(served: Served) -> None:
+    program, _ = served
+    program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "t", "--wait")
+    done = program("task", "grade", "t", "0.8", "--comment", "Right, but slow.")
+    assert (done.code, done.out) == (0, "Task t is graded 0.8; what was learned from it is corrected.\n")
+    other = program("task", "grade", "t", "0.1", "--json")
+    assert other.code == 3
+    assert other.json["details"]["code"] == "CONFLICT"
+    assert program("task", "grade", "t", "1.5").code == 2
+    assert program("task", "grade", "t", "nan").code in (2, 3)
+
+
+def test_a_task_that_no_worker_can_take_now_says_so(serve: Callable[..., Any]) -> None:
+    service = serve(SERVICE_WORKER_OFFLINE_SECONDS="1")
+    program = Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key, **service.state})
+    agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
+    while program("agent", "show", agent, "--json").json["online"]:
+        pass
+    words = ["--type", "echo", "--capability", "echo", "--input", "x", "--queue-timeout", "3600"]
+    done = program("task", "submit", *words, "--id", "t")
+    assert done.out == "Task t is queued.\n"
+    assert "no worker online" in done.err
+    shown = program("task", "show", "t", "--json").json
+    assert (shown["notice"], shown["queue_timeout_seconds"]) == ("no worker online", 3600)
+    assert "no worker online" in program("task", "show", "t").out
+    assert "no worker online" in program("task", "show", "t", "--activity").out
+    assert "offline" in program("agent", "list", "--capability", "echo").out
+    stop(service)
+    alone = Program(service.data_dir, service.state)
+    assert "no worker online" in alone("task", "show", "t").out, "a stopped service has no workers"

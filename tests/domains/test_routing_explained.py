@@ -1,0 +1,172 @@
+"""A recorded decision is computed again from what it recorded: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core import jsontext
+from stentor.domains.routing import explain
+from stentor.domains.routing.model import Policy, Request, decide
+from stentor.domains.routing.ranking import PREFERENCES, Candidate, Prefer, standing
+from tests.domains.agents import agent
+from tests.requirements import requirement
+
+UNIT = st.floats(0, 1)
+FEW = st.just(0.0) | st.floats(0.1, 60)
+
+
+def candidate(
+    name: str, rewards: float = 0.0, outcomes: float = 0.0, alpha: float = 0.2, online: bool = True, **fields: Any
+) -> Candidate:
+    known = standing(0.5, alpha, rewards, outcomes, **fields)
+    return Candidate(agent(name, agent_id=name), known, online=online)
+
+
+def recorded(*candidates: Candidate, policy: Policy | None = None, prefer: Prefer = "balanced") -> dict[str, Any]:
+    """The decision as it comes back from the run log."""
+    decision = decide(Request("default", "echo", ("echo",), prefer=prefer), candidates, policy or Policy())
+    record: dict[str, Any] = jsontext.load(jsontext.dump(msgspec.to_builtins(decision)))
+    return record
+
+
+@st.composite
+def drawn(draw: st.DrawFn, alpha: float, number: int) -> Candidate:
+    scores = draw(UNIT), draw(UNIT), draw(UNIT)
+    made = agent(
+        f"agent {number}",
+        agent_id=str(number),
+        alignment_score=scores[0],
+        accuracy_score=scores[1],
+        efficiency_score=scores[2],
+    )
+    outcomes, elsewhere = draw(FEW), draw(FEW)
+    known = standing(
+        made.composite,
+        alpha,
+        draw(UNIT) * outcomes,
+        outcomes,
+        (draw(UNIT) * elsewhere, elsewhere),
+        age=draw(st.integers(0, 5_000)),
+        duration_ms=draw(st.none() | st.floats(0, 1e6)),
+        cost=draw(st.none() | st.floats(0, 100)),
+    )
+    return Candidate(
+        made, known, draw(st.none() | UNIT), draw(st.integers(0, 20)), draw(st.integers(1, 4)), draw(st.booleans())
+    )
+
+
+@requirement("routing.decision-recomputed")
+@given(st.data(), UNIT, UNIT, st.integers(1, 14), st.sampled_from(sorted(PREFERENCES)))
+def test_every_decision_is_recomputed_the_same_from_its_record(
+    data: st.DataObject, alpha: float, beta: float, number: int, prefer: Prefer
+) -> None:
+    candidates = [data.draw(drawn(alpha, n)) for n in range(number)]
+    found = explain.check(recorded(*candidates, policy=Policy(alpha, beta), prefer=prefer))
+    assert found.recomputed
+    assert found.differences == ()
+    assert bool(found.assumed) == (number > 10)
+
+
+@requirement("routing.decision-recomputed")
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("composite", {"prior"}),
+        ("rewards", {"expected", "blended"}),
+        ("blended", {"blended"}),
+        ("expected", {"expected"}),
+        ("uncertainty", {"uncertainty"}),
+        ("prior", {"prior"}),
+        ("time_penalty", {"time_penalty"}),
+    ],
+)
+def test_a_changed_number_of_a_candidate_is_a_difference_with_its_name(field: str, said: set[str]) -> None:
+    record = recorded(candidate("ann", 9, 10), candidate("bob", 2, 10))
+    record["candidates"][1][field] += 0.01
+    found = explain.check(record)
+    assert not found.same
+    assert said <= {each.field for each in found.differences}
+    assert {each.name for each in found.differences} >= {"bob"}
+
+
+@requirement("routing.decision-recomputed")
+def test_another_winner_than_the_scores_say_is_a_difference() -> None:
+    record = recorded(candidate("ann", 9, 10), candidate("bob", 2, 10))
+    record |= {"agent_id": "bob", "agent_name": "bob"}
+    assert {each.field: each.recomputed for each in explain.check(record).differences} == {
+        "agent_id": "ann",
+        "agent_name": "ann",
+    }
+    record = recorded(candidate("ann", 9, 10), candidate("bob", 2, 10))
+    record["candidates"].reverse()
+    assert "order" in {each.field for each in explain.check(record).differences}
+
+
+@requirement("routing.decision-recomputed")
+@pytest.mark.parametrize("field", ["mean", "slope", "fastest_ms", "cheapest"])
+def test_what_holds_for_all_is_recomputed_where_all_are_listed(field: str) -> None:
+    record = recorded(candidate("ann", 9, 10, cost=1.0, duration_ms=5.0), candidate("bob", 2, 10))
+    record[field] += 0.5
+    assert field in {each.field for each in explain.check(record).differences}
+
+
+@requirement("routing.decision-recomputed")
+@pytest.mark.parametrize(
+    "change", [{"candidates": []}, {"prefer": "best"}, {"alpha": "0.2"}, {"candidates_total": None}, {"online": 1}]
+)
+def test_a_record_that_cannot_be_read_is_a_difference_and_no_crash(change: dict[str, Any]) -> None:
+    found = explain.check(recorded(candidate("ann")) | change)
+    assert found.differences
+
+
+@requirement("routing.decision-recomputed")
+@pytest.mark.parametrize("field", ["rewards", "composite", "ready_ms", "cost", "outcomes", "ahead"])
+def test_impossible_inputs_are_differences_and_no_crash(field: str) -> None:
+    record = recorded(candidate("ann", 9, 10, cost=0.5), candidate("bob", 2, 10))
+    record["candidates"][0][field] = -100_000
+    assert explain.check(record).differences
+
+
+@requirement("routing.decision-recomputed")
+@pytest.mark.parametrize("rule", [None, "evidence-0", 7])
+def test_a_decision_by_another_rule_is_said_not_to_be_recomputable(rule: Any) -> None:
+    record = recorded(candidate("ann"))
+    record["rule"] = rule
+    found = explain.check(record)
+    assert (found.recomputed, found.same, found.differences) == (False, False, ())
+    assert "rule" in str(found.reason)
+    assert not explain.check(None).recomputed
+
+
+def test_the_sentence_names_what_decided() -> None:
+    strong, weak = candidate("ann", 49, 50), candidate("bob", 10, 50)
+    assert explain.sentence(recorded(strong, weak)).startswith(
+        "ann was chosen among 2 candidates with the highest score, "
+    )
+    assert "a better result is expected of it (expected 0.9" in explain.sentence(recorded(strong, weak))
+    assert explain.sentence(recorded(strong)) == "ann was chosen as the only agent that was admitted."
+    unknown = explain.sentence(recorded(candidate("ann"), candidate("bob", 25, 50)))
+    assert "less is known of it, so that it gets a chance" in unknown
+    tie = explain.sentence(recorded(candidate("ann"), candidate("bob")))
+    assert "the same score as bob" in tie
+    assert "the name decides" in tie
+
+
+def test_the_sentence_says_who_is_offline() -> None:
+    absent = candidate("ann", 49, 50, online=False)
+    assert "because ann, whose score is higher, is offline" in explain.sentence(
+        recorded(absent, candidate("bob", 1, 50))
+    )
+    assert "No worker is online, so the task waits for ann." in explain.sentence(recorded(absent))
+
+
+def test_the_sentence_names_time_and_cost_where_they_decide() -> None:
+    slow, fast = candidate("ann", 40, 50, duration_ms=60_000.0), candidate("bob", 40, 50, duration_ms=1_000.0)
+    assert "it is ready sooner" in explain.sentence(recorded(slow, fast, prefer="fast"))
+    dear, cheap = candidate("ann", 40, 50, cost=5.0), candidate("bob", 40, 50, cost=0.1)
+    assert "it costs less" in explain.sentence(recorded(dear, cheap, prefer="cheap"))
