@@ -35,11 +35,14 @@ class ProviderFailed(Failed):
 
 @dataclass(frozen=True)
 class Result:
-    """A value with the agent's own judgement: `performance` in (0,1], `degraded` for a makeshift answer."""
+    """A value with the agent's own judgement: `performance` in (0,1], `degraded` for a makeshift answer, and the `cost`
+    of the work in US dollars.
+    """
 
     value: Any
     performance: float | None = None
     degraded: bool = False
+    cost: float | None = None
 
 
 class Task:

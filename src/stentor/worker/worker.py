@@ -185,4 +185,5 @@ def _answer(result: Any) -> dict[str, Any]:
     if not isinstance(result, Result):
         return {"result": result}
     body = {"result": result.value, "degraded": result.degraded}
-    return body if result.performance is None else {**body, "performance": result.performance}
+    said = {"performance": result.performance, "cost": result.cost}
+    return body | {name: value for name, value in said.items() if value is not None}
