@@ -141,6 +141,7 @@ class Databases:
     def sqlite(self, path: Path) -> Path:
         """The path, with a file there that has the schema."""
         shutil.copyfile(self._file, path)
+        path.chmod(0o600)  # as a service leaves it: one that finds it open says so
         return path
 
     @contextmanager

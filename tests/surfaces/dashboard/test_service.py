@@ -93,7 +93,7 @@ def test_the_dashboard_goes_on_answering_when_its_gateway_is_killed(serve: Start
         assert after[0]["status"] == "completed"
         assert after[1]["outcome_class"] == "success"
         assert {agent["name"] for agent in after[2]["agents"]} == {"summarizer", "librarian"}
-        assert after[2]["stores"] == {"agent_registry": True, "hebbian_weights": True}
+        assert after[2]["stores"] == {"agent_registry": True, "hebbian_weights": True, "trust": True}
         assert after[4]["source"] == "last_decision"
         refused = http.post(PATH, json=TEXT)
         assert refused.status_code == 503
@@ -247,6 +247,6 @@ def test_a_folder_without_a_database_yet_is_500_and_no_crash(tmp_path: Path) -> 
         snapshot = http.get("/api/monitoring/governance")
         assert (snapshot.status_code, snapshot.json()["stores"]) == (
             200,
-            {"agent_registry": False, "hebbian_weights": False},
+            {"agent_registry": False, "hebbian_weights": False, "trust": False},
         )
         assert not (tmp_path / "stentor.db").exists()
