@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.domains.messaging.conftest import Post, task
+from tests.domains.messaging.conftest import Post, form, task
 from tests.domains.sandbox.conftest import Caged
 from tests.requirements import requirement
 
@@ -31,5 +31,5 @@ async def test_agents_without_a_cage_get_nothing_from_the_zone_sandbox(caged: Ca
     assert named["code"] == "ROUTING_AGENT_INELIGIBLE"
     nobody = await post.fail(task(required_capabilities=["fly"]), "sandbox", "execute")
     assert nobody["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"
-    other = await post.fail("{}", "sandbox", "list")
-    assert other["code"] == "INVALID_REQUEST"
+    other = await post.ask("send", json=form("{}", "sandbox", "list"))
+    assert (other.status_code, other.json()["error"]["code"]) == (400, "INVALID_REQUEST")
