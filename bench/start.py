@@ -14,7 +14,7 @@ from bench.sizes import Scale
 
 TITLE = "start and idle memory"
 LIMIT_SECONDS = 30
-HEALTH = b"GET /health HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def run(scale: Scale) -> list[Figure]:

@@ -14,13 +14,16 @@ from stentor.web.errors import render
 
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
 ANY = "*"
+CREDENTIALS = frozenset((b"x-api-key", b"authorization"))
+"""Headers that a browser sends for no page of another site."""
 
 
 class AllowedHosts:
     """Before an application at a listener. Fails closed: a Host that cannot be read is refused.
 
     Addresses are no names that another site could lead elsewhere, so they pass; a request without a Host comes from no
-    browser, and passes too.
+    browser, and passes too. So does one that carries a key: a page that led its name here has none, and a proxy on this
+    machine hands on the name that its clients used.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
@@ -28,7 +31,12 @@ class AllowedHosts:
         self._names = LOOPBACK | frozenset(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or all(self._may(value) for name, value in scope["headers"] if name == b"host"):
+        headers = scope.get("headers", ())
+        if (
+            scope["type"] != "http"
+            or all(self._may(value) for name, value in headers if name == b"host")
+            or any(name in CREDENTIALS for name, _ in headers)
+        ):
             await self._app(scope, receive, send)
             return
         message = "The service does not answer to this host name. The operator can allow it with SERVICE_ALLOWED_HOSTS."

@@ -23,6 +23,8 @@ def test_on_loopback_a_host_of_another_name_is_refused(start: Callable[..., Serv
             assert called(service, own, surface) < 400, own
         for foreign in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "a b", ""):
             assert called(service, foreign, surface) == 421, foreign
+    by_proxy = {"Host": "stentor.example", "X-API-Key": "admin-key-7c1e"}
+    assert httpx.get(service.address + "/api/v1/tasks", headers=by_proxy, timeout=60).status_code == 200
 
 
 @pytest.mark.requirement("http.host-list")
