@@ -19,7 +19,7 @@ OURS = "ours"
 
 
 def run(scale: Scale) -> list[Figure]:
-    worlds, tasks, sizes = scale.pick((30, 2_000, SIZES), (4, 200, (2, 5)))
+    worlds, tasks, sizes = scale.pick((20, 2_000, SIZES), (4, 200, (2, 5)))
     played: dict[tuple[str, str], list[Played]] = defaultdict(list)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for kind in KINDS:

@@ -67,7 +67,7 @@ def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
     ("environ", "check", "level", "words"),
     [
         ({"SERVICE_GATEWAY_PORT": "x"}, "settings", "problem", "SERVICE_GATEWAY_PORT must be a number"),
-        ({"SERVICE_HEBBIAN_ROUTING_BETA": "0.9"}, "settings", "problem", "may add up to 1"),
+        ({"SERVICE_HEBBIAN_ROUTING_BETA": "1.9"}, "settings", "problem", "must be a number from 0 to 1"),
         ({"SKIP_AUTH": "1"}, "safety", "warning", "no effect"),
         ({"SKIP_AUTH": "1", "NODE_ENV": "development"}, "safety", "warning", "every local process an admin"),
         ({"SKIP_AUTH": "1", "NODE_ENV": "development", "SERVICE_HOST": "::"}, "settings", "problem", "loopback only"),

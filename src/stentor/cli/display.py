@@ -40,8 +40,8 @@ def cell(value: Any) -> Text:
 def table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, name in enumerate(columns):
-        # The first column is what one copies: an id is never broken.
-        made.add_column(name, no_wrap=number == 0, overflow="fold")
+        # What one copies is never broken: the id in the first column, and names.
+        made.add_column(name, no_wrap=number == 0 or name == "name", overflow="fold")
     for row in rows:
         made.add_row(*(value if isinstance(value, Text) else cell(value) for value in row))
     return made
