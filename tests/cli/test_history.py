@@ -43,6 +43,6 @@ def test_without_a_service_the_folder_itself_is_asked(served: tuple[Program, Any
     program, service = served
     write(service, "one")
     service.process.terminate()
-    service.process.wait(10)
+    service.process.wait(60)
     program.environ = {"SERVICE_EMBEDDING_MODEL": "none"}
     assert len(program("history", "a.md", "--json").json["versions"]) == 1

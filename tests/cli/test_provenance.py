@@ -33,7 +33,7 @@ def test_a_log_verifies_while_the_service_runs_and_after_it(done: tuple[Program,
     running = program("provenance", "verify", "--json")
     assert (running.code, running.json["intact"], running.json["key_known"]) == (0, True, True)
     service.process.terminate()
-    service.process.wait(10)
+    service.process.wait(60)
     after = program("provenance", "verify")
     assert after.code == 0
     assert "The run log is intact." in after.out
@@ -52,7 +52,7 @@ def test_a_log_verifies_after_a_crash(done: tuple[Program, Any, str]) -> None:
 def test_tampering_ends_with_1_and_names_the_event_and_the_task(done: tuple[Program, Any, str], tmp_path: Path) -> None:
     program, service, task_id = done
     service.process.terminate()
-    service.process.wait(10)
+    service.process.wait(60)
     database, words = service.database, list[str]()
     if isinstance(database, Path):
         database = Path(shutil.copy(database, tmp_path / "copy.db"))
@@ -80,7 +80,7 @@ def test_checkpoints_that_were_kept_elsewhere_are_held_against_the_log(
     with service.client() as http:
         assert http.post("/api/v1/provenance/checkpoint").json()["origin"] == "example.com/runs"
     service.process.terminate()
-    service.process.wait(10)
+    service.process.wait(60)
     assert kept.read_text().startswith("example.com/runs\n")
     program = Program(service.data_dir, service.state)
     sound = program("provenance", "verify", "--checkpoints", str(kept), "--json")
