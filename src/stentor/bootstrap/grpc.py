@@ -40,7 +40,7 @@ async def start(server: Server, service: Service) -> None:
 
     kernel, shared = service.kernel, service.entrance
     gate = build(
-        TaskService(kernel.submission, kernel.tasks, kernel.activity),
+        TaskService(kernel.submission, kernel.tasks, kernel.activity, kernel.grades),
         AtpService(kernel.messages.messaging),
         LlmService(shared.talk),
         shared.keys,
