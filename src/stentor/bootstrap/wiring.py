@@ -116,7 +116,7 @@ def build(
         submission=submission,
         grants=grants,
         tasks=tasks,
-        grades=Grades(db, runlog, learning),
+        grades=Grades(db, runlog, learning, independence),
         workers=Workers(db, registry.snapshot, dispatcher, ending, hub, presence),
         activity=Activity(db, hub, registry.snapshot, reports_of(memory, settings.vault_tenant)),
         health=Health(
