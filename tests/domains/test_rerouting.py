@@ -139,6 +139,19 @@ async def test_what_is_pinned_claimed_or_waits_for_approval_stays(world: World) 
 
 
 @requirement("routing.offline-again")
+async def test_what_waits_for_a_suspended_worker_is_not_lost(world: World) -> None:
+    gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)
+    task_id = await world.submit()
+    assert (await world.admin.post(f"/api/v1/registry/agents/{gone}/suspend", json={"reason": "x"})).status_code == 200
+    world.clock.advance(seconds=INTERVAL + 1)
+    assert (await world.admin.post(f"/api/v1/agents/{gone}/claims", json={})).status_code == 409
+    await polls(world, here)
+    await assigned(world, task_id, here)
+    denied = (await decisions(world, task_id))[-1]["routing"]["denied"]
+    assert [(one["name"], one["code"]) for one in denied] == [("gone", "ROUTING_AGENT_UNAVAILABLE")]
+
+
+@requirement("routing.offline-again")
 async def test_no_task_gets_round_an_approval_or_into_one(world: World) -> None:
     careful = await world.register("careful", trust_tier="human", **BOASTS)
     waiting, approved = await world.submit(), await world.submit()
