@@ -12,7 +12,7 @@ REPORT = """# Findings
 
 The **agents** did their work:
 
-- routed by composite, Hebbian weight and trust
+- routed by what its agent declares and has shown
 - learned from each outcome
 
 Nothing else is of note.

@@ -119,3 +119,67 @@ async def test_an_agents_key_teaches_another_agent_so_much_a_day_and_no_more(mak
     assert before is not None
     assert after is not None
     assert after > before
+
+
+async def grade(world: World, key: str, task_id: str, value: float) -> tuple[int, Any]:
+    answer = await world.clients[key].post(f"/api/v1/tasks/{task_id}/grade", json={"grade": value})
+    return answer.status_code, answer.json()
+
+
+async def weight(world: World, agent_id: str) -> float:
+    answer = await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent_id})
+    return float(answer.json()["weights"]["echo"])
+
+
+@requirement("learning.daily-limit")
+async def test_a_key_that_grades_the_work_of_another_agent_all_day_moves_it_so_often_and_no_more(
+    make_world: MakeWorld,
+) -> None:
+    world = await make_world(SERVICE_LEARNING_DAILY_LIMIT="3")
+    agent_id = await world.register(key_name="other")
+    ids = [await work(world, agent_id, "ADMIN", "ADMIN") for _ in range(8)]
+    score = await trust(world, agent_id)
+    assert [(await grade(world, "BOSS", task_id, 0.0))[0] for task_id in ids[:6]] == [200] * 3 + [403] * 3
+    after = await weight(world, agent_id)
+    status, body = await grade(world, "BOSS", ids[6], 1.0)
+    assert (status, body["error"]["code"]) == (403, "FORBIDDEN")
+    assert "3 times today" in body["error"]["message"]
+    assert await weight(world, agent_id) == after
+    assert await trust(world, agent_id) == score, "a grade moves no trust"
+    status, body = await grade(world, "ADMIN", ids[5], 0.5)
+    assert (status, body["learned"]) == (200, True), "what was refused is free for a person"
+    world.clock.advance(days=1)
+    assert (await grade(world, "BOSS", ids[6], 1.0))[0] == 200
+
+
+@requirement("learning.daily-limit")
+async def test_a_submitter_that_grades_its_own_tasks_is_counted_once_for_each(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_LEARNING_DAILY_LIMIT="2")
+    agent_id = await world.register(key_name="other")
+    ids = [await work(world, agent_id, "BOB", "ADMIN") for _ in range(4)]
+    found = [await grade(world, "BOB", task_id, 0.0) for task_id in ids]
+    assert [(status, body["learned"]) for status, body in found] == [(200, True)] * 2 + [(200, False)] * 2
+
+
+@requirement("learning.daily-limit")
+async def test_praise_by_an_ancestor_s_submitter_counts_like_its_own_tasks(make_world: MakeWorld) -> None:
+    """An orchestrator's many tasks below one of the accomplice's are no way round the limit."""
+    world = await make_world(SERVICE_LEARNING_DAILY_LIMIT="2")
+    agent_id = await world.register(key_name="other")
+    first = await work(world, agent_id, "BOSS", "ADMIN")
+    below = {"metadata": {"parent_task_id": first}}
+    ids = [await work(world, agent_id, "ADMIN", "ADMIN", **below) for _ in range(3)]
+    assert (await grade(world, "BOB", ids[0], 1.0))[0] == 404, "without admin it does not even see them"
+    assert [(await grade(world, "BOSS", task_id, 1.0))[0] for task_id in ids] == [200, 403, 403]
+
+
+@requirement("learning.own-hand", "learning.daily-limit")
+async def test_two_keys_that_praise_each_other_gain_nothing_by_grades(make_world: MakeWorld) -> None:
+    """An outcome counts 1 at most, and a grade takes its place: praise cannot be counted twice."""
+    world = await make_world()
+    agent_id = await world.register(key_name="other")
+    ids = [await work(world, agent_id, "BOB", "ADMIN") for _ in range(3)]
+    before, score = await weight(world, agent_id), await trust(world, agent_id)
+    for task_id in ids:
+        assert (await grade(world, "BOB", task_id, 1.0))[1]["learned"] is True
+    assert (await weight(world, agent_id), await trust(world, agent_id)) == (before, score)

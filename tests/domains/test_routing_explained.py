@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stentor.core import jsontext
@@ -107,8 +108,102 @@ def test_another_winner_than_the_scores_say_is_a_difference() -> None:
     assert "order" in {each.field for each in explain.check(record).differences}
 
 
+SEED = st.integers(0, 2**64)
+MEASURED = ("composite", "rewards", "outcomes", "ready_ms", "cost", "trust")
+COMPUTED = ("prior", "strength", "expected", "uncertainty", "time_penalty", "cost_penalty", "blended", "variation")
+
+
+def crowd(draw: Random, number: int) -> dict[str, Any]:
+    """A decision among many, of whom some have no known cost or duration. (By a seed: Hypothesis takes seconds to draw
+    sixty agents.)
+    """
+
+    def one(n: int) -> Candidate:
+        scores = {f"{name}_score": draw.random() for name in ("alignment", "accuracy", "efficiency")}
+        made = agent(f"agent {n}", agent_id=str(n), **scores)
+        outcomes, elsewhere = draw.choice((0.0, draw.uniform(0.1, 60))), draw.choice((0.0, draw.uniform(0.1, 60)))
+        known = standing(
+            made.composite,
+            0.2,
+            draw.random() * outcomes,
+            outcomes,
+            (draw.random() * elsewhere, elsewhere),
+            age=draw.randrange(5_000),
+            duration_ms=draw.choice((None, draw.uniform(0, 1e6))),
+            cost=draw.choice((None, draw.uniform(0, 100))),
+        )
+        ahead, online = draw.choice((0, draw.randrange(20))), draw.random() < 0.8
+        return Candidate(made, known, draw.choice((None, draw.random())), ahead, draw.randint(1, 4), online)
+
+    return recorded(*(one(n) for n in range(number)), policy=Policy(0.2, 0.3))
+
+
 @requirement("routing.decision-recomputed")
-@pytest.mark.parametrize("field", ["mean", "slope", "fastest_ms", "cheapest"])
+@settings(max_examples=200, deadline=None)
+@given(SEED, st.integers(11, 60))
+def test_a_decision_among_many_is_recomputed_from_what_it_lists_alone(seed: int, number: int) -> None:
+    record = crowd(Random(seed), number)
+    assert len(record["candidates"]) == 10
+    found = explain.check(record)
+    assert found.differences == ()
+    assert found.assumed == (
+        f"Mean, slope, shortest time, lowest and usual cost depend on {number - 10} candidates that are not listed.",
+    )
+
+
+@requirement("routing.decision-recomputed")
+@settings(max_examples=500, deadline=None)
+@given(SEED, st.integers(1, 60), st.integers(0, 9), st.sampled_from([*MEASURED, *COMPUTED, "ahead"]))
+def test_any_changed_term_of_any_listed_candidate_is_a_difference(seed: int, number: int, at: int, field: str) -> None:
+    record = crowd(Random(seed), number)
+    row = record["candidates"][at % len(record["candidates"])]
+    if field == "ahead":
+        row[field] += 1
+    elif field in ("ready_ms", "cost"):
+        row[field] = 2 * (row[field] or 0.0) + 1_000.0
+    else:
+        row[field] = row[field] + 0.01 if row[field] < 0.5 else row[field] - 0.01
+    assert not explain.check(record).same, (field, row)
+
+
+@requirement("routing.decision-recomputed")
+@settings(max_examples=200, deadline=None)
+@given(SEED, st.integers(11, 60), st.sampled_from(["fastest_ms", "cheapest"]), st.booleans())
+def test_a_changed_best_is_a_difference_though_not_all_are_listed(
+    seed: int, number: int, field: str, more: bool
+) -> None:
+    record = crowd(Random(seed), number)
+    shown = [row["ready_ms"] if field == "fastest_ms" else row["cost_penalty"] for row in record["candidates"]]
+    # A best that nobody listed is far from decides nothing that is listed.
+    assume(max(shown) > record["fastest_ms"] + 1 if field == "fastest_ms" else max(shown) > 0.001)
+    record[field] = 2 * record[field] + 1.0 if more else record[field] / 2
+    assume(more or record[field] > 0.01)
+    assert not explain.check(record).same
+
+
+@requirement("routing.decision-recomputed")
+def test_a_cost_that_stands_in_for_an_unknown_one_is_recorded_and_checked() -> None:
+    known = [candidate(f"a{n:02}", 9, 10, cost=1.0 + n) for n in range(14)]
+    record = recorded(candidate("unknown", 10, 10), *known)
+    assert record["usual_cost"] == pytest.approx(7.5)
+    assert explain.check(record).differences == ()
+    record["usual_cost"] = 3.0
+    differences = explain.check(record).differences
+    assert {(each.field, each.name) for each in differences} >= {("cost_penalty", "unknown")}
+
+
+@requirement("routing.decision-recomputed")
+def test_a_decision_without_the_cost_that_stood_in_is_taken_as_it_is_and_that_is_said() -> None:
+    """As a version before recorded them."""
+    record = recorded(candidate("unknown", 10, 10), *(candidate(f"a{n:02}", 9, 10, cost=1.0 + n) for n in range(14)))
+    del record["usual_cost"]
+    found = explain.check(record)
+    assert found.differences == ()
+    assert any("unknown one" in sentence for sentence in found.assumed)
+
+
+@requirement("routing.decision-recomputed")
+@pytest.mark.parametrize("field", ["mean", "slope", "fastest_ms", "cheapest", "usual_cost"])
 def test_what_holds_for_all_is_recomputed_where_all_are_listed(field: str) -> None:
     record = recorded(candidate("ann", 9, 10, cost=1.0, duration_ms=5.0), candidate("bob", 2, 10))
     record[field] += 0.5

@@ -22,14 +22,16 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
     # What its core has to say of a failure comes as an exception too, and the log is ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        from stentor.surfaces.grpc.app import VERSION, Server, is_sound
+        from stentor.surfaces.grpc.app import VERSION, Limits, Server, is_sound
     except ModuleNotFoundError as error:
         warnings.append(MISSING.format(error.name))
         return None
     if not is_sound(VERSION):
         warnings.append(FAULTY.format(VERSION))
         return None
-    return Server.bind(settings.host, settings.grpc_port, settings.max_body_mb * 1_000_000)
+    largest = settings.max_body_mb * 1_000_000
+    limits = Limits(largest, settings.max_connections, settings.head_timeout, settings.keep_alive)
+    return Server.bind(settings.host, settings.grpc_port, limits)
 
 
 async def start(server: Server, service: Service) -> None:
@@ -38,7 +40,7 @@ async def start(server: Server, service: Service) -> None:
 
     kernel, shared = service.kernel, service.entrance
     gate = build(
-        TaskService(kernel.submission, kernel.tasks, kernel.activity),
+        TaskService(kernel.submission, kernel.tasks, kernel.activity, kernel.grades),
         AtpService(kernel.messages.messaging),
         LlmService(shared.talk),
         shared.keys,

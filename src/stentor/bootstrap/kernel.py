@@ -30,6 +30,7 @@ from stentor.domains.activity.service import Activity
 from stentor.domains.execution.dispatch import Engine
 from stentor.domains.execution.dispatch.known import Known
 from stentor.domains.execution.reconciler import Reconciler
+from stentor.domains.execution.rerouting import Rerouting
 from stentor.domains.execution.service import Workers
 from stentor.domains.learning.service import Learning
 from stentor.domains.monitoring.service import Health
@@ -72,6 +73,7 @@ class Kernel:
     sandbox: Sandbox
     dispatcher: Engine
     reconciler: Reconciler
+    rerouting: Rerouting
     submission: Submission
     grants: Grants
     tasks: Tasks
@@ -117,7 +119,7 @@ class Kernel:
         await self.messages.carrier.start()
         await self.hooks.start()
         await self.governance.runner.start(alone=alone)
-        self._background.append(asyncio.create_task(self.reconciler.run()))
+        self._background += [asyncio.create_task(job) for job in (self.reconciler.run(), self.rerouting.run())]
         if alone:
             self._background.append(asyncio.create_task(self._watch_trust()))
         else:

@@ -28,6 +28,7 @@ from stentor.domains.execution.dispatch.known import Known
 from stentor.domains.execution.independence import Independence
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.execution.reconciler import Reconciler
+from stentor.domains.execution.rerouting import Rerouting
 from stentor.domains.execution.runtimes import Driver as RuntimeDriver
 from stentor.domains.execution.runtimes.builtin import Builtin
 from stentor.domains.execution.runtimes.http import Http
@@ -89,7 +90,7 @@ def build(
     attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants, settings.lease * SECOND)
     known = Known(registry.snapshot)
     dispatcher = open_engine(settings, db, attempts, known, fanout)
-    routing.load = load_of(dispatcher, presence)
+    routing.load, dispatcher.resting = load_of(dispatcher, presence), presence.resting
     placing = Placing(routing, registry.snapshot, learning.view)
     submission = Submission(db, runlog, placing, dispatcher, grants)
     tasks = Tasks(db, runlog, placing, dispatcher, grants)
@@ -111,10 +112,11 @@ def build(
         sandbox=sandbox,
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
+        rerouting=Rerouting(db, clock, runlog, routing, registry.snapshot, presence, dispatcher, grants),
         submission=submission,
         grants=grants,
         tasks=tasks,
-        grades=Grades(db, runlog, learning),
+        grades=Grades(db, runlog, learning, independence),
         workers=Workers(db, registry.snapshot, dispatcher, ending, hub, presence),
         activity=Activity(db, hub, registry.snapshot, reports_of(memory, settings.vault_tenant)),
         health=Health(

@@ -199,7 +199,7 @@ async def test_the_ranking_is_that_of_the_settings_in_the_gateways_process(make_
     world = await make_world(SERVICE_HEBBIAN_ROUTING_ALPHA="0.2", SERVICE_HEBBIAN_ROUTING_BETA="0.3")
     config = await (await make_board(world)).get("/api/routing/config")
     wire.RoutingConfig.model_validate(config)
-    assert (config["source"], config["alpha"], config["beta"], config["gamma"]) == ("settings", 0.2, 0.3, 0.5)
+    assert (config["source"], config["alpha"], config["beta"]) == ("settings", 0.2, 0.3)
     assert (config["trust_floor"], config["own_authority"], config["decided_at"]) == (0.0, False, None)
 
 

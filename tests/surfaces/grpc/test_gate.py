@@ -26,6 +26,8 @@ METHODS: dict[str, tuple[str, str]] = {
     "/stentor.v1.TaskService/GetTask": ("get", "/api/v1/tasks/{task_id}"),
     "/stentor.v1.TaskService/CancelTask": ("post", "/api/v1/tasks/{task_id}/cancel"),
     "/stentor.v1.TaskService/WatchTask": ("get", "/api/v1/tasks/{task_id}/stream"),
+    "/stentor.v1.TaskService/GradeTask": ("post", "/api/v1/tasks/{task_id}/grade"),
+    "/stentor.v1.TaskService/GetGrade": ("get", "/api/v1/tasks/{task_id}/grade"),
     "/stentor.v1.AtpService/SendMessage": ("post", "/api/v1/atp/send"),
     "/stentor.v1.LlmService/StreamChat": ("post", "/api/v1/llm/stream"),
 }

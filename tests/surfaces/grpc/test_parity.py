@@ -29,6 +29,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "many capabilities": {**GOOD, "required_capabilities": ["a"] * 65},
     "an empty capability": {**GOOD, "required_capabilities": [""]},
     "no time": {**GOOD, "timeout_seconds": 0},
+    "no time in the queue": {**GOOD, "queue_timeout_seconds": 0},
+    "more than a month in the queue": {**GOOD, "queue_timeout_seconds": 2_592_001},
     "more than a day": {**GOOD, "timeout_seconds": 86_401},
     "a preference that is no id": {**GOOD, "agent_preference": "ann"},
     "a preference that nobody has": {**GOOD, "agent_preference": UUID},
@@ -39,6 +41,14 @@ TASKS: dict[str, dict[str, Any]] = {
     "authority that there is not": {**GOOD, "metadata": {"grant_id": UUID}},
     "a capability that nobody has": {**GOOD, "required_capabilities": ["fly"]},
     "several flaws": {**GOOD, "type": "", "timeout_seconds": -1, "metadata": {"tags": [""], "user_id": "x"}},
+}
+GRADES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "below nothing": {"grade": -0.1},
+    "more than all": {"grade": 1.5},
+    "a long comment": {"grade": 1, "comment": "x" * 4097},
+    "a comment with NUL": {"grade": 1, "comment": "a\0b"},
+    "of a task that there is not": {"grade": 1},
 }
 MESSAGES: dict[str, dict[str, Any]] = {
     "nothing": {"header": {}, "payload": {"content": "x"}},
@@ -134,6 +144,17 @@ def test_a_task_is_refused_alike(client: Client, body: dict[str, Any]) -> None:
 
 
 @requirement("scale.grpc-errors")
+@pytest.mark.parametrize("body", GRADES.values(), ids=GRADES)
+def test_a_grade_is_refused_alike(client: Client, body: dict[str, Any]) -> None:
+    compare(
+        client,
+        "/api/v1/tasks/none/grade",
+        body,
+        lambda: client.tasks.GradeTask(pb.GradeTaskRequest(task_id="none", **body), metadata=keyed(), timeout=SECONDS),
+    )
+
+
+@requirement("scale.grpc-errors")
 @pytest.mark.parametrize("body", MESSAGES.values(), ids=MESSAGES)
 def test_a_message_is_refused_alike(client: Client, body: dict[str, Any]) -> None:
     compare(
@@ -180,6 +201,9 @@ def test_a_value_that_an_enum_does_not_have_names_its_field(client: Client) -> N
     with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST") as found:
         client.submit(metadata=pb.TaskMetadata.FromString(b"\x10\x63"))
     assert list(details(found.value)[1]) == ["metadata.priority"]
+    with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST") as found:
+        client.submit(metadata=pb.TaskMetadata.FromString(b"\x38\x63"))
+    assert list(details(found.value)[1]) == ["metadata.prefer"]
     strange = llm_pb2.StreamChatRequest(messages=[llm_pb2.ChatMessage.FromString(b"\x08\x63")])
     with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST") as found:
         list(client.llm.StreamChat(strange, metadata=keyed(), timeout=SECONDS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -15,8 +15,9 @@ from stentor.domains.activity.service import CUT, Step
 from stentor.surfaces.grpc import steps
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
 from tests.conftest import Service
+from tests.patience import until
 from tests.requirements import requirement
-from tests.surfaces.grpc.conftest import SECONDS, Client, keyed, refused, request
+from tests.surfaces.grpc.conftest import SECONDS, Client, connected, keyed, refused, request
 
 WAITS: dict[str, Any] = {"type": "wait", "required_capabilities": ["wait"]}
 """A task that nobody takes up, until a worker comes."""
@@ -46,18 +47,18 @@ def test_a_task_is_submitted_watched_to_its_end_and_read(client: Client) -> None
 
 @requirement("scale.grpc-tasks")
 def test_a_task_reads_the_same_over_both(client: Client) -> None:
-    task_id = client.submit(id="both ways/é", metadata=pb.TaskMetadata(retry_count=0, parent_task_id="p"))
+    metadata = pb.TaskMetadata(retry_count=0, parent_task_id="p", prefer=pb.PREFER_CHEAP)
+    task_id = client.submit(id="both ways/é", metadata=metadata, queue_timeout_seconds=90)
     list(client.watch(task_id))
     with client.service.client() as http:
         shown = http.get("/api/v1/tasks/both%20ways%2F%C3%A9").json()
     task = client.get(task_id)
-    over_http_alone = {"notice", "queue_timeout_seconds"}
-    assert as_http(task) == {name: value for name, value in shown.items() if name not in over_http_alone}
+    assert as_http(task) == shown
 
 
 def as_http(task: pb.Task) -> dict[str, Any]:
     """What the HTTP API says of it."""
-    names = ("task_id", "type", "assigned_agent", "duration_ms", "timeout_seconds", "attempts")
+    names = ("task_id", "type", "assigned_agent", "duration_ms", "timeout_seconds", "attempts", "queue_timeout_seconds")
     same = {name: getattr(task, name) for name in (*names, "learning_eligible", "provenance_id")}
     moments = ("created_at", "start_time", "completion_time")
     times = {name: iso(getattr(task, name).ToMicroseconds()) for name in moments}
@@ -71,7 +72,8 @@ def as_http(task: pb.Task) -> dict[str, Any]:
         "error": None,
         "required_capabilities": list(task.required_capabilities),
         "agent_preference": None,
-        "metadata": {"retry_count": meta.retry_count, "parent_task_id": meta.parent_task_id},
+        "notice": task.notice if task.HasField("notice") else None,
+        "metadata": {"retry_count": meta.retry_count, "parent_task_id": meta.parent_task_id, "prefer": "cheap"},
     }
 
 
@@ -87,6 +89,43 @@ def say(client: Client, claimed: dict[str, Any], verb: str, **fields: Any) -> No
     with client.service.client() as http:
         answer = http.post(f"/api/v1/tasks/{claimed['task_id']}/{verb}", json={"epoch": claimed["epoch"], **fields})
     assert answer.status_code == 200, answer.text
+
+
+@requirement("scale.grpc-tasks", "routing.offline-workers")
+def test_a_task_that_waits_for_nobody_says_so(serve: Callable[..., Service]) -> None:
+    brief = serve(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0", SERVICE_WORKER_OFFLINE_SECONDS="1")
+    with brief.client() as http, connected(brief) as client:
+        made = http.post("/api/v1/registry/agents", json={"name": "waiter", "capabilities": ["wait"]}).json()
+        until(lambda: not http.get(f"/api/v1/registry/agents/{made['agent_id']}").json()["online"])
+        answer = client.tasks.SubmitTask(request(**WAITS), metadata=keyed(), timeout=SECONDS)
+        assert answer.notice == "no worker online"
+        task = client.get(answer.task_id)
+        assert (task.notice, task.provenance_id) == ("no worker online", answer.provenance_id)
+        until(lambda: http.post(f"/api/v1/agents/{made['agent_id']}/claims", json={}).json()["tasks"])
+        assert not client.get(answer.task_id).HasField("notice")
+
+
+@requirement("scale.grpc-tasks", "tasks.grade")
+def test_a_grade_given_over_one_is_read_over_the_other(client: Client, waiting: str) -> None:
+    task_id = client.submit(**WAITS)
+    asked = pb.GetGradeRequest(task_id=task_id)
+    early = pb.GradeTaskRequest(task_id=task_id, grade=0.25, comment="Half of it.")
+    with refused(StatusCode.FAILED_PRECONDITION, "CONFLICT"):
+        client.tasks.GradeTask(early, metadata=keyed(), timeout=SECONDS)
+    with refused(StatusCode.NOT_FOUND, "NOT_FOUND"):
+        client.tasks.GetGrade(asked, metadata=keyed(), timeout=SECONDS)
+    say(client, claim(client, waiting, task_id), "complete", result=1)
+    given = client.tasks.GradeTask(early, metadata=keyed(), timeout=SECONDS)
+    assert client.tasks.GradeTask(early, metadata=keyed(), timeout=SECONDS) == given
+    assert client.tasks.GetGrade(asked, metadata=keyed(), timeout=SECONDS) == given
+    with client.service.client() as http:
+        shown = http.get(f"/api/v1/tasks/{task_id}/grade").json()
+    names = ("task_id", "agent_id", "grade", "comment", "graded_by", "learned")
+    told = {name: getattr(given, name) for name in names}
+    assert told | {"graded_at": iso(given.graded_at.ToMicroseconds())} == shown
+    other = pb.GradeTaskRequest(task_id=task_id, grade=1.0)
+    with refused(StatusCode.FAILED_PRECONDITION, "CONFLICT"):
+        client.tasks.GradeTask(other, metadata=keyed(), timeout=SECONDS)
 
 
 @requirement("scale.grpc-tasks")

@@ -33,7 +33,7 @@ class EdgeSettings:
     max_connections: int = setting(
         "SERVICE_MAX_CONNECTIONS",
         2_000,
-        "Open connections of all HTTP surfaces together; fewer where the limit of open files is low.",
+        "Open connections of all HTTP surfaces together, fewer where the limit of open files is low; and of gRPC.",
         kinds.number(1, 1e6, int),
     )
     max_connections_per_address: int = setting(

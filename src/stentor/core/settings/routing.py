@@ -46,6 +46,6 @@ class RoutingSettings:
     daily_lessons: int = setting(
         "SERVICE_LEARNING_DAILY_LIMIT",
         20,
-        "Outcomes a day that one agent's key can have one agent learn from; 0 is no limit. Keys of people have none.",
+        "Outcomes and grades a day that one agent's key can teach one agent; 0 is no limit. Keys of people have none.",
         kinds.number(0, 1_000_000, int),
     )

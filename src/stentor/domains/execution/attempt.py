@@ -17,7 +17,7 @@ from stentor.domains.execution.runtimes import Driver
 from stentor.domains.learning.service import skipped
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.routing.model import Authority, Request
+from stentor.domains.routing.model import Request
 from stentor.domains.routing.service import Routing
 from stentor.domains.tasks import listing, store
 from stentor.domains.tasks.grants.service import Grants
@@ -137,8 +137,7 @@ class Attempts:
             return None
         if task.status != "queued" or task.epoch != queued.epoch:
             return None
-        grant_id = task.metadata.grant_id
-        authority = Authority() if grant_id is None else self._grants.authority_in(tx, task.tenant, grant_id)
+        authority = self._grants.authority_of(tx, task)
         request = Request(task.tenant, task.type, task.required_capabilities, authority)
         denial = self._routing.recheck(request, queued.agent_id)
         return None if denial is None else (task, denial)

@@ -1,4 +1,4 @@
-"""Whether an outcome may teach anything: not when who asked for the work is who did it, and not too often.
+"""Whether an outcome or a grade may teach anything: not when who asked for the work is who did it, and not too often.
 
 Without this an agent's key could submit tasks to its own agent and praise itself, up to the trust at which its updates
 are approved without a person. Only keys of role agent are held back: a person who submits tasks and runs the workers
@@ -38,7 +38,7 @@ class Work(Protocol):
 
 
 class Independence:
-    """`most` is how many outcomes a day one agent's key may have one agent learn from; 0 is no limit."""
+    """`most` is how many outcomes and grades a day one agent's key may have one agent learn from; 0 is no limit."""
 
     def __init__(self, snapshot: Snapshot, roles: Roles, most: int) -> None:
         self._snapshot = snapshot
@@ -55,11 +55,23 @@ class Independence:
             return SHARED_KEY
         if not self._most or self._roles.is_person(work.tenant, work.submitted_by):
             return None
-        key = {"tenant": work.tenant, "agent_id": agent_id, "submitted_by": work.submitted_by}
-        row = tx.row(_COUNT, **key, day=tx.now // DAY)
-        if row is not None and row[0] <= self._most:
+        if self._counted(tx, work.tenant, agent_id, work.submitted_by):
             return None
         return f"The submitter's key has had the agent learn from {self._most} outcomes today."
+
+    def grade_objection(self, tx: Tx, work: Work, agent_id: str, graded_by: str) -> str | None:
+        """Why the key may not grade the work today; None when it may. Counts a grade that may, but for the submitter's
+        own: the outcome that it corrects was counted.
+        """
+        if not self._most or graded_by == work.submitted_by or self._roles.is_person(work.tenant, graded_by):
+            return None
+        if self._counted(tx, work.tenant, agent_id, graded_by):
+            return None
+        return f"The key {graded_by!r} has had the agent learn {self._most} times today: use a key of role admin."
+
+    def _counted(self, tx: Tx, tenant: str, agent_id: str, name: str) -> bool:
+        row = tx.row(_COUNT, tenant=tenant, agent_id=agent_id, submitted_by=name, day=tx.now // DAY)
+        return row is not None and row[0] <= self._most
 
     def _by_own_hand(self, tx: Tx, work: Work, agent_id: str, ended_by: str | None) -> bool:
         agent = self._snapshot.get(work.tenant, agent_id)

@@ -6,13 +6,16 @@ a worker counts as online for one interval after its registration and after the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from stentor.core.clock import SECOND, Clock
 from stentor.domains.registry.model import Agent
 
 TELL_EVERY = 10 * SECOND
-"""Least time between two messages to other processes about the same worker, in microseconds."""
+"""Least time between two messages to other processes about the same worker, in microseconds; less where a worker is
+offline sooner than after three of these.
+"""
 FAILURES = 3
 """Failed deliveries in a row from which on an endpoint counts as offline."""
 REST = 30 * SECOND
@@ -26,8 +29,10 @@ class Presence:
 
     def __init__(self, clock: Clock, interval: float, tell: Callable[[str, int], None]) -> None:
         self._clock = clock
-        self._interval = int(interval * SECOND)
+        self.interval = int(interval * SECOND)
+        """In microseconds."""
         self._tell = tell
+        self._tell_every = min(TELL_EVERY, self.interval // 3)
         self._started = clock.now()
         self._seen: dict[str, int] = {}
         self._told: dict[str, int] = {}
@@ -35,18 +40,33 @@ class Presence:
         self._resting: dict[str, int] = {}
         self._slots: dict[str, int] = {}
         self._held: dict[str, dict[str, int]] = {}
+        self.arrivals = 0
+        """How often somebody came who may take work that waits: who was offline, is new, or was changed."""
+        self.changed = asyncio.Event()
+        """Set at each of these, and when an endpoint goes offline. That a worker was silent for too long sets nothing:
+        who wants to know looks.
+        """
+
+    def arrived(self) -> None:
+        """Somebody may take work now who could not before."""
+        self.arrivals += 1
+        self.changed.set()
 
     def saw(self, agent_id: str) -> None:
         """A worker polled, sent a heartbeat or an answer."""
         now = self._clock.now()
-        self._seen[agent_id] = now
-        if now - self._told.get(agent_id, 0) >= TELL_EVERY:
+        self.heard(agent_id, now)
+        if now - self._told.get(agent_id, 0) >= self._tell_every:
             self._told[agent_id] = now
             self._tell(agent_id, now)
 
     def heard(self, agent_id: str, at: int) -> None:
         """Another process saw a worker."""
-        self._seen[agent_id] = max(at, self._seen.get(agent_id, 0))
+        before = self._seen.get(agent_id, 0)
+        self._seen[agent_id] = max(at, before)
+        now = self._clock.now()
+        if now - at < self.interval <= now - before:
+            self.arrived()
 
     def last_seen(self, agent_id: str) -> int | None:
         return self._seen.get(agent_id)
@@ -56,19 +76,35 @@ class Presence:
         if kind == "worker":
             seen = self._seen.get(agent.agent_id)
             since = max(agent.created_at, self._started) if seen is None else seen
-            return self._clock.now() - since < self._interval
+            return self._clock.now() - since < self.interval
         return kind != "http" or self._clock.now() >= self._resting.get(agent.agent_id, 0)
 
     def delivered(self, agent_id: str) -> None:
         """An endpoint took a task."""
         self._failures.pop(agent_id, None)
-        self._resting.pop(agent_id, None)
+        if self._resting.pop(agent_id, None) is not None:
+            self.arrived()
 
     def undelivered(self, agent_id: str) -> None:
         """An endpoint could not be reached."""
         failures = self._failures[agent_id] = self._failures.get(agent_id, 0) + 1
         if failures >= FAILURES:
             self._resting[agent_id] = self._clock.now() + REST
+            self.changed.set()
+
+    def resting(self) -> list[str]:
+        """The endpoints that are offline."""
+        now = self._clock.now()
+        return [agent_id for agent_id, until in self._resting.items() if now < until]
+
+    def rested(self) -> list[str]:
+        """Let endpoints whose rest is over come back; answers which."""
+        now = self._clock.now()
+        back = [agent_id for agent_id, until in self._resting.items() if until <= now]
+        for agent_id in back:
+            del self._resting[agent_id]
+            self.arrived()
+        return back
 
     def polls(self, agent_id: str, slots: int) -> None:
         """A worker asks for up to so many tasks; 0 when it has stopped waiting."""

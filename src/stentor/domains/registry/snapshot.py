@@ -20,7 +20,7 @@ class Snapshot:
         self.statuses: Counter[str] = Counter()
         """How many agents are in each status."""
         self.listeners: list[Callable[[Agent], None]] = []
-        """Called with every agent as it is now; they must be as good as free."""
+        """Called with every agent that is new or changed; they must be as good as free."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -29,8 +29,8 @@ class Snapshot:
         """Add an agent or replace what was known of it; an older record never replaces a newer."""
         known = self._by_id.get(agent.agent_id)
         if known is not None:
-            if known.updated_at > agent.updated_at:
-                return
+            if known.updated_at > agent.updated_at or known == agent:
+                return  # a look at what others changed finds the same again for some seconds
             self._drop(known)
             self.statuses[known.status] -= 1
         self.statuses[agent.status] += 1
@@ -54,6 +54,10 @@ class Snapshot:
         """An agent of this tenant; a foreign one does not exist."""
         agent = self._by_id.get(agent_id)
         return agent if agent is not None and agent.tenant == tenant else None
+
+    def anywhere(self, agent_id: str) -> Agent | None:
+        """An agent of whatever tenant: for the service's own work, never for a caller's."""
+        return self._by_id.get(agent_id)
 
     def version(self, agent_id: str) -> int | None:
         """When the record that is known here was made; None for an unknown agent."""

@@ -1,7 +1,8 @@
 """Explains a recorded routing decision, and computes it again from its own recorded inputs. Pure.
 
-`ranking` beside it has the formula. What a decision does not record is taken from it as it stands, and said so: how
-candidates did that it does not list, and so the mean cost that stands in for an unknown one.
+`ranking` beside it has the formula. What follows from candidates that a decision does not list is taken from it as it
+stands, and said so: mean, slope, the best time and cost, and the cost that stands in for an unknown one. Two values
+that it shows decide nothing, so nothing can be said of them: the weight, and trust where its share is 0.
 """
 
 from __future__ import annotations
@@ -109,25 +110,30 @@ class _Recomputation:
 
     def _common(self) -> tuple[float, float, float, list[float | None]]:
         """What holds for all candidates: computed if all are listed, else as recorded. The prices have None where
-        neither is possible.
+        neither is possible, which is so in decisions of a version before.
         """
         decision, listed = self._decision, self._decision.candidates
         if not self._complete:
             others = decision.candidates_total - len(listed)
             self._assumed.append(
-                f"Mean, slope, shortest time and lowest cost depend on {others} candidates that are not listed."
+                f"Mean, slope, shortest time, lowest and usual cost depend on {others} candidates that are not listed."
             )
-            return decision.mean, decision.slope, decision.fastest_ms, [each.cost for each in listed]
+            prices = [decision.usual_cost if each.cost is None else each.cost for each in listed]
+            self._compare_best("fastest_ms", decision.fastest_ms, [each.ready_ms for each in listed])
+            self._compare_best("cheapest", decision.cheapest, prices)
+            return decision.mean, decision.slope, decision.fastest_ms, prices
         mean, slope = calibration(self._standings)
         known = [each.cost for each in listed if each.cost is not None]
         usual = sum(known) / len(known) if known else 0.0
         prices = [usual if each.cost is None else each.cost for each in listed]
+        if decision.usual_cost is not None:
+            self._compare("usual_cost", decision.usual_cost, usual)
         fastest = min(each.ready_ms for each in listed)
         self._compare("mean", decision.mean, mean)
         self._compare("slope", decision.slope, slope)
         self._compare("fastest_ms", decision.fastest_ms, fastest)
-        self._compare("cheapest", decision.cheapest, min(prices))
-        return mean, slope, fastest, list(prices)
+        self._compare("cheapest", decision.cheapest, min(price for price in prices if price is not None))
+        return mean, slope, fastest, prices
 
     def _values(
         self, each: Ranked, known: Standing, mean: float, slope: float, fastest: float, price: float | None
@@ -143,6 +149,11 @@ class _Recomputation:
             cost = per_cost * doublings(price, decision.cheapest, FREE_USD)
         score = (1 - decision.beta) * (expected + OPTIMISM * uncertainty - time - cost) + decision.beta * each.trust
         return {
+            "elsewhere": known.elsewhere,
+            "elsewhere_outcomes": known.elsewhere_outcomes,
+            "rewards": known.rewards,
+            "outcomes": known.outcomes,
+            "variation": known.variation,
             "prior": known.prior,
             "strength": known.strength,
             "expected": expected,
@@ -153,9 +164,15 @@ class _Recomputation:
         }
 
     def _assume_cost(self) -> None:
-        sentence = "The cost that stands in for an unknown one is the mean of all candidates, and not all are listed."
+        sentence = "The cost that stands in for an unknown one is the mean of all candidates; it is not recorded."
         if sentence not in self._assumed:
             self._assumed.append(sentence)
+
+    def _compare_best(self, field: str, best: float, listed: Sequence[float | None]) -> None:
+        """The best of all is no worse than any that is listed."""
+        least = min((value for value in listed if value is not None), default=best)
+        if least < best:
+            self._compare(field, best, least)
 
     def _compare_order(self, scores: Sequence[float]) -> None:
         decision, listed = self._decision, self._decision.candidates

@@ -109,6 +109,7 @@ class Decision(msgspec.Struct, frozen=True):
     preferred: bool
     online: bool
     duration_us: int = 0
+    usual_cost: float | None = None
 
 
 def refusal(request: Request, candidate: Candidate, policy: Policy) -> type[RoutingDenied] | None:
@@ -185,6 +186,7 @@ def _decision(
         len(refused),
         request.preferred is not None,
         best.online,
+        usual_cost=ranking.usual_cost,
     )
 
 

@@ -156,13 +156,16 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """The candidates, best first, and what holds for all of them."""
+    """The candidates, best first, and what holds for all of them. `usual_cost` stands in for an unknown one, in US
+    dollars; None where all are known.
+    """
 
     candidates: list[Ranked]
     mean: float
     slope: float
     fastest_ms: float
     cheapest: float
+    usual_cost: float | None = None
 
 
 def rank(candidates: Sequence[Candidate], beta: float, prefer: Prefer = "balanced", most: int | None = None) -> Ranking:
@@ -171,6 +174,7 @@ def rank(candidates: Sequence[Candidate], beta: float, prefer: Prefer = "balance
     mean, slope = calibration(standings)
     totals = _filled([each.duration_ms for each in standings], UNKNOWN_MS)
     costs = _filled([each.cost for each in standings], 0.0)
+    usual = next((cost for cost, each in zip(costs, standings, strict=True) if each.cost is None), None)
     for n, candidate in enumerate(candidates):
         if candidate.ahead:
             totals[n] *= 1 + candidate.ahead // max(1, candidate.lanes)
@@ -196,7 +200,7 @@ def rank(candidates: Sequence[Candidate], beta: float, prefer: Prefer = "balance
             score = keep * score + beta * (NEUTRAL if candidate.trust is None else candidate.trust)
         order.append((not candidate.online, -score, -agent.composite, agent.name, agent.agent_id, n))
     order.sort()
-    ranking = Ranking([], mean, slope, fastest, cheapest)
+    ranking = Ranking([], mean, slope, fastest, cheapest, usual)
     for _, negative, _, _, _, n in order[:most]:
         ranking.candidates.append(_ranked(candidates[n], ranking, totals[n], costs[n], -negative, prefer))
     return ranking

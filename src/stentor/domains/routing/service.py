@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -76,6 +76,27 @@ class Routing:
         took = time.perf_counter_ns() - started
         self._times.observe(took / 1e9)
         return msgspec.structs.replace(decision, duration_us=took // 1000)
+
+    def again(self, request: Request, planned: Mapping[str, int]) -> Decision | None:
+        """For a task that waits for an agent which is offline: the best one that is online, None without one.
+
+        Nobody whose work needs an approval: that was given, or was not asked for, for another agent. `planned` tasks
+        are about to wait for the agents that it names. Counts in no figure of routing.
+        """
+        started = time.perf_counter_ns()
+        agents = [agent for agent in self._pool(request) if agent.trust_tier != "human"]
+        if not any(self.load(agent)[2] for agent in agents):
+            return None
+        candidates = [
+            msgspec.structs.replace(each, ahead=each.ahead + planned.get(each.agent.agent_id, 0))
+            for each in self._candidates(request, agents, self._clock.now())
+        ]
+        try:
+            decision = model.decide(request, candidates, self.policy, trust_available=self._trust.available)
+        except RoutingDenied:
+            return None
+        took = (time.perf_counter_ns() - started) // 1000
+        return msgspec.structs.replace(decision, duration_us=took) if decision.online else None
 
     def _decided(self, request: Request) -> Decision:
         now = self._clock.now()

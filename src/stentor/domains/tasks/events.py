@@ -12,6 +12,8 @@ from stentor.core.runlog import Draft
 from stentor.domains.atp import model as atp
 from stentor.domains.atp.model import Header
 from stentor.domains.learning.service import skipped
+from stentor.domains.registry.model import Agent
+from stentor.domains.routing.model import Decision
 from stentor.domains.tasks.model import TaskDraft
 from stentor.domains.tasks.placement import Placement
 
@@ -48,6 +50,17 @@ def placed(placement: Placement, priority: int, extra: dict[str, Any]) -> list[D
         meta = {"agent_id": decision.agent_id, "trust_tier": "human"}
         return [decided, Draft("approval_requested", "tasks", "Waits for a human's approval.", meta)]
     return [decided, queued(priority)]
+
+
+def rerouted(decision: Decision, priority: int, offline: Agent) -> list[Draft]:
+    """A task that waited for an agent which is offline waits for another one."""
+    routing = {
+        "routing": msgspec.to_builtins(decision),
+        "agent_name": decision.agent_name,
+        "rerouted_from": {"agent_id": offline.agent_id, "agent_name": offline.name, "reason": "offline"},
+    }
+    message = f"Routed to {decision.agent_name} among {decision.candidates_total}, because {offline.name} is offline."
+    return [Draft("routing_decision", "routing", message, routing, agent_id=decision.agent_id), queued(priority)]
 
 
 def queued(priority: int) -> Draft:

@@ -41,7 +41,11 @@ _FINISH = Sql(
 _END = Sql(
     f"""update tasks set status = :status, completion_time = :now, error = :error, outcome_class = :outcome_class,
         learning_eligible = 0, head_id = :head_id, lease_until = null, deadline_at = null
-    where {_KEY} and status = :source and epoch = :epoch"""
+    where {_KEY} and status = :source and epoch = :epoch and head_id = :seen"""
+)
+_REASSIGN = Sql(
+    f"""update tasks set assigned_agent = :agent_id, runtime_kind = :runtime_kind, head_id = :head_id
+    where {_KEY} and status = 'queued' and epoch = :epoch and head_id = :seen"""
 )
 _QUEUE = Sql(
     f"""update tasks set status = :status, queued_at = :now, head_id = :head_id, assigned_agent = :agent_id,
@@ -60,6 +64,12 @@ _NEXT_OF = Sql(_NEXT.format(which="assigned_agent = :agent_id"))
 _NEXT_INSIDE = Sql(_NEXT.format(which="runtime_kind <> 'worker' and assigned_agent <> all(:full)"))
 """For several processes on PostgreSQL: each takes what no other has in hand."""
 _FIRST = "select tenant, assigned_agent from tasks where status = 'queued'{more} order by assigned_agent limit 1"
+_FREE_OF = Sql(
+    f"""select {_COLUMNS} from tasks
+    where tenant = :tenant and assigned_agent = :agent_id and status = 'queued' and agent_preference is null
+        and (priority, queued_at, task_id) > (:priority, :queued_at, :after)
+    order by priority, queued_at, task_id limit :limit"""
+)
 _DEPTHS = Sql(
     f"""with recursive waiting (tenant, agent_id) as (
         ({_FIRST.format(more="")})
@@ -201,6 +211,25 @@ def end(tx: Tx, task: Task, status: Status, outcome_class: OutcomeClass, error: 
         outcome_class=outcome_class,
         error=None if error is None else jsontext.dump(error),
         head_id=head_id,
+        seen=task.head_id,
+    )
+    return touched == 1
+
+
+def reassign(tx: Tx, task: Task, agent_id: str, runtime_kind: str, head_id: str) -> bool:
+    """Let a queued task wait for another agent, in its old place: its age and the end of its patience stay.
+
+    False when it changed since it was read: claimed, cancelled, or reassigned by another process.
+    """
+    touched = tx.run(
+        _REASSIGN,
+        tenant=task.tenant,
+        task_id=task.task_id,
+        epoch=task.epoch,
+        seen=task.head_id,
+        agent_id=agent_id,
+        runtime_kind=runtime_kind,
+        head_id=head_id,
     )
     return touched == 1
 
@@ -242,6 +271,22 @@ def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pen
 def waiting(tx: Tx, limit: int) -> list[Queued]:
     """Queued tasks, the most urgent first."""
     return [_queued(*row) for row in tx.rows(_WAITING, limit=limit)]
+
+
+def free_of(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
+    """An agent's waiting tasks whose submitter did not ask for it, the most urgent first, from one on."""
+    place = (-1, 0, "") if after is None else (after.priority, after.queued_at, after.task_id)
+    priority, queued_at, task_id = place
+    rows = tx.rows(
+        _FREE_OF,
+        tenant=tenant,
+        agent_id=agent_id,
+        priority=priority,
+        queued_at=queued_at,
+        after=task_id,
+        limit=limit,
+    )
+    return [_task(row) for row in rows]
 
 
 def next_of(tx: Tx, agent_id: str, limit: int) -> list[Queued]:

@@ -32,14 +32,12 @@ def shown(ranking: Ranking | None, decided: Decided | None) -> dict[str, Any]:
         return own | _weights(policy.alpha, policy.beta, policy.trust_floor)
     unknown = {"own_authority": None, "policy_file": None}
     if decided is None:
-        nothing = dict.fromkeys(("alpha", "beta", "gamma", "trust_floor", "trust_available", "decided_at"))
+        nothing = dict.fromkeys(("alpha", "beta", "trust_floor", "trust_available", "decided_at"))
         return {"source": "unknown", **unknown, **nothing}
     known = {"source": "last_decision", "trust_available": decided.trust_available, "decided_at": iso(decided.at)}
     return known | unknown | _weights(decided.alpha, decided.beta, decided.trust_floor)
 
 
 def _weights(alpha: float, beta: float, floor: float) -> dict[str, float]:
-    """`alpha` and `beta` are those of `domains/routing/ranking.py`. `gamma` is what they leave of 1; no term has it as
-    a fixed share, because the declared scores count less with each outcome.
-    """
-    return {"alpha": alpha, "beta": beta, "gamma": round(1 - alpha - beta, 12), "trust_floor": floor}
+    """As in `domains/routing/ranking.py`."""
+    return {"alpha": alpha, "beta": beta, "trust_floor": floor}

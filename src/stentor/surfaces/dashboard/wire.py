@@ -191,7 +191,8 @@ class Metrics(Answer):
 
 class RoutingConfig(Answer):
     """How candidates are ranked: `alpha` is the share of an agent's own outcomes in what is expected of it after the
-    first one, and more outcomes count more; `beta` is the share of trust in the score; `gamma` is what both leave of 1.
+    first one, and more outcomes count more; `beta` is the share of trust in the score. What an agent declares has no
+    fixed share: it counts less with each outcome.
 
     `source` says how it is known: from the gateway's settings, or from its last decision (`decided_at`). What is not
     known is null.
@@ -200,7 +201,6 @@ class RoutingConfig(Answer):
     source: Literal["settings", "last_decision", "unknown"]
     alpha: float | None
     beta: float | None
-    gamma: float | None
     trust_floor: float | None
     own_authority: bool | None
     policy_file: bool | None

@@ -9,14 +9,14 @@ from stentor.auth.keys import KeyRing
 from stentor.surfaces.grpc.atp import AtpService
 from stentor.surfaces.grpc.gate import Gate
 from stentor.surfaces.grpc.llm import LlmService
-from stentor.surfaces.grpc.server import VERSION, Server, is_sound
+from stentor.surfaces.grpc.server import VERSION, Limits, Server, is_sound
 from stentor.surfaces.grpc.standard import Standard
 from stentor.surfaces.grpc.tasks import TaskService
 from stentor.web.gate import RateLimit
 from stentor.web.sse import StreamLimit
 from stentor.web.timing import CallTimes
 
-__all__ = ["VERSION", "AtpService", "LlmService", "Server", "TaskService", "build", "is_sound"]
+__all__ = ["VERSION", "AtpService", "Limits", "LlmService", "Server", "TaskService", "build", "is_sound"]
 
 
 def build(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import NamedTuple
 
 import grpc
 
@@ -25,10 +26,42 @@ _LIMITS = {
     # Two services would share the port and its callers.
     "grpc.so_reuseport": 0,
     "grpc.max_concurrent_streams": 1_000,
+    # Beyond the first a call is refused by chance, beyond the second always.
+    "grpc.max_metadata_size": 16_384,
+    "grpc.absolute_max_metadata_size": 16_384,
     # Finds readers of streams that are gone without a word, as often as event streams do; readers may look as well.
     "grpc.keepalive_time_ms": 15_000,
     "grpc.http2.min_ping_interval_without_data_ms": 5_000,
+    # A call that never sends its message looks like one that is worked on, and no other limit ends it. After the first
+    # hour clients make a new connection by themselves; streams of the old one have another hour.
+    "grpc.max_connection_age_ms": 3_600_000,
+    "grpc.max_connection_age_grace_ms": 3_600_000,
 }
+
+
+class Limits(NamedTuple):
+    """`message_bytes` is the largest message that is taken. `connections` may be open, and as many calls run at once;
+    `greeting_s` is how long a connection may take to begin as HTTP/2 does, `idle_s` how long it may have no call.
+    """
+
+    message_bytes: int
+    connections: int
+    greeting_s: float
+    idle_s: float
+
+    @property
+    def options(self) -> list[tuple[str, int]]:
+        """As grpcio takes them."""
+        greeting_ms = int(1000 * self.greeting_s)
+        chosen = {
+            "grpc.max_receive_message_length": self.message_bytes,
+            "grpc.max_send_message_length": -1,
+            "grpc.max_allowed_incoming_connections": self.connections,
+            "grpc.server_handshake_timeout_ms": greeting_ms,
+            "grpc.http2.settings_timeout": greeting_ms,
+            "grpc.max_connection_idle_ms": int(1000 * self.idle_s),
+        }
+        return [*_LIMITS.items(), *chosen.items()]
 
 
 def is_sound(version: str) -> bool:
@@ -53,11 +86,10 @@ class Server:
         self._stopping: asyncio.Task[None] | None = None
 
     @classmethod
-    def bind(cls, host: str, port: int, max_bytes: int) -> Server:
-        """Within the loop that will serve. `max_bytes` is the largest message. Raises StartRefused."""
+    def bind(cls, host: str, port: int, limits: Limits) -> Server:
+        """Within the loop that will serve. Raises StartRefused."""
         logging.getLogger("grpc._cython.cygrpc").addFilter(_Encodings())
-        options = {**_LIMITS, "grpc.max_receive_message_length": max_bytes, "grpc.max_send_message_length": -1}
-        server = grpc.aio.server(options=list(options.items()))
+        server = grpc.aio.server(options=limits.options, maximum_concurrent_rpcs=limits.connections)
         literal = f"[{host}]" if ":" in host else host
         try:
             bound = server.add_insecure_port(f"{literal}:{port}")

@@ -1,4 +1,4 @@
-"""TaskService: submit, get, cancel, watch. What is valid is said by the wire models of the HTTP routes."""
+"""TaskService: submit, get, cancel, watch, grade. What is valid is said by the wire models of the HTTP routes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest
+from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.activity.api import LastEventId
 from stentor.domains.activity.service import Activity
 from stentor.domains.tasks.api import Submit, key_of
+from stentor.domains.tasks.grades.api import GradeIn
+from stentor.domains.tasks.grades.model import Grade
+from stentor.domains.tasks.grades.service import Grades
 from stentor.domains.tasks.model import Metadata, Task
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
@@ -26,13 +29,14 @@ from stentor.web.sse import StreamLimit
 
 SERVICE = pb.DESCRIPTOR.services_by_name["TaskService"].full_name
 PRIORITY = Words(pb.Priority, "PRIORITY_")
-_SUBMIT = TypeAdapter(Submit)
+PREFER = Words(pb.Prefer, "PREFER_")
+_SUBMIT, _GRADE = TypeAdapter(Submit), TypeAdapter(GradeIn)
 _LAST = OptionalHeader("last_event_id", LastEventId)
 
 
 class TaskService:
-    def __init__(self, submission: Submission, tasks: Tasks, activity: Activity) -> None:
-        self._submission, self._tasks, self._activity = submission, tasks, activity
+    def __init__(self, submission: Submission, tasks: Tasks, activity: Activity, grades: Grades) -> None:
+        self._submission, self._tasks, self._activity, self._grades = submission, tasks, activity, grades
 
     def methods(self, streams: StreamLimit) -> Mapping[str, Method]:
         return {
@@ -40,6 +44,8 @@ class TaskService:
             f"/{SERVICE}/GetTask": Unary("read", pb.GetTaskRequest, self.get),
             f"/{SERVICE}/CancelTask": Unary("write", pb.CancelTaskRequest, self.cancel),
             f"/{SERVICE}/WatchTask": Streaming("read", pb.WatchTaskRequest, self.watch, streams),
+            f"/{SERVICE}/GradeTask": Unary("write", pb.GradeTaskRequest, self.grade),
+            f"/{SERVICE}/GetGrade": Unary("read", pb.GetGradeRequest, self.grade_of),
         }
 
     async def submit(self, call: Call, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
@@ -50,14 +56,27 @@ class TaskService:
             status=steps.STATUS.name(done.status),
             estimated_start=timestamp(done.estimated_start),
             estimated_completion=timestamp(done.estimated_completion),
+            notice=done.notice,
+            provenance_id=done.provenance_id,
         )
 
     async def get(self, call: Call, request: pb.GetTaskRequest) -> pb.Task:
-        return _shown(await self._tasks.get(call.caller, request.task_id))
+        task = await self._tasks.get(call.caller, request.task_id)
+        return _shown(task, self._tasks.notice(task))
 
     async def cancel(self, call: Call, request: pb.CancelTaskRequest) -> pb.CancelTaskResponse:
         moment = await self._tasks.cancel(call.caller, request.task_id)
         return pb.CancelTaskResponse(task_id=request.task_id, cancelled_at=timestamp(moment))
+
+    async def grade(self, call: Call, request: pb.GradeTaskRequest) -> pb.Grade:
+        body = checked(_GRADE, wire.given(request, ("grade", "comment")))
+        return _graded(await self._grades.grade(call.caller, request.task_id, body.grade, body.comment))
+
+    async def grade_of(self, call: Call, request: pb.GetGradeRequest) -> pb.Grade:
+        grade = await self._grades.of(call.caller, request.task_id)
+        if grade is None:
+            raise NotFound("The task has no grade.")
+        return _graded(grade)
 
     @asynccontextmanager
     async def watch(
@@ -71,7 +90,7 @@ class TaskService:
 
 def _body(request: pb.SubmitTaskRequest) -> dict[str, Any]:
     """As a caller over HTTP would have sent it."""
-    body = wire.given(request, ("id", "timeout_seconds", "agent_preference"))
+    body = wire.given(request, ("id", "timeout_seconds", "queue_timeout_seconds", "agent_preference"))
     body |= {"type": request.type, "required_capabilities": list(request.required_capabilities)}
     if not request.HasField("input_json"):
         raise InvalidRequest("input_json: Field required", {"fields": {"input_json": "Field required"}})
@@ -80,10 +99,24 @@ def _body(request: pb.SubmitTaskRequest) -> dict[str, Any]:
     metadata = wire.given(meta, ("user_id", "retry_count", "parent_task_id", "grant_id"))
     if priority := PRIORITY.word("metadata.priority", meta.priority):
         metadata["priority"] = priority
+    if prefer := PREFER.word("metadata.prefer", meta.prefer):
+        metadata["prefer"] = prefer
     return body | {"metadata": metadata | {"tags": list(meta.tags)}}
 
 
-def _shown(task: Task) -> pb.Task:
+def _graded(grade: Grade) -> pb.Grade:
+    return pb.Grade(
+        task_id=grade.task_id,
+        agent_id=grade.agent_id,
+        grade=grade.grade,
+        comment=grade.comment,
+        graded_by=grade.graded_by,
+        graded_at=timestamp(grade.graded_at),
+        learned=grade.learned,
+    )
+
+
+def _shown(task: Task, notice: str | None) -> pb.Task:
     ended = task.status == "completed"
     return pb.Task(
         task_id=task.task_id,
@@ -104,6 +137,8 @@ def _shown(task: Task) -> pb.Task:
         outcome_class=steps.OUTCOME.name(task.outcome_class),
         learning_eligible=task.learning_eligible,
         provenance_id=task.provenance_id,
+        queue_timeout_seconds=task.queue_timeout_seconds,
+        notice=notice,
     )
 
 
@@ -115,4 +150,5 @@ def _metadata(metadata: Metadata) -> pb.TaskMetadata:
         tags=metadata.tags,
         parent_task_id=metadata.parent_task_id,
         grant_id=metadata.grant_id,
+        prefer=PREFER.name(metadata.prefer),
     )

@@ -7,10 +7,11 @@ several processes on one database. The task's row is the truth for both.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from stentor.core.db.looks import News
-from stentor.domains.tasks.model import Claim
+from stentor.domains.tasks.model import Claim, Queued
 from stentor.domains.tasks.placement import Dispatch
 
 
@@ -19,6 +20,8 @@ class Engine(Dispatch, Protocol):
 
     refill_every: int
     """Ticks of the reconciler."""
+    resting: Callable[[], list[str]]
+    """Agents inside the service whose tasks are to wait, because their endpoint does not answer."""
 
     def depth(self) -> int:
         """Tasks that wait."""
@@ -34,6 +37,18 @@ class Engine(Dispatch, Protocol):
 
     async def arrival(self, agent_id: str, seconds: float) -> bool:
         """Wait until something may wait for the agent, at most `seconds`."""
+        ...
+
+    def queues(self) -> dict[str, int]:
+        """How many tasks wait for each agent that any wait for, as far as this process knows."""
+        ...
+
+    def reassigned(self, agent_id: str, tasks: list[Queued]) -> None:
+        """Tasks that waited for this agent wait for others now, as they say."""
+        ...
+
+    def resume(self, agent_ids: list[str]) -> None:
+        """Agents are at rest no more."""
         ...
 
     def waiting(self) -> News:

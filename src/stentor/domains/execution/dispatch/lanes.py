@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Callable
 from functools import partial
 
 from stentor.core.db import Database, Tx
@@ -32,6 +33,12 @@ class Lane:
         heapq.heappush(self.heap, (queued.priority, queued.queued_at, queued.task_id, queued))
         self.arrived.set()
 
+    def drop(self, keys: set[Key]) -> None:
+        self.heap = [entry for entry in self.heap if (entry[-1].tenant, entry[-1].task_id) not in keys]
+        heapq.heapify(self.heap)
+        if not self.heap:
+            self.arrived.clear()
+
     def pop(self) -> Queued:
         queued = heapq.heappop(self.heap)[-1]
         if not self.heap:
@@ -47,16 +54,18 @@ class Lanes:
         self._attempts = attempts
         self._concurrency = concurrency
         self._lanes: dict[str, Lane] = {}
-        self._waiting: dict[Key, int] = {}
+        self._waiting: dict[Key, str] = {}
+        """The newest event of each task that waits: an offer with another one is older or newer."""
         self._running = Running(self._pump)
         self._open = True
+        self.resting: Callable[[], list[str]] = list
 
     def offer(self, queued: Queued) -> None:
         """Let a task wait for its agent. An offer that is known already changes nothing."""
         key = (queued.tenant, queued.task_id)
-        if self._waiting.get(key) == queued.queued_at or not self._open:
+        if self._waiting.get(key) == queued.head_id or not self._open:
             return
-        self._waiting[key] = queued.queued_at
+        self._waiting[key] = queued.head_id
         self._lanes.setdefault(queued.agent_id, Lane()).push(queued)
         if queued.runtime_kind != "worker":
             self._pump(queued.agent_id)
@@ -73,6 +82,19 @@ class Lanes:
     def lanes(self, agent_id: str) -> int:
         """Tasks of an agent that run at a time; what a worker can do at a time it decides itself."""
         return self._concurrency
+
+    def queues(self) -> dict[str, int]:
+        return {agent_id: len(lane.heap) for agent_id, lane in self._lanes.items() if lane.heap}
+
+    def reassigned(self, agent_id: str, tasks: list[Queued]) -> None:
+        if (lane := self._lanes.get(agent_id)) is not None:
+            lane.drop({(queued.tenant, queued.task_id) for queued in tasks})
+        for queued in tasks:
+            self.offer(queued)
+
+    def resume(self, agent_ids: list[str]) -> None:
+        for agent_id in agent_ids:
+            self._pump(agent_id)
 
     def depth(self) -> int:
         return len(self._waiting)
@@ -127,12 +149,16 @@ class Lanes:
         taken: list[Queued] = []
         while lane and lane.heap and len(taken) < most:
             queued = lane.pop()
-            if self._waiting.pop((queued.tenant, queued.task_id), None) == queued.queued_at:
+            key = (queued.tenant, queued.task_id)
+            if self._waiting.get(key) == queued.head_id:
+                del self._waiting[key]
                 taken.append(queued)
         return taken
 
     def _pump(self, agent_id: str) -> None:
         running = self._running.of_agent
+        if agent_id in self.resting():
+            return
         while self._open and running.get(agent_id, 0) < self._concurrency and (taken := self._next(agent_id, 1)):
             queued = taken[0]
             self._running.start((queued.tenant, queued.task_id), agent_id, self._attempts.run(queued))

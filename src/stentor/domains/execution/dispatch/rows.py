@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 
 from stentor.core.db import Database, Tx
 from stentor.core.db.looks import Meanwhile, News
@@ -62,6 +63,7 @@ class Rows:
         self._running = Running(self._freed)
         self._pumping: asyncio.Task[None] | None = None
         self._open = True
+        self.resting: Callable[[], list[str]] = list
         fanout.on(Told, lambda told: self._arrived(told.agent_id, inside=told.inside))
         fanout.on(Stopped, lambda stopped: self._running.stop((stopped.tenant, stopped.task_id)))
         fanout.on(Reconnected, lambda _: self._wake.set())
@@ -82,6 +84,18 @@ class Rows:
 
     def lanes(self, agent_id: str) -> int:
         return self._concurrency
+
+    def queues(self) -> dict[str, int]:
+        return {agent_id: number for agent_id, number in self._depths.items() if number}
+
+    def reassigned(self, agent_id: str, tasks: list[Queued]) -> None:
+        self._move(agent_id, -len(tasks))
+        for queued in tasks:
+            self.offer(queued)
+
+    def resume(self, agent_ids: list[str]) -> None:
+        if agent_ids:
+            self._wake.set()
 
     def depth(self) -> int:
         return sum(self._depths.values())
@@ -178,7 +192,7 @@ class Rows:
     async def _next(self) -> list[Claim]:
         """Claims for the agents that have a lane free here."""
         full = [agent_id for agent_id, n in self._running.of_agent.items() if n >= self._concurrency]
-        full += self._known.passed_over
+        full += [*self._known.passed_over, *self.resting()]
 
         def work(tx: Tx) -> tuple[int, list[Claim]]:
             room = Counter(self._running.of_agent)

@@ -1,6 +1,8 @@
-"""Grading a finished task: the grade takes the place of what the outcome counted as, once."""
+"""Grading a finished task: the grade takes the place of what the outcome counted as, once. It moves no trust."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx, locks
@@ -16,11 +18,18 @@ from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.service import require_seen
 
 
+class Independence(Protocol):
+    """Who may teach, and how often."""
+
+    def grade_objection(self, tx: Tx, work: Task, agent_id: str, graded_by: str) -> str | None: ...
+
+
 class Grades:
-    def __init__(self, db: Database, runlog: RunLog, learning: Learning) -> None:
+    def __init__(self, db: Database, runlog: RunLog, learning: Learning, independence: Independence) -> None:
         self._db = db
         self._runlog = runlog
         self._learning = learning
+        self._independence = independence
 
     async def of(self, principal: Principal, task_id: str) -> Grade | None:
         """Raises NotFound for a task that does not exist."""
@@ -48,9 +57,20 @@ class Grades:
                 raise Conflict(f"The task was graded {known.grade:g} by {known.graded_by!r}; a task is graded once.")
             if task.status != "completed" or task.assigned_agent is None:
                 raise Conflict(f"The task is {task.status}; only a completed task is graded.")
+            self._check_often(tx, principal, task, task.assigned_agent)
             return self._apply(tx, principal, task, task.assigned_agent, value, comment)
 
         return await self._db.write(work)
+
+    def _check_often(self, tx: Tx, principal: Principal, task: Task, agent_id: str) -> None:
+        """Refused and not kept without its effect: the task would be graded, and nobody could grade it any more.
+
+        Raises Forbidden.
+        """
+        if task.learning_eligible:
+            objection = self._independence.grade_objection(tx, task, agent_id, principal.name)
+            if objection is not None:
+                raise Forbidden(objection)
 
     def _apply(
         self, tx: Tx, principal: Principal, task: Task, agent_id: str, value: float, comment: str | None

@@ -103,6 +103,11 @@ class Grants:
         """What it gives to whoever holds it, as a part of somebody's own transaction."""
         return _authority(tx, store.chain(tx, tenant, grant_id))
 
+    def authority_of(self, tx: Tx, task: Task) -> Authority:
+        """What a task that waits was submitted with, as far as it can have ended since."""
+        grant_id = task.metadata.grant_id
+        return Authority() if grant_id is None else self.authority_in(tx, task.tenant, grant_id)
+
     def _holds(self, principal: Principal, grant: Grant) -> bool:
         agent = self._snapshot.get(principal.tenant, grant.to_agent)
         if agent is None or agent.status != "active":

@@ -18,6 +18,14 @@ class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRIORITY_HIGH: _ClassVar[Priority]
     PRIORITY_CRITICAL: _ClassVar[Priority]
 
+class Prefer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PREFER_UNSPECIFIED: _ClassVar[Prefer]
+    PREFER_QUALITY: _ClassVar[Prefer]
+    PREFER_BALANCED: _ClassVar[Prefer]
+    PREFER_FAST: _ClassVar[Prefer]
+    PREFER_CHEAP: _ClassVar[Prefer]
+
 class TaskStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TASK_STATUS_UNSPECIFIED: _ClassVar[TaskStatus]
@@ -44,6 +52,11 @@ PRIORITY_LOW: Priority
 PRIORITY_NORMAL: Priority
 PRIORITY_HIGH: Priority
 PRIORITY_CRITICAL: Priority
+PREFER_UNSPECIFIED: Prefer
+PREFER_QUALITY: Prefer
+PREFER_BALANCED: Prefer
+PREFER_FAST: Prefer
+PREFER_CHEAP: Prefer
 TASK_STATUS_UNSPECIFIED: TaskStatus
 TASK_STATUS_QUEUED: TaskStatus
 TASK_STATUS_PENDING_APPROVAL: TaskStatus
@@ -62,7 +75,7 @@ OUTCOME_CLASS_CANCELLED: OutcomeClass
 OUTCOME_CLASS_ROUTING_FAILED: OutcomeClass
 
 class SubmitTaskRequest(_message.Message):
-    __slots__ = ("id", "type", "input_json", "required_capabilities", "timeout_seconds", "agent_preference", "metadata")
+    __slots__ = ("id", "type", "input_json", "required_capabilities", "timeout_seconds", "agent_preference", "metadata", "queue_timeout_seconds")
     ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +83,7 @@ class SubmitTaskRequest(_message.Message):
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     AGENT_PREFERENCE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     id: str
     type: str
     input_json: str
@@ -77,35 +91,42 @@ class SubmitTaskRequest(_message.Message):
     timeout_seconds: int
     agent_preference: str
     metadata: TaskMetadata
-    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., input_json: _Optional[str] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., timeout_seconds: _Optional[int] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ...) -> None: ...
+    queue_timeout_seconds: int
+    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., input_json: _Optional[str] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., timeout_seconds: _Optional[int] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., queue_timeout_seconds: _Optional[int] = ...) -> None: ...
 
 class TaskMetadata(_message.Message):
-    __slots__ = ("user_id", "priority", "retry_count", "tags", "parent_task_id", "grant_id")
+    __slots__ = ("user_id", "priority", "retry_count", "tags", "parent_task_id", "grant_id", "prefer")
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     RETRY_COUNT_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
     GRANT_ID_FIELD_NUMBER: _ClassVar[int]
+    PREFER_FIELD_NUMBER: _ClassVar[int]
     user_id: str
     priority: Priority
     retry_count: int
     tags: _containers.RepeatedScalarFieldContainer[str]
     parent_task_id: str
     grant_id: str
-    def __init__(self, user_id: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., retry_count: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., parent_task_id: _Optional[str] = ..., grant_id: _Optional[str] = ...) -> None: ...
+    prefer: Prefer
+    def __init__(self, user_id: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., retry_count: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., parent_task_id: _Optional[str] = ..., grant_id: _Optional[str] = ..., prefer: _Optional[_Union[Prefer, str]] = ...) -> None: ...
 
 class SubmitTaskResponse(_message.Message):
-    __slots__ = ("task_id", "status", "estimated_start", "estimated_completion")
+    __slots__ = ("task_id", "status", "estimated_start", "estimated_completion", "notice", "provenance_id")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     ESTIMATED_START_FIELD_NUMBER: _ClassVar[int]
     ESTIMATED_COMPLETION_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    PROVENANCE_ID_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     status: TaskStatus
     estimated_start: _timestamp_pb2.Timestamp
     estimated_completion: _timestamp_pb2.Timestamp
-    def __init__(self, task_id: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., estimated_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., estimated_completion: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    notice: str
+    provenance_id: str
+    def __init__(self, task_id: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., estimated_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., estimated_completion: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., notice: _Optional[str] = ..., provenance_id: _Optional[str] = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
     __slots__ = ("task_id",)
@@ -114,7 +135,7 @@ class GetTaskRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "type", "status", "assigned_agent", "created_at", "start_time", "completion_time", "duration_ms", "result_json", "error_json", "timeout_seconds", "required_capabilities", "agent_preference", "metadata", "attempts", "outcome_class", "learning_eligible", "provenance_id")
+    __slots__ = ("task_id", "type", "status", "assigned_agent", "created_at", "start_time", "completion_time", "duration_ms", "result_json", "error_json", "timeout_seconds", "required_capabilities", "agent_preference", "metadata", "attempts", "outcome_class", "learning_eligible", "provenance_id", "queue_timeout_seconds", "notice")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +154,8 @@ class Task(_message.Message):
     OUTCOME_CLASS_FIELD_NUMBER: _ClassVar[int]
     LEARNING_ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
     PROVENANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     type: str
     status: TaskStatus
@@ -151,7 +174,9 @@ class Task(_message.Message):
     outcome_class: OutcomeClass
     learning_eligible: bool
     provenance_id: str
-    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., assigned_agent: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[int] = ..., result_json: _Optional[str] = ..., error_json: _Optional[str] = ..., timeout_seconds: _Optional[int] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., attempts: _Optional[int] = ..., outcome_class: _Optional[_Union[OutcomeClass, str]] = ..., learning_eligible: _Optional[bool] = ..., provenance_id: _Optional[str] = ...) -> None: ...
+    queue_timeout_seconds: int
+    notice: str
+    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., assigned_agent: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[int] = ..., result_json: _Optional[str] = ..., error_json: _Optional[str] = ..., timeout_seconds: _Optional[int] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., attempts: _Optional[int] = ..., outcome_class: _Optional[_Union[OutcomeClass, str]] = ..., learning_eligible: _Optional[bool] = ..., provenance_id: _Optional[str] = ..., queue_timeout_seconds: _Optional[int] = ..., notice: _Optional[str] = ...) -> None: ...
 
 class CancelTaskRequest(_message.Message):
     __slots__ = ("task_id",)
@@ -254,3 +279,37 @@ class TaskEnded(_message.Message):
     code: str
     message: str
     def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class GradeTaskRequest(_message.Message):
+    __slots__ = ("task_id", "grade", "comment")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    GRADE_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    grade: float
+    comment: str
+    def __init__(self, task_id: _Optional[str] = ..., grade: _Optional[float] = ..., comment: _Optional[str] = ...) -> None: ...
+
+class GetGradeRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class Grade(_message.Message):
+    __slots__ = ("task_id", "agent_id", "grade", "comment", "graded_by", "graded_at", "learned")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    GRADE_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
+    GRADED_BY_FIELD_NUMBER: _ClassVar[int]
+    GRADED_AT_FIELD_NUMBER: _ClassVar[int]
+    LEARNED_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    agent_id: str
+    grade: float
+    comment: str
+    graded_by: str
+    graded_at: _timestamp_pb2.Timestamp
+    learned: bool
+    def __init__(self, task_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., grade: _Optional[float] = ..., comment: _Optional[str] = ..., graded_by: _Optional[str] = ..., graded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., learned: _Optional[bool] = ...) -> None: ...

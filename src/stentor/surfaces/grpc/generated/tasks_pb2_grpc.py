@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TaskServiceStub:
-    """Tasks: handed in, looked at, cancelled and watched.
+    """Tasks: handed in, looked at, cancelled, watched and graded.
     """
 
     def __init__(self, channel):
@@ -55,10 +55,20 @@ class TaskServiceStub:
                 request_serializer=stentor_dot_v1_dot_tasks__pb2.WatchTaskRequest.SerializeToString,
                 response_deserializer=stentor_dot_v1_dot_tasks__pb2.WatchTaskResponse.FromString,
                 _registered_method=True)
+        self.GradeTask = channel.unary_unary(
+                '/stentor.v1.TaskService/GradeTask',
+                request_serializer=stentor_dot_v1_dot_tasks__pb2.GradeTaskRequest.SerializeToString,
+                response_deserializer=stentor_dot_v1_dot_tasks__pb2.Grade.FromString,
+                _registered_method=True)
+        self.GetGrade = channel.unary_unary(
+                '/stentor.v1.TaskService/GetGrade',
+                request_serializer=stentor_dot_v1_dot_tasks__pb2.GetGradeRequest.SerializeToString,
+                response_deserializer=stentor_dot_v1_dot_tasks__pb2.Grade.FromString,
+                _registered_method=True)
 
 
 class TaskServiceServicer:
-    """Tasks: handed in, looked at, cancelled and watched.
+    """Tasks: handed in, looked at, cancelled, watched and graded.
     """
 
     def SubmitTask(self, request, context):
@@ -95,6 +105,22 @@ class TaskServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GradeTask(self, request, context):
+        """Says what a completed task was worth; what was learned from it is corrected, once. Needs `write`. The same grade by
+        the same key again answers as the first time. CONFLICT for another one, and for a task that is not completed;
+        FORBIDDEN for who did the work.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetGrade(self, request, context):
+        """The grade of a task. Needs `read`. NOT_FOUND for a task without one too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TaskServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -118,6 +144,16 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     request_deserializer=stentor_dot_v1_dot_tasks__pb2.WatchTaskRequest.FromString,
                     response_serializer=stentor_dot_v1_dot_tasks__pb2.WatchTaskResponse.SerializeToString,
             ),
+            'GradeTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.GradeTask,
+                    request_deserializer=stentor_dot_v1_dot_tasks__pb2.GradeTaskRequest.FromString,
+                    response_serializer=stentor_dot_v1_dot_tasks__pb2.Grade.SerializeToString,
+            ),
+            'GetGrade': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGrade,
+                    request_deserializer=stentor_dot_v1_dot_tasks__pb2.GetGradeRequest.FromString,
+                    response_serializer=stentor_dot_v1_dot_tasks__pb2.Grade.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'stentor.v1.TaskService', rpc_method_handlers)
@@ -127,7 +163,7 @@ def add_TaskServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TaskService:
-    """Tasks: handed in, looked at, cancelled and watched.
+    """Tasks: handed in, looked at, cancelled, watched and graded.
     """
 
     @staticmethod
@@ -228,6 +264,60 @@ class TaskService:
             '/stentor.v1.TaskService/WatchTask',
             stentor_dot_v1_dot_tasks__pb2.WatchTaskRequest.SerializeToString,
             stentor_dot_v1_dot_tasks__pb2.WatchTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GradeTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stentor.v1.TaskService/GradeTask',
+            stentor_dot_v1_dot_tasks__pb2.GradeTaskRequest.SerializeToString,
+            stentor_dot_v1_dot_tasks__pb2.Grade.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetGrade(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stentor.v1.TaskService/GetGrade',
+            stentor_dot_v1_dot_tasks__pb2.GetGradeRequest.SerializeToString,
+            stentor_dot_v1_dot_tasks__pb2.Grade.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,326 @@
+"""Tasks that wait for a worker which went away, from outside: who gets them, how often, and what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from stentor.core.db import Tx
+from stentor.domains.execution import rerouting
+from stentor.domains.routing import explain
+from stentor.domains.tasks import store
+from stentor.domains.tasks.service import require
+from tests.conftest import World
+from tests.domains import endpoint
+from tests.patience import soon
+from tests.requirements import requirement
+
+BOASTS: dict[str, Any] = {"alignment_score": 0.9, "accuracy_score": 0.9, "efficiency_score": 0.9}
+MODEST: dict[str, Any] = {"alignment_score": 0.6, "accuracy_score": 0.6, "efficiency_score": 0.6}
+INTERVAL = 60
+
+
+async def polls(world: World, agent: str) -> list[dict[str, Any]]:
+    """Show that a worker is there; it takes what waits for it."""
+    answer = await world.admin.post(f"/api/v1/agents/{agent}/claims", json={"max": 100})
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["tasks"])
+
+
+async def assigned(world: World, task_id: str, agent: str) -> dict[str, Any]:
+    """The task once it waits for this agent."""
+
+    async def there() -> dict[str, Any] | None:
+        task = await world.task(task_id)
+        return task if task["assigned_agent"] == agent else None
+
+    return dict(await soon(there))
+
+
+async def decisions(world: World, task_id: str) -> list[dict[str, Any]]:
+    return [event["metadata"] for event in await world.events(task_id) if event["event_type"] == "routing_decision"]
+
+
+async def stays(world: World, task_id: str, agent: str) -> None:
+    """Whatever was to be looked at has been looked at, and the task waits where it did."""
+    await world.kernel.rerouting.tick()
+    assert (await world.task(task_id))["assigned_agent"] == agent
+
+
+@requirement("routing.offline-again")
+async def test_what_waits_for_a_worker_that_goes_away_goes_to_one_that_is_there(world: World) -> None:
+    gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)
+    task_id = await world.submit(queue_timeout_seconds=3600)
+    first = await world.task(task_id)
+    assert first["assigned_agent"] == gone
+    world.clock.advance(seconds=INTERVAL + 1)
+    assert await polls(world, here) == []
+    moved = await assigned(world, task_id, here)
+    assert (moved["status"], moved["notice"]) == ("queued", None)
+    assert await polls(world, gone) == []
+    (claim,) = await polls(world, here)
+    assert (claim["task_id"], claim["epoch"]) == (task_id, 1)
+    done = await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json={"epoch": 1, "result": 1})
+    assert done.status_code == 200
+    for agent, lessons in ((gone, 0), (here, 1)):
+        history = (await world.admin.get(f"/api/v1/hebbian/history/{agent}")).json()["history"]
+        assert len(history) == lessons, "a move teaches nobody"
+
+
+@requirement("routing.offline-again", "routing.decision-recomputed")
+async def test_the_move_is_a_decision_of_its_own_that_is_recomputed(world: World) -> None:
+    gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)
+    task_id = await world.submit()
+    world.clock.advance(seconds=INTERVAL + 1)
+    await polls(world, here)
+    await assigned(world, task_id, here)
+    first, second = await decisions(world, task_id)
+    assert first["routing"]["agent_id"] == gone
+    assert "rerouted_from" not in first
+    assert second["rerouted_from"] == {"agent_id": gone, "agent_name": "gone", "reason": "offline"}
+    assert [row["online"] for row in second["routing"]["candidates"]] == [True, False]
+    assert all(explain.check(made["routing"]).same for made in (first, second))
+    kinds = [event["event_type"] for event in await world.events(task_id)]
+    assert kinds == ["prompt_received", *["routing_decision", "task_queued"] * 2]
+    trail = (await world.admin.get(f"/api/v1/tasks/{task_id}/activity")).json()
+    assert (trail["agent_name"], trail["routing"]["agent_id"]) == ("here", here)
+
+
+@requirement("routing.offline-again")
+async def test_without_anybody_it_waits_until_somebody_comes(world: World) -> None:
+    await world.register("gone", **BOASTS)
+    away = await world.register("away", **MODEST)
+    world.clock.advance(seconds=INTERVAL + 1)
+    task_id = await world.submit()
+    assert (await world.task(task_id))["notice"] == "no worker online"
+    await polls(world, away)
+    assert (await assigned(world, task_id, away))["notice"] is None
+
+
+@requirement("routing.offline-again")
+async def test_an_agent_that_is_registered_later_gets_what_waits(world: World) -> None:
+    gone = await world.register("gone")
+    task_id = await world.submit()
+    other = await world.submit(required_capabilities=[])
+    world.clock.advance(seconds=INTERVAL + 1)
+    await stays(world, task_id, gone)
+    await world.register("stranger", capabilities=["dance"])
+    assert (await assigned(world, other, (await named(world, "stranger"))))["status"] == "queued"
+    await stays(world, task_id, gone)
+    await assigned(world, task_id, await world.register("new"))
+
+
+async def named(world: World, name: str) -> str:
+    rows = (await world.admin.get("/api/v1/registry/agents")).json()["agents"]
+    return next(str(row["agent_id"]) for row in rows if row["name"] == name)
+
+
+@requirement("routing.offline-again")
+async def test_what_is_pinned_claimed_or_waits_for_approval_stays(world: World) -> None:
+    gone = await world.register("gone", **BOASTS)
+    claimed = await world.submit()
+    assert (await world.claim(gone, lease_seconds=3600))["task_id"] == claimed
+    here = await world.register("here", **MODEST)
+    pinned = await world.submit(agent_preference=gone, metadata={"priority": "high"})
+    free = await world.submit(metadata={"priority": "low"}, timeout_seconds=3600)
+    if (await world.task(free))["assigned_agent"] != gone:  # the claimed task counts against the first
+        pytest.fail("the test needs a task that waits for the agent that goes")
+    world.clock.advance(seconds=INTERVAL + 1)
+    await polls(world, here)
+    await assigned(world, free, here)
+    for task_id in (pinned, claimed):
+        await stays(world, task_id, gone)
+    assert (await world.task(claimed))["status"] == "executing"
+    assert (await world.task(pinned))["notice"] == "no worker online"
+
+
+@requirement("routing.offline-again")
+async def test_what_waits_for_a_suspended_worker_is_not_lost(world: World) -> None:
+    gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)
+    task_id = await world.submit()
+    assert (await world.admin.post(f"/api/v1/registry/agents/{gone}/suspend", json={"reason": "x"})).status_code == 200
+    world.clock.advance(seconds=INTERVAL + 1)
+    assert (await world.admin.post(f"/api/v1/agents/{gone}/claims", json={})).status_code == 409
+    await polls(world, here)
+    await assigned(world, task_id, here)
+    denied = (await decisions(world, task_id))[-1]["routing"]["denied"]
+    assert [(one["name"], one["code"]) for one in denied] == [("gone", "ROUTING_AGENT_UNAVAILABLE")]
+
+
+@requirement("routing.offline-again")
+async def test_no_task_gets_round_an_approval_or_into_one(world: World) -> None:
+    careful = await world.register("careful", trust_tier="human", **BOASTS)
+    waiting, approved = await world.submit(), await world.submit()
+    assert (await world.admin.post(f"/api/v1/tasks/{approved}/approve")).status_code == 200
+    world.clock.advance(seconds=INTERVAL + 1)
+    plain = await world.register("plain", **MODEST)
+    await stays(world, approved, careful)
+    assert (await world.task(waiting))["status"] == "pending_approval"
+    free = await world.submit()
+    assert (await world.task(free))["assigned_agent"] == plain
+    world.clock.advance(seconds=INTERVAL + 1)
+    assert [claim["task_id"] for claim in await polls(world, careful)] == [approved]
+    await stays(world, free, plain)
+
+
+@requirement("routing.offline-again")
+async def test_a_moved_task_keeps_its_place_and_the_end_of_its_patience(world: World) -> None:
+    gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)
+    old = await world.submit(queue_timeout_seconds=INTERVAL + 30)
+    assert (await world.task(old))["assigned_agent"] == gone
+    world.clock.advance(seconds=1)
+    newer = await world.submit(agent_preference=here)
+    world.clock.advance(seconds=INTERVAL)
+    world.kernel.presence.saw(here)
+    await assigned(world, old, here)
+    world.clock.advance(seconds=30)
+    await world.kernel.reconciler.tick(0)
+    late = await world.task(old)
+    assert (late["status"], late["error"]["code"]) == ("aborted", "QUEUE_TIMEOUT")
+    assert [claim["task_id"] for claim in await polls(world, here)] == [newer]
+
+
+@requirement("routing.offline-again")
+async def test_the_older_of_two_is_claimed_first_though_it_came_by_a_move(world: World) -> None:
+    gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)
+    old = await world.submit()
+    assert (await world.task(old))["assigned_agent"] == gone
+    world.clock.advance(seconds=1)
+    newer = await world.submit(agent_preference=here)
+    world.clock.advance(seconds=INTERVAL)
+    world.kernel.presence.saw(here)
+    await assigned(world, old, here)
+    assert [claim["task_id"] for claim in await polls(world, here)] == [old, newer]
+
+
+@requirement("routing.offline-again")
+async def test_who_read_the_task_before_it_moved_changes_nothing(world: World) -> None:
+    one, two = await world.register("one"), await world.register("two")
+    task_id = await world.submit()
+
+    def late(tx: Tx) -> tuple[bool, bool, bool]:
+        task = require(tx, "default", task_id)
+        other = two if task.assigned_agent == one else one
+        moved = store.reassign(tx, task, other, "worker", "head of the first")
+        again = store.reassign(tx, task, other, "worker", "head of the second")
+        return moved, again, store.end(tx, task, "cancelled", "cancelled", None, "head of a cancellation")
+
+    assert await world.kernel.db.write(late) == (True, False, False)
+
+
+@requirement("routing.offline-again")
+async def test_two_that_come_and_go_do_not_throw_a_task_to_and_fro(world: World) -> None:
+    one, two = await world.register("one", **BOASTS), await world.register("two", **MODEST)
+    task_id = await world.submit()
+    world.clock.advance(seconds=31)
+    world.kernel.presence.saw(two)
+    world.clock.advance(seconds=30)
+    await assigned(world, task_id, two)
+    world.clock.advance(seconds=31)  # now the second is silent for too long, half a minute after the move
+    assert await polls(world, one) == []
+    await stays(world, task_id, two)
+    assert (await world.task(task_id))["notice"] == "no worker online"
+    world.clock.advance(seconds=30)
+    await assigned(world, task_id, one)
+    assert len(await decisions(world, task_id)) == 3
+
+
+@requirement("routing.offline-again")
+async def test_many_are_spread_over_those_that_are_there_and_counted(world: World) -> None:
+    gone = await world.register("gone")
+    ids = [await world.submit() for _ in range(rerouting.PAGE + 30)]
+    cancelled = ids.pop()
+    assert (await world.admin.post(f"/api/v1/tasks/{cancelled}/cancel")).status_code == 200
+    world.clock.advance(seconds=INTERVAL + 1)
+    here = [await world.register(name) for name in ("a", "b", "c")]
+
+    async def waiting(agent: str) -> int:
+        """How many tasks wait for an agent, as the service counts them."""
+        answer = await world.admin.get("/api/v1/tasks", params={"agent_id": agent, "status": "queued", "limit": 1})
+        return int(answer.json()["total"])
+
+    async def none_left() -> bool:
+        return await waiting(gone) == 0
+
+    await soon(none_left)
+    counts = Counter({agent: await waiting(agent) for agent in here})
+    assert counts.total() == len(ids)
+    # Those registered first may have had the first ones; nobody gets more than half.
+    assert max(counts.values()) <= len(ids) / 2 + rerouting.PAGE / 2
+    assert min(counts.values()) > 0
+    claims = [claim["task_id"] for agent in here for claim in await all_of(world, agent)]
+    assert sorted(claims) == sorted(ids)
+    assert await polls(world, gone) == []
+
+
+async def all_of(world: World, agent: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while more := await polls(world, agent):
+        found += more
+    return found
+
+
+@requirement("routing.offline-again")
+async def test_a_retry_and_a_lost_lease_are_moved_as_well(world: World) -> None:
+    gone = await world.register("gone", **BOASTS)
+    task_id = await world.submit(timeout_seconds=3600)
+    await world.claim(gone, lease_seconds=10)
+    here = await world.register("here", **MODEST)
+    world.clock.advance(seconds=INTERVAL + 1)
+    world.kernel.presence.saw(here)
+    await world.kernel.reconciler.tick(1)
+    await assigned(world, task_id, here)
+    (claim,) = await polls(world, here)
+    assert claim["epoch"] == 2
+    kinds = [event["event_type"] for event in await world.events(task_id)]
+    assert kinds[-4:] == ["task_requeued", "routing_decision", "task_queued", "task_started"]
+
+
+@requirement("routing.offline-again")
+async def test_an_endpoint_that_rests_is_not_called_until_its_rest_is_over(make_world: Any) -> None:
+    world: World = await make_world(SERVICE_OUTBOUND_ALLOW="127.0.0.1", SERVICE_AGENT_CONCURRENCY="1")
+    async with endpoint.serving(endpoint.answering({"result": 1})) as server:
+        url = server.url
+    dead = await world.register("dead", runtime={"kind": "http", "endpoint": url}, **BOASTS)
+    ids = [await world.submit(agent_preference=dead, metadata={"priority": "high"}) for _ in range(2)]
+    for task_id in ids:
+        assert (await world.ended(task_id))["error"]["code"] == "ENDPOINT_UNREACHABLE"
+    here = await world.register("here", **MODEST)
+    last = await world.submit(agent_preference=dead, metadata={"priority": "high"})
+    assert (await world.ended(last))["error"]["code"] == "ENDPOINT_UNREACHABLE"
+    pinned = await world.submit(agent_preference=dead)
+    assert (await world.task(pinned))["notice"] == "no worker online"
+    free = await world.submit()
+    assert (await world.task(free))["assigned_agent"] == here
+    await stays(world, pinned, dead)
+    assert (await world.task(pinned))["status"] == "queued", "an endpoint that rests is not called"
+    world.clock.advance(seconds=31)
+    assert (await world.ended(pinned))["error"]["code"] == "ENDPOINT_UNREACHABLE"
+
+
+@requirement("routing.offline-again", "routing.offline-endpoints")
+async def test_tasks_in_line_for_an_endpoint_that_breaks_are_done_by_another_agent(make_world: Any) -> None:
+    world: World = await make_world(SERVICE_OUTBOUND_ALLOW="127.0.0.1", SERVICE_AGENT_CONCURRENCY="1")
+    gate = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        await gate.wait()
+        return web.json_response({"result": 1})
+
+    async with endpoint.serving(slow) as server:
+        breaks = await world.register("breaks", runtime={"kind": "http", "endpoint": server.url}, **BOASTS)
+        ids = [await world.submit() for _ in range(12)]
+        await asyncio.wait_for(server.arrived.wait(), 60)
+    # The endpoint is gone: the first attempt broke off, three more cannot reach it, and then it rests.
+    here = await world.register("here", **MODEST)
+    rest = ids[4:]
+    for task_id in rest:
+        await assigned(world, task_id, here)
+    assert sorted(claim["task_id"] for claim in await polls(world, here)) == sorted(rest)
+    ends = [(await world.ended(task_id))["error"]["code"] for task_id in ids[:4]]
+    assert ends == ["ENDPOINT_FAILED", *["ENDPOINT_UNREACHABLE"] * 3]
+    assert len((await world.admin.get(f"/api/v1/hebbian/history/{breaks}")).json()["history"]) == 4
