@@ -148,9 +148,9 @@ async def test_the_decision_says_who_was_chosen_by_which_terms_and_who_was_denie
     (terms,) = routing["candidates"]
     assert terms["composite"] == pytest.approx(0.66)
     assert (terms["hebbian"], terms["trust"], terms["outcomes"]) == (None, 0.5, 0)
-    assert (terms["prior"], terms["strength"], terms["expected"]) == pytest.approx((0.66, 4.0, 0.66))
-    assert terms["uncertainty"] == pytest.approx((0.66 * 0.34 / 5) ** 0.5)
-    assert terms["blended"] == pytest.approx(terms["expected"] + 2 * terms["uncertainty"])
+    assert (terms["prior"], terms["strength"], terms["expected"]) == pytest.approx((0.63, 4.0, 0.63))
+    assert terms["uncertainty"] == pytest.approx((0.63 + 0.5 + (0.63 * 0.37 + 0.25) ** 0.5) / 2 - 0.63)
+    assert terms["blended"] == pytest.approx(terms["expected"] + terms["uncertainty"])
     assert routing["denied"] == [{"agent_id": ill, "name": "ill", "code": "ROUTING_AGENT_UNAVAILABLE"}]
     assert routing["duration_us"] >= 0
     assert routing["trust_available"] is True

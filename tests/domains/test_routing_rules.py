@@ -118,10 +118,14 @@ def test_the_score_follows_the_formula() -> None:
     ]
     terms = {r.name: r for r in rank(pool, beta=0.2).candidates}
     known, new = terms["known"], terms["new"]
-    assert (known.prior, known.strength, known.expected) == pytest.approx((0.7, 4.0, (4 * 0.7 + 9) / 16))
-    assert known.uncertainty == pytest.approx((known.expected * (1 - known.expected) / 17) ** 0.5)
-    assert known.blended == pytest.approx(0.8 * (known.expected + 2 * known.uncertainty) + 0.2 * 0.9)
-    assert (new.outcomes, new.expected, new.uncertainty) == pytest.approx((0, 0.5, (0.25 / 5) ** 0.5))
+    assert (known.prior, known.strength, known.expected) == pytest.approx((0.65, 4.0, (4 * 0.65 + 9) / 16))
+    # The upper end of Wilson's interval solves (p - expected)^2 = 4 p (1 - p) / 16.
+    possible = known.expected + known.uncertainty
+    assert known.uncertainty**2 == pytest.approx(possible * (1 - possible) / 4)
+    assert known.blended == pytest.approx(0.8 * possible + 0.2 * 0.9)
+    assert (new.outcomes, new.expected, new.uncertainty) == pytest.approx(
+        (0, 0.55, (0.55 + 0.5 + 0.4975**0.5) / 2 - 0.55)
+    )
     assert (known.trust, new.trust) == (0.9, 0.5)
 
 

@@ -26,7 +26,7 @@ def show_short(decision: dict[str, Any]) -> None:
     if terms is None:
         display.say(explain.sentence(decision))
         return
-    title = "Why: score = expected + 2 uncertainty - time - cost, trust by its share"
+    title = "Why: score = expected + uncertainty - time - cost, trust by its share"
     _show_candidates(decision, terms, SHORT, title)
     _show_rest(decision)
 

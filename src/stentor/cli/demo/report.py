@@ -57,8 +57,8 @@ def _change_of_mind(rows: list[dict[str, Any]]) -> Table:
     short = [row for row in rows if row["capability"] == "summarize"]
     first, last = short[0], short[-1]
     other = next((row for row in short if row["agent_name"] != first["agent_name"]), last)
-    table = Table(title="Why: score = expected + 2 × uncertainty", title_justify="left")
-    for name in ("round", "chosen", "candidate", "declared", "done", "expected", "±", "score"):
+    table = Table(title="Why: score = expected + uncertainty", title_justify="left")
+    for name in ("round", "chosen", "candidate", "declared", "done", "expected", "+", "score"):
         table.add_column(name, justify="left" if name in ("chosen", "candidate") else "right")
     for row in {row["task_id"]: row for row in (first, other, last)}.values():
         for i, candidate in enumerate(row["routing"]["candidates"]):
@@ -69,7 +69,7 @@ def _change_of_mind(rows: list[dict[str, Any]]) -> Table:
         table.add_section()
     routing = last["routing"]
     table.caption = (
-        "expected: what an agent declares counts as four outcomes, then what it has done; ± the uncertainty; "
+        "expected: what an agent declares counts as four outcomes, then what it has done; + how much better it may be; "
         f"decided in {routing['duration_us']} µs"
     )
     return table

@@ -12,9 +12,9 @@ import math
 
 WINDOW = 50
 """Outcomes that are remembered, newest last."""
-KEPT = 6.0
+KEPT = 12.0
 """What all outcomes from before a change count as, at most."""
-CHANGE_RATIO = 14.0
+CHANGE_RATIO = 12.0
 """Twice the log likelihood ratio from which on a drop of the mean counts as a change."""
 CHANGE_SEGMENT = 4
 """Outcomes that there must be on each side of a change."""

@@ -17,7 +17,6 @@ from stentor.domains.routing.model import Decision
 from stentor.domains.routing.ranking import (
     FREE_USD,
     IDLE_MS,
-    OPTIMISM,
     PREFERENCES,
     RULE,
     Ranked,
@@ -147,7 +146,7 @@ class _Recomputation:
             self._assume_cost()
         else:
             cost = per_cost * doublings(price, decision.cheapest, FREE_USD)
-        score = (1 - decision.beta) * (expected + OPTIMISM * uncertainty - time - cost) + decision.beta * each.trust
+        score = (1 - decision.beta) * (expected + uncertainty - time - cost) + decision.beta * each.trust
         return {
             "elsewhere": known.elsewhere,
             "elsewhere_outcomes": known.elsewhere_outcomes,
@@ -261,7 +260,7 @@ def _advantage(record: dict[str, Any], first: dict[str, Any], second: dict[str, 
     beta = record["beta"]
     worth = {
         "expected": ("a better result is expected of it", 1 - beta),
-        "uncertainty": ("less is known of it, so that it gets a chance", (1 - beta) * OPTIMISM),
+        "uncertainty": ("less is known of it, so that it gets a chance", 1 - beta),
         "time_penalty": ("it is ready sooner", beta - 1),
         "cost_penalty": ("it costs less", beta - 1),
         "trust": ("it is trusted more", beta),

@@ -121,20 +121,16 @@ def refusal(request: Request, candidate: Candidate, policy: Policy) -> type[Rout
         return TenantDenied
     if agent.status != "active":
         return AgentUnavailable
-    if not _delegable(request):
+    authority = request.authority
+    if not authority.active or not (
+        authority.capabilities is None or authority.capabilities.issuperset(request.capabilities)
+    ):
         return DelegationDenied
     if policy.trust_floor > 0 and (NEUTRAL if candidate.trust is None else candidate.trust) < policy.trust_floor:
         return TrustFloorExcludedAll
     if policy.permitted is not None and not policy.permitted(request, candidate):
         return PolicyDenied
     return None
-
-
-def _delegable(request: Request) -> bool:
-    authority = request.authority
-    if not authority.active:
-        return False
-    return authority.capabilities is None or authority.capabilities.issuperset(request.capabilities)
 
 
 def decide(

@@ -1,22 +1,26 @@
 """Ranks the admitted candidates: what an agent says of itself is a prior, what it has shown is evidence. Pure.
 
-    prior       = (4 composite + e elsewhere) / (4 + e)              before any outcome at this task type
+    prior       = (4 (0.3 + 0.5 composite) + e elsewhere) / (4 + e)  before any outcome at this task type
     expectation = mean + slope (prior - mean)                        as far as priors hold for the others
     strength    = (1 - alpha) / alpha + e / 4                        outcomes that the prior is worth
     expected    = (strength expectation + rewards) / (strength + outcomes)
-    uncertainty = sqrt(variation expected (1 - expected) / (strength + outcomes + ahead + 1))
-    blended     = (1 - beta) (expected + 2 uncertainty - time - cost) + beta trust
+    q           = 4 variation / (strength + outcomes + ahead)
+    possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
+    uncertainty = possible - expected                                how much better it may be than is expected
+    blended     = (1 - beta) (expected + uncertainty - time - cost) + beta trust
 
-`rewards` and `outcomes` are the agent's at this task type (learning/evidence.py), faded by one part in 2,000 for
-each outcome of the others since; `variation` is 1 unless outcomes are graded and alike. `elsewhere` is the mean at the
-agent's other types and `e` their number, at most 16. `ahead` are the tasks that it has already, so that many tasks at
-once do not all try the same unknown agent. `time` and `cost` rise by a fixed amount for each doubling over the best
-candidate. Why, and what was measured: docs/decisions/0036-routing-that-learns.md.
+`possible` is the upper end of Wilson's interval at two standard deviations: never above 1, so that nobody is tried for
+hopes that no agent could fulfil. `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py),
+faded by one part in 1,000 for each outcome of the others since; `variation` is 1 unless outcomes are graded and alike.
+`elsewhere` is the mean at the agent's other types and `e` their number, at most 16. `ahead` are the tasks that it has
+already, so that many tasks at once do not all try the same unknown agent. `time` and `cost` rise by a fixed amount for
+each doubling over the best candidate. Why, and what was measured: docs/decisions/0036-routing-that-learns.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import log2, sqrt
 from typing import Literal
 
@@ -26,22 +30,26 @@ from stentor.domains.registry.model import Agent
 
 Prefer = Literal["quality", "balanced", "fast", "cheap"]
 
-RULE = "evidence-1"
+RULE = "evidence-2"
 """Names the formula in each decision, so that one of another version is not held against it."""
 NEUTRAL = 0.5
 """The prior for a missing trust score."""
+DECLARED_LEAST, DECLARED_SPAN = 0.3, 0.5
+"""What a composite score of 0 makes one expect, and how much more a score of 1: words alone promise neither success nor
+failure, so an agent that fails is left soon whatever it declares.
+"""
 OWN_WORTH = 4.0
 """Outcomes at other task types that the composite score is worth."""
 ELSEWHERE = 16.0
 """Outcomes at other task types that count, at most."""
 ELSEWHERE_WORTH = 4.0
 """Outcomes at this task type that those are worth, at most."""
-FADE = 0.9995
+FADE = 0.999
 """What evidence keeps of its number for each later outcome of another agent at the task type."""
 FORGOTTEN = 1e-9
 """Outcomes below which there is no evidence left."""
-OPTIMISM = 2.0
-"""Standard deviations that an agent is given the benefit of."""
+OPTIMISM = 4.0
+"""Square of the standard deviations, two, that an agent is given the benefit of."""
 CREDIT = 0.05
 """How much variance of the priors it takes until their slope is measured rather than assumed to be 1."""
 EDGE = 0.02
@@ -100,10 +108,11 @@ def standing(
     other task types together.
     """
     strength = min(STRONGEST, max(WEAKEST, (1 - alpha) / alpha)) if alpha > 0 else STRONGEST
-    prior, mean, number = composite, 0.0, min(ELSEWHERE, elsewhere[1])
+    declared = DECLARED_LEAST + DECLARED_SPAN * composite
+    prior, mean, number = declared, 0.0, min(ELSEWHERE, elsewhere[1])
     if number > 0:
         mean = elsewhere[0] / elsewhere[1]
-        prior = (OWN_WORTH * composite + number * mean) / (OWN_WORTH + number)
+        prior = (OWN_WORTH * declared + number * mean) / (OWN_WORTH + number)
         strength += ELSEWHERE_WORTH * number / ELSEWHERE
     kept = FADE**age
     rewards, outcomes = rewards * kept, outcomes * kept
@@ -184,26 +193,38 @@ def rank(candidates: Sequence[Candidate], beta: float, prefer: Prefer = "balance
     least, largest = EDGE, 1 - EDGE
     order = []
     for n, candidate in enumerate(candidates):
-        known, agent = candidate.standing, candidate.agent
+        known = candidate.standing
         # `outlook` written out: a call for each candidate would be a tenth of the whole decision.
         strength = known.strength
         expectation = mean + slope * (known.prior - mean)
         expectation = least if expectation < least else largest if expectation > largest else expectation
         number = strength + known.outcomes
         expected = (strength * expectation + known.rewards) / number
-        score = expected + OPTIMISM * sqrt(known.variation * expected * (1 - expected) / (number + candidate.ahead + 1))
+        room = OPTIMISM * known.variation / (number + candidate.ahead)
+        score = (expected + room / 2 + sqrt(room * (expected * (1 - expected) + room / 4))) / (1 + room)
         if totals[n] > fastest:
             score -= per_time * doublings(totals[n], fastest, IDLE_MS)
         if costs[n] > cheapest:
             score -= per_cost * doublings(costs[n], cheapest, FREE_USD)
         if beta:
             score = keep * score + beta * (NEUTRAL if candidate.trust is None else candidate.trust)
-        order.append((not candidate.online, -score, -agent.composite, agent.name, agent.agent_id, n))
-    order.sort()
+        order.append((not candidate.online, -score, n))
+    _sort(order, candidates)
     ranking = Ranking([], mean, slope, fastest, cheapest, usual)
-    for _, negative, _, _, _, n in order[:most]:
+    for _, negative, n in order[:most]:
         ranking.candidates.append(_ranked(candidates[n], ranking, totals[n], costs[n], -negative, prefer))
     return ranking
+
+
+def _sort(order: list[tuple[bool, float, int]], candidates: Sequence[Candidate]) -> None:
+    order.sort()
+    if any(one[1] == other[1] for one, other in pairwise(order)):
+        # Rare, and longer keys for all would cost every decision.
+        order.sort(key=lambda row: (*row[:2], *_precedence(candidates[row[2]].agent)))
+
+
+def _precedence(agent: Agent) -> tuple[float, str, str]:
+    return -agent.composite, agent.name, agent.agent_id
 
 
 def calibration(standings: Sequence[Standing]) -> tuple[float, float]:
@@ -231,7 +252,7 @@ def calibration(standings: Sequence[Standing]) -> tuple[float, float]:
 
 
 def outlook(standing: Standing, mean: float, slope: float, ahead: int) -> tuple[float, float]:
-    """The expected reward of the next outcome, and its standard deviation."""
+    """The expected reward of the next outcome, and how much more the agent may be worth."""
     strength = standing.strength
     expectation = mean + slope * (standing.prior - mean)
     if expectation < EDGE:
@@ -240,7 +261,9 @@ def outlook(standing: Standing, mean: float, slope: float, ahead: int) -> tuple[
         expectation = 1 - EDGE
     number = strength + standing.outcomes
     expected = (strength * expectation + standing.rewards) / number
-    return expected, sqrt(standing.variation * expected * (1 - expected) / (number + ahead + 1))
+    room = OPTIMISM * standing.variation / (number + ahead)
+    possible = (expected + room / 2 + sqrt(room * (expected * (1 - expected) + room / 4))) / (1 + room)
+    return expected, possible - expected
 
 
 def doublings(value: float, best: float, floor: float) -> float:

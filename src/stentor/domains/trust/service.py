@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from stentor.core.clock import Clock
+from stentor.core.clock import DAY, Clock
 from stentor.core.db import Database, Tx, locks
 from stentor.core.db.looks import Meanwhile, News
 from stentor.core.errors import NotFound
@@ -55,7 +55,10 @@ class TrustView:
     def score(self, tenant: str, entity_id: str, now: int) -> float | None:
         """The decayed score, or None for an entity without one."""
         entity = self._entities.get((tenant, entity_id))
-        return None if entity is None else entity.at(now)
+        if entity is None:
+            return None
+        # Each decision asks this of every candidate, and most scores are younger than a day.
+        return entity.score if 0 <= now - entity.updated_at < DAY else entity.at(now)
 
 
 class Trust:
