@@ -173,7 +173,7 @@ def router(vaults: Vaults, tenant: str) -> APIRouter:
     async def report(request: Request, vault: VaultQuery = DEFAULT) -> Json:
         """The note store and the vector store of one vault, asked now."""
         caller(request, None)
-        return Json(await vaults.named(vault).health.report())
+        return Json({**await vaults.named(vault).health.report(), "vaults": vaults.names})
 
     return api
 

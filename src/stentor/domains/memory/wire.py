@@ -248,6 +248,9 @@ class StatsOut(Answer):
 
 
 class HealthOut(Answer):
+    """`vaults` are the names of all vaults; the rest is of the one that was asked about."""
+
+    vaults: list[str]
     status: Literal["healthy", "degraded", "unhealthy"]
     components: dict[str, PartOut]
     stats: StatsOut

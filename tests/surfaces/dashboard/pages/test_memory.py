@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -178,3 +179,44 @@ def test_texts_that_are_too_long_are_not_compared() -> None:
     assert lines is not None
     assert [line.kind for line in lines] == ["gap", "same", "same", "same", "del"]
     assert lines[0].text == "96"
+
+
+@pytest.fixture
+async def two_vaults(make_world: MakeWorld, make_board: Any, tmp_path: Path) -> Any:
+    world = await make_world(SERVICE_MEMORY="1", SERVICE_VAULTS=f"archive={tmp_path / 'archive'}")
+    made = Site(await make_board(world))
+    yield made
+    for browser in made.browsers.values():
+        await browser.aclose()
+
+
+@requirement("dashboard.page-memory-vaults")
+async def test_each_vault_has_its_own_search_notes_links_and_versions(two_vaults: Site) -> None:
+    site = two_vaults
+    for vault in ("default", "archive"):
+        document = {"path": "a.md", "content": f"Of {vault}, a zeppelin. [[b]]\n"}
+        body = {"operation": "write", "vault": vault, "document": document}
+        assert (await site.world.admin.post("/api/v1/memory/write", json=body)).status_code == 200
+    other = {"operation": "write", "vault": "archive", "document": {"path": "b.md", "content": "The other.\n"}}
+    assert (await site.world.admin.post("/api/v1/memory/write", json=other)).status_code == 200
+    page = await site.read("/memory", vault="archive", q="zeppelin", mode="keyword")
+    assert '<a href="/memory?vault=archive" aria-current="page">archive</a>' in page
+    assert '<input type="hidden" name="vault" value="archive">' in page
+    assert 'data-src="/memory/health?vault=archive"' in page
+    assert 'href="/memory/note?path=a.md&amp;vault=archive"' in page
+    assert "Of archive" in page
+    assert "Of default" not in page
+    shown = await note(site, "a.md", vault="archive")
+    assert "Of archive" in shown
+    assert 'href="/memory/open?from=a.md&amp;vault=archive&amp;name=b"' in shown
+    assert "key admin" in shown, "the writer of its version"
+    for vault, leads_to in (("&vault=archive", "/memory/note?path=b.md&vault=archive"), ("", "/memory?mode=keyword")):
+        answer = await (await site.browser("ADMIN")).get(f"/memory/open?from=a.md{vault}&name=b")
+        assert answer.headers["location"].startswith(leads_to)
+    assert "Of default" in await note(site, "a.md")
+
+
+@requirement("dashboard.page-memory-vaults")
+async def test_a_vault_that_is_none_is_refused_and_one_alone_has_no_tabs(site: Site) -> None:
+    assert "there is no vault &#39;archive&#39;" in await site.read("/memory", 400, vault="archive")
+    assert "Vaults" not in await site.read("/memory")
