@@ -116,7 +116,7 @@ def router(vaults: Vaults, tenant: str) -> APIRouter:
             }
             for one in found
         ]
-        return Json({"path": path, "versions": shown})
+        return Json({"path": path, "current": current, "versions": shown})
 
     @api.get("/versions/{version}", response_model=VersionDocumentOut, responses=errors(404), openapi_extra=admin)
     async def one_version(

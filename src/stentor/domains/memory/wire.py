@@ -198,7 +198,10 @@ class VersionOut(Answer):
 
 
 class VersionsOut(Answer):
+    """`current` is the state of the note as it is, which may be one that is not kept yet; null when it is gone."""
+
     path: str
+    current: str | None
     versions: list[VersionOut]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from stentor.surfaces.dashboard.pages import notetext
 from tests.conftest import MakeWorld
+from tests.domains.messaging.test_agents import all_events
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -220,3 +221,31 @@ async def test_each_vault_has_its_own_search_notes_links_and_versions(two_vaults
 async def test_a_vault_that_is_none_is_refused_and_one_alone_has_no_tabs(site: Site) -> None:
     assert "there is no vault &#39;archive&#39;" in await site.read("/memory", 400, vault="archive")
     assert "Vaults" not in await site.read("/memory")
+
+
+@requirement("dashboard.refresh", "dashboard.page-memory")
+async def test_who_reads_a_note_is_told_that_it_was_changed_and_keeps_the_place(site: Site) -> None:
+    root = site.world.kernel.settings.data_dir / "vault"
+    root.mkdir(exist_ok=True)
+    (root / "a.md").write_text("one\n")
+    page = await note(site, "a.md")
+    asked = re.findall(r'data-live="memory" data-src="(/memory/note/changed[^"]+)"', page)[0].replace("&amp;", "&")
+    assert "since you opened it" not in page
+    assert not (await changed(site, asked)).strip()
+    before = len(await all_events(site.world))
+    (root / "a.md").write_text("two\n")
+    found = await changed(site, asked)
+    assert "was changed since you opened it" in found
+    assert '<a href="/memory/note?path=a.md">' in found
+    assert "<html" not in found
+    (root / "a.md").unlink()
+    assert "was deleted since you opened it" in await changed(site, asked)
+    (root / "a.md").write_text("one\n")
+    assert not (await changed(site, asked)).strip()
+    assert len(await all_events(site.world)) == before, "looking every thirty seconds leaves nothing in the run log"
+
+
+async def changed(site: Site, address: str) -> str:
+    answer = await (await site.browser()).get(address, headers={"HX-Request": "true"})
+    assert answer.status_code == 200, answer.text
+    return answer.text

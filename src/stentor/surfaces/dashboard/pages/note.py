@@ -32,10 +32,11 @@ def _named(vault: str) -> dict[str, str]:
 
 async def note(page: Page) -> Response:
     path, version, vault = page.query("path"), page.query("version"), page.query("vault", DEFAULT)
-    document, kept = await asyncio.gather(_read(page, path, vault), _versions(page, path, vault))
+    document = await _read(page, path, vault)
+    kept = await _versions(page, path, vault)  # after the read, which keeps the state that it found
     if document is None and isinstance(kept, Refused):
         raise kept
-    versions = [] if isinstance(kept, Refused) else await _written(page, path, vault, kept)
+    versions = [] if isinstance(kept, Refused) else await _written(page, path, vault, kept["versions"])
     old = await _version(page, path, vault, version, document) if version else None
     return page.render(
         "note.html",
@@ -47,7 +48,29 @@ async def note(page: Page) -> Response:
         chosen=version,
         body=await _body((old or {}).get("document") or document, path, vault),
         address=partial(address, path, vault),
+        state=_state_address(path, vault, _present(kept)),
+        changed=None,
     )
+
+
+async def changed(page: Page) -> Response:
+    """A line for who reads the note, once it is no longer what the page shows; `seen` is what that was."""
+    path, vault = page.query("path"), page.query("vault", DEFAULT)
+    if not page.request.headers.get("HX-Request"):
+        return RedirectResponse(address(path, vault), 303)
+    kept = await _versions(page, path, vault)
+    present = _present(kept)
+    found = None if present == page.query("seen") else "changed" if present else "deleted"
+    return page.render("note.html", block="changed", changed=found, address=partial(address, path, vault))
+
+
+def _present(kept: dict[str, Any] | Refused) -> str:
+    """The state of the note as it is; the empty text when it is gone."""
+    return "" if isinstance(kept, Refused) else kept["current"] or ""
+
+
+def _state_address(path: str, vault: str, seen: str) -> str:
+    return "/memory/note/changed?" + urlencode({"path": path, **_named(vault), "seen": seen})
 
 
 async def _read(page: Page, path: str, vault: str) -> dict[str, Any] | None:
@@ -57,10 +80,10 @@ async def _read(page: Page, path: str, vault: str) -> dict[str, Any] | None:
     return found
 
 
-async def _versions(page: Page, path: str, vault: str) -> list[dict[str, Any]] | Refused:
-    """Newest first. None are kept of a note that the bus never read or wrote: that is no error of the page."""
+async def _versions(page: Page, path: str, vault: str) -> dict[str, Any] | Refused:
+    """With the present state. None are kept of a note that the bus never saw: that is no error of the page."""
     try:
-        return list((await page.call("GET", "/memory/versions", {"path": path, "vault": vault}))["versions"])
+        return dict(await page.call("GET", "/memory/versions", {"path": path, "vault": vault}))
     except Refused as refused:
         if refused.status != 404:
             raise
@@ -133,4 +156,4 @@ def _meant(name: str, source: str) -> list[str]:
     return list(dict.fromkeys([wanted] if exact or not here else [wanted, f"{here}/{wanted}"]))
 
 
-ROUTES = [("GET", "/memory/note", note), ("GET", "/memory/open", follow)]
+ROUTES = [("GET", "/memory/note", note), ("GET", "/memory/note/changed", changed), ("GET", "/memory/open", follow)]
