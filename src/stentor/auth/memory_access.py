@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -37,11 +37,17 @@ def load(environ: Mapping[str, str], keys: Collection[str], vaults: Collection[s
 
 def _known(access: MemoryAccess, vaults: Collection[str]) -> MemoryAccess:
     """Raises ValueError for a vault that there is not: a mistyped one would be denied without a word."""
-    for namespace in access.namespaces:
-        vault = namespace.partition("/")[0]
-        if vault.startswith(NAMED) and vault.removeprefix(NAMED) not in vaults:
-            raise ValueError(f"{vault!r} is no vault of SERVICE_VAULTS")
+    if (vault := unknown_vault(access.namespaces, vaults)) is not None:
+        raise ValueError(f"{vault!r} is no vault of SERVICE_VAULTS")
     return access
+
+
+def unknown_vault(namespaces: Iterable[str], vaults: Collection[str]) -> str | None:
+    """The first of the namespaces' vaults that is none of these names, such as `vault:archiv`."""
+    for vault in (namespace.partition("/")[0] for namespace in namespaces):
+        if vault.startswith(NAMED) and vault.removeprefix(NAMED) not in vaults:
+            return vault
+    return None
 
 
 def parse(value: str) -> MemoryAccess:

@@ -24,7 +24,7 @@ _GUARDED = frozenset({TASKS, f"{VAULT}/memory"})
 class AuthorityContext:
     """Who acts, for which tenant, with which capabilities, in which namespaces.
 
-    `namespaces` are patterns: `team/notes` covers itself and everything below it, `*` all but the vault. `writable` are
+    `namespaces` are patterns: `team/notes` covers itself and everything below it, `*` all but vaults. `writable` are
     those of them in which it may write, None for all; a capability is needed besides. `delegated_by` are the
     principals from the first holder to the last who passed the authority on. `expires_at` is None for a context of
     the launch configuration. Raises AuthorityDenied when the principal, the tenant or a capability is blank, or there
