@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import stat
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ from joserfc.jwk import OKPKey
 from stentor.auth.authority import own_key
 from stentor.auth.authority.delegation import delegate
 from stentor.core.clock import SystemClock
+from stentor.domains.memory.governed.gate import CAPABILITIES
 from tests.auth.authority.forging import jwk, receipt
 from tests.cli.program import Done, Program
 from tests.requirements import requirement
 
+DOCS = Path(__file__).parents[2] / "docs/receipts.md"
 ISSUE = ("receipt", "issue", "--principal", "ann", "--namespace", "team/notes", "--capability", "memory:read")
 
 
@@ -45,6 +49,16 @@ def test_a_receipt_is_the_only_thing_on_standard_output(program: Program) -> Non
         "delegated_by": [],
     }
     assert stat.S_IMODE(own_key.key_file(program.data_dir).stat().st_mode) == 0o600
+
+
+@requirement("authority.command-line")
+def test_the_first_example_of_the_docs_grants_what_the_memory_asks_for(program: Program) -> None:
+    found = re.search(r"```bash\n(.+?)\n```", DOCS.read_text(), re.DOTALL)
+    assert found is not None
+    issue, verify = (shlex.split(command)[1:] for command in found[1].split("|"))
+    held = program(*verify, "--json", stdin=program(*issue).out).json
+    assert held["valid"]
+    assert set(held["capabilities"]) <= set(CAPABILITIES)
 
 
 @requirement("authority.command-line")

@@ -202,12 +202,13 @@ async def test_the_last_page_has_no_cursor_even_when_it_is_full(world: World) ->
 
 
 @requirement("activity.pages")
-@pytest.mark.parametrize("cursor", ["", "x", "WzFd", "WyIAIl0", "e30"])
+@pytest.mark.parametrize("cursor", ["", "x", "zzz", "WzFd", "WyIAIl0", "e30"])
 async def test_a_cursor_of_somebody_elses_making_is_400(world: World, cursor: str) -> None:
     await world.register()
     path = f"/api/v1/tasks/{await world.submit()}/activity"
     answer = await world.admin.get(path, params={"cursor": cursor})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert answer.json()["error"]["message"] == "The cursor is not one that this service gave out."
 
 
 @requirement("activity.unknown-404")

@@ -6,6 +6,7 @@ from typing import Any
 
 from stentor import bootstrap
 from stentor.core.db import Sql
+from stentor.domains.execution.reconciler import RELEARN_EVERY
 from tests.conftest import MakeWorld, World
 from tests.patience import soon
 from tests.requirements import requirement
@@ -37,9 +38,17 @@ async def test_trust_that_goes_away_is_left_out_until_it_is_back(make_world: Mak
         return not await available(world)
 
     await soon(lost)
+    claim = await world.claim(agent_id)
+    done = {"epoch": claim["epoch"], "result": "hi"}  # what is learned from it cannot be kept now
+    assert (await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json=done)).status_code == 200
+    world.clock.advance(seconds=5)
     later = bootstrap.build(world.kernel.settings, world.kernel.db, world.clock)
     await later._first_look()
+    await later.reconciler.recover(alone=False)
     assert not later.trust.view.available
     assert later.registry.snapshot.get("default", agent_id) is not None
     await run(world, BACK)
     await soon(lambda: available(world))
+    await later.reconciler.tick(RELEARN_EVERY)
+    history = (await world.admin.get(f"/api/v1/hebbian/history/{agent_id}")).json()
+    assert history["total_entries"] == 1, "the lesson that waited"

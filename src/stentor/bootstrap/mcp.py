@@ -23,7 +23,7 @@ def governed(kernel: Kernel) -> GovernedMemory:
     assert kernel.memory is not None
     memory = kernel.memory
     gate = Gate(kernel.db, kernel.runlog, kernel.settings.vault_tenant)
-    return GovernedMemory(gate, memory.bus, memory.search, memory.meanings, kernel.db, memory.index)
+    return GovernedMemory(gate, memory.named(memory.indexer), kernel.db)
 
 
 def launch_context(settings: Settings) -> AuthorityContext | None:

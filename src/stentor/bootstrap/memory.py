@@ -61,7 +61,7 @@ class NamedVault:
 
     @property
     def parts(self) -> VaultParts:
-        return VaultParts(self.bus, self.search, self.history, self.indexer, self.health)
+        return _parts(self, self.indexer)
 
 
 @dataclass
@@ -114,9 +114,8 @@ class Memory:
                 log.info("%d writes of an earlier process were carried out", found)
 
     def named(self, steps: Steps) -> Vaults:
-        """All vaults by their names. `steps` are those of the default vault, which knows the tasks' notes too."""
-        default = VaultParts(self.bus, self.search, self.history, steps, self.health)
-        return Vaults({DEFAULT: default} | {name: one.parts for name, one in self.others.items()})
+        """All vaults by their names. `steps` of the default vault may know the tasks' notes too."""
+        return Vaults({DEFAULT: _parts(self, steps)} | {name: one.parts for name, one in self.others.items()})
 
     async def stop(self) -> None:
         for task in self._background:
@@ -130,6 +129,10 @@ class Memory:
             await self.vault.close()
         for one in self._vaults:
             await asyncio.to_thread(one.index.close)
+
+
+def _parts(one: Memory | NamedVault, steps: Steps) -> VaultParts:
+    return VaultParts(one.bus, one.search, one.history, steps, one.health, one.meanings, one.index)
 
 
 def vault_folder(settings: Settings) -> Path:

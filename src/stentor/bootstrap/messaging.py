@@ -72,7 +72,7 @@ def open_messages(
     zones |= RegistryZone(registry, _registration(check_runtime), trust_of).table()
     zones |= GovernanceZone(governance.updates, governance.rollbacks).table()
     if memory is not None:
-        zones |= MemoryZone(db, memory.bus, memory.search, memory.health, settings.vault_tenant).table()
+        zones |= MemoryZone(db, memory.named(memory.indexer), settings.vault_tenant).table()
     actions = later.table() | zones
     endings = Endings(db, runlog, tasks)
     carrier = Carrier(db, endings, hub, actions, settings.lease * SECOND, shared=db.driver.shared)

@@ -67,7 +67,8 @@ def build(
         store = notes.beside_vault(settings, environ, redactor, *plugin)
         made.append(Surface("notes", store.app, at_end=[store.vault.close], key_file=store.key_file))
     if "mcp" in addresses:
-        access = memory_access.load(environ, {principal.name for principal in service.keys.ring.principals})
+        keys = {principal.name for principal in service.keys.ring.principals}
+        access = memory_access.load(environ, keys, settings.vault_names)
         made.append(_mcp(service, settings, redactor, addresses["mcp"], access))
     return made
 
@@ -86,7 +87,7 @@ def _mcp(
         from stentor.surfaces.memory_mcp.calls import LocalCalls
 
         calls = LocalCalls(mcp.governed(kernel))
-        verifier = Verifier(service.keys.ring, receipts, access)
+        verifier = Verifier(service.keys.ring, receipts, access, settings.vault_names)
         return MemoryServer(calls, verifier, mcp.exposure(settings, origin), settings.max_body_mb * 1_000_000)
 
     server = OnDemand(make)

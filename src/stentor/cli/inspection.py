@@ -80,7 +80,7 @@ def _refusal(environ: Mapping[str, str], data_dir: Path | None, keys: tuple[KeyV
     try:
         settings = settings_module.load(environ, {"data_dir": data_dir})
         named = {variable.name for variable in keys if variable.problem is None}
-        memory_access.load(environ, named or {"mcp" if settings.shared_key else "admin"})
+        memory_access.load(environ, named or {"mcp" if settings.shared_key else "admin"}, settings.vault_names)
     except StartRefused as error:
         return error.message
     return None

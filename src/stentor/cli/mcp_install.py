@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stentor.auth.authority.context import ALL, is_pattern
+from stentor.auth.memory_access import unknown_vault
 from stentor.cli.output import USAGE, CommandFailed
 from stentor.core.settings import Settings
 from stentor.domains.memory.governed.gate import READ, WRITE
@@ -40,6 +41,8 @@ def launch(settings: Settings, principal: str, namespaces: list[str], *, read_on
         )
     if wrong := [name for name in namespaces if "," in name or not is_pattern(name)]:
         raise CommandFailed(f"{wrong[0][:80]!r} is no namespace, such as team/notes.", USAGE)
+    if (vault := unknown_vault(namespaces, settings.vault_names)) is not None:
+        raise CommandFailed(f"{vault[:80]!r} is no vault of SERVICE_VAULTS.", USAGE)
     capabilities = [READ] if read_only else [READ, WRITE]
     environment = {
         "SERVICE_MCP_PRINCIPAL": principal,
@@ -48,6 +51,9 @@ def launch(settings: Settings, principal: str, namespaces: list[str], *, read_on
     }
     if settings.vault_dir is not None:
         environment["SERVICE_VAULT_DIR"] = str(settings.vault_dir.absolute())
+    if settings.vaults:
+        named = (vault.partition("=") for vault in settings.vaults)
+        environment["SERVICE_VAULTS"] = ",".join(f"{name}={Path(folder).absolute()}" for name, _, folder in named)
     command, before = _program()
     return Launch(command, [*before, "mcp", "--data-dir", str(settings.data_dir.absolute())], environment)
 
@@ -57,7 +63,7 @@ def granted(launch: Launch) -> str:
     given = launch.environment
     spaces = given["SERVICE_MCP_NAMESPACES"].split(",")
     named = [space for space in spaces if space != ALL]
-    parts = ["every namespace but the vault"] if ALL in spaces else []
+    parts = ["every namespace but vaults"] if ALL in spaces else []
     where = " and ".join([*parts, *([f"{', '.join(named)} and all below"] if named else [])])
     what = "read and write" if WRITE in given["SERVICE_MCP_CAPABILITIES"].split(",") else "read"
     return f"This lets {given['SERVICE_MCP_PRINCIPAL']!r} {what} {where}."

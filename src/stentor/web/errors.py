@@ -120,7 +120,7 @@ def field_errors(errors: Sequence[Any]) -> dict[str, Any]:
     for error in errors:
         location = [str(part) for part in error["loc"]]
         where = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
-        fields[where] = str(error["msg"])
+        fields[where] = str(error["msg"]).removeprefix("Value error, ")
     return {"fields": fields}
 
 

@@ -115,7 +115,7 @@ def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
     """The parts of a cursor. Raises InvalidRequest for anything else."""
     try:
         parts = jsontext.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (binascii.Error, ValueError):
+    except (binascii.Error, ValueError, InvalidRequest):  # the last says that a body is wrong, which this is not
         parts = None
     if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds) or not all(map(_storable, parts)):
         raise InvalidRequest("The cursor is not one that this service gave out.")

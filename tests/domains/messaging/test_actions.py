@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.domains.atp.model import ACTION_TYPES
+from tests.conftest import MakeWorld
 from tests.domains.messaging.conftest import Post, form, task
 from tests.domains.messaging.test_agents import all_events
 from tests.requirements import requirement
@@ -81,6 +82,28 @@ async def test_a_write_to_the_memory_hangs_under_its_message(full: Post) -> None
     answer = await full.over(await full.send({"path": "a.md", "content": "x\n"}, "memory", "create"))
     (written,) = [e for e in await all_events(full.world) if e["event_type"] == "memory_written"]
     assert written["parent_id"] == answer["provenance_id"]
+
+
+@requirement("atp.named-vaults")
+async def test_a_message_names_a_vault_and_a_name_that_is_none_fails_it(make_world: MakeWorld, tmp_path: Path) -> None:
+    post = Post(await make_world(SERVICE_MEMORY="1", SERVICE_VAULTS=f"archive={tmp_path / 'archive'}"))
+    for vault in ("default", "archive"):
+        note = {"path": "a.md", "content": f"A zeppelin of {vault}.\n", "vault": vault}
+        assert (await post.do(note, "memory", "create"))["status"] == "success"
+    found = await post.do({"text": "zeppelin", "vault": "archive"}, "memory", "search")
+    assert [(one["path"], one["vault"]) for one in found["matches"]] == [("a.md", "archive")]
+    assert "of archive" in found["matches"][0]["excerpt"]
+    changed = {"path": "a.md", "content": "New.\n", "vault": "archive"}
+    assert (await post.do(changed, "memory", "update"))["status"] == "success"
+    read = await post.do({"query_type": "exact", "path": "a.md"}, "memory", "query")
+    assert read["document"]["content"] == "A zeppelin of default.\n"
+    assert (await post.do({"vault": "archive"}, "memory", "get_status"))["stats"]["total_documents"] == 1
+    gone = {"path": "a.md", "vault": "archive"}
+    assert (await post.do(gone, "memory", "delete"))["status"] == "success"
+    assert (tmp_path / "vault" / "a.md").exists()
+    for body, action in ((note, "upsert"), (changed, "update"), (gone, "delete"), ({"text": "x"}, "search")):
+        error = await post.fail({**body, "vault": "nowhere"}, "memory", action)
+        assert (error["code"], error["details"]) == ("INVALID_REQUEST", {"known_vaults": ["default", "archive"]})
 
 
 async def test_without_a_memory_its_messages_say_so(post: Post) -> None:

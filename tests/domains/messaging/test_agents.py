@@ -96,23 +96,28 @@ async def test_the_body_cannot_reach_an_agent_that_the_envelope_does_not(post: P
     assert (await post.claimed(both))["required_capabilities"] == ["echo", "shell"]
 
 
-@requirement("routing.atp-capability-from-envelope", "atp.body-does-not-route")
+@requirement("atp.contract-bodies", "atp.body-narrows")
 @pytest.mark.parametrize("action", ["execute", "schedule"])
-async def test_the_body_does_not_route_under_an_envelope_that_names_nothing(post: Post, action: str) -> None:
-    await post.world.register("ann", capabilities=["shell"])
-    error = await post.fail(task(required_capabilities=["shell"]), action=action)
+async def test_under_an_envelope_that_names_nothing_the_body_chooses_among_all_agents(post: Post, action: str) -> None:
+    await post.world.register("ann", capabilities=["echo"], alignment_score=1)
+    ben = await post.world.register("ben", capabilities=["shell"], alignment_score=0)
+    body = task(required_capabilities=["shell"])
+    asked = await post.ask("route", json=form(body))
+    assert asked.json()["data"]["targetAgents"] == [ben]
+    await post.send(body, action=action)
+    assert (await post.claimed(ben))["required_capabilities"] == ["shell"]
+    error = await post.fail(task(required_capabilities=["nothing"]), action=action)
     assert error["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"
-    assert "capability=shell" in error["message"]
-    assert (await post.world.admin.get("/api/v1/tasks")).json()["total"] == 0
-    asked = await post.ask("route", json=form(task(required_capabilities=["shell"])))
-    assert (asked.status_code, asked.json()["error"]["code"]) == (422, "ROUTING_CAPABILITY_UNAVAILABLE")
 
 
-@requirement("atp.body-does-not-route")
+@requirement("atp.body-narrows")
 async def test_the_body_may_require_something_of_the_agent_that_the_envelope_names(post: Post) -> None:
     ann = await post.world.register("ann", capabilities=["shell"])
     await post.send(task(required_capabilities=["shell"]), specialNotes=f"agent={ann}")
     assert (await post.claimed(ann))["required_capabilities"] == ["shell"]
+    ben = await post.world.register("ben", capabilities=["rest"])
+    error = await post.fail(task(required_capabilities=["shell"]), specialNotes=f"agent={ben}")
+    assert error["code"] == "ROUTING_AGENT_INELIGIBLE"
 
 
 @requirement("learning.connection-by-atp-sender")

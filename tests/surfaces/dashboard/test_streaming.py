@@ -253,6 +253,18 @@ async def test_in_the_strict_form_the_envelope_alone_says_who_is_reached(board: 
     assert claim["metadata"]["priority"] == "high"
 
 
+@requirement("dashboard.strict-envelope", "atp.contract-bodies")
+async def test_a_strict_body_chooses_among_all_agents_where_its_envelope_names_none(board: Board) -> None:
+    await board.world.register("ann", alignment_score=1)
+    ben = await board.world.register("ben", capabilities=["shell"], alignment_score=0)
+    head = STRICT.partition("\n\n")[0].replace("#SpecialNotes: capability=echo", "").strip()
+    body = '{"task": {"type": "echo", "input": "say hello", "required_capabilities": ["shell"]}}'
+    _, claim = await both(board, ben, {"instruction": f"{head}\n\n{body}", "atp_strict": True}, result="hello")
+    assert claim["required_capabilities"] == ["shell"]
+    beside = {"instruction": f"{head}\n\n{body}", "atp_strict": True, "capability": "echo"}
+    assert (await board.http.post(PATH, json=beside)).status_code == 400
+
+
 @requirement("dashboard.strict-envelope")
 async def test_an_envelope_never_reaches_an_agent(board: Board) -> None:
     ann = await board.world.register()

@@ -6,11 +6,15 @@ import json
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import httpx
+import httpx2
 import pytest
 from mcp import Client, MCPError
+from mcp.client.auth import OAuthClientProvider, OAuthRegistrationError
+from mcp.shared.auth import OAuthClientMetadata
+from pydantic import AnyUrl
 
 from stentor.auth.authority import own_key
 from stentor.auth.authority.client import ReceiptAuth
@@ -280,3 +284,32 @@ def test_a_second_server_on_the_folder_says_where_the_first_one_answers(service:
 
 def test_the_client_is_the_official_one() -> None:
     assert Client.__module__.startswith("mcp.")
+
+
+class NoStorage:
+    """Of a client that never signed in."""
+
+    async def get_tokens(self) -> None: ...
+    async def set_tokens(self, tokens: object) -> None: ...
+    async def get_client_info(self) -> None: ...
+    async def set_client_info(self, client_info: object) -> None: ...
+
+
+@requirement("memory_mcp.no-authorization-server")
+async def test_a_client_that_would_sign_in_is_told_to_send_a_key(service: Service) -> None:
+    """Unmodified, without a token: its search for an authorization server stays here and ends with what to do."""
+    asked: list[str] = []
+
+    async def note(request: httpx2.Request) -> None:
+        asked.append(str(request.url))
+
+    async def nobody(*args: object) -> Any:
+        raise AssertionError("it was sent to a page where somebody signs in")
+
+    wanted = OAuthClientMetadata(client_name="a", redirect_uris=[AnyUrl("http://localhost:3030/callback")])
+    auth = OAuthClientProvider(service.ready["mcp"] + "/mcp", wanted, cast("Any", NoStorage()), nobody, nobody)
+    async with httpx2.AsyncClient(auth=auth, trust_env=False, event_hooks={"request": [note]}) as http:
+        with pytest.raises(OAuthRegistrationError, match="Authorization: Bearer"):
+            await http.post(service.ready["mcp"] + "/mcp", json={})
+    assert asked
+    assert all(url.startswith(service.ready["mcp"]) for url in asked), asked

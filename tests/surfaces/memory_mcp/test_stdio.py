@@ -122,7 +122,19 @@ def test_install_grants_no_namespace_that_is_not_named(tmp_path: Path) -> None:
         refused = run("mcp", "install", "claude-code", *spaces, *folder)
         assert (refused.returncode, refused.stdout) == (2, "")
     everything = run("mcp", "install", "claude-code", "--namespace", "*", *folder)
-    assert "read and write every namespace" in everything.stderr
+    assert "read and write every namespace but vaults" in everything.stderr
+
+
+@requirement("memory_mcp.named-vaults")
+def test_install_hands_the_named_vaults_on_and_knows_no_others(tmp_path: Path) -> None:
+    asked = ("mcp", "install", "vscode", "--data-dir", str(tmp_path), "--namespace")
+    vaults = f"archive={tmp_path / 'archive'}"
+    refused = run(*asked, "vault:archiv/2025", SERVICE_VAULTS=vaults)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "'vault:archiv' is no vault of SERVICE_VAULTS" in " ".join(refused.stderr.split())
+    printed = json.loads(run(*asked, "vault:archive/2025", SERVICE_VAULTS=vaults).stdout)
+    given = printed["servers"]["stentor-memory"]["env"]
+    assert (given["SERVICE_VAULTS"], given["SERVICE_MCP_NAMESPACES"]) == (vaults, "vault:archive/2025")
 
 
 @requirement("memory_mcp.capabilities-known")

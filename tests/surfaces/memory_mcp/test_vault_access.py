@@ -117,6 +117,7 @@ async def test_a_key_has_what_it_was_given_and_never_more_than_its_permissions(s
         ("SERVICE_MEMORY_ACCESS_BOB", "research:w", "neither :r nor :rw"),
         ("SERVICE_MEMORY_ACCESS_BOB", "a/../b:r", "names no namespace"),
         ("SERVICE_MEMORY_ACCESS_BOBBY", "research:r", "Known keys: "),
+        ("SERVICE_MEMORY_ACCESS_BOB", "vault:archiv/2025:r", "'vault:archiv' is no vault of SERVICE_VAULTS"),
     ],
 )
 def test_an_access_that_cannot_be_read_stops_the_start(

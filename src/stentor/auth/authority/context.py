@@ -10,9 +10,11 @@ from datetime import datetime
 from stentor.core.errors import AuthorityDenied
 
 ALL = "*"
-"""The pattern that covers every namespace of the tenant, but not the vault."""
+"""The pattern that covers every namespace of the tenant, but no vault."""
 VAULT = "vault"
 """The namespace of the whole vault: `vault/Projects` are the notes in the folder Projects."""
+NAMED = f"{VAULT}:"
+"""What the namespaces of a named vault begin with: `vault:archive/2025` is the folder 2025 of the vault `archive`."""
 TASKS = f"{VAULT}/tasks"
 _GUARDED = frozenset({TASKS, f"{VAULT}/memory"})
 """Folders with the notes of tasks, and with the records of the other namespaces: `vault` does not cover them."""
@@ -22,7 +24,7 @@ _GUARDED = frozenset({TASKS, f"{VAULT}/memory"})
 class AuthorityContext:
     """Who acts, for which tenant, with which capabilities, in which namespaces.
 
-    `namespaces` are patterns: `team/notes` covers itself and everything below it, `*` all but the vault. `writable` are
+    `namespaces` are patterns: `team/notes` covers itself and everything below it, `*` all but vaults. `writable` are
     those of them in which it may write, None for all; a capability is needed besides. `delegated_by` are the
     principals from the first holder to the last who passed the authority on. `expires_at` is None for a context of
     the launch configuration. Raises AuthorityDenied when the principal, the tenant or a capability is blank, or there
@@ -87,7 +89,7 @@ def is_pattern(text: str) -> bool:
 def covers(pattern: str, namespace: str) -> bool:
     """Whether the namespace is the pattern or lies below it, by whole segments; `*` covers every one.
 
-    Nothing covers what lies in another realm: not `*` the vault, and not `vault` the guarded folders in it.
+    Nothing covers what lies in another realm: not `*` a vault, not `vault` a named one or the guarded folders in it.
     """
     if not (is_pattern(pattern) and is_namespace(namespace)) or realm(pattern) != realm(namespace):
         return False
@@ -95,11 +97,13 @@ def covers(pattern: str, namespace: str) -> bool:
 
 
 def realm(namespace: str) -> str:
-    """The part of the memory that a grant has to name: a guarded folder, the vault, or none for all the rest.
+    """The part of the memory that a grant has to name: a guarded folder, a vault, or none for all the rest.
 
     Without regard to the case of a guarded folder's name, because some file systems have none.
     """
     first, *rest = namespace.split("/")
+    if first.startswith(NAMED):
+        return first
     if first != VAULT:
         return ""
     folder = f"{VAULT}/{rest[0].casefold()}" if rest else VAULT

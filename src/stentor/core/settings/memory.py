@@ -79,3 +79,8 @@ class MemorySettings:
         "and no limit for another one.",
         kinds.optional(kinds.number(-1, 1, float)),
     )
+
+    @property
+    def vault_names(self) -> tuple[str, ...]:
+        """Of SERVICE_VAULTS; the default vault is not among them."""
+        return tuple(one.partition("=")[0] for one in self.vaults)

@@ -91,7 +91,13 @@ class Filters(Body):
     created_after: Time | None = None
 
 
-class Query(Body):
+class OfVault(Body):
+    """`vault` is a name of SERVICE_VAULTS; without one it is the default vault."""
+
+    vault: Name | None = None
+
+
+class Query(OfVault):
     """`path` is for exact reads, `text` for all others."""
 
     query_type: Literal["semantic", "keyword", "hybrid", "exact"] | None = None
@@ -101,13 +107,13 @@ class Query(Body):
     filters: Filters = Filters()
 
 
-class Document(Body):
+class Document(OfVault):
     path: Path
     content: str
     frontmatter: dict[str, Any] | None = None
 
 
-class Update(Body):
+class Update(OfVault):
     path: Path
     content: str | None = None
     frontmatter: dict[str, Any] | None = None
@@ -115,7 +121,7 @@ class Update(Body):
     conflict_resolution: Literal["last_write_wins", "abort", "merge"] = "last_write_wins"
 
 
-class Delete(Body):
+class Delete(OfVault):
     path: Path
     base_hash: Hash | None = None
     conflict_resolution: Literal["last_write_wins", "abort"] = "last_write_wins"
@@ -226,7 +232,7 @@ SHAPES: dict[tuple[str, str], type[Body]] = {
     ("memory", "upsert"): Document,
     ("memory", "update"): Update,
     ("memory", "delete"): Delete,
-    ("memory", "get_status"): Nothing,
+    ("memory", "get_status"): OfVault,
     ("registry", "register"): Register,
     ("registry", "update"): Operations,
     ("registry", "revoke"): Revoke,

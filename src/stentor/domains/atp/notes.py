@@ -17,14 +17,12 @@ def hints(notes: str | None) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def capabilities(header: Header) -> tuple[str, ...]:
-    """What the envelope asks for. Its body can ask for more of the same agents, never reach others."""
-    return tuple(dict.fromkeys(hints(header.special_notes).get("capability", ())))
+def capabilities(header: Header, required: Sequence[str] = ()) -> tuple[str, ...]:
+    """What the envelope asks for, and what its body requires besides: which can leave fewer agents, never add one.
 
-
-def widens(header: Header, wanted: Sequence[str]) -> bool:
-    """Whether a body that requires these capabilities says who is reached where its envelope says nothing of that."""
-    return bool(wanted) and not capabilities(header) and agent(header) is None
+    An envelope that names nothing reaches every admitted agent, so there too the body only narrows.
+    """
+    return tuple(dict.fromkeys((*hints(header.special_notes).get("capability", ()), *required)))
 
 
 def agent(header: Header) -> str | None:

@@ -102,7 +102,7 @@ class Reconciler:
             try:
                 await self._db.write(self._learning(task))
             except StoreUnavailable:
-                raise
+                return  # tried again later: if only the tables of learning are gone, a start goes on without them
             except Exception:
                 log.exception("learning from task %s failed again", task.task_id)
 

@@ -116,7 +116,7 @@ def router(vaults: Vaults, tenant: str) -> APIRouter:
             }
             for one in found
         ]
-        return Json({"path": path, "versions": shown})
+        return Json({"path": path, "current": current, "versions": shown})
 
     @api.get("/versions/{version}", response_model=VersionDocumentOut, responses=errors(404), openapi_extra=admin)
     async def one_version(
@@ -173,7 +173,7 @@ def router(vaults: Vaults, tenant: str) -> APIRouter:
     async def report(request: Request, vault: VaultQuery = DEFAULT) -> Json:
         """The note store and the vector store of one vault, asked now."""
         caller(request, None)
-        return Json(await vaults.named(vault).health.report())
+        return Json({**await vaults.named(vault).health.report(), "vaults": vaults.names})
 
     return api
 

@@ -9,7 +9,9 @@ import msgspec
 from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.history import History
+from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.indexer import Steps
+from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.search import Search
 from stentor.domains.memory.service import Bus
 
@@ -17,13 +19,15 @@ DEFAULT = "default"
 
 
 class VaultParts(msgspec.Struct, frozen=True):
-    """What the routes of the memory use of one vault."""
+    """What routes, messages and tools use of one vault."""
 
     bus: Bus
     search: Search
     history: History
     steps: Steps
     health: MemoryHealth
+    meanings: Meanings
+    index: Index
 
 
 class Vaults:

@@ -198,7 +198,10 @@ class VersionOut(Answer):
 
 
 class VersionsOut(Answer):
+    """`current` is the state of the note as it is, which may be one that is not kept yet; null when it is gone."""
+
     path: str
+    current: str | None
     versions: list[VersionOut]
 
 
@@ -248,6 +251,9 @@ class StatsOut(Answer):
 
 
 class HealthOut(Answer):
+    """`vaults` are the names of all vaults; the rest is of the one that was asked about."""
+
+    vaults: list[str]
     status: Literal["healthy", "degraded", "unhealthy"]
     components: dict[str, PartOut]
     stats: StatsOut

@@ -27,7 +27,8 @@ def root(path: Path) -> Iterator[int]:
     try:
         opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise VaultUnavailable(f"The vault's folder {path} cannot be opened: {error.strerror}.") from error
+        # Without the path, which is the machine's business: agents read this message too.
+        raise VaultUnavailable(f"The vault's folder cannot be opened: {error.strerror}.") from error
     try:
         yield opened
     finally:

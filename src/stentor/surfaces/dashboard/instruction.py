@@ -59,9 +59,7 @@ def _strict(body: Instruction, agent_id: str | None) -> Planned:
     if not isinstance(wanted, Execute):
         raise _invalid("instruction", "must be a message to the zone kernel that has work done (execute)")
     task, header = wanted.task, message.header
-    if notes.widens(header, task.required_capabilities):
-        raise _invalid("instruction", "must name the capability in its special notes; its body does not route")
-    capabilities = tuple(dict.fromkeys((*notes.capabilities(header), *task.required_capabilities)))
+    capabilities = notes.capabilities(header, task.required_capabilities)
     preferred = notes.agent(header) or task.agent_preference
     if body.capability is not None and body.capability not in capabilities:
         raise _invalid("capability", "is not what the envelope asks for; leave it out")

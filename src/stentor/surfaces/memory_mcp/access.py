@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from pydantic import ConfigDict
 
-from stentor.auth.authority.context import ALL, VAULT, AuthorityContext
+from stentor.auth.authority.context import ALL, NAMED, VAULT, AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
 from stentor.auth.keys import KeyRing
 from stentor.auth.memory_access import MemoryAccess
@@ -42,14 +42,19 @@ class Bearer(AccessToken):
 
 
 class Verifier:
-    """The SDK's TokenVerifier: audience and expiry of receipts are checked here."""
+    """The SDK's TokenVerifier: audience and expiry of receipts are checked here. `vaults` are the named ones."""
 
     def __init__(
-        self, ring: KeyRing, receipts: Receipts | None, access: Mapping[str, MemoryAccess] = MappingProxyType({})
+        self,
+        ring: KeyRing,
+        receipts: Receipts | None,
+        access: Mapping[str, MemoryAccess] = MappingProxyType({}),
+        vaults: Sequence[str] = (),
     ) -> None:
         self._ring = ring
         self._receipts = receipts
         self._access = access
+        self._vaults = vaults
 
     async def verify_token(self, token: str) -> Bearer | None:
         """None for a token that stands for nobody."""
@@ -58,7 +63,25 @@ class Verifier:
         principal = self._ring.find(token)
         if principal is None:
             return None
-        return _bearer(of_key(principal, self._access.get(principal.name)))  # blank: the gate denies it, and records it
+        return _bearer(self._of_key(principal))  # blank: the gate denies it, and records it
+
+    def _of_key(self, principal: Principal) -> AuthorityContext | None:
+        """What a key was given, never more than its permissions. Without an access of its own an administrator's key
+        reaches everything, another the namespace of its name and `shared`.
+        """
+        granted = frozenset(
+            capability for name, capability in (("read", READ), ("write", WRITE)) if principal.may(name)
+        )
+        everything = (*EVERYTHING, *(NAMED + name for name in self._vaults))
+        spaces = everything if principal.may("admin") else (principal.name, SHARED)
+        access = self._access.get(principal.name) or MemoryAccess(spaces, spaces)
+        try:
+            return AuthorityContext(
+                principal.name, principal.tenant, access.namespaces, granted, KEY_ISSUER, "", None,
+                writable=access.writable,
+            )  # fmt: skip
+        except AuthorityDenied:
+            return None
 
     async def _of_receipt(self, token: str, receipts: Receipts) -> Bearer | None:
         try:
@@ -67,23 +90,6 @@ class Verifier:
             return None
         except StoreUnavailable:
             return _bearer(None)  # its use cannot be counted: the gate denies it, or tells of the outage
-
-
-def of_key(principal: Principal, access: MemoryAccess | None = None) -> AuthorityContext | None:
-    """What a key was given, never more than its permissions. Without an access of its own an administrator's key
-    reaches everything, another the namespace of its name and `shared`.
-    """
-    granted = frozenset(capability for name, capability in (("read", READ), ("write", WRITE)) if principal.may(name))
-    if access is None:
-        spaces = EVERYTHING if principal.may("admin") else (principal.name, SHARED)
-        access = MemoryAccess(spaces, spaces)
-    try:
-        return AuthorityContext(
-            principal.name, principal.tenant, access.namespaces, granted, KEY_ISSUER, "", None,
-            writable=access.writable,
-        )  # fmt: skip
-    except AuthorityDenied:
-        return None
 
 
 def of_request(context: Context) -> AuthorityContext | None:

@@ -26,6 +26,13 @@ from stentor.surfaces.memory_mcp.server import build
 
 PATH = "/mcp"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
+SIGN_IN = ("/register", "/authorize", "/token")
+"""Where clients of earlier revisions look for an authorization server when no metadata names one."""
+NO_SIGN_IN = {
+    "error": "invalid_request",
+    "error_description": "Nobody signs in here: give the client a key of the service, or a receipt, to send as the "
+    "header 'Authorization: Bearer <token>'.",
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class MemoryServer:
             transport_security=exposure.security,
             auth=auth,
             token_verifier=verifier,
-            custom_starlette_routes=[Route("/health", _health)],
+            custom_starlette_routes=[Route("/health", _health), *_sign_in()],
         )
         transport.router.routes[:0] = _metadata(exposure)  # before the SDK's own, which says less
         self.app: ASGIApp = Presented(transport, max_body)
@@ -99,6 +106,13 @@ def _metadata(exposure: Exposure) -> list[Route]:
     pointed_to = build_resource_metadata_url(AnyHttpUrl(exposure.address + PATH)).path or WELL_KNOWN
     methods = ["GET", "OPTIONS"]
     return [Route(path, cors_middleware(answer, methods), methods=methods) for path in (WELL_KNOWN, pointed_to)]
+
+
+def _sign_in() -> list[Route]:
+    async def answer(request: Request) -> JSONResponse:
+        return JSONResponse(NO_SIGN_IN, 404)
+
+    return [Route(path, answer, methods=["GET", "POST"]) for path in SIGN_IN]
 
 
 async def _health(request: Request) -> JSONResponse:

@@ -121,7 +121,7 @@ async def test_buttons_are_shown_to_keys_that_may_use_them(site: Site) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 5_000_000, "[[" * 100_000, "[](" * 30_000, "<" * 300_000])
 def test_a_text_that_takes_long_to_read_is_shown_as_it_is(text: str) -> None:
-    made = (shown.markdown(text), notetext.rendered(text, "a.md"))
+    made = (shown.markdown(text), notetext.rendered(text, {"from": "a.md"}))
     assert all(one.startswith('<pre class="code"') and len(one) < 1_300_000 for one in made)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,6 +12,7 @@ import pytest
 
 from stentor.surfaces.dashboard.pages import notetext
 from tests.conftest import MakeWorld
+from tests.domains.messaging.test_agents import all_events
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -178,3 +180,72 @@ def test_texts_that_are_too_long_are_not_compared() -> None:
     assert lines is not None
     assert [line.kind for line in lines] == ["gap", "same", "same", "same", "del"]
     assert lines[0].text == "96"
+
+
+@pytest.fixture
+async def two_vaults(make_world: MakeWorld, make_board: Any, tmp_path: Path) -> Any:
+    world = await make_world(SERVICE_MEMORY="1", SERVICE_VAULTS=f"archive={tmp_path / 'archive'}")
+    made = Site(await make_board(world))
+    yield made
+    for browser in made.browsers.values():
+        await browser.aclose()
+
+
+@requirement("dashboard.page-memory-vaults")
+async def test_each_vault_has_its_own_search_notes_links_and_versions(two_vaults: Site) -> None:
+    site = two_vaults
+    for vault in ("default", "archive"):
+        document = {"path": "a.md", "content": f"Of {vault}, a zeppelin. [[b]]\n"}
+        body = {"operation": "write", "vault": vault, "document": document}
+        assert (await site.world.admin.post("/api/v1/memory/write", json=body)).status_code == 200
+    other = {"operation": "write", "vault": "archive", "document": {"path": "b.md", "content": "The other.\n"}}
+    assert (await site.world.admin.post("/api/v1/memory/write", json=other)).status_code == 200
+    page = await site.read("/memory", vault="archive", q="zeppelin", mode="keyword")
+    assert '<a href="/memory?vault=archive" aria-current="page">archive</a>' in page
+    assert '<input type="hidden" name="vault" value="archive">' in page
+    assert 'data-src="/memory/health?vault=archive"' in page
+    assert 'href="/memory/note?path=a.md&amp;vault=archive"' in page
+    assert "Of archive" in page
+    assert "Of default" not in page
+    shown = await note(site, "a.md", vault="archive")
+    assert "Of archive" in shown
+    assert 'href="/memory/open?from=a.md&amp;vault=archive&amp;name=b"' in shown
+    assert "key admin" in shown, "the writer of its version"
+    for vault, leads_to in (("&vault=archive", "/memory/note?path=b.md&vault=archive"), ("", "/memory?mode=keyword")):
+        answer = await (await site.browser("ADMIN")).get(f"/memory/open?from=a.md{vault}&name=b")
+        assert answer.headers["location"].startswith(leads_to)
+    assert "Of default" in await note(site, "a.md")
+
+
+@requirement("dashboard.page-memory-vaults")
+async def test_a_vault_that_is_none_is_refused_and_one_alone_has_no_tabs(site: Site) -> None:
+    assert "there is no vault &#39;archive&#39;" in await site.read("/memory", 400, vault="archive")
+    assert "Vaults" not in await site.read("/memory")
+
+
+@requirement("dashboard.refresh", "dashboard.page-memory")
+async def test_who_reads_a_note_is_told_that_it_was_changed_and_keeps_the_place(site: Site) -> None:
+    root = site.world.kernel.settings.data_dir / "vault"
+    root.mkdir(exist_ok=True)
+    (root / "a.md").write_text("one\n")
+    page = await note(site, "a.md")
+    asked = re.findall(r'data-live="memory" data-src="(/memory/note/changed[^"]+)"', page)[0].replace("&amp;", "&")
+    assert "since you opened it" not in page
+    assert not (await changed(site, asked)).strip()
+    before = len(await all_events(site.world))
+    (root / "a.md").write_text("two\n")
+    found = await changed(site, asked)
+    assert "was changed since you opened it" in found
+    assert '<a href="/memory/note?path=a.md">' in found
+    assert "<html" not in found
+    (root / "a.md").unlink()
+    assert "was deleted since you opened it" in await changed(site, asked)
+    (root / "a.md").write_text("one\n")
+    assert not (await changed(site, asked)).strip()
+    assert len(await all_events(site.world)) == before, "looking every thirty seconds leaves nothing in the run log"
+
+
+async def changed(site: Site, address: str) -> str:
+    answer = await (await site.browser()).get(address, headers={"HX-Request": "true"})
+    assert answer.status_code == 200, answer.text
+    return answer.text

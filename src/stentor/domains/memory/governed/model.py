@@ -16,7 +16,8 @@ Namespace = Annotated[
     Meta(
         min_length=1,
         max_length=512,
-        description="Folder of the memory, such as `team/decisions`; `vault/Projects` is one of the vault.",
+        description="Folder of the memory, such as `team/decisions`; `vault/Projects` is one of the vault, "
+        "`vault:archive/2025` one of the vault with that name.",
     ),
 ]
 Key = Annotated[str, Meta(min_length=1, max_length=200, description="Name of the record; it has no slash.")]

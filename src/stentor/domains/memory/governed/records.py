@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from stentor.auth.authority.context import VAULT
+from stentor.auth.authority.context import NAMED, VAULT
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import InvalidRequest
+from stentor.domains.memory.vaults import DEFAULT
 from stentor.domains.notes import paths
 
 FOLDER = "Memory"
@@ -36,7 +37,8 @@ _SEE = Sql(
 class Record(msgspec.Struct, frozen=True):
     """Where a document is kept. `record_id` is `<namespace>/<key>`; a key has no slash, so that it is unambiguous.
 
-    The namespaces below `vault` are the folders of the vault; all others are folders below `Memory`.
+    The namespaces below `vault` are the folders of the vault, those below `vault:<name>` of a named one; all others
+    are folders below `Memory`. `path` is in its vault.
     """
 
     namespace: str
@@ -45,6 +47,10 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def record_id(self) -> str:
         return f"{self.namespace}/{self.key}"
+
+    @property
+    def vault(self) -> str:
+        return vault_of(self.namespace)
 
     @property
     def path(self) -> str:
@@ -58,7 +64,7 @@ def record(namespace: str, key: str) -> Record:
         raise InvalidRequest("key: is the name of one record, without a slash; the namespace is a field of its own.")
     if in_vault(namespace):
         key = key.removesuffix(SUFFIX)  # people name a note of the vault by its file
-    return of_path(paths.clean(Record(namespace, key).path))
+    return of_path(paths.clean(Record(namespace, key).path), vault_of(namespace))
 
 
 def by_id(record_id: str) -> Record:
@@ -69,10 +75,10 @@ def by_id(record_id: str) -> Record:
     return record(namespace, key)
 
 
-def of_path(path: str) -> Record:
+def of_path(path: str, vault: str = DEFAULT) -> Record:
     """The one record that a note of the vault is, whichever way it was asked for."""
     folder, _, name = path.rpartition("/")
-    return Record(of_folder(folder), name.removesuffix(SUFFIX))
+    return Record(of_folder(folder, vault), name.removesuffix(SUFFIX))
 
 
 def namespace(text: str) -> str:
@@ -80,24 +86,33 @@ def namespace(text: str) -> str:
     if not text:
         raise InvalidRequest("namespace: is empty.")
     folder = folder_of(text)
-    return of_folder(paths.clean(folder) if folder else "")
+    return of_folder(paths.clean(folder) if folder else "", vault_of(text))
 
 
 def in_vault(namespace: str) -> bool:
-    return namespace == VAULT or namespace.startswith(f"{VAULT}/")
+    """Whether it is a vault, or a folder of one."""
+    first = namespace.partition("/")[0]
+    return first == VAULT or first.startswith(NAMED)
+
+
+def vault_of(namespace: str) -> str:
+    """The name of the vault that its notes lie in."""
+    first = namespace.partition("/")[0]
+    return first.removeprefix(NAMED) if first.startswith(NAMED) else DEFAULT
 
 
 def folder_of(namespace: str) -> str:
-    """Of the vault; the empty text is its root."""
-    return namespace.removeprefix(VAULT).removeprefix("/") if in_vault(namespace) else f"{FOLDER}/{namespace}"
+    """Of its vault; the empty text is the root."""
+    return namespace.partition("/")[2] if in_vault(namespace) else f"{FOLDER}/{namespace}"
 
 
-def of_folder(folder: str) -> str:
+def of_folder(folder: str, vault: str = DEFAULT) -> str:
     """The one namespace of a folder, by which access to it is decided."""
     below = folder.removeprefix(f"{FOLDER}/")
-    if below != folder and not in_vault(below):
+    if vault == DEFAULT and below != folder and not in_vault(below):
         return below
-    return f"{VAULT}/{folder}" if folder else VAULT
+    root = VAULT if vault == DEFAULT else NAMED + vault
+    return f"{root}/{folder}" if folder else root
 
 
 def see(tx: Tx, path: str, *states: str) -> int:

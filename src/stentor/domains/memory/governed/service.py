@@ -29,29 +29,26 @@ from stentor.domains.memory.governed.model import (
     WrittenRecord,
 )
 from stentor.domains.memory.governed.records import Record
-from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.model import Filters, Folders
 from stentor.domains.memory.index.query import FIELDS
-from stentor.domains.memory.meanings import Meanings
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.search import Search
-from stentor.domains.memory.service import Bus, Caller, Written
+from stentor.domains.memory.service import Caller, Written
 from stentor.domains.memory.text.words import telling
+from stentor.domains.memory.vaults import VaultParts, Vaults
 from stentor.domains.notes.model import ANYTHING, NoSuchNote
 
 ROUTE = "mcp write-memory"
 
 
 class GovernedMemory:
-    """Each use raises AuthorityDenied when the gate denies it, and InvalidRequest for what it cannot mean."""
+    """Each use raises AuthorityDenied when the gate denies it, and InvalidRequest for what it cannot mean, such as a
+    vault that is not configured: only after the gate, so that who reaches nothing learns nothing of it.
+    """
 
-    def __init__(self, gate: Gate, bus: Bus, search: Search, meanings: Meanings, db: Database, index: Index) -> None:
+    def __init__(self, gate: Gate, vaults: Vaults, db: Database) -> None:
         self._gate = gate
-        self._bus = bus
-        self._search = search
-        self._meanings = meanings
+        self._vaults = vaults
         self._db = db
-        self._index = index
         self._locks = [asyncio.Lock() for _ in range(64)]
 
     async def refuse(self, tool: str) -> NoReturn:
@@ -76,11 +73,12 @@ class GovernedMemory:
     async def _write(
         self, caller: Caller, target: Record, asked: WriteAsked, key: IdempotencyKey | None
     ) -> WrittenRecord:
+        parts = self._vaults.named(target.vault)
         draft = WriteDraft("write", target.path, asked.content, asked.metadata, expected=asked.base_hash)
         if asked.base_hash is None and records.in_vault(target.namespace):
             draft = msgspec.structs.replace(draft, if_none_match=frozenset((ANYTHING,)))
         try:
-            done = await self._bus.write(caller, draft)
+            done = await parts.bus.write(caller, draft)
         except PreconditionFailed:
             raise Conflict(
                 f"{target.path!r} is a note already; read it, and write with the base_hash you read."
@@ -89,20 +87,22 @@ class GovernedMemory:
             if asked.base_hash is None:
                 raise  # a name that is taken in other letters, or a record that changes all the time: it says which
             raise Conflict("The record is not in the state that base_hash names; read it again.") from conflict
-        return await self._db.write(lambda tx: _keep(tx, caller, target, done, key))
+        return await self._db.write(lambda tx: _keep(tx, caller, target, parts.bus.scope, done, key))
 
     async def read(self, who: AuthorityContext | None, asked: ReadAsked) -> ReadRecord:
         """Raises NotFound."""
         target = records.record(asked.namespace, asked.key)
         caller, _ = await self._gate.admit(who, Use("read-memory", READ, target.namespace), _nothing)
-        document, state = await self._document(caller, target)
-        version = await self._db.read(lambda tx: records.seen(tx, target.path, state))
+        parts = self._vaults.named(target.vault)
+        kept = parts.bus.scope + target.path
+        document, state = await _document(parts, caller, target)
+        version = await self._db.read(lambda tx: records.seen(tx, kept, state))
         if version is None:
             # Somebody else changed the note. Read again with the writers of the record held off, so that what is
             # counted as seen is what is there, and not what one of them has replaced meanwhile.
             async with self._locks[hash(target) % len(self._locks)]:
-                document, state = await self._document(caller, target)
-                version = await self._db.write(lambda tx: records.see(tx, target.path, state))
+                document, state = await _document(parts, caller, target)
+                version = await self._db.write(lambda tx: records.see(tx, kept, state))
         return ReadRecord(
             target.record_id, target.namespace, target.key, document.content, document.frontmatter, version,
             document.content_hash, caller.cause or "", target.path,
@@ -115,10 +115,13 @@ class GovernedMemory:
         """
         space = records.namespace(asked.namespace)
         caller, _ = await self._gate.admit(who, Use("search-memory", READ, space), _nothing)
+        parts = self._vaults.named(records.vault_of(space))
         same = [space, asked.query, asked.mode]
         offset = records.offset_of(asked.cursor, same)
-        matches, total = await self._find(caller, asked, await self._folders(who, space), offset + asked.limit)
-        results = [one for match in matches[offset:] if (one := await self._found(match)) is not None]
+        folders = await _folders(parts, who, space)
+        matches, total = await _find(parts, caller, asked, folders, offset + asked.limit)
+        vault = records.vault_of(space)
+        results = [one for match in matches[offset:] if (one := await self._found(parts, vault, match)) is not None]
         end = offset + asked.limit
         following = records.cursor_of(end, same) if total > end and end <= records.MAX_OFFSET else None
         return FoundRecords(space, asked.query, asked.mode, results, total, following, caller.cause or "")
@@ -130,71 +133,76 @@ class GovernedMemory:
         target = None if asked.record_id is None else records.by_id(asked.record_id)
         if target is not None and target.namespace != space:
             raise NotFound(f"There is no record {asked.record_id!r} in the namespace {space!r}.")
-        stats = await self._index.folder_stats(await self._folders(who, space))
+        parts = self._vaults.named(records.vault_of(space))
+        stats = await parts.index.folder_stats(await _folders(parts, who, space))
         return MemoryStatus(
             space,
             stats.documents,
             stats.size,
             stats.with_vectors,
             None if stats.modified_at is None else iso(stats.modified_at),
-            self._meanings.problem,
-            None if target is None else await self._state(target),
+            parts.meanings.problem,
+            None if target is None else await self._state(parts, target),
             caller.cause or "",
         )
 
-    async def _folders(self, who: AuthorityContext | None, space: str) -> Folders:
-        """Of a namespace: one; of the vault, all at and below it that the caller reaches."""
-        if not records.in_vault(space):
-            return records.folder_of(space)
-        found = ((folder, records.of_folder(folder)) for folder in await self._index.folders())
-        return tuple(
-            folder for folder, name in found if who and f"{name}/".startswith(f"{space}/") and who.reaches(name)
-        )
-
-    async def _document(self, caller: Caller, target: Record) -> tuple[Document, str]:
-        try:
-            return await self._bus.read(caller, target.path)
-        except NoSuchNote:
-            raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.") from None
-
-    async def _find(
-        self, caller: Caller, asked: SearchAsked, folder: Folders, most: int
-    ) -> tuple[list[tuple[str, str, float]], int]:
-        """Path, excerpt and score of each match; and how many there are."""
-        if asked.mode == "keyword":
-            words, total = await self._search.keyword(caller, telling(asked.query), FIELDS, "any", most, folder)
-            return [(one.path, one.excerpt, one.relevance_score) for one in words], total
-        filters = Filters(folder=folder)
-        if asked.mode == "semantic":
-            near, total = await self._search.semantic(caller, asked.query, None, most, filters)
-            return [(one.path, one.content_preview, one.similarity_score) for one in near], total
-        both, total = await self._search.hybrid(caller, asked.query, most, filters)
-        return [(one.path, one.excerpt, one.score) for one in both], total
-
-    async def _found(self, match: tuple[str, str, float]) -> FoundRecord | None:
+    async def _found(self, parts: VaultParts, vault: str, match: tuple[str, str, float]) -> FoundRecord | None:
         path, excerpt, score = match
-        known = await self._index.record(path)
+        known = await parts.index.record(path)
         if known is None or not path.endswith(records.SUFFIX):
             return None  # it went meanwhile, or is no note
-        one = records.of_path(path)
-        version = await self._db.read(lambda tx: records.seen(tx, path, known.raw_hash))
+        one = records.of_path(path, vault)
+        version = await self._db.read(lambda tx: records.seen(tx, parts.bus.scope + path, known.raw_hash))
         return FoundRecord(
             one.record_id, path, one.key, known.title or one.key, excerpt, score, version, known.content_hash
         )
 
-    async def _state(self, target: Record) -> RecordStatus:
-        known = await self._index.record(target.path)
+    async def _state(self, parts: VaultParts, target: Record) -> RecordStatus:
+        known = await parts.index.record(target.path)
         if known is None:
             raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.")
-        version = await self._db.read(lambda tx: records.seen(tx, target.path, known.raw_hash))
+        version = await self._db.read(lambda tx: records.seen(tx, parts.bus.scope + target.path, known.raw_hash))
         return RecordStatus(
             target.record_id, version, known.content_hash, known.size, iso(known.modified_at), True,
             known.model is not None,
         )  # fmt: skip
 
 
-def _keep(tx: Tx, caller: Caller, target: Record, done: Written, key: IdempotencyKey | None) -> WrittenRecord:
-    version = records.see(tx, target.path, done.before, done.etag)
+async def _folders(parts: VaultParts, who: AuthorityContext | None, space: str) -> Folders:
+    """Of a namespace: one; of a vault, all at and below it that the caller reaches."""
+    if not records.in_vault(space):
+        return records.folder_of(space)
+    vault = records.vault_of(space)
+    found = ((folder, records.of_folder(folder, vault)) for folder in await parts.index.folders())
+    return tuple(folder for folder, name in found if who and f"{name}/".startswith(f"{space}/") and who.reaches(name))
+
+
+async def _document(parts: VaultParts, caller: Caller, target: Record) -> tuple[Document, str]:
+    try:
+        return await parts.bus.read(caller, target.path)
+    except NoSuchNote:
+        raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.") from None
+
+
+async def _find(
+    parts: VaultParts, caller: Caller, asked: SearchAsked, folder: Folders, most: int
+) -> tuple[list[tuple[str, str, float]], int]:
+    """Path, excerpt and score of each match; and how many there are."""
+    if asked.mode == "keyword":
+        words, total = await parts.search.keyword(caller, telling(asked.query), FIELDS, "any", most, folder)
+        return [(one.path, one.excerpt, one.relevance_score) for one in words], total
+    filters = Filters(folder=folder)
+    if asked.mode == "semantic":
+        near, total = await parts.search.semantic(caller, asked.query, None, most, filters)
+        return [(one.path, one.content_preview, one.similarity_score) for one in near], total
+    both, total = await parts.search.hybrid(caller, asked.query, most, filters)
+    return [(one.path, one.excerpt, one.score) for one in both], total
+
+
+def _keep(
+    tx: Tx, caller: Caller, target: Record, scope: str, done: Written, key: IdempotencyKey | None
+) -> WrittenRecord:
+    version = records.see(tx, scope + target.path, done.before, done.etag)
     answer = WrittenRecord(
         target.record_id, target.namespace, target.key, version, done.content_hash,
         "updated" if done.before else "created", caller.cause or "", target.path,

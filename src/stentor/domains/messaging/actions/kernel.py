@@ -8,7 +8,6 @@ from stentor.auth.principal import Principal
 from stentor.core import idempotency, runlog
 from stentor.core.clock import SECOND, iso, iso_or_none
 from stentor.core.db import Tx
-from stentor.core.errors import CapabilityUnavailable
 from stentor.domains.atp import notes
 from stentor.domains.atp.bodies import Body, Execute, Judgement, ListTasks, OfTask
 from stentor.domains.atp.model import Header
@@ -102,7 +101,7 @@ class Kernel:
         """Who would get the work now. Raises the RoutingDenied."""
         if not isinstance(body, Execute):
             return ITSELF
-        wanted, named = capabilities(header, body), preferred(header, body)
+        wanted, named = required(header, body), preferred(header, body)
         authority = self._routing.authority_of(principal)
         decision = self._routing.decide(Request(principal.tenant, body.task.type, wanted, authority, named))
         best = decision.candidates[0]
@@ -118,7 +117,7 @@ def draft_of(stored: Stored, body: Execute) -> TaskDraft:
         task.type,
         given,
         task.id or stored.message_id,
-        capabilities(stored.header, body),
+        required(stored.header, body),
         task.timeout_seconds,
         preferred(stored.header, body),
         Metadata(priority=stored.header.priority, sender_agent=stored.sender_agent),
@@ -141,20 +140,8 @@ def outcome(task: Task) -> dict[str, Any]:
     }
 
 
-def capabilities(header: Header, body: Execute) -> tuple[str, ...]:
-    """The envelope says which agents are reached. What the body requires besides can only leave fewer of them.
-
-    Fails closed: raises CapabilityUnavailable for a body that requires capabilities under an envelope that names
-    neither one nor an agent. Ignoring the list instead would hand the work to an agent that cannot do it.
-    """
-    required = body.task.required_capabilities
-    if notes.widens(header, required):
-        hint = ",".join(f"capability={name}" for name in required)
-        raise CapabilityUnavailable(
-            f"The envelope names no capability, and a body does not route: put {hint} into the special notes.",
-            {"required_capabilities": required},
-        )
-    return tuple(dict.fromkeys((*notes.capabilities(header), *required)))
+def required(header: Header, body: Execute) -> tuple[str, ...]:
+    return notes.capabilities(header, body.task.required_capabilities)
 
 
 def preferred(header: Header, body: Execute) -> str | None:

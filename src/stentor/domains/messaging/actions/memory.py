@@ -11,14 +11,13 @@ from stentor.core.clock import from_datetime, iso
 from stentor.core.db import Database
 from stentor.core.errors import Conflict, PreconditionFailed
 from stentor.domains.atp import bodies
-from stentor.domains.atp.bodies import Body, Delete, Document, Query, Update
+from stentor.domains.atp.bodies import Body, Delete, Document, OfVault, Query, Update
 from stentor.domains.atp.model import Header
-from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.index.model import Filters
 from stentor.domains.memory.index.query import FIELDS
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.search import Search
-from stentor.domains.memory.service import Bus, Caller, Written
+from stentor.domains.memory.service import Caller, Written
+from stentor.domains.memory.vaults import DEFAULT, VaultParts, Vaults
 from stentor.domains.messaging import store
 from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work
 from stentor.domains.notes.model import ANYTHING
@@ -28,11 +27,11 @@ WRITTEN_ALREADY = frozenset(("success", "conflict"))
 
 
 class MemoryZone:
-    def __init__(self, db: Database, bus: Bus, search: Search, health: MemoryHealth, tenant: str) -> None:
+    """Each action raises InvalidRequest for a vault that is not configured."""
+
+    def __init__(self, db: Database, vaults: Vaults, tenant: str) -> None:
         self._db = db
-        self._bus = bus
-        self._search = search
-        self._health = health
+        self._vaults = vaults
         self._tenant = tenant
 
     def table(self) -> dict[tuple[str, str], Action]:
@@ -56,24 +55,26 @@ class MemoryZone:
 
     async def _exact(self, work: Work, path: str) -> dict[str, Any]:
         """Raises NotFound."""
-        document, etag = await self._bus.read(_caller(work), path)
+        document, etag = await self._vault(work).bus.read(_caller(work), path)
         shown = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
         return {"query_type": "exact", "document": shown, "etag": etag}
 
     async def _find(self, work: Work, body: Query, kind: str) -> dict[str, Any]:
         """Raises EmbeddingUnavailable for a search by meaning without a model."""
         text, filters, caller = body.text or "", _filters(body.filters), _caller(work)
+        search = self._vault(work).search
         matches: list[Any]
         if kind == "keyword":
-            found, total = await self._search.keyword(caller, text.split(), FIELDS, "any", body.top_k)
+            found, total = await search.keyword(caller, text.split(), FIELDS, "any", body.top_k)
             matches = list(found)
         elif kind == "hybrid":
-            both, total = await self._search.hybrid(caller, text, body.top_k, filters)
+            both, total = await search.hybrid(caller, text, body.top_k, filters)
             matches = list(both)
         else:
-            near, total = await self._search.semantic(caller, text, None, body.top_k, filters)
+            near, total = await search.semantic(caller, text, None, body.top_k, filters)
             matches = list(near)
-        return {"query_type": kind, "matches": msgspec.to_builtins(matches), "total_matches": total}
+        shown = [msgspec.structs.asdict(match) | {"vault": body.vault or DEFAULT} for match in matches]
+        return {"query_type": kind, "matches": shown, "total_matches": total}
 
     async def write(self, work: Work) -> Closing:
         """Create, upsert, update or delete. What an earlier carrier wrote before it was killed is not written again."""
@@ -83,14 +84,18 @@ class MemoryZone:
                 return lambda tx: Reply(_recorded(done), ITSELF)
         draft = _draft(work)
         try:
-            written = await self._bus.write(_caller(work), draft)
+            written = await self._vault(work).bus.write(_caller(work), draft)
         except PreconditionFailed:
             raise Conflict(f"There is a document {draft.path!r} already; update or upsert it.") from None
         return lambda tx: Reply(_written(draft.path, written), ITSELF)
 
     async def status(self, work: Work) -> Closing:
-        report = msgspec.to_builtins(await self._health.report())
+        report = msgspec.to_builtins(await self._vault(work).health.report())
         return lambda tx: Reply(report, ITSELF)
+
+    def _vault(self, work: Work) -> VaultParts:
+        assert isinstance(work.body, OfVault)
+        return self._vaults.named(work.body.vault or DEFAULT)
 
 
 def _caller(work: Work) -> Caller:

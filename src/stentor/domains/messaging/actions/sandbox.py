@@ -10,7 +10,7 @@ from stentor.auth.principal import Principal
 from stentor.core.errors import CapabilityUnavailable, PreferredAgentIneligible
 from stentor.domains.atp.bodies import Body, Execute
 from stentor.domains.atp.model import Header
-from stentor.domains.messaging.actions.kernel import Kernel, capabilities, preferred
+from stentor.domains.messaging.actions.kernel import Kernel, preferred, required
 from stentor.domains.messaging.model import Action, Closing, Route, Work
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.routing.model import Request
@@ -39,7 +39,7 @@ class SandboxZone:
     def _caged(self, principal: Principal, header: Header, body: Body) -> Execute:
         """The body with the agent chosen: the best command agent, as routing ranks them."""
         given = cast("Execute", body)
-        wanted, named = capabilities(header, given), preferred(header, given)
+        wanted, named = required(header, given), preferred(header, given)
         chosen = named if named is not None else self._best(principal, given.task.type, wanted)
         if chosen is None:
             raise CapabilityUnavailable(

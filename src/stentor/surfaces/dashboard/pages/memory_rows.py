@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from stentor.core import ids, jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
+from stentor.domains.memory.vaults import DEFAULT
 
 NEAR = SECOND
 """How far an event's id may lie from the time of its transaction."""
@@ -20,13 +21,16 @@ _WRITTEN = Sql(
 )
 
 
-def writers(tx: Tx, tenant: str, path: str, versions: Iterable[tuple[str, int]]) -> dict[str, tuple[str, str | None]]:
+def writers(
+    tx: Tx, tenant: str, path: str, vault: str, versions: Iterable[tuple[str, int]]
+) -> dict[str, tuple[str, str | None]]:
     """Key and agent by the hash of the version, as far as the run log has them; times in microseconds."""
     found: dict[str, tuple[str, str | None]] = {}
     for content_hash, at in versions:
         span = {"low": ids.floor(at - NEAR), "high": ids.floor(at + NEAR)}
         for metadata, agent_id in tx.rows(_WRITTEN, tenant=tenant, **span):
             event = jsontext.load(metadata)
-            if event.get("path") == path and event.get("after_hash") == content_hash:
+            here = event.get("path") == path and event.get("vault", DEFAULT) == vault
+            if here and event.get("after_hash") == content_hash:
                 found[content_hash] = (str(event.get("by") or ""), agent_id)
     return found

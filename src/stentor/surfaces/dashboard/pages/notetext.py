@@ -38,11 +38,13 @@ class Line(msgspec.Struct, frozen=True):
     text: str
 
 
-def rendered(text: str, path: str) -> Markup:
-    """HTML of a note that nobody vouches for. Links to other notes are looked up when somebody follows them."""
+def rendered(text: str, source: dict[str, str]) -> Markup:
+    """HTML of a note that nobody vouches for. Links to other notes are looked up when somebody follows them: `source`
+    is what their addresses say of the note that has them.
+    """
     if dear(text, BRACKETS):
         return as_it_is(text)
-    return Markup(_markdown().render(text, {"path": path}))  # noqa: S704 - the renderer escapes all that it does not make itself
+    return Markup(_markdown().render(text, {"source": source}))  # noqa: S704 - the renderer escapes all that it does not make itself
 
 
 def marked(text: str, wanted: frozenset[str]) -> Markup:
@@ -125,5 +127,5 @@ def _link_open(
     address = str(token.attrs.get("href", ""))
     if token.meta.get("wiki") or not _SCHEME.match(address):
         name = address if token.meta.get("wiki") else unquote(address)
-        token.attrSet("href", "/memory/open?" + urlencode({"from": env["path"], "name": name.partition("#")[0]}))
+        token.attrSet("href", "/memory/open?" + urlencode({**env["source"], "name": name.partition("#")[0]}))
     return self.renderToken(tokens, at, options, env)

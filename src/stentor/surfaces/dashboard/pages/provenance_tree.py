@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from stentor.domains.memory.vaults import DEFAULT
 from stentor.surfaces.dashboard.pages.note import address as note_address
 from stentor.surfaces.dashboard.site.calls import part
 
@@ -97,7 +98,7 @@ def links(event: Event) -> list[Link]:
             found.append(Link(kind, metadata[name], where + part(metadata[name])))
     path = metadata.get("path")
     if event["event_type"].startswith("memory_") and path and isinstance(path, str):
-        found.append(Link("note", path, note_address(path)))
+        found.append(Link("note", path, note_address(path, str(metadata.get("vault", DEFAULT)))))
     return found
 
 
