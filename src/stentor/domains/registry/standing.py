@@ -84,12 +84,33 @@ def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier)
     )
 
 
+def acts_for(principal: Principal, agent: Agent) -> bool:
+    """Whether the caller may claim the agent's tasks, report on them, hand on its authority and send in its name.
+
+    An agent's key does so for the agents that have its name, and with `admin` for those that have none. Not for the
+    others, which `may_move` lets it move: it could make up an agent, raise it, and then be that agent.
+    """
+    if principal.role == "admin":
+        return True
+    return principal.may("admin") if agent.key_name is None else agent.key_name == principal.name
+
+
 def works_as(principal: Principal, agent: Agent) -> bool:
     """Whether the holder of an agent's key can be the one who works as this agent.
 
-    An agent without a key is worked by whoever may act for any agent, which is a key with `admin`. The builtin agents
-    are the service's own.
+    An agent without a key may be worked by every agent's key with `admin`, and so may one whose endpoint, model or
+    program the service calls: nobody shows a key for its work, so `key_name` does not tell whose it is. The builtin
+    agents are the service's own.
     """
-    if agent.key_name is None:
-        return principal.role == "agent" and principal.may("admin") and agent.runtime.kind != "builtin"
-    return principal.role == "agent" and agent.key_name == principal.name
+    if principal.role == "admin" or agent.key_name == principal.name:
+        return principal.role == "agent"
+    return principal.may("admin") and (is_run_here(agent) or (agent.key_name is None and not _is_builtin(agent)))
+
+
+def is_run_here(agent: Agent) -> bool:
+    """Whether the service calls the agent, so that no key reports its work. Not so the builtin agents."""
+    return agent.runtime.kind != "worker" and not _is_builtin(agent)
+
+
+def _is_builtin(agent: Agent) -> bool:
+    return agent.runtime.kind == "builtin"
