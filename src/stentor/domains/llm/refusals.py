@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from stentor.core import jsontext
 from stentor.core.errors import (
     ProviderBusy,
     ProviderError,
@@ -59,7 +60,7 @@ def _kind(provider: Provider, status: int, body: bytes) -> ProviderFault:
 def message_of(body: bytes, key: str) -> str:
     """The message in an error's body, one line without secrets; empty when there is none."""
     try:
-        answer = msgspec.json.decode(body)
+        answer = jsontext.load(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ""
     if isinstance(answer, list) and answer:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stentor.core import tracing
+from stentor.core import jsontext, tracing
 from stentor.core.errors import InvalidRequest
 from stentor.core.outbound import Outbound, TargetRefused
 from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_ANSWER = 10 * 1024 * 1024
 """Bytes of an answer; a longer one fails the attempt."""
 
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=jsontext.number)
 
 
 class Http:
@@ -73,7 +73,7 @@ class Http:
                 raise AgentFailed("ENDPOINT_STATUS", f"The agent's endpoint answered {answer.status}.")
             if answer.content_type == "text/event-stream":
                 return await _streamed(answer, emit)
-            return handover.outcome(_decoder.decode(await _capped(answer)))
+            return handover.outcome(decoder.decode(await _capped(answer)))
 
 
 async def _capped(answer: aiohttp.ClientResponse) -> bytes:
@@ -109,7 +109,7 @@ async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, An
         elif line.startswith(b"data:"):
             data += line[5:].strip()
         elif not line and data:
-            yield event, _decoder.decode(data)
+            yield event, decoder.decode(data)
             event, data = "message", b""
 
 
