@@ -59,6 +59,18 @@ async def test_it_suspends_itself_and_does_not_come_back_alone(world: World) -> 
 
 
 @requirement("registry.own-hand")
+async def test_it_does_not_register_itself_anew_when_it_is_quarantined(world: World) -> None:
+    http = world.clients["BOSS"]
+    agent_id = await world.register(key_name="boss")
+    for _ in range(3):
+        await http.post(f"{AGENTS}/{agent_id}/authorize", json={"tool": "shell", "operation": "run"})
+    assert (await record(world, agent_id))["status"] == "quarantined"
+    again = {"name": "again", "key_name": "boss", "capabilities": ["echo"]}
+    assert refused(await http.post(AGENTS, json=again))
+    assert (await world.admin.post(AGENTS, json=again)).status_code == 201
+
+
+@requirement("registry.own-hand")
 async def test_it_registers_nobody_above_the_defaults(world: World) -> None:
     for fields in ({"accuracy_score": 0.9}, {"trust_tier": "auto"}):
         answer = await world.clients["BOSS"].post(AGENTS, json={"name": "puppet", "key_name": "boss", **fields})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import get_args
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden
 from stentor.domains.registry import standing
-from stentor.domains.registry.model import Runtime, RuntimeKind
+from stentor.domains.registry.model import Agent, Runtime, RuntimeKind
 from stentor.domains.registry.standing import Action
 from tests.domains.agents import agent
 from tests.requirements import requirement
@@ -88,6 +89,26 @@ def test_an_agents_key_registers_nobody_with_more_than_the_defaults() -> None:
         standing.may_register(ADMIN_BOT, (0.5, 0.6, 0.5), "monitored")
     with pytest.raises(Forbidden):
         standing.may_register(ADMIN_BOT, (0.5, 0.5, 0.5), "auto")
+
+
+@requirement("registry.own-hand")
+@pytest.mark.parametrize(
+    ("known", "may"),
+    [
+        (agent(key_name="bot", status="quarantined"), False),
+        (agent(key_name="bot", status="suspended"), False),
+        (agent(key_name=None, status="quarantined"), False),
+        (agent(key_name=None, status="suspended"), True),
+        (agent(key_name="other", status="quarantined"), True),
+        (agent(key_name="bot"), True),
+    ],
+)
+def test_an_agents_key_registers_no_other_agent_in_place_of_one_that_it_may_not_bring_back(
+    known: Agent, may: bool
+) -> None:
+    standing.may_register(PERSON, (0.5,), "monitored", [known])
+    with nullcontext() if may else pytest.raises(Forbidden):
+        standing.may_register(ADMIN_BOT, (0.5,), "monitored", [known])
 
 
 @requirement("registry.own-hand")

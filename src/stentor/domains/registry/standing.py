@@ -71,12 +71,26 @@ def may_move_entity(principal: Principal, action: Action, entity_id: str, agent:
         raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not move what stands under this id.")
 
 
-def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier) -> None:
-    """Refuse a registration by an agent's key that starts with more than the defaults. Raises Forbidden.
+def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier, known: Iterable[Agent] = ()) -> None:
+    """Refuse a registration by an agent's key that starts with more than the defaults, or in place of one of the
+    `known` agents of the tenant that it may not bring back. Raises Forbidden.
 
     Otherwise a key could give the agent that it works as the standing which `may_move` refuses.
     """
-    if principal.role == "admin" or (all(score <= DEFAULT_SCORE for score in scores) and tier != "auto"):
+    if principal.role == "admin":
+        return
+    for agent in known:
+        if agent.status == "quarantined" and works_as(principal, agent):
+            raise Forbidden(
+                f"The agent {agent.name!r}, which the key {principal.name!r} can work as, is quarantined, so the key "
+                "registers no other: use a key of role admin."
+            )
+        if agent.status == "suspended" and agent.key_name == principal.name:
+            raise Forbidden(
+                f"The agent {agent.name!r} of the key {principal.name!r} is suspended, so the key registers no other: "
+                "use a key of role admin."
+            )
+    if all(score <= DEFAULT_SCORE for score in scores) and tier != "auto":
         return
     raise Forbidden(
         f"A key of role agent registers agents with scores of at most {DEFAULT_SCORE:g} and without the tier auto: "
