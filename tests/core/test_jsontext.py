@@ -11,9 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest
-from stentor.domains.execution.runtimes import http
+from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.domains.llm import refusals
 from stentor.domains.llm.formats import openai
+
+MANY_EMPTY = b"[" + b"[]," * 200_000 + b"[]]"
+
+
+@pytest.mark.requirement("http.json-shape")
+def test_a_providers_answer_is_held_to_the_same_shape() -> None:
+    for answer in (b'{"data":[],"more":' + MANY_EMPTY + b"}", b'{"data":' + b"[" * 200 + b"]" * 200 + b"}"):
+        with pytest.raises(ProviderError):
+            openai.vectors(answer, "a-model")
+    assert refusals.message_of(b'{"error":{"message":"no","more":' + MANY_EMPTY + b"}}", "key") == ""
+    assert refusals.message_of(b'{"error":{"message":"no"}}', "key") == "no"
 
 
 @given(st.text())
@@ -67,7 +78,7 @@ def embeddings(body: bytes) -> Any:
 
 
 @pytest.mark.requirement("http.json-numbers")
-@pytest.mark.parametrize("read", [jsontext.decode, jsontext.load, http.decoder.decode, embeddings])
+@pytest.mark.parametrize("read", [jsontext.decode, jsontext.load, embeddings])
 @pytest.mark.parametrize("number", [b"1e308", b"2.2250738585072011e-308"])
 def test_no_number_takes_many_times_as_long_as_another(read: Callable[[bytes], Any], number: bytes) -> None:
     usual = processor_time(read, b"1.5")

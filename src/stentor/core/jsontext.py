@@ -41,8 +41,7 @@ _encoder = msgspec.json.Encoder()
 
 def decode(body: bytes) -> Any:
     """The value of a JSON text of a caller. Raises InvalidRequest with the reason."""
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        _check_shape(body)
+    check_shape(body)
     try:
         return _decoder.decode(body)
     except UnicodeDecodeError:
@@ -51,6 +50,12 @@ def decode(body: bytes) -> Any:
         raise InvalidRequest(f"The JSON has a number out of range: {error}.") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+
+
+def check_shape(body: bytes) -> None:
+    """Raises InvalidRequest for a text with too many levels or containers, before a decoder meets them."""
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _check_shape(body)
 
 
 class _Shape(msgspec.Struct):

@@ -66,8 +66,9 @@ def decode(body: bytes, kind: type[T]) -> T:
     """The JSON of an answer in its shape. Raises ProviderError without any of the content."""
     shape: Any = kind
     try:
+        jsontext.check_shape(body)
         found: T = _decoder(shape).decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except (InvalidRequest, msgspec.MsgspecError, UnicodeError, RecursionError):
         raise ProviderError("The provider's answer does not have the form of its API.") from None
     return found
 
