@@ -87,6 +87,8 @@ def test_checkpoints_that_were_kept_elsewhere_are_held_against_the_log(
     assert (sound.code, sound.json["checkpoints_checked"] >= 2) == (0, True)
     for table in ("events", "events_waiting", "provenance_leaves", "provenance_tiles", "provenance_checkpoints"):
         rows(service.database, f"delete from {table} returning 1")
+    assert program("provenance", "verify").code == 1  # keys/provenance.state is left
+    (service.data_dir / "keys" / "provenance.state").unlink()
     assert program("provenance", "verify").code == 0  # nothing is left that could tell
     gone = program("provenance", "verify", "--checkpoints", str(kept))
     assert gone.code == 1

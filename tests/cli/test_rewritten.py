@@ -66,6 +66,8 @@ def test_a_log_that_was_rewritten_with_database_writes_is_not_signed(serve: Call
     assert (status, "stentor provenance accept" in detail) == ("unavailable", True), detail
     assert figure(again, "stentor_provenance_signing_refused") == 1
     program = Program(again.data_dir, again.state)
+    verified = program("provenance", "verify")
+    assert (verified.code, "keys/provenance.state" in verified.out) == (1, True), verified.out
     doctor = program("doctor", "--json").json["checks"]
     assert [(c["level"], "provenance.state" in c["message"]) for c in doctor if c["check"] == "run log"] == [
         ("problem", True)
@@ -119,6 +121,9 @@ def test_the_checkpoint_file_is_held_against_the_log_at_the_start(
     again = serve(service.data_dir, SERVICE_PROVENANCE_CHECKPOINT_FILE=str(kept))
     status, detail = provenance(again)
     assert (status, "kept.txt" in detail) == ("unavailable", True), detail
+    program = Program(again.data_dir, {**again.state, "SERVICE_PROVENANCE_CHECKPOINT_FILE": str(kept)})
+    verified = program("provenance", "verify")
+    assert (verified.code, "kept.txt" in verified.out) == (1, True), verified.out
 
 
 @requirement("provenance.lost-key")

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest
+from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.domains.llm import refusals
+from stentor.domains.llm.formats import openai
+
+MANY_EMPTY = b"[" + b"[]," * 200_000 + b"[]]"
+
+
+@pytest.mark.requirement("http.json-shape")
+def test_a_providers_answer_is_held_to_the_same_shape() -> None:
+    for answer in (b'{"data":[],"more":' + MANY_EMPTY + b"}", b'{"data":' + b"[" * 200 + b"]" * 200 + b"}"):
+        with pytest.raises(ProviderError):
+            openai.vectors(answer, "a-model")
+    assert refusals.message_of(b'{"error":{"message":"no","more":' + MANY_EMPTY + b"}}", "key") == ""
+    assert refusals.message_of(b'{"error":{"message":"no"}}', "key") == "no"
 
 
 @given(st.text())
@@ -43,6 +60,36 @@ def test_a_text_of_more_than_200_000_arrays_and_objects_is_refused() -> None:
     assert len(jsontext.decode(b"[" + b"{}," * (jsontext.MAX_CONTAINERS - 2) + b"[]]")) == jsontext.MAX_CONTAINERS - 1
     with pytest.raises(InvalidRequest, match=MANY):
         jsontext.decode(b"[" + b"[]," * jsontext.MAX_CONTAINERS + b"[]]")
+
+
+def processor_time(read: Callable[[bytes], Any], number: bytes) -> float:
+    """Seconds that the decoder needs for ten thousand of this number, the least of three tries."""
+    body = b'{"data":[{"index":0,"embedding":[' + b",".join([number] * 10_000) + b"]}]}"
+    tries = []
+    for _ in range(3):
+        before = time.process_time()
+        read(body)
+        tries.append(time.process_time() - before)
+    return min(tries)
+
+
+def embeddings(body: bytes) -> Any:
+    return openai.vectors(body, "a-model")
+
+
+@pytest.mark.requirement("http.json-numbers")
+@pytest.mark.parametrize("read", [jsontext.decode, jsontext.load, embeddings])
+@pytest.mark.parametrize("number", [b"1e308", b"2.2250738585072011e-308"])
+def test_no_number_takes_many_times_as_long_as_another(read: Callable[[bytes], Any], number: bytes) -> None:
+    usual = processor_time(read, b"1.5")
+    assert processor_time(read, number) < 15 * usual
+
+
+@pytest.mark.requirement("http.json-numbers")
+@pytest.mark.parametrize("number", [b"1e309", b"-1e309", b"1e999999999"])
+def test_a_number_beyond_all_is_refused(number: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="out of range"):
+        jsontext.decode(b"[" + number + b"]")
 
 
 @given(st.recursive(st.text('[]{}"\\ab'), lambda inner: st.lists(inner, max_size=4), max_leaves=40))

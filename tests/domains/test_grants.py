@@ -205,7 +205,7 @@ async def test_only_who_holds_the_task_hands_authority_on(crew: Crew) -> None:
     stranger = await world.register("stranger", capabilities=["echo"], key_name="nobody")
     task_id = await world.submit(agent_preference=stranger)
     epoch = (await world.claim(stranger))["epoch"]
-    assert code(await crew.grant(task=task_id, epoch=epoch)) == (403, "FORBIDDEN")
+    assert code(await crew.grant(task=task_id, epoch=epoch)) == (404, "NOT_FOUND")
     grant = await crew.granted(key="ADMIN", task=task_id, epoch=epoch, to_agent=stranger)
     assert code(await world.clients["BOB"].post(f"/api/v1/grants/{grant['grant_id']}/revoke")) == (403, "FORBIDDEN")
 

@@ -94,6 +94,8 @@ FAILURES = [
     (answering({"oops": 1}, 503), "provider_failure", "AGENT_BUSY"),
     (answering({"oops": 1}, 429), "provider_failure", "AGENT_BUSY"),
     (answering({"oops": 1}), "agent_failure", "ANSWER_INVALID"),
+    (answering({"result": [[]] * 200_001}), "agent_failure", "ANSWER_INVALID"),
+    (streaming(event("complete", {"result": [[]] * 200_001})), "agent_failure", "ANSWER_INVALID"),
     (answering([1]), "agent_failure", "ANSWER_INVALID"),
     (answering({"result": 1, "performance": 7}), "agent_failure", "ANSWER_INVALID"),
     (answering({"result": 1}, 302, Location="/elsewhere"), "agent_failure", "ENDPOINT_STATUS"),

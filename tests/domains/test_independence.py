@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.conftest import MakeWorld, World
+from tests.domains.endpoint import answering, serving
 from tests.requirements import requirement
 
 
@@ -64,11 +67,26 @@ async def test_an_agents_failures_at_its_own_tasks_teach_nothing_either(make_wor
 @requirement("learning.own-hand")
 async def test_the_permission_admin_does_not_make_an_agents_key_a_person(make_world: MakeWorld) -> None:
     world = await make_world()
-    for key_name in ("boss", None, "bob"):
+    for key_name in ("boss", None):
         agent_id = await world.register(key_name=key_name)
         task_id = await work(world, agent_id, "BOSS", "BOSS")
         assert await trust(world, agent_id) is None
         assert "share a key" in await skipped(world, task_id)
+
+
+@requirement("learning.own-hand")
+@pytest.mark.parametrize("key_name", [None, "nobody"])
+async def test_a_key_that_may_register_agents_teaches_none_that_shows_no_key(
+    make_world: MakeWorld, key_name: str | None
+) -> None:
+    async with serving(answering({"result": "fine"})) as endpoint:
+        world = await make_world(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{endpoint.port}")
+        agent_id = await world.register(runtime={"kind": "http", "endpoint": endpoint.url}, key_name=key_name)
+        body = {"type": "echo", "input": "hello", "required_capabilities": ["echo"]}
+        for submitter, expected in (("BOSS", None), ("BOB", 0.52), ("ADMIN", 0.54)):
+            task_id = str((await world.clients[submitter].post("/api/v1/tasks", json=body)).json()["task_id"])
+            assert (await world.ended(task_id))["status"] == "completed"
+            assert await trust(world, agent_id) == expected, submitter
 
 
 @requirement("learning.own-hand")

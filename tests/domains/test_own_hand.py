@@ -59,12 +59,54 @@ async def test_it_suspends_itself_and_does_not_come_back_alone(world: World) -> 
 
 
 @requirement("registry.own-hand")
+async def test_it_does_not_register_itself_anew_when_it_is_quarantined(world: World) -> None:
+    http = world.clients["BOSS"]
+    agent_id = await world.register(key_name="boss")
+    for _ in range(3):
+        await http.post(f"{AGENTS}/{agent_id}/authorize", json={"tool": "shell", "operation": "run"})
+    assert (await record(world, agent_id))["status"] == "quarantined"
+    again = {"name": "again", "key_name": "boss", "capabilities": ["echo"]}
+    assert refused(await http.post(AGENTS, json=again))
+    assert (await world.admin.post(AGENTS, json=again)).status_code == 201
+
+
+@requirement("registry.own-hand")
 async def test_it_registers_nobody_above_the_defaults(world: World) -> None:
     for fields in ({"accuracy_score": 0.9}, {"trust_tier": "auto"}):
         answer = await world.clients["BOSS"].post(AGENTS, json={"name": "puppet", "key_name": "boss", **fields})
         assert refused(answer)
     answer = await world.clients["BOSS"].post(AGENTS, json={"name": "puppet", "key_name": "boss"})
     assert answer.status_code == 201
+
+
+@requirement("registry.own-hand")
+async def test_it_does_not_work_as_the_agent_of_another_key_which_it_may_move(world: World) -> None:
+    http = world.clients["BOSS"]
+    puppet = {"name": "puppet", "key_name": "nobody", "capabilities": ["pull"]}
+    agent_id = (await http.post(AGENTS, json=puppet)).json()["agent_id"]
+    assert (await http.put(f"/api/v1/trust/{agent_id}", json={"score": 1.0})).status_code == 200
+    body = {"type": "pull", "input": 1, "required_capabilities": ["pull"]}
+    task_id = (await world.admin.post("/api/v1/tasks", json=body)).json()["task_id"]
+    assert refused(await http.post(f"/api/v1/agents/{agent_id}/claims", json={}))
+    epoch = (await world.claim(agent_id))["epoch"]
+    for path, fields in (
+        ("heartbeat", {}),
+        ("tokens", {"tokens": ["a"]}),
+        ("complete", {"result": 1}),
+        ("fail", {"error": {"message": "no"}}),
+        ("grants", {"to_agent": agent_id, "capabilities": ["pull"]}),
+    ):
+        answer = await http.post(f"/api/v1/tasks/{task_id}/{path}", json={"epoch": epoch, **fields})
+        assert refused(answer), (path, answer.text)
+
+
+@requirement("registry.own-hand")
+async def test_a_name_of_another_key_does_not_make_an_endpoint_somebody_elses(world: World) -> None:
+    endpoint = {"kind": "http", "endpoint": "https://198.51.99.7/"}
+    puppet = {"name": "puppet", "key_name": "nobody", "runtime": endpoint}
+    registered = await world.clients["BOSS"].post(AGENTS, json=puppet)
+    assert registered.status_code == 201, registered.text
+    assert all(refused(answer) for answer in await moves(world, registered.json()["agent_id"]))
 
 
 @requirement("registry.own-hand")

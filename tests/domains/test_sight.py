@@ -41,10 +41,25 @@ async def test_anothers_task_answers_exactly_like_an_unknown_one(world: World) -
         for answer in (found, nothing):
             answer.json()["error"].pop("request_id")
         assert found.json()["error"]["message"] == nothing.json()["error"]["message"]
-    for verb, body in (("heartbeat", {"epoch": 1}), ("complete", {"epoch": 1, "result": 1})):
+    grant = {"epoch": 1, "to_agent": "00000000-0000-4000-8000-000000000000", "capabilities": ["echo"]}
+    for verb, body in (("heartbeat", {"epoch": 1}), ("complete", {"epoch": 1, "result": 1}), ("grants", grant)):
         answer = await world.clients["BOB"].post(f"{TASKS}/{theirs}/{verb}", json=body)
         assert answer.status_code == 404, verb
     assert (await world.task(theirs))["status"] == "queued"
+
+
+@requirement("tasks.agents-see-their-own")
+async def test_an_id_in_use_tells_nothing_of_anothers_task(world: World) -> None:
+    await world.register(key_name="other")
+    secret = {"type": "echo", "input": {"salary": 5000}, "required_capabilities": ["echo"], "id": "payroll"}
+    assert (await world.admin.post(TASKS, json=secret)).status_code == 202
+    guesses = []
+    for salary in (4000, 5000):
+        answer = await world.clients["BOB"].post(TASKS, json={**secret, "input": {"salary": salary}})
+        guesses.append((answer.status_code, answer.json()["error"]["message"]))
+    assert guesses[0] == guesses[1]
+    assert guesses[0][0] == 409
+    assert (await world.admin.post(TASKS, json=secret)).status_code == 202
 
 
 @requirement("tasks.agents-see-their-own")

@@ -13,6 +13,7 @@ class Roles:
     def __init__(self) -> None:
         self._people: set[tuple[str, str]] = set()
         self._admins: set[tuple[str, str]] = set()
+        self._agents_with_admin: set[tuple[str, str]] = set()
 
     def learn(self, principals: Iterable[Principal]) -> None:
         """Take in the keys of this start, and the service's own principals that act for a person."""
@@ -21,10 +22,16 @@ class Roles:
                 self._people.add((principal.tenant, principal.name))
                 if principal.may("admin"):
                     self._admins.add((principal.tenant, principal.name))
+            elif principal.may("admin"):
+                self._agents_with_admin.add((principal.tenant, principal.name))
 
     def is_person(self, tenant: str, name: str) -> bool:
         """Whether the key has the role admin. Fails closed: a name that is not known is an agent's."""
         return (tenant, name) in self._people
+
+    def is_agent_with_admin(self, tenant: str, name: str) -> bool:
+        """Whether it is the key of an agent that has the permission admin, and so may register agents."""
+        return (tenant, name) in self._agents_with_admin
 
     def is_only_admin(self, principal: Principal) -> bool:
         """Whether no other person of the tenant has the permission admin, so that nobody else could be asked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,13 @@ def key_of(settings: Settings) -> str | None:
                 )
             return key
     return None
+
+
+def knows_key(settings: Settings) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:
+    """Whether headers carry the key of the dashboard service."""
+    from stentor.surfaces.dashboard import access
+
+    return access.knows_key(key_of(settings))
 
 
 def host_beside(settings: Settings) -> tuple[str, str | None]:

@@ -26,6 +26,7 @@ def dashboard(
     folder, with the caller's own key. `stentor serve` starts the dashboard service by itself.
     """
     # The application takes most of the start: not for `stentor --help`.
+    from stentor.bootstrap import dashboard as service
     from stentor.bootstrap import dashboard_parts as wiring
     from stentor.cli import standalone
     from stentor.cli.listening import Endpoint, bind
@@ -45,6 +46,6 @@ def dashboard(
             else:
                 out.print(f"The dashboard service answers on [cyan]{listener.address}[/]", soft_wrap=True)
 
-        app = hosts.guarded(opened.app, chosen.allowed_hosts, loopback=chosen.loopback)
+        app = hosts.guarded(opened.app, chosen.allowed_hosts, service.knows_key(chosen), loopback=chosen.loopback)
         with listener:
             standalone.run(chosen, [Endpoint(app, listener)], ready, at_end=[opened.close], leave=opened.leave)

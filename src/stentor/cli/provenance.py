@@ -55,6 +55,8 @@ def verify(
         keys = files.verifiers(chosen, verifier or [], file)
         asked = witnesses.chosen(chosen, witness or [], own=file is None)
         outside = files.outside(checkpoints or [], keys, asked.witnessing.witnesses)
+        if file is None:
+            outside += files.kept(chosen, keys, asked.witnessing.witnesses)
         if not offline:
             outside += witnesses.fetched(asked, keys)
         with view.bar("Verifying") as progress:

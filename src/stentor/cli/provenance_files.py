@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from stentor import bootstrap
+from stentor.bootstrap.provenance import outside as kept_outside
 from stentor.cli.local import require_database, require_head
 from stentor.cli.output import USAGE, CommandFailed
 from stentor.core import redaction, settings
@@ -21,7 +22,7 @@ from stentor.core.clock import from_datetime
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.errors import StartRefused
+from stentor.core.errors import RunLogDamaged, StartRefused
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance import keyfile, proofs
@@ -80,6 +81,20 @@ def outside(paths: list[Path], keys: list[Verifier], witnesses: Sequence[Verifie
             raise CommandFailed(f"--checkpoints {path} has no checkpoint.", USAGE)
         found += [examine(note, keys, str(path), witnesses) for note in notes]
     return found
+
+
+def kept(chosen: Settings, keys: list[Verifier], witnesses: Sequence[Verifier] = ()) -> list[Claim]:
+    """The newest checkpoints that the installation keeps outside its database: whoever rewrote all of the database
+    left these. Raises CommandFailed for a file that cannot be read.
+    """
+    places = kept_outside(chosen)
+    try:
+        notes = [(f"keys/{places.state_path.name}", places.state())]
+        if places.checkpoint_file is not None:
+            notes.append((str(places.checkpoint_file), places.last_delivered()))
+    except RunLogDamaged as error:
+        raise CommandFailed(error.message) from None
+    return [examine(note, keys, place, witnesses) for place, note in notes if note is not None]
 
 
 def verified(

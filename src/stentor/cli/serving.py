@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from stentor import bootstrap
 from stentor.auth.keys import key_file
-from stentor.bootstrap import Service, grpc, surfaces
+from stentor.bootstrap import Service, dashboard, grpc, surfaces
 from stentor.bootstrap.surfaces import Surface
 from stentor.cli.edge.connections import limits
 from stentor.cli.listening import Endpoint, Listener, Servers, bind, on_signals, runner
@@ -22,6 +22,7 @@ from stentor.core.errors import StartRefused
 from stentor.core.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.web import hosts
+from stentor.web.gate import knows_key
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
@@ -75,7 +76,16 @@ def run(
                 addresses[f"{one.name}_tls"] = secure.address
         if gateway is not None:
             endpoints.insert(
-                0, Endpoint(hosts.guarded(service.app, settings.allowed_hosts, loopback=settings.loopback), gateway)
+                0,
+                Endpoint(
+                    hosts.guarded(
+                        service.app,
+                        settings.allowed_hosts,
+                        knows_key(service.keys.ring),
+                        loopback=settings.loopback,
+                    ),
+                    gateway,
+                ),
             )
         if rpc is not None:
             addresses["grpc"] = rpc.address
@@ -111,7 +121,8 @@ def _guarded(settings: Settings, surface: Surface) -> ASGIApp:
     if surface.name != "dashboard":
         return surface.app
     host, _ = surfaces.host(settings, surface.name)
-    return hosts.guarded(surface.app, settings.allowed_hosts, loopback=host in hosts.LOOPBACK)
+    loopback = host in hosts.LOOPBACK
+    return hosts.guarded(surface.app, settings.allowed_hosts, dashboard.knows_key(settings), loopback=loopback)
 
 
 class Leaving:

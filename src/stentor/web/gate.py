@@ -175,6 +175,15 @@ def authenticate(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Princ
     return keys.find(key) or WRONG_KEY
 
 
+def knows_key(keys: KeyRing) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:
+    """Whether headers carry a key of the ring; nothing does where keys are not looked at (SKIP_AUTH)."""
+
+    def check(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        return keys.development_admin is None and isinstance(authenticate(keys, headers), Principal)
+
+    return check
+
+
 def used_up(headers: dict[str, str]) -> str:
     """What a caller reads whom `RateLimit.take` did not let pass."""
     return f"The key's requests of this minute are used up. Try again in {headers['Retry-After']} s."

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,20 +14,24 @@ from stentor.web.errors import render
 
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
 ANY = "*"
-CREDENTIALS = frozenset((b"x-api-key", b"authorization"))
-"""Headers that a browser sends for no page of another site."""
+Headers = Iterable[tuple[bytes, bytes]]
+Admits = Callable[[Headers], bool]
+"""Whether the headers of a request carry a key that is known. One that is not known proves nothing: a page that led its
+name here is of this origin to its browser, and may send every header.
+"""
 
 
 class AllowedHosts:
     """Before an application at a listener. Fails closed: a Host that cannot be read is refused.
 
     Addresses are no names that another site could lead elsewhere, so they pass; a request without a Host comes from no
-    browser, and passes too. So does one that carries a key: a page that led its name here has none, and a proxy on this
-    machine hands on the name that its clients used.
+    browser, and passes too. So does one with a key that is known: a page that led its name here has none, and a proxy
+    on this machine hands on the name that its clients used.
     """
 
-    def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, names: Iterable[str], admits: Admits) -> None:
         self._app = app
+        self._admits = admits
         self._names = LOOPBACK | frozenset(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -35,7 +39,7 @@ class AllowedHosts:
         if (
             scope["type"] != "http"
             or all(self._may(value) for name, value in headers if name == b"host")
-            or any(name in CREDENTIALS for name, _ in headers)
+            or self._admits(headers)
         ):
             await self._app(scope, receive, send)
             return
@@ -55,13 +59,13 @@ def host_name(host: bytes) -> str:
         return ""
 
 
-def guarded(app: ASGIApp, names: tuple[str, ...], *, loopback: bool) -> ASGIApp:
+def guarded(app: ASGIApp, names: tuple[str, ...], admits: Admits, *, loopback: bool) -> ASGIApp:
     """The application behind the names that the operator lists; without a list behind this machine's own, where it
     listens on loopback, and behind none elsewhere.
     """
     if ANY in names or not (names or loopback):
         return app
-    return AllowedHosts(app, names)
+    return AllowedHosts(app, names, admits)
 
 
 def _is_address(name: str) -> bool:

@@ -28,6 +28,18 @@ def test_on_loopback_a_host_of_another_name_is_refused(start: Callable[..., Serv
 
 
 @pytest.mark.requirement("http.host-list")
+@pytest.mark.parametrize("development", [{}, {"NODE_ENV": "development", "SKIP_AUTH": "true"}])
+def test_a_key_that_nobody_knows_does_not_open_another_name(
+    start: Callable[..., Service], development: dict[str, str]
+) -> None:
+    service = start(**development)
+    for header in ({"X-API-Key": "any"}, {"Authorization": "Bearer any"}):
+        for address in (service.address + "/api/v1/whoami", service.ready["dashboard"] + "/"):
+            answer = httpx.get(address, headers={"Host": "evil.example", **header}, timeout=60)
+            assert answer.status_code == 421, (address, header)
+
+
+@pytest.mark.requirement("http.host-list")
 def test_elsewhere_any_host_is_answered_unless_the_operator_lists_names(start: Callable[..., Service]) -> None:
     open_ = start(SERVICE_HOST="0.0.0.0")
     assert called(open_, "anything.example") == 200

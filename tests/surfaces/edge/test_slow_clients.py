@@ -10,7 +10,7 @@ import pytest
 
 from tests.patience import until
 from tests.service import Service
-from tests.surfaces.edge.sockets import LIVE, connected, is_alive, until_end
+from tests.surfaces.edge.sockets import LIVE, connected, is_alive, peak_mb, talk, until_end
 
 HALF = LIVE + b"X-Half: "
 FILES = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh")
@@ -174,3 +174,30 @@ def refused(address: str) -> bool:
     """Whether a new connection is refused."""
     with connected(address) as client:
         return until_end(client).startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.requirement("http.pipelining-limit")
+def test_thousands_of_requests_at_once_take_no_memory(start: Callable[..., Service]) -> None:
+    service = start()
+    assert is_alive(service.address)
+    before = peak_mb(service.process.pid)
+    flood = b"GET /health HTTP/1.1\r\n\r\n" * 10_000
+    held = []
+    for _ in range(20):
+        client = connected(service.address)
+        client.setblocking(False)
+        client.send(flood)  # what the socket takes, and nobody reads the answers
+        held.append(client)
+    assert is_alive(service.address)
+    assert peak_mb(service.process.pid) - before < 100
+    for client in held:
+        client.close()
+
+
+@pytest.mark.requirement("http.pipelining-limit")
+def test_a_client_may_have_64_requests_wait_and_is_answered_each(start: Callable[..., Service]) -> None:
+    service = start()
+    one, last = LIVE + b"\r\n", LIVE + b"Connection: close\r\n\r\n"
+    assert talk(connected(service.address), [one * 64 + last]).count(b"HTTP/1.1 200 ") == 65
+    # The rest is not taken, and the connection ends after the last answer.
+    assert talk(connected(service.address), [one * 5_000]).count(b"HTTP/1.1 200 ") == 65

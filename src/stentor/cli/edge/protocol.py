@@ -21,6 +21,10 @@ from stentor.core import deadlines
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_FIELDS = 100
+MAX_PIPELINED = 64
+"""Requests of a connection that wait for the answer to an earlier one. Each costs a hundred times its bytes in memory,
+and one read brings thousands.
+"""
 BODY_RATE = 1_000
 """Bytes of a body that must arrive in a second, on average over the body's deadline."""
 LINGER_S = 2.0
@@ -116,6 +120,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.headers) > MAX_FIELDS:
             raise httptools.HttpParserCallbackError("too many fields")  # before the application sees any of it
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise httptools.HttpParserCallbackError("too many requests")
         self._phase, self._armed = Phase.BODY, None
         self._loose = self._body = 0
         super().on_headers_complete()
@@ -184,7 +190,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Take nothing more; answer with this, unless an answer to an earlier request is still to be finished."""
+        """Take nothing more; answer with this, unless an answer to an earlier request is still to be finished: then the
+        connection ends after the last of those, and HTTP has the client send the rest again.
+        """
         if self._refused:
             return
         self._refused = True

@@ -15,6 +15,7 @@ from stentor.core.live import Hub
 from stentor.domains.execution.dispatch import Engine
 from stentor.domains.execution.model import Outcome
 from stentor.domains.execution.outcomes import Ending
+from stentor.domains.registry import standing
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.registry.snapshot import Snapshot
@@ -139,7 +140,7 @@ class Workers:
     def _reachable(self, tx: Tx, principal: Principal, task_id: str) -> Task:
         task = require_seen(tx, principal, task_id)
         agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
-        if principal.is_bound_agent and (agent is None or agent.key_name != principal.name):
+        if not (principal.role == "admin" if agent is None else standing.acts_for(principal, agent)):
             raise Forbidden("This key may not act for the task's agent.")
         return task
 
@@ -151,8 +152,8 @@ class Workers:
 
 
 def check_acts_for(principal: Principal, agent: Agent) -> None:
-    """A key of role agent acts only for the agents that were registered with its name."""
-    if principal.is_bound_agent and agent.key_name != principal.name:
+    """Raises Forbidden."""
+    if not standing.acts_for(principal, agent):
         raise Forbidden("This key may not act for this agent.")
 
 

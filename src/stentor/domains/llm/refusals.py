@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from stentor.core import jsontext
 from stentor.core.errors import (
     ProviderBusy,
     ProviderError,
@@ -56,10 +57,16 @@ def _kind(provider: Provider, status: int, body: bytes) -> ProviderFault:
     return ProviderError(f"The provider {name} answered {status}{': ' + said if said else '.'}")
 
 
+MAX_BODY = 64 * 1024
+"""Bytes of a body that is looked at for a message: a larger one is none that tells one."""
+
+
 def message_of(body: bytes, key: str) -> str:
     """The message in an error's body, one line without secrets; empty when there is none."""
+    if len(body) > MAX_BODY:
+        return ""
     try:
-        answer = msgspec.json.decode(body)
+        answer = jsontext.load(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ""
     if isinstance(answer, list) and answer:

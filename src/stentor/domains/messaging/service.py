@@ -20,6 +20,7 @@ from stentor.domains.messaging import store
 from stentor.domains.messaging.carrier import admit
 from stentor.domains.messaging.model import Action, Route, Snapshot, Stored
 from stentor.domains.registry import snapshot as registry
+from stentor.domains.registry import standing
 
 MAX_ID = 255
 SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
@@ -100,7 +101,7 @@ class Messaging:
         agent = self._agents.get(principal.tenant, agent_id)
         if agent is None:
             raise NotFound(f"No agent has the id {agent_id!r}.")
-        if principal.is_bound_agent and agent.key_name != principal.name:
+        if not standing.acts_for(principal, agent):
             raise Forbidden(f"The agent {agent_id!r} is not one of the key {principal.name!r}.")
         return sender, agent_id
 

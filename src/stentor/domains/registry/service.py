@@ -88,7 +88,7 @@ class Registry:
 
         if isinstance(by, Principal):
             scores = (draft.alignment_score, draft.accuracy_score, draft.efficiency_score)
-            standing.may_register(by, scores, draft.trust_tier)
+            standing.may_register(by, scores, draft.trust_tier, self.snapshot.of_tenant(tenant))
 
         def work(tx: Tx) -> Agent:
             fields = {name: getattr(draft, name) for name in draft.__struct_fields__}

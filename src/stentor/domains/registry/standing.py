@@ -71,12 +71,26 @@ def may_move_entity(principal: Principal, action: Action, entity_id: str, agent:
         raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not move what stands under this id.")
 
 
-def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier) -> None:
-    """Refuse a registration by an agent's key that starts with more than the defaults. Raises Forbidden.
+def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier, known: Iterable[Agent] = ()) -> None:
+    """Refuse a registration by an agent's key that starts with more than the defaults, or in place of one of the
+    `known` agents of the tenant that it may not bring back. Raises Forbidden.
 
     Otherwise a key could give the agent that it works as the standing which `may_move` refuses.
     """
-    if principal.role == "admin" or (all(score <= DEFAULT_SCORE for score in scores) and tier != "auto"):
+    if principal.role == "admin":
+        return
+    for agent in known:
+        if agent.status == "quarantined" and works_as(principal, agent):
+            raise Forbidden(
+                f"The agent {agent.name!r}, which the key {principal.name!r} can work as, is quarantined, so the key "
+                "registers no other: use a key of role admin."
+            )
+        if agent.status == "suspended" and agent.key_name == principal.name:
+            raise Forbidden(
+                f"The agent {agent.name!r} of the key {principal.name!r} is suspended, so the key registers no other: "
+                "use a key of role admin."
+            )
+    if all(score <= DEFAULT_SCORE for score in scores) and tier != "auto":
         return
     raise Forbidden(
         f"A key of role agent registers agents with scores of at most {DEFAULT_SCORE:g} and without the tier auto: "
@@ -84,12 +98,33 @@ def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier)
     )
 
 
+def acts_for(principal: Principal, agent: Agent) -> bool:
+    """Whether the caller may claim the agent's tasks, report on them, hand on its authority and send in its name.
+
+    An agent's key does so for the agents that have its name, and with `admin` for those that have none. Not for the
+    others, which `may_move` lets it move: it could make up an agent, raise it, and then be that agent.
+    """
+    if principal.role == "admin":
+        return True
+    return principal.may("admin") if agent.key_name is None else agent.key_name == principal.name
+
+
 def works_as(principal: Principal, agent: Agent) -> bool:
     """Whether the holder of an agent's key can be the one who works as this agent.
 
-    An agent without a key is worked by whoever may act for any agent, which is a key with `admin`. The builtin agents
-    are the service's own.
+    An agent without a key may be worked by every agent's key with `admin`, and so may one whose endpoint, model or
+    program the service calls: nobody shows a key for its work, so `key_name` does not tell whose it is. The builtin
+    agents are the service's own.
     """
-    if agent.key_name is None:
-        return principal.role == "agent" and principal.may("admin") and agent.runtime.kind != "builtin"
-    return principal.role == "agent" and agent.key_name == principal.name
+    if principal.role == "admin" or agent.key_name == principal.name:
+        return principal.role == "agent"
+    return principal.may("admin") and (is_run_here(agent) or (agent.key_name is None and not _is_builtin(agent)))
+
+
+def is_run_here(agent: Agent) -> bool:
+    """Whether the service calls the agent, so that no key reports its work. Not so the builtin agents."""
+    return agent.runtime.kind != "worker" and not _is_builtin(agent)
+
+
+def _is_builtin(agent: Agent) -> bool:
+    return agent.runtime.kind == "builtin"

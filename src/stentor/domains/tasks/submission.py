@@ -19,7 +19,7 @@ from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.core.runlog import Draft, RunLog, read_task
 from stentor.domains.atp.model import Header
 from stentor.domains.routing.model import NO_WORKER_ONLINE, Decision
-from stentor.domains.tasks import events, listing, model, store
+from stentor.domains.tasks import events, listing, model, sight, store
 from stentor.domains.tasks.model import Submitted, Task, TaskDraft
 from stentor.domains.tasks.placement import Dispatch, Granted, Placement, Placing, offer_after_commit
 
@@ -102,7 +102,8 @@ class Submission:
         if draft.id is not None:
             tx.lock(locks.of_task(principal.tenant, draft.id))
         if draft.id is not None and (task := store.find(tx, principal.tenant, draft.id)):
-            if task.body_hash != body_hash:
+            # What the caller does not see is another body, else it could guess what the input was.
+            if task.body_hash != body_hash or not sight.sees(tx, principal, task):
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists.")
             answer = _first_answer(tx, task)
         else:

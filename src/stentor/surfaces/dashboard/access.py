@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable, Iterable
 
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
@@ -28,7 +29,8 @@ class Access:
 
     def __init__(self, app: ASGIApp, key: str | None, principal: Principal, public: frozenset[str]) -> None:
         self._app = app
-        self._digest = None if key is None else _digest(key.encode())
+        self._keyed = key is not None
+        self._knows = knows_key(key)
         self._principal = principal
         self._public = public
 
@@ -52,14 +54,24 @@ class Access:
         await self._app(scope, receive, send_safely)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        if self._digest is None:
+        if not self._keyed:
             return None if _local(scope) else render(scope, 403, "FORBIDDEN", FOREIGN)
-        given = _all(scope, b"x-api-key")
-        if not given:
+        if not _all(scope, b"x-api-key"):
             return _unauthorized("Authentication required", "Send the key of the dashboard service as 'X-API-Key'.")
-        if len(given) != 1 or not hmac.compare_digest(_digest(given[0].strip()), self._digest):
+        if not self._knows(scope["headers"]):
             return _unauthorized("Invalid API key", "The key is not that of the dashboard service.")
         return None
+
+
+def knows_key(key: str | None) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:
+    """Whether headers carry the key of the service, if it has one."""
+    digest = None if key is None else _digest(key.encode())
+
+    def check(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        given = [value for name, value in headers if name == b"x-api-key"]
+        return digest is not None and len(given) == 1 and hmac.compare_digest(_digest(given[0].strip()), digest)
+
+    return check
 
 
 def _credential(scope: Scope) -> str:

@@ -153,11 +153,14 @@ class Answer:
             self._tokens.append(token)
 
 
+_decoder = msgspec.json.Decoder(dict[str, Any], float_hook=jsontext.number)
+
+
 def _token(line: bytes) -> str | None:
     if TOKEN_SIGN not in line[:64]:
         return None
     try:
-        found = msgspec.json.decode(line, type=dict[str, Any])
+        found = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     token = found.get("token")

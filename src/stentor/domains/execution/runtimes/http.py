@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from stentor.core import tracing
+from stentor.core import jsontext, tracing
 from stentor.core.errors import InvalidRequest
 from stentor.core.outbound import Outbound, TargetRefused
 from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
@@ -23,7 +21,8 @@ if TYPE_CHECKING:
 MAX_ANSWER = 10 * 1024 * 1024
 """Bytes of an answer; a longer one fails the attempt."""
 
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+INLINE = 64 * 1024
+"""Bytes that are decoded in less time than a thread takes."""
 
 
 class Http:
@@ -73,7 +72,16 @@ class Http:
                 raise AgentFailed("ENDPOINT_STATUS", f"The agent's endpoint answered {answer.status}.")
             if answer.content_type == "text/event-stream":
                 return await _streamed(answer, emit)
-            return handover.outcome(_decoder.decode(await _capped(answer)))
+            return handover.outcome(await _decoded(await _capped(answer)))
+
+
+async def _decoded(data: bytes) -> Any:
+    """Held to the same shape as a body of a caller, and beside the event loop where it is long."""
+    try:
+        jsontext.check_shape(data)
+    except InvalidRequest as error:
+        raise AgentFailed("ANSWER_INVALID", f"The agent's answer cannot be read. {error.message}") from None
+    return await asyncio.to_thread(jsontext.load, data) if len(data) > INLINE else jsontext.load(data)
 
 
 async def _capped(answer: aiohttp.ClientResponse) -> bytes:
@@ -109,7 +117,7 @@ async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, An
         elif line.startswith(b"data:"):
             data += line[5:].strip()
         elif not line and data:
-            yield event, _decoder.decode(data)
+            yield event, await _decoded(data)
             event, data = "message", b""
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
+from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.domains.llm.model import Call, Delta, Embedded, EmbeddingInput, Reply, Request
 
@@ -56,11 +57,30 @@ def of(name: FormatName) -> Format:
     return known[name]
 
 
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind, float_hook=jsontext.number)
+
+
 def decode(body: bytes, kind: type[T]) -> T:
     """The JSON of an answer in its shape. Raises ProviderError without any of the content."""
+    shape: Any = kind
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        jsontext.check_shape(body)
+        found: T = _decoder(shape).decode(body)
+    except (InvalidRequest, msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise ProviderError("The provider's answer does not have the form of its API.") from None
+    return found
+
+
+def vector(numbers: list[Any]) -> list[float]:
+    """An embedding that was decoded without its type, which would leave out the decoder's own reading of numbers.
+
+    Raises ProviderError for what is no number.
+    """
+    try:
+        return msgspec.convert(numbers, list[float])
+    except msgspec.ValidationError:
         raise ProviderError("The provider's answer does not have the form of its API.") from None
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from stentor.core import ids
 from stentor.core.errors import InvalidRequest, ProviderError
-from stentor.domains.llm.formats import Quirks, arguments_of, decode, texts, without_none
+from stentor.domains.llm.formats import Quirks, arguments_of, decode, texts, vector, without_none
 from stentor.domains.llm.model import (
     Call,
     Delta,
@@ -78,7 +78,7 @@ class _Answer(_Camel):
 
 
 class _Vector(_Camel):
-    values: list[float]
+    values: list[Any]
 
 
 class _Vectors(_Camel):
@@ -178,7 +178,7 @@ def embed(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) 
 
 
 def vectors(body: bytes, model: str) -> Embedded:
-    return Embedded(model, [vector.values for vector in decode(body, _Vectors).embeddings])
+    return Embedded(model, [vector(row.values) for row in decode(body, _Vectors).embeddings])
 
 
 def models(body: bytes) -> list[str]:

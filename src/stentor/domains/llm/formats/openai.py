@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.errors import ProviderError
-from stentor.domains.llm.formats import Quirks, decode, without_none
+from stentor.domains.llm.formats import Quirks, decode, vector, without_none
 from stentor.domains.llm.model import (
     Call,
     Delta,
@@ -88,7 +88,7 @@ class _Chunk(msgspec.Struct):
 
 
 class _Row(msgspec.Struct):
-    embedding: list[float]
+    embedding: list[Any]
     index: int = 0
 
 
@@ -181,7 +181,7 @@ def embed(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) 
 def vectors(body: bytes, model: str) -> Embedded:
     answer = decode(body, _Rows)
     rows = sorted(answer.data, key=lambda row: row.index)
-    return Embedded(model, [row.embedding for row in rows], _usage(answer.usage))
+    return Embedded(model, [vector(row.embedding) for row in rows], _usage(answer.usage))
 
 
 def models(body: bytes) -> list[str]:

@@ -9,6 +9,7 @@ from stentor.core import ids
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, DelegationDenied, Forbidden, LeaseLost, NotFound
 from stentor.core.runlog import Draft, RunLog
+from stentor.domains.registry import standing
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.routing.model import Authority
@@ -18,7 +19,7 @@ from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.grants import model, store
 from stentor.domains.tasks.grants.model import NOTHING, Grant, Wish
 from stentor.domains.tasks.model import MAX_ID, Task
-from stentor.domains.tasks.service import require
+from stentor.domains.tasks.service import require, require_seen
 
 
 class Grants:
@@ -112,7 +113,7 @@ class Grants:
         agent = self._snapshot.get(principal.tenant, grant.to_agent)
         if agent is None or agent.status != "active":
             return False
-        return not principal.is_bound_agent or agent.key_name == principal.name
+        return standing.acts_for(principal, agent)
 
     def _own(self, agent: Agent, task: Task) -> frozenset[str] | None:
         """What an agent may ask for without a grant; None is everything."""
@@ -121,9 +122,9 @@ class Grants:
         return agent.abilities | frozenset(task.required_capabilities)
 
     def _held(self, tx: Tx, principal: Principal, task_id: str, epoch: int) -> tuple[Task, Agent]:
-        task = require(tx, principal.tenant, task_id)
+        task = require_seen(tx, principal, task_id)
         agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
-        if agent is None or (principal.is_bound_agent and agent.key_name != principal.name):
+        if agent is None or not standing.acts_for(principal, agent):
             raise Forbidden("This key may not act for the task's agent.")
         if agent.status != "active":
             raise Conflict(f"The agent is {agent.status} and hands on nothing.")
