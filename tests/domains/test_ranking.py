@@ -96,6 +96,15 @@ def test_thirty_two_tasks_at_once_do_not_all_go_to_one_untried_agent() -> None:
     assert min(ahead.values()) >= 8
 
 
+@requirement("routing.many-at-once")
+def test_thirty_two_tasks_at_once_do_not_all_go_to_who_declares_most() -> None:
+    ahead = {"loud": 0, "modest": 0}
+    for _ in range(32):
+        loud, modest = one("loud", 0.9, ahead=ahead["loud"]), one("modest", 0.6, ahead=ahead["modest"])
+        ahead[best(loud, modest, prefer="quality")] += 1
+    assert 12 <= ahead["modest"] < ahead["loud"]
+
+
 @requirement("routing.prefer")
 def test_the_preference_says_what_time_and_cost_are_worth() -> None:
     good = one("good", 0.5, "S" * 45 + "F" * 3, duration_ms=60_000.0, cost=0.40)

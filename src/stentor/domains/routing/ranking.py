@@ -3,7 +3,8 @@
     prior       = (4 (0.3 + 0.5 composite) + e elsewhere) / (4 + e)  before any outcome at this task type
     expectation = mean + slope (prior - mean)                        as far as priors hold for the others
     strength    = (1 - alpha) / alpha + e / 4                        outcomes that the prior is worth
-    expected    = (strength expectation + rewards) / (strength + outcomes)
+    open        = ahead strength / (4 (strength + outcomes))         what its tasks without an answer count as
+    expected    = (strength expectation + rewards) / (strength + outcomes + open)
     q           = 4 variation / (strength + outcomes + ahead)
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
     uncertainty = possible - expected                                how much better it may be than is expected
@@ -13,8 +14,8 @@
 hopes that no agent could fulfil. `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py),
 faded by one part in 1,000 for each outcome of the others since; `variation` is 1 unless outcomes are graded and alike.
 `elsewhere` is the mean at the agent's other types and `e` their number, at most 16. `ahead` are the tasks that it has
-already, so that many tasks at once do not all try the same unknown agent. `time` and `cost` rise by a fixed amount for
-each doubling over the best candidate. Why, and what was measured: docs/decisions/0036-routing-that-learns.md.
+already: each counts as a quarter of a failure as far as the agent is unknown, so that many tasks at once do not all try
+the same one. `time` and `cost` rise by a fixed amount for each doubling over the best candidate. Why, and what was measured: docs/decisions/0036-routing-that-learns.md.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ FADE = 0.999
 """What evidence keeps of its number for each later outcome of another agent at the task type."""
 FORGOTTEN = 1e-9
 """Outcomes below which there is no evidence left."""
+DOUBT = 0.25
+"""Failures that a task without an answer counts as, of an agent of which nothing is known."""
 OPTIMISM = 4.0
 """Square of the standard deviations, two, that an agent is given the benefit of."""
 CREDIT = 0.05
@@ -198,9 +201,9 @@ def rank(candidates: Sequence[Candidate], beta: float, prefer: Prefer = "balance
         strength = known.strength
         expectation = mean + slope * (known.prior - mean)
         expectation = least if expectation < least else largest if expectation > largest else expectation
-        number = strength + known.outcomes
-        expected = (strength * expectation + known.rewards) / number
-        room = OPTIMISM * known.variation / (number + candidate.ahead)
+        number, ahead = strength + known.outcomes, candidate.ahead
+        expected = (strength * expectation + known.rewards) / (number + ahead * DOUBT * strength / number)
+        room = OPTIMISM * known.variation / (number + ahead)
         score = (expected + room / 2 + sqrt(room * (expected * (1 - expected) + room / 4))) / (1 + room)
         if totals[n] > fastest:
             score -= per_time * doublings(totals[n], fastest, IDLE_MS)
@@ -260,7 +263,7 @@ def outlook(standing: Standing, mean: float, slope: float, ahead: int) -> tuple[
     elif expectation > 1 - EDGE:
         expectation = 1 - EDGE
     number = strength + standing.outcomes
-    expected = (strength * expectation + standing.rewards) / number
+    expected = (strength * expectation + standing.rewards) / (number + ahead * DOUBT * strength / number)
     room = OPTIMISM * standing.variation / (number + ahead)
     possible = (expected + room / 2 + sqrt(room * (expected * (1 - expected) + room / 4))) / (1 + room)
     return expected, possible - expected
