@@ -98,7 +98,7 @@ class Checkout:
             yield process
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
 
 
 def free_port() -> int:
