@@ -50,7 +50,7 @@ class Service:
         return {} if isinstance(self.database, Path) else {"SERVICE_DATABASE_URL": self.database}
 
     def client(self, key: str | None = None) -> httpx.Client:
-        return httpx.Client(base_url=self.address, headers={"X-API-Key": key or self.key}, timeout=30, verify=TRUST)
+        return httpx.Client(base_url=self.address, headers={"X-API-Key": key or self.key}, timeout=60, verify=TRUST)
 
     def kill(self) -> None:
         self.process.kill()
@@ -94,7 +94,7 @@ def serving(tmp_path: Path, store: Callable[[Path], Path | str] = in_folder) -> 
         if service.process.poll() is None:
             service.process.terminate()
             try:
-                service.process.wait(10)
+                service.process.wait(60)
             except subprocess.TimeoutExpired:
                 service.process.kill()
                 service.process.wait()

@@ -67,7 +67,7 @@ def test_ctrl_c_ends_a_watch_quietly(served: tuple[Program, Any]) -> None:
     assert watch.stderr is not None
     assert "prompt_received" in watch.stderr.readline()
     watch.send_signal(signal.SIGINT)
-    out, err = watch.communicate(timeout=30)
+    out, err = watch.communicate(timeout=60)
     assert watch.returncode == 130
     assert out == ""
     assert "Traceback" not in err

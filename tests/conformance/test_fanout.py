@@ -43,7 +43,7 @@ def nats_server() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen([program, "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -52,7 +52,7 @@ def nats_server() -> Iterator[str]:
             time.sleep(0.05)
     yield f"nats://127.0.0.1:{port}"
     process.terminate()
-    process.wait(10)
+    process.wait(60)
 
 
 @pytest.fixture(params=["postgresql", "nats"])

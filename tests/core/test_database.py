@@ -34,7 +34,7 @@ async def held(db: Database) -> tuple[asyncio.Task[None], threading.Event]:
 
     def hold(tx: Tx) -> None:
         started.set()
-        go_on.wait(30)
+        go_on.wait(60)
 
     holding = asyncio.create_task(db.write(hold))
     await asyncio.to_thread(started.wait, 30)

@@ -91,7 +91,7 @@ async def until_left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 async def body(answers: Client, server: Server, most: int = 1_000_000) -> bytes:
-    async with await answers.send(Request("GET", server.url, {}), 5) as answer:
+    async with await answers.send(Request("GET", server.url, {}), 60) as answer:
         return await answer.body(most)
 
 
@@ -160,31 +160,31 @@ async def test_an_answer_above_the_limit_is_refused_and_its_connection_closed() 
     async with scripted(HELLO[:-5] + b"hell", play=until_left) as server, client() as calls:
         with pytest.raises(TooLarge):
             await body(calls, server, most=3)
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), 60)
 
 
 async def test_an_answer_that_is_given_up_ends_the_servers_work() -> None:
     async with scripted(HELLO[:-2], play=until_left) as server, client() as calls:
-        async with await calls.send(Request("GET", server.url, {}), 5) as answer:
+        async with await calls.send(Request("GET", server.url, {}), 60) as answer:
             assert answer.status == 200
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), 60)
 
 
 async def test_a_caller_that_is_cancelled_while_it_waits_ends_the_servers_work() -> None:
     async with scripted(b"HTTP/1.1 200", play=until_left) as server, client() as calls:
-        task = asyncio.create_task(calls.send(Request("POST", server.url, {}, b"{}"), 5))
+        task = asyncio.create_task(calls.send(Request("POST", server.url, {}, b"{}"), 60))
         await soon(lambda: server.heads)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), 60)
 
 
 async def test_a_stream_comes_in_whole_lines_and_its_silence_is_bounded() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with scripted(head + b"9\r\none\ntwo\nt\r\n", play=until_left) as server, client() as calls:
-        answer = await calls.send(Request("GET", server.url, {}), 5)
-        assert await answer.lines(1_000, 5) == b"one\ntwo\n"
+        answer = await calls.send(Request("GET", server.url, {}), 60)
+        assert await answer.lines(1_000, 60) == b"one\ntwo\n"
         with pytest.raises(TimeoutError):
             await answer.lines(1_000, 0.05)
 
@@ -200,7 +200,7 @@ async def test_a_slow_reader_stops_the_server_instead_of_filling_the_memory() ->
             await writer.drain()
 
     async with scripted(b"HTTP/1.1 200 OK\r\n\r\n", play=flood) as server, client() as calls:
-        answer = await calls.send(Request("GET", server.url, {}), 5)
+        answer = await calls.send(Request("GET", server.url, {}), 60)
         before = -1
         while sent != before:  # until the server gets no more away
             before = sent
@@ -208,7 +208,7 @@ async def test_a_slow_reader_stops_the_server_instead_of_filling_the_memory() ->
         assert sent < 65_536_000
         assert answer.buffered < 2 * HIGH + 262_144
         read = 0
-        while block := await answer.lines(10_000_000, 5):
+        while block := await answer.lines(10_000_000, 60):
             read += len(block)
         assert read == 65_536_000
 
@@ -216,9 +216,9 @@ async def test_a_slow_reader_stops_the_server_instead_of_filling_the_memory() ->
 async def test_a_header_cannot_bring_a_second_request_along() -> None:
     async with scripted(HELLO) as server, client() as calls:
         with pytest.raises(ValueError, match="header"):
-            await calls.send(Request("GET", server.url, {"Authorization": "a\r\nX: b"}), 5)
+            await calls.send(Request("GET", server.url, {"Authorization": "a\r\nX: b"}), 60)
         assert server.connections == 0
-        async with await calls.send(Request("GET", f"{server.url}/a b\r\nX: y", {}), 5) as answer:
+        async with await calls.send(Request("GET", f"{server.url}/a b\r\nX: y", {}), 60) as answer:
             assert await answer.body(10) == b"hello"
         assert server.heads[0].split(b"\r\n")[0].startswith(b"GET /v1/a%20b")
         assert b"\r\nX: y" not in server.heads[0]
@@ -229,7 +229,7 @@ async def test_where_nobody_listens_nothing_is_sent() -> None:
         port = server.port
     async with client() as calls:
         with pytest.raises(NotConnected):
-            await calls.send(Request("GET", f"http://localhost:{port}/", {}), 5)
+            await calls.send(Request("GET", f"http://localhost:{port}/", {}), 60)
 
 
 async def test_a_kept_connection_makes_room_for_another_address() -> None:
@@ -253,9 +253,9 @@ async def test_a_certificate_has_to_be_one_that_the_system_trusts(
         secure = Request("GET", server.url.replace("http:", "https:"), {})
         async with client() as calls:
             with pytest.raises(NotConnected):
-                await calls.send(secure, 5)
+                await calls.send(secure, 60)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
-        async with client() as calls, await calls.send(secure, 5) as answer:
+        async with client() as calls, await calls.send(secure, 60) as answer:
             assert await answer.body(10) == b"hello"
 
 

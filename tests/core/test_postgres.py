@@ -72,12 +72,12 @@ async def test_no_update_is_lost_between_processes_whatever_a_transaction_says_o
 async def test_locks_that_are_taken_in_any_order_never_end_in_a_circle(two: tuple[Database, Database]) -> None:
     orders = ("a", "b", "c"), ("c", "b", "a"), ("b", "a")
     work = [two[i % 2].write(one_more(*orders[i % 3], lock=True), ()) for i in range(240)]
-    await asyncio.wait_for(asyncio.gather(*work), 20)
+    await asyncio.wait_for(asyncio.gather(*work), 60)
     assert [await number(two[0], name) for name in "abc"] == [240, 240, 160]
 
 
 async def test_transactions_that_name_nothing_in_common_run_at_the_same_time(two: tuple[Database, Database]) -> None:
-    inside = threading.Barrier(2, timeout=10)
+    inside = threading.Barrier(2, timeout=60)
     await asyncio.gather(two[0].write(lambda tx: inside.wait(), ("a",)), two[1].write(lambda tx: inside.wait(), ("b",)))
 
 
@@ -100,7 +100,7 @@ async def test_a_deadlock_is_tried_again_until_both_are_done(two: tuple[Database
             tx.run(ADD, tenant=first)
             if not tries:
                 tries.append(1)
-                met.wait(10)
+                met.wait(60)
             tx.run(ADD, tenant=second)
 
         return work
@@ -148,7 +148,7 @@ async def test_a_process_that_stands_still_does_not_hold_up_the_others(
         tries.append(1)
         inside.set()
         if len(tries) == 1:
-            go_on.wait(10)
+            go_on.wait(60)
 
     waiting = asyncio.create_task(stopped.write(still))
     await asyncio.to_thread(inside.wait)

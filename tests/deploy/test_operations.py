@@ -53,7 +53,7 @@ def ready(address: str, process: subprocess.Popen[bytes]) -> str:
     def answers() -> bool:
         assert process.poll() is None
         try:
-            return bool(httpx.get(f"{address}/api/v1/health/ready", timeout=20).json() == {"ready": True})
+            return bool(httpx.get(f"{address}/api/v1/health/ready", timeout=60).json() == {"ready": True})
         except (httpx.TransportError, json.JSONDecodeError):
             return False
 
@@ -62,7 +62,7 @@ def ready(address: str, process: subprocess.Popen[bytes]) -> str:
 
 
 def client(address: str) -> httpx.Client:
-    return httpx.Client(base_url=address, headers=ADMIN, timeout=30)
+    return httpx.Client(base_url=address, headers=ADMIN, timeout=60)
 
 
 @requirement("scale.operations-page")
@@ -141,7 +141,7 @@ def test_a_running_sqlite_service_becomes_two_gateways_and_no_task_is_lost(
         assert "intact" in shell.run(before)
         load.start()  # from here on callers ask the new address, again and again
         shell.run(end)
-        assert service.process.wait(20) == 0
+        assert service.process.wait(60) == 0
         shell.run(backup)
         assert "intact" in shell.run(copy, **target)
         shell.run(spread)

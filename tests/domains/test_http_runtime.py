@@ -149,16 +149,16 @@ async def test_an_endpoint_that_hangs_is_aborted_and_its_connection_closed(place
     world, endpoint = await place(hanging)
     task = await world.ended(await world.submit(timeout_seconds=1))
     assert (task["status"], task["error"]["code"], task["outcome_class"]) == ("aborted", "TIMEOUT", "timeout")
-    await asyncio.wait_for(endpoint.broken_off.wait(), 20)
+    await asyncio.wait_for(endpoint.broken_off.wait(), 60)
 
 
 @requirement("execution.cancel-reaches-runtime")
 async def test_a_cancel_closes_the_connection_to_the_endpoint(place: Place) -> None:
     world, endpoint = await place(hanging)
     task_id = await world.submit()
-    await asyncio.wait_for(endpoint.arrived.wait(), 20)
+    await asyncio.wait_for(endpoint.arrived.wait(), 60)
     assert (await world.admin.post(f"/api/v1/tasks/{task_id}/cancel")).status_code == 200
-    await asyncio.wait_for(endpoint.broken_off.wait(), 20)
+    await asyncio.wait_for(endpoint.broken_off.wait(), 60)
     assert (await world.task(task_id))["status"] == "cancelled"
     await at_rest(world)
 
@@ -166,19 +166,19 @@ async def test_a_cancel_closes_the_connection_to_the_endpoint(place: Place) -> N
 async def test_a_lost_lease_stops_the_old_attempt_and_starts_a_new_one(place: Place) -> None:
     world, endpoint = await place(hanging)
     task_id = await world.submit()
-    await asyncio.wait_for(endpoint.arrived.wait(), 20)
+    await asyncio.wait_for(endpoint.arrived.wait(), 60)
     endpoint.handler = answering({"result": "second"})
     world.clock.advance(seconds=61)
     await world.kernel.reconciler.tick(1)
     task = await world.ended(task_id)
     assert (task["status"], task["result"], task["attempts"]) == ("completed", "second", 2)
-    await asyncio.wait_for(endpoint.broken_off.wait(), 20)
+    await asyncio.wait_for(endpoint.broken_off.wait(), 60)
 
 
 async def test_the_lease_of_work_inside_the_service_is_renewed(place: Place) -> None:
     world, endpoint = await place(hanging)
     task_id = await world.submit()
-    await asyncio.wait_for(endpoint.arrived.wait(), 20)
+    await asyncio.wait_for(endpoint.arrived.wait(), 60)
     for _ in range(4):
         world.clock.advance(seconds=40)
         await world.kernel.reconciler.tick(0)

@@ -60,7 +60,7 @@ async def test_while_the_first_request_runs_the_same_key_is_409(world: World) ->
 
     def hold(tx: Tx) -> None:
         held.set()
-        go_on.wait(30)
+        go_on.wait(60)
 
     holding = asyncio.create_task(world.kernel.db.write(hold))
     await asyncio.to_thread(held.wait, 30)

@@ -10,7 +10,7 @@ import pytest
 from stentor.worker import Task, Worker
 from tests.stub import Answer, Asked, serving
 
-SOON = 20
+SOON = 60
 """Seconds."""
 
 

@@ -107,7 +107,7 @@ async def test_a_waiting_claim_answers_as_soon_as_work_is_there(world: World) ->
     await asyncio.sleep(0.05)
     assert not waiting.done()
     task_id = await world.submit()
-    answer = await asyncio.wait_for(waiting, 20)
+    answer = await asyncio.wait_for(waiting, 60)
     assert [task["task_id"] for task in answer.json()["tasks"]] == [task_id]
 
 

@@ -55,7 +55,7 @@ class Server:
         """SIGQUIT throws all out without a word and leaves recovery to the start, SIGINT ends their transactions."""
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(30)
+            self._process.wait(60)
 
     def kill(self, *, all_of_it: bool = True) -> None:
         """SIGKILL, to the postmaster alone or to every process of it."""
@@ -65,8 +65,8 @@ class Server:
         processes = postmaster.children(recursive=True) if all_of_it else []
         for process in (postmaster, *processes):
             process.kill()
-        self._process.wait(20)
-        psutil.wait_procs(processes, timeout=20)
+        self._process.wait(60)
+        psutil.wait_procs(processes, timeout=60)
 
     def restart(self) -> None:
         """Whatever state it is in."""

@@ -145,7 +145,7 @@ def test_the_late_answer_of_a_process_that_slept_past_its_lease_counts_for_nothi
     gateway, sleeps = begin("gateway"), begin("worker")
     register(gateway, "late", runtime={"kind": "http", "endpoint": agent.address})
     task_id = submit(gateway, type="x", required_capabilities=["late"], timeout_seconds=120)
-    assert agent.begun.wait(20)
+    assert agent.begun.wait(60)
     sleeps.process.send_signal(signal.SIGSTOP)
     try:
         agent.let_go.set()  # the answer waits in the socket of a process that does not run
@@ -198,7 +198,7 @@ def submitted(address: str, body: dict[str, Any], kept: dict[str, dict[str, Any]
     """Whether it was answered; all answers to one key are the same one."""
     headers = {"X-API-Key": KEY, "Idempotency-Key": f"key-{body['id']}"}
     try:
-        answer = httpx.post(f"{address}/api/v1/tasks", json=body, headers=headers, timeout=10)
+        answer = httpx.post(f"{address}/api/v1/tasks", json=body, headers=headers, timeout=60)
     except httpx.TransportError:
         return False
     assert answer.status_code == 202, answer.text

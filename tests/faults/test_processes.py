@@ -77,7 +77,7 @@ def test_two_services_may_share_a_folder_and_commands_find_the_first(serve: Call
     assert program("agent", "register", "ann", "--capability", "echo").code == 0
     for service in (second, first):
         service.process.terminate()
-        assert service.process.wait(20) == 0
+        assert service.process.wait(60) == 0
     program.environ["SERVICE_DATABASE_URL"] = str(first.database)
     refused = program("agent", "register", "bob")
     assert (refused.code, "SERVICE_URL" in refused.err) == (4, True)
@@ -106,9 +106,9 @@ def test_a_signal_ends_it_cleanly_with_a_poll_and_a_stream_open(
         thread.start()
     time.sleep(0.5)
     service.process.send_signal(number)
-    _, err = service.process.communicate(timeout=20)
+    _, err = service.process.communicate(timeout=60)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     assert service.process.returncode == 0, err
     assert "Traceback" not in err

@@ -27,7 +27,15 @@ KEY = KEYS["ADMIN"].split(":")[0]
 
 def asked_to_leave(service: Service) -> int:
     service.process.send_signal(signal.SIGTERM)
-    return service.process.wait(30)
+    return service.process.wait(60)
+
+
+def is_ready(service: Service) -> bool:
+    """False also where nobody answers any more."""
+    try:
+        return httpx.get(f"{service.address}/api/v1/health/ready", timeout=60, verify=TRUST).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @contextmanager
@@ -50,7 +58,7 @@ def test_what_a_killed_process_had_in_hand_is_done_by_another_after_its_lease(st
     begun, _, address = sleeper()
     register(gateway, "held", runtime={"kind": "http", "endpoint": address})
     task_id = submit(gateway, type="x", required_capabilities=["held"], timeout_seconds=60)
-    assert begun.wait(20)
+    assert begun.wait(60)
     second = start("worker")
     first.kill()
     until(lambda: task(gateway, task_id)["attempts"] == 2)
@@ -59,11 +67,11 @@ def test_what_a_killed_process_had_in_hand_is_done_by_another_after_its_lease(st
 
 @requirement("scale.drain")
 def test_a_task_that_ends_in_time_is_waited_for_when_its_process_is_asked_to_leave(start: Start) -> None:
-    gateway, worker = start("gateway"), start("worker", SERVICE_DRAIN_SECONDS="20")
+    gateway, worker = start("gateway"), start("worker", SERVICE_DRAIN_SECONDS="60")
     with answering_later(1.5) as (begun, address):
         register(gateway, "slow", runtime={"kind": "http", "endpoint": address})
         task_id = submit(gateway, type="x", required_capabilities=["slow"])
-        assert begun.wait(20)
+        assert begun.wait(60)
         assert asked_to_leave(worker) == 0
     found = task(gateway, task_id)
     assert (found["status"], found["attempts"]) == ("completed", 1)
@@ -75,9 +83,9 @@ def test_a_task_that_does_not_end_in_time_is_given_to_another_at_once(start: Sta
     begun, stopped, address = sleeper()
     register(gateway, "stuck", runtime={"kind": "http", "endpoint": address})
     task_id = submit(gateway, type="x", required_capabilities=["stuck"])
-    assert begun.wait(20)
+    assert begun.wait(60)
     assert asked_to_leave(first) == 0
-    assert stopped.wait(5)
+    assert stopped.wait(60)
     assert task(gateway, task_id)["status"] == "queued"
     start("worker")
     until(lambda: task(gateway, task_id)["attempts"] == 2)
@@ -89,12 +97,12 @@ def test_a_second_signal_waits_for_nothing(start: Start) -> None:
     begun, _, address = sleeper()
     register(gateway, "patient", runtime={"kind": "http", "endpoint": address})
     submit(gateway, type="x", required_capabilities=["patient"])
-    assert begun.wait(20)
+    assert begun.wait(60)
     worker.process.send_signal(signal.SIGINT)
-    with pytest.raises(Exception, match="timed out"):
-        worker.process.wait(1)
+    until(lambda: not is_ready(worker))
+    assert worker.process.poll() is None
     worker.process.send_signal(signal.SIGINT)
-    assert worker.process.wait(20) == 0
+    assert worker.process.wait(60) == 0
 
 
 @requirement("scale.drain")
@@ -108,13 +116,13 @@ def test_a_gateway_that_is_leaving_says_so_to_the_load_balancer_and_goes_on_answ
         task_id = submit(gateway)
         ended(gateway, task_id)
     gateway.process.send_signal(signal.SIGTERM)
-    assert gateway.process.wait(20) == 0
+    assert gateway.process.wait(60) == 0
 
 
 @requirement("scale.rolling-restart")
 def test_a_rolling_restart_behind_a_load_balancer_fails_no_request_and_loses_no_task(start: Start) -> None:
     """Here the callers are the load balancer: they send to whoever is ready, and again only what nobody took."""
-    gateways = [start("gateway", SERVICE_LEAVE_SECONDS="4") for _ in range(2)]
+    gateways = [start("gateway", SERVICE_LEAVE_SECONDS="10") for _ in range(2)]
     start("worker")
     balancer = Balancer(gateways)
     ids: list[str] = []
@@ -130,11 +138,11 @@ def test_a_rolling_restart_behind_a_load_balancer_fails_no_request_and_loses_no_
     for at in range(2):
         until(lambda: len(ids) > 30 * (at + 1))  # noqa: B023 - asked at once
         assert asked_to_leave(gateways[at]) == 0
-        gateways[at] = start("gateway", SERVICE_LEAVE_SECONDS="4")
+        gateways[at] = start("gateway", SERVICE_LEAVE_SECONDS="10")
         balancer.back(at, gateways[at])
     done.set()
     for client in clients:
-        client.join(20)
+        client.join(60)
     assert balancer.failed == []
     for task_id in ids:
         ended(gateways[0], task_id)
@@ -158,7 +166,7 @@ class Balancer:
         while True:
             try:
                 url = f"{self._addresses[at]}/api/v1/health/ready"
-                self._ready[at] = httpx.get(url, timeout=5, verify=TRUST).status_code == 200
+                self._ready[at] = httpx.get(url, timeout=60, verify=TRUST).status_code == 200
             except httpx.TransportError:
                 self._ready[at] = False
             time.sleep(0.1)
@@ -170,7 +178,7 @@ class Balancer:
         body = {"type": "summarize", "input": "One. Two.", "required_capabilities": ["summarize"]}
         try:
             url = f"{self._addresses[at]}/api/v1/tasks"
-            answer = httpx.post(url, json=body, headers={"X-API-Key": KEY}, timeout=20, verify=TRUST)
+            answer = httpx.post(url, json=body, headers={"X-API-Key": KEY}, timeout=60, verify=TRUST)
         except httpx.TransportError as error:
             self.failed.append(repr(error))
             raise
@@ -195,5 +203,5 @@ def test_gateways_and_workers_that_are_killed_in_turn_lose_nothing_that_was_acce
         found = ended(stable, str(body["id"]))
         assert found["attempts"] >= 1
     kinds = Stream(stable, str(bodies[0]["id"]))
-    kinds.join(10)
+    kinds.join(60)
     assert kinds.kinds().count("task_completed") == 1

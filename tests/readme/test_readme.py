@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.patience import until
-from tests.readme.blocks import ROOT, Block, blocks, demo_output
+from tests.readme.blocks import README, ROOT, Block, blocks, demo_output
 
 LANGUAGES = ["console", "text", "bash", "bash", "bash", "python"]
 COMMANDS, DEMO, START, CLI, CURL, AGENT = range(6)
@@ -98,7 +98,7 @@ class Checkout:
             yield process
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
 
 
 def free_port() -> int:
@@ -128,6 +128,11 @@ def answers(port: int) -> bool:
         return httpx.get(f"http://127.0.0.1:{port}/health").is_success
     except httpx.TransportError:
         return False
+
+
+def test_the_command_for_mcp_clients_prints_what_to_run(checkout: Checkout) -> None:
+    (command,) = re.findall(r"`stentor (mcp install [^`]+)`", README.read_text("utf-8"))
+    assert "claude mcp add" in checkout.bash(Block("bash", f".venv/bin/stentor {command}"))
 
 
 def test_a_service_is_set_up_and_started_by_the_block_that_says_so(checkout: Checkout) -> None:

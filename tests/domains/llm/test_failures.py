@@ -198,7 +198,7 @@ async def test_a_stream_that_does_not_begin_has_the_status_of_its_failure(world:
 
 
 async def test_a_stream_that_falls_silent_ends_with_an_error(make_llm: Gate, upstream: Upstream) -> None:
-    world = await make_llm(SERVICE_LLM_STREAM_IDLE_SECONDS="0.2")
+    world = await make_llm(SERVICE_LLM_STREAM_IDLE_SECONDS="2")
     upstream.halting = True
     upstream.go.clear()
     answer = await world.admin.post("/api/v1/llm/stream", json=asking())
@@ -220,11 +220,11 @@ async def test_only_what_the_provider_did_not_take_is_sent_again(make_llm: Gate,
 
 @requirement("llm.retries")
 @pytest.mark.parametrize("code", [429, 503, 529])
-@pytest.mark.parametrize("told", ["", "soon", "3"])
+@pytest.mark.parametrize("told", ["", "soon", "5"])
 async def test_a_busy_provider_is_asked_again_only_at_a_time_of_its_own_that_the_call_has(
     make_llm: Gate, upstream: Upstream, code: int, told: str
 ) -> None:
-    world = await make_llm(SERVICE_LLM_RETRIES="1", SERVICE_LLM_TIMEOUT_SECONDS="2")
+    world = await make_llm(SERVICE_LLM_RETRIES="1", SERVICE_LLM_TIMEOUT_SECONDS="4.9")
     upstream.mood = moods.first(moods.status(code, **({"Retry-After": told} if told else {})), None, upstream)
     assert (await chat(world)).status_code == (429 if code == 429 else 503)
     assert len(upstream.asked) == 1

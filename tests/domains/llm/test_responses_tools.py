@@ -178,8 +178,25 @@ async def test_the_choice_and_strictness_of_functions_reach_every_provider(
         assert [one["name"] for one in few["tools"][0]["functionDeclarations"]] == ["time"]
         assert few["toolConfig"][config] == {"mode": "ANY"}
         assert plain["toolConfig"][config] == {"mode": "VALIDATED"}
-        error = await refused(world, "responses", model=model, tools=[TOOL], parallel_tool_calls=False)
-        assert error["param"] == "parallel_tool_calls"
+
+
+@requirement("llm.responses-tools")
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("model", MODELS)
+async def test_one_call_at_a_time_is_one_call_also_of_a_model_that_makes_more(
+    client: openai.AsyncOpenAI, upstream: Upstream, model: str, streamed: bool
+) -> None:
+    upstream.tool, upstream.talking = {"name": "weather", "args": {"city": "Łódź"}}, True
+    upstream.more_tools = [{"name": "time", "args": {}}]
+    asked: Any = {"model": model, "tools": [TOOL, TIME], "parallel_tool_calls": False}
+    answer = await answered(client, input=ASKED, streamed=streamed, **asked)
+    assert [item.type for item in answer.output] == ["message", "function_call"]
+    call = answer.output[1]
+    assert (call.name, json.loads(call.arguments), call.status) == ("weather", {"city": "Łódź"}, "completed")
+    upstream.tool = None
+    items = [*ASKED, *(item.to_dict() for item in answer.output)]
+    items.append({"type": "function_call_output", "call_id": call.call_id, "output": "Sun."})
+    assert (await answered(client, input=items, streamed=streamed, **asked)).output_text == ANSWER
 
 
 @requirement("llm.responses-tools")

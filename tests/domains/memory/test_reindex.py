@@ -80,7 +80,7 @@ def test_the_commands_work_with_a_service_and_without(serve: Callable[..., Servi
     assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3}
     assert "3 notes are as they should be." in command(service, "verify").stdout
     service.process.terminate()
-    service.process.wait(20)
+    service.process.wait(60)
     (vault / "1.md").write_text("changed while nobody looked")
     assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3}
     found = command(service, "verify", "--json")
@@ -151,6 +151,6 @@ def test_a_full_disk_is_an_outage_and_leaves_the_old_note(serve: Callable[..., S
             assert [path.name for path in vault.iterdir()] == ["a.md"]
             assert write("small again").status_code == 200
         service.process.terminate()
-        assert service.process.wait(20) == 0
+        assert service.process.wait(60) == 0
     finally:
         subprocess.run(["umount", "--lazy", str(vault)], check=True)

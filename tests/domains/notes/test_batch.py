@@ -155,7 +155,7 @@ async def test_what_waits_goes_together_and_a_caller_who_left_is_left_out() -> N
 
     def work(pieces: Sequence[int]) -> list[int]:
         calls.append(list(pieces))
-        assert free.wait(10)
+        assert free.wait(60)
         return [10 * piece for piece in pieces]
 
     gathered = Gathered(work, 1)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stentor.domains.notes import frontmatter
+from stentor.domains.tasknotes import inbox as inbox_of_notes
 from tests.conftest import MakeWorld
 from tests.domains.tasknotes.conftest import Tasks
 from tests.patience import soon
@@ -196,15 +198,26 @@ async def test_files_that_are_no_requests_are_left_alone(inbox: Inbox) -> None:
 
 @requirement("tasks.inbox-waits-for-rest")
 async def test_a_note_that_is_being_typed_is_taken_when_the_typing_has_ended(
-    make_world: MakeWorld, tmp_path: Path
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now, looks = [0.0], [0]
+
+    def monotonic() -> float:
+        looks[0] += 1
+        return now[0]
+
+    monkeypatch.setattr(inbox_of_notes, "time", SimpleNamespace(monotonic=monotonic))
     world = await make_world(SERVICE_MEMORY="1", SERVICE_INBOX_QUIET_SECONDS="4")
     inbox = Inbox(world, tmp_path / "vault")
     agent_id = await inbox.world.register()
     for n in range(8):
         inbox.put("q.md", NOTE + "word " * n)
-        await asyncio.sleep(0.25)
+        for seconds in (0, 3):
+            now[0] += seconds
+            seen = looks[0]
+            await soon(lambda: looks[0] > seen + 1)  # noqa: B023 - a look that began after the note was written
     assert await inbox.listed() == []
+    now[0] += 1
     await inbox.until_listed(1)
     claim = await inbox.world.claim(agent_id)
     assert claim["input"] == "What is new?\n" + ("word " * 7).strip()

@@ -26,7 +26,7 @@ class Site:
     async def browser(self, name: str = "ADMIN") -> httpx.AsyncClient:
         """Signed in with this key; it follows no redirects."""
         if name not in self.browsers:
-            client = httpx.AsyncClient(transport=self.board.http._transport, base_url=LOCAL, timeout=30)
+            client = httpx.AsyncClient(transport=self.board.http._transport, base_url=LOCAL, timeout=60)
             answer = await client.post("/sign-in", data={"key": KEYS[name].split(":")[0]})
             assert (answer.status_code, answer.headers["location"]) == (303, "/"), answer.text
             self.browsers[name] = client

@@ -95,6 +95,7 @@ async def test_without_keys_a_page_of_another_site_is_refused(make_board: Any) -
             {"Host": "127.0.0.1.evil.example"},
             {"Host": "127.0.0.1:8081", "Origin": "http://evil.example"},
             {"Host": "127.0.0.1:8081", "Origin": "http://127.0.0.1:9999"},
+            {"Host": "localhost:8081", "Origin": "http://localhost:5173"},
             {"Host": "127.0.0.1:8081", "Origin": "null"},
         ):
             assert (await http.get(GOVERNANCE, headers=headers)).status_code == 403, headers

@@ -72,7 +72,7 @@ class Backend:
 
     def answer(self, asked: Asked, _: int) -> Answer:
         if self.slow:
-            self.stalled.wait(30)
+            self.stalled.wait(60)
         return self.answers[asked.path.partition("?")[0]]
 
 

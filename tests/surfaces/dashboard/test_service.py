@@ -43,11 +43,11 @@ def alone(folder: Path, *words: str, **environ: str) -> Iterator[tuple[str, subp
         yield str(json.loads(line)["dashboard"]), process
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def client(address: str, **headers: str) -> httpx.Client:
-    return httpx.Client(base_url=address, headers={"X-API-Key": KEY, **headers}, timeout=30)
+    return httpx.Client(base_url=address, headers={"X-API-Key": KEY, **headers}, timeout=60)
 
 
 def stream(http: httpx.Client, body: dict[str, Any] = TEXT) -> list[tuple[str, dict[str, Any]]]:
@@ -112,7 +112,7 @@ def test_a_dashboard_alone_changes_no_byte_of_the_database(serve: Start) -> None
             assert http.get(path).status_code == 200
         assert kept(service.database) == before
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert kept(service.database) == before
     again = serve(**QUIET, DASHBOARD_API_KEY=KEY)
     with again.client() as gateway:

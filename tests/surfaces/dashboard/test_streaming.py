@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.activity.service import Step
 from stentor.surfaces.dashboard import streaming
 from stentor.web import sse
 from tests.domains.streams import parse
-from tests.patience import soon
+from tests.patience import PATIENCE_SECONDS, soon
 from tests.requirements import requirement
-from tests.surfaces.dashboard.board import Board, frames
+from tests.surfaces.dashboard.board import LOCAL, Board, frames
 
 PATH = "/api/cli/execute/stream"
 TEXT = "Agents do tasks. Stentor routes each task to the best agent. It records why."
@@ -165,9 +167,20 @@ async def test_a_silent_stream_has_heartbeats(board: Board, monkeypatch: pytest.
     assert sse.HEARTBEAT_SECONDS == 15
     monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
     ann = await board.world.register()
-    stream = asyncio.ensure_future(board.http.post(PATH, json={"instruction": "hello", "capability": "echo"}))
+    beaten, dashboard = asyncio.Event(), cast("httpx.ASGITransport", board.http._transport).app
+
+    async def heard(scope: Scope, receive: Receive, send: Send) -> None:
+        async def passed_on(message: Message) -> None:
+            if message.get("body") == sse.COMMENT:
+                beaten.set()
+            await send(message)
+
+        await dashboard(scope, receive, passed_on)
+
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(heard), base_url=LOCAL, headers=board.http.headers)
+    stream = asyncio.ensure_future(http.post(PATH, json={"instruction": "hello", "capability": "echo"}))
     claim = await board.world.claim(ann, wait_seconds=20)
-    await asyncio.sleep(0.2)
+    await asyncio.wait_for(beaten.wait(), PATIENCE_SECONDS)
     body = {"epoch": claim["epoch"], "result": "hi"}
     await board.world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json=body)
     text = (await stream).text

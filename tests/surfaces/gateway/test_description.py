@@ -49,6 +49,6 @@ def test_every_answer_is_one_that_the_description_has(case: schemathesis.Case[An
     case.call_and_validate(
         base_url=service.address,
         headers={"X-API-Key": service.key},
-        timeout=30,
+        timeout=60,
         excluded_checks=excluded,
     )

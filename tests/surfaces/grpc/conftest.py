@@ -14,7 +14,7 @@ import pytest
 from stentor.surfaces.grpc.generated import atp_pb2_grpc, llm_pb2_grpc, tasks_pb2, tasks_pb2_grpc
 from tests.conftest import KEYS, Service, serving
 
-SECONDS = 30
+SECONDS = 60
 """No call of a test waits longer."""
 
 
@@ -92,7 +92,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         made = start(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0", SERVICE_MAX_BODY_MB="1")
         yield made
         made.process.send_signal(signal.SIGTERM)
-        assert made.process.communicate(timeout=20)[1] == ""
+        assert made.process.communicate(timeout=60)[1] == ""
         assert made.process.returncode == 0
 
 

@@ -50,6 +50,7 @@ def test_a_deadline_ends_the_wait_and_not_the_task(serve: Serve) -> None:
     waiter(service)
     with connected(service) as client:
         client.submit(**WAITS)  # connected, so that the deadline is for the work alone
+        # Shorter than the store itself waits for a lock: past that it would answer before the deadline.
         with waiting(service), refused(StatusCode.DEADLINE_EXCEEDED, None):
             client.tasks.SubmitTask(request(id="late", **WAITS), metadata=keyed(), timeout=3)
         with service.client() as http:
@@ -83,7 +84,7 @@ def free(client: Client) -> bool:
 
 def stopped(service: Service) -> str:
     """What it said when it was told to stop."""
-    said = service.process.communicate(timeout=20)[1]
+    said = service.process.communicate(timeout=60)[1]
     assert service.process.returncode == 0
     return said
 
@@ -122,7 +123,7 @@ def test_a_service_that_leaves_finishes_what_runs_and_refuses_what_is_new(serve:
             until(lambda: not taken(client, known))
             assert not running.done()
             thief.execute("rollback")
-            assert running.result(timeout=20).task_id == "last"
+            assert running.result(timeout=60).task_id == "last"
     assert stopped(service) == ""
     with sqlite3.connect(service.data_dir / "stentor.db") as database:
         assert database.execute("select count(*) from tasks where task_id = 'last'").fetchone() == (1,)

@@ -41,7 +41,7 @@ def receipt(service: Service, **claims: Any) -> str:
 
 
 def post(service: Service, body: Any = CALL, **headers: str) -> httpx.Response:
-    return httpx.post(service.ready["mcp"] + "/mcp", json=body, headers={**ACCEPT, **headers}, timeout=20)
+    return httpx.post(service.ready["mcp"] + "/mcp", json=body, headers={**ACCEPT, **headers}, timeout=60)
 
 
 @requirement("memory_mcp.four-tools", "memory_mcp.tool-annotations", "memory_mcp.two-revisions")
@@ -165,7 +165,7 @@ async def test_a_client_that_was_given_one_receipt_works_with_it_until_it_expire
 def test_a_receipt_that_one_address_used_is_refused_from_another(service: Service) -> None:
     token = receipt(service)
     bearer = {"Authorization": f"Bearer {token}", **ACCEPT}
-    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2"), timeout=20) as elsewhere:
+    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2"), timeout=60) as elsewhere:
         statuses = [
             post(service, Authorization=f"Bearer {token}").status_code,
             elsewhere.post(service.ready["mcp"] + "/mcp", json=CALL, headers=bearer).status_code,
@@ -261,7 +261,7 @@ async def test_a_key_that_is_no_administrators_reaches_its_own_namespace_and_the
 )
 def test_a_body_that_is_no_call_is_refused(service: Service, content: bytes, status: int) -> None:
     headers = {**ACCEPT, "Authorization": "Bearer admin-key-7c1e", "Content-Type": "application/json"}
-    answer = httpx.post(service.ready["mcp"] + "/mcp", content=content, headers=headers, timeout=20)
+    answer = httpx.post(service.ready["mcp"] + "/mcp", content=content, headers=headers, timeout=60)
     assert answer.status_code == status, answer.text[:500]
 
 
@@ -277,7 +277,7 @@ def test_the_gateways_health_knows_of_it(service: Service) -> None:
 
 def test_a_second_server_on_the_folder_says_where_the_first_one_answers(service: Service) -> None:
     command = [sys.executable, "-m", "stentor", "mcp", "--http", "--data-dir", str(service.data_dir)]
-    ended = subprocess.run(command, env=service.environ, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(command, env=service.environ, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert service.ready["mcp"] in ended.stderr
 

@@ -95,7 +95,7 @@ def test_what_install_prints_for_a_desktop_starts_the_server(tmp_path: Path) -> 
     hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}) + "\n"
     command = [server["command"], *server["args"]]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **server["env"]}
-    ended = subprocess.run(command, input=hello, capture_output=True, text=True, timeout=30, env=env)
+    ended = subprocess.run(command, input=hello, capture_output=True, text=True, timeout=60, env=env)
     assert json.loads(ended.stdout)["result"]["serverInfo"]["name"] == "stentor-memory"
     assert ended.returncode == 0, ended.stderr
 
@@ -148,4 +148,4 @@ def test_a_mistyped_capability_stops_the_start_and_names_those_there_are(tmp_pat
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environ}
     command = [sys.executable, "-m", "stentor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)

@@ -33,7 +33,7 @@ def program(*words: str, **environ: str) -> Iterator[dict[str, Any]]:
             raise AssertionError(process.stderr.read())
         yield json.loads(line)
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         said = process.stderr.read()
         assert "Traceback" not in said
         assert KEY not in said

@@ -45,7 +45,7 @@ class NoteStore:
     @property
     def client(self) -> httpx.Client:
         headers = {"Authorization": f"Bearer {KEY}"}
-        return httpx.Client(base_url=self.address, headers=headers, timeout=30, verify=False, trust_env=False)
+        return httpx.Client(base_url=self.address, headers=headers, timeout=60, verify=False, trust_env=False)
 
     def call(self, tool: str, **body: Any) -> httpx.Response:
         with self.client as client:
@@ -94,5 +94,5 @@ def note_store(stub: PluginStub, log: Path, **more: str) -> Iterator[NoteStore]:
         finally:
             if process.poll() is None:
                 process.terminate()
-            process.wait(10)
+            process.wait(60)
             process.stdout.close()

@@ -218,12 +218,12 @@ def test_a_plugin_that_hangs_is_504(hasty: NoteStore) -> None:
 
 
 def test_who_waits_behind_a_plugin_that_hangs_does_not_wait_for_each_other(hasty: NoteStore) -> None:
-    """One after the other they would take twenty seconds."""
+    """One after the other they would take 120 seconds."""
     started = time.monotonic()
     with ThreadPoolExecutor(40) as pool:
-        answers = list(pool.map(lambda _: hasty.call("deleteNote", path="a.md"), range(40)))
+        answers = list(pool.map(lambda _: hasty.call("deleteNote", path="a.md"), range(240)))
     assert {answer.status_code for answer in answers} == {504}
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 @requirement("notestore.failure-status")

@@ -166,7 +166,7 @@ def test_the_plugins_own_certificate_is_accepted(tmp_path: Path, certificate: ss
 def started(**environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stentor", "notes"]
     base = {"PATH": os.environ["PATH"]}
-    return subprocess.run(command, env={**base, **environ}, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env={**base, **environ}, capture_output=True, text=True, timeout=60)
 
 
 @requirement("notestore.settings")

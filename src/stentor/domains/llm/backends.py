@@ -47,12 +47,13 @@ class Remote:
         call = form.chat(request, target.provider.quirks, stream=False)
         reply = form.reply(await self._transport.ask(target.provider, call, evidence), target.name)
         evidence.response_id = reply.id
-        return reply
+        return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1]) if request.one_call else reply
 
     async def stream(self, target: Target, request: Request, evidence: Evidence) -> Deltas:
         form = formats.of(target.provider.format)
         call = form.chat(request, target.provider.quirks, stream=True)
-        return _Read(await self._transport.open(target.provider, call, evidence), form.reader(), evidence)
+        source = await self._transport.open(target.provider, call, evidence)
+        return _Read(source, form.reader(), evidence, one_call=request.one_call)
 
     async def embed(
         self, target: Target, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: Evidence
@@ -66,8 +67,14 @@ class Remote:
 
 
 class _Read:
-    def __init__(self, source: EventSource, reader: formats.Reader, evidence: Evidence) -> None:
+    """`one_call` passes on the first call alone: Gemini cannot be told to make one at a time, and some servers do not
+    listen. A model that meant to make more makes them once it has the first one's result.
+    """
+
+    def __init__(self, source: EventSource, reader: formats.Reader, evidence: Evidence, *, one_call: bool) -> None:
         self._source, self._reader, self._evidence = source, reader, evidence
+        self._one_call = one_call
+        self._first: int | None = None
 
     def close(self) -> None:
         self._source.close()
@@ -79,11 +86,17 @@ class _Read:
             for delta in self._reader.read(event, data):
                 self._evidence.response_id = self._evidence.response_id or delta.id
                 ended = ended or delta.last or delta.finish is not None
-                yield delta
+                yield self._kept(delta) if self._one_call and delta.tool_calls else delta
                 if delta.last:
                     return
         if not ended:
             raise ProviderError("The provider's stream stopped in the middle.")
+
+    def _kept(self, delta: Delta) -> Delta:
+        if self._first is None:
+            self._first = delta.tool_calls[0].index
+        kept = tuple(part for part in delta.tool_calls if part.index == self._first)
+        return msgspec.structs.replace(delta, tool_calls=kept)
 
 
 class Local:

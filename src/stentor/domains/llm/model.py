@@ -90,6 +90,11 @@ class Request(msgspec.Struct, frozen=True):
     extra: dict[str, Any] = {}
 
     @property
+    def one_call(self) -> bool:
+        """Whether at most one tool may be called in a turn."""
+        return self.extra.get("parallel_tool_calls") is False
+
+    @property
     def json_schema(self) -> dict[str, Any] | None:
         """The schema that the answer is to have, when one is asked for."""
         described = (self.response_format or {}).get("json_schema")

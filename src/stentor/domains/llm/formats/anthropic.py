@@ -126,7 +126,7 @@ def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
 
 def _choice(request: Request) -> dict[str, Any] | None:
     """Whether and what to call; only here can Anthropic be told to call one tool at a time."""
-    single = request.extra.get("parallel_tool_calls") is False
+    single = request.one_call
     if not request.tool_choice and not single:
         return None
     choice = _CHOICES.get(request.tool_choice or "auto") or {"type": "tool", "name": request.tool_choice}

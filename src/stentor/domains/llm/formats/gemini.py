@@ -199,15 +199,7 @@ def _config(request: Request) -> dict[str, Any]:
 
 
 def _choice(request: Request) -> dict[str, Any]:
-    """Whether and what to call. Arguments follow the schema where a call is forced, and in the mode VALIDATED.
-
-    Raises InvalidRequest where only one call at a time is allowed, which Gemini cannot be told.
-    """
-    if request.extra.get("parallel_tool_calls") is False:
-        fields = {"parallel_tool_calls": "Gemini may call several tools at once"}
-        raise InvalidRequest(
-            "Gemini may call several tools at once: leave parallel_tool_calls out.", {"fields": fields}
-        )
+    """Whether and what to call. Arguments follow the schema where a call is forced, and in the mode VALIDATED."""
     choice = request.tool_choice or "auto"
     named = choice not in _CHOICES
     mode = "ANY" if named else _CHOICES[choice]
