@@ -61,9 +61,7 @@ def client(world: World) -> openai.AsyncOpenAI:
 
 
 async def ask(client: openai.AsyncOpenAI, text: str = QUESTION, model: str = "auto", **fields: Any) -> Any:
-    return await client.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": text}], **fields
-    )
+    return await client.chat.completions.create(model=model, messages=[{"role": "user", "content": text}], **fields)
 
 
 async def grade(world: World, answer_id: str, value: Any, key: str = "ADMIN", **fields: Any) -> httpx.Response:

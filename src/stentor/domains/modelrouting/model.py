@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from stentor.domains.learning.service import LearningView
+from stentor.domains.routing import explain
 from stentor.domains.routing.model import RECORDED, Decision, Denied
 from stentor.domains.routing.ranking import RULE, Prefer, Standing, rank
 from stentor.domains.routing.service import standing_of
@@ -118,3 +120,12 @@ def decide(
         preferred=False,
         online=best.online,
     )
+
+
+def sentence(record: dict[str, Any], answered_by: str = "") -> str:
+    """Which model was chosen and why, in plain English, and which one answered instead of it."""
+    chosen = record.get("agent_name")
+    if record.get("candidates_total") == 1:
+        return f"{chosen} was the only model to choose from."
+    why = explain.sentence(record | {"online": True})  # no model is waited for, whatever its provider does now
+    return why if answered_by in ("", chosen) else f"{why} It failed, and {answered_by} answered."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 
@@ -39,7 +39,6 @@ from stentor.domains.modelrouting.kinds import kind_of
 from stentor.domains.modelrouting.learning import Outcome, Teacher
 from stentor.domains.modelrouting.model import Entry
 from stentor.domains.modelrouting.records import Records
-from stentor.domains.routing import explain
 from stentor.domains.routing.model import Denied
 from stentor.domains.routing.ranking import Prefer
 
@@ -59,6 +58,11 @@ class Run(msgspec.Struct, frozen=True):
     request: Request
     targets: list[Target]
     choice: Choice
+    record: dict[str, Any]
+
+    def choice_of(self, target: Target) -> Choice:
+        """What the caller reads: also that another model failed first."""
+        return msgspec.structs.replace(self.choice, why=model.sentence(self.record, target.name))
 
 
 class AutoModels:
@@ -118,7 +122,7 @@ class AutoModels:
         decision = model.decide(ranked, kind, prefer, self._alpha, denied)
         took = (time.perf_counter_ns() - started) // 1000
         record = msgspec.to_builtins(msgspec.structs.replace(decision, duration_us=took))
-        why = explain.sentence(record | {"online": True})
+        why = model.sentence(record)
         draft = Draft("model_chosen", "modelrouting", why, {"requested": name, "kind": kind, "routing": record})
 
         def write(tx: Tx) -> None:
@@ -128,7 +132,7 @@ class AutoModels:
         by_name = {target.name: target for target in able}
         order = [by_name[each.name] for each in decision.candidates[:TRIES]]
         choice = Choice(kind, prefer, why, draft.event_id)
-        return Run(msgspec.structs.replace(caller, parent=draft.event_id), request, order, choice)
+        return Run(msgspec.structs.replace(caller, parent=draft.event_id), request, order, choice, record)
 
     async def _candidates(self, tenant: str, name: str) -> Candidates:
         """The models that a name stands for, and those of them that are none. Raises ModelNotFound."""
@@ -223,7 +227,7 @@ class AutoModels:
         finally:
             self._left(at)
         await self._succeeded(run, target, started, done.usage, done.provenance_id)
-        return msgspec.structs.replace(done, choice=run.choice)
+        return msgspec.structs.replace(done, choice=run.choice_of(target))
 
     async def _stream(self, run: Run, target: Target) -> Stream:
         at, started = (run.caller.tenant, target.name), time.monotonic()
@@ -241,7 +245,7 @@ class AutoModels:
             elif isinstance(error, ProviderFault):
                 await self._teacher.learn(run.caller, self._outcome(run, target, started, 0.0))
 
-        stream.choice, stream.after = run.choice, ended
+        stream.choice, stream.after = run.choice_of(target), ended
         return stream
 
     def _left(self, at: tuple[str, str]) -> None:
