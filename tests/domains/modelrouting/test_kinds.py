@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import timeit
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,3 +68,19 @@ def test_every_text_has_one_of_24_kinds(text: str) -> None:
     assert subject in SUBJECTS
     assert length in LENGTHS
     assert len(SUBJECTS) * len(LENGTHS) == 24
+
+
+@pytest.mark.parametrize(
+    "piece", ["\n", " \n", "    ", "1 ", "1" + " " * 50, "select ", "{ ", "; \t", "def", "\t", "é"]
+)
+def test_no_text_takes_longer_than_its_length_explains(piece: str) -> None:
+    """Steps of the search grow with the text, not with its square: a second of the event loop would stop all callers.
+
+    Compared with a plain text of the same length in the same process, so that a slow machine changes nothing.
+    """
+
+    def fastest(text: str) -> float:
+        request = said(text)
+        return min(timeit.repeat(lambda: kind_of(request), number=1, repeat=5))
+
+    assert fastest(piece * (2_000 // len(piece))) < 100 * fastest("words " * 333)

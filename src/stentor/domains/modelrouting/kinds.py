@@ -1,7 +1,7 @@
 """What kind of request it is, by cheap features of the prompt: eight subjects times three lengths. Pure.
 
-Few enough that evidence gathers at each, and each can be explained in a word. No embedding: it costs a hundred times as
-much as the rest of a decision, and needs clusters that nobody could name.
+Few enough that evidence gathers at each, and each can be explained in a word. No embedding: it costs more
+than the rest of the decision, and makes clusters that nobody can name.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ SUBJECTS = ("images", "tools", "json", "code", "maths", "script", "question", "i
 LENGTHS = ("short", "medium", "long")
 SHORT, MEDIUM = 200, 2_000
 """Estimated tokens of the whole request up to which it is short, and medium."""
-READ = 4_000
+READ = 2_000
 """Characters of what the user said last that are looked at, so that a long prompt costs no more than a short one."""
 FOREIGN = 0.3
 """Share of letters beyond the Latin ones from which on a text counts as one in another script."""
 LAST_LATIN = "\u024f"
 
+# No repetition without a bound: over a page of blank lines the search would take a second.
 _CODE = re.compile(
     r"```|\b(?:python|javascript|typescript|java|golang|sql|bash|html|css|regex|json schema|traceback|stack ?trace|"
-    r"refactor|compiler?|unit tests?|pytest|dockerfile)\b|^\s*(?:def |class |import |from \w+ import |#include|func "
-    r"|function |select .{1,80} from )|[{};]\s*$",
+    r"refactor|compiler?|unit tests?|pytest|dockerfile)\b|"
+    r"^[ \t]{0,40}(?:def |class |import |from \w+ import |#include|func |function |select .{1,80} from )|[{};][ \t]{0,4}$",
     re.IGNORECASE | re.MULTILINE,
 )
 _MATHS = re.compile(
-    r"\d\s*[-+*/^=×÷]\s*\d|\\(?:frac|sum|int|sqrt)|\b(?:solve|equation|integral|derivative|probability|percent|"
+    r"\d\s{0,3}[-+*/^=×÷]\s{0,3}\d|\\(?:frac|sum|int|sqrt)|\b(?:solve|equation|integral|derivative|probability|percent|"
     r"percentage|how many|theorem|prove)\b",
     re.IGNORECASE,
 )
