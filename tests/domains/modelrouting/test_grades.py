@@ -13,14 +13,13 @@ from tests.domains.llm.conftest import chat
 from tests.domains.modelrouting.conftest import Make, ask, grade, openai_client
 from tests.requirements import requirement
 
-pytestmark = requirement("modelrouting.grades")
-
 
 async def rewards(world: World) -> list[tuple[str, str]]:
     sql = Sql("select model, rewards from model_weights order by model")
     return [(row[0], row[1]) for row in await world.kernel.db.read(lambda tx: tx.rows(sql))]
 
 
+@requirement("modelrouting.grades")
 async def test_a_grade_takes_the_place_of_the_success_and_is_given_once(
     client: openai.AsyncOpenAI, world: World
 ) -> None:
@@ -48,6 +47,7 @@ async def test_a_grade_takes_the_place_of_the_success_and_is_given_once(
     assert {name: read[name] for name in shown} == shown
 
 
+@requirement("modelrouting.grades")
 @pytest.mark.parametrize("value", [-0.1, 1.1, "1", None, True, 2**70])
 async def test_a_grade_out_of_range_is_400_and_changes_nothing(
     client: openai.AsyncOpenAI, world: World, value: Any
@@ -57,6 +57,7 @@ async def test_a_grade_out_of_range_is_400_and_changes_nothing(
     assert await rewards(world) == [(answer.model, "ff")]
 
 
+@requirement("modelrouting.grades")
 async def test_an_answer_of_another_tenant_of_no_auto_and_of_nobody_is_404(
     client: openai.AsyncOpenAI, world: World
 ) -> None:
@@ -71,6 +72,7 @@ async def test_an_answer_of_another_tenant_of_no_auto_and_of_nobody_is_404(
     assert await rewards(world) == [(answer.model, "ff")]
 
 
+@requirement("modelrouting.grades")
 async def test_a_key_of_an_agent_grades_answers_to_itself_alone(world: World) -> None:
     bobs, persons = await ask(openai_client(world, "BOB")), await ask(openai_client(world))
     assert (await grade(world, persons.id, 0.0, "BOB")).status_code == 404, "it does not see it"
@@ -81,6 +83,7 @@ async def test_a_key_of_an_agent_grades_answers_to_itself_alone(world: World) ->
     assert (await grade(world, persons.id, 0.7, "WRITER")).status_code == 200
 
 
+@requirement("modelrouting.grades")
 async def test_a_grade_of_an_outcome_that_is_forgotten_stands_and_moves_the_weight_alone(make_auto: Make) -> None:
     world = await make_auto(SERVICE_LLM_GROUPS="auto=east/m")
     client = openai_client(world)
@@ -91,6 +94,7 @@ async def test_a_grade_of_an_outcome_that_is_forgotten_stands_and_moves_the_weig
     assert await rewards(world) == [("east/m", "ff" * 50)]
 
 
+@requirement("modelrouting.grades")
 async def test_the_run_log_has_the_grade_under_the_answer(client: openai.AsyncOpenAI, world: World) -> None:
     answer = await ask(client)
     await grade(world, answer.id, 0.2, comment="No.")

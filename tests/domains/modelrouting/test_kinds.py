@@ -12,8 +12,6 @@ from stentor.domains.llm.model import Image, Message, Request, Text, Tool
 from stentor.domains.modelrouting.kinds import LENGTHS, SUBJECTS, kind_of
 from tests.requirements import requirement
 
-pytestmark = requirement("modelrouting.kinds")
-
 
 def said(text: str, **fields: object) -> Request:
     return Request("auto", (Message("user", (Text(text),)),), **fields)  # type: ignore[arg-type]
@@ -42,6 +40,7 @@ def test_the_subject_of_a_text(text: str, subject: str) -> None:
     assert kind_of(said(text)) == f"{subject}/short"
 
 
+@requirement("modelrouting.kinds")
 def test_what_is_asked_for_beside_the_text_comes_first() -> None:
     code = "Write a Python function."
     assert kind_of(said(code, tools=(Tool("weather"),))) == "tools/short"
@@ -62,6 +61,7 @@ def test_the_length_is_that_of_the_whole_request() -> None:
     assert kind_of(said("a" * 9_000)) == "instruction/long"
 
 
+@requirement("modelrouting.kinds")
 @given(st.text(max_size=300))
 def test_every_text_has_one_of_24_kinds(text: str) -> None:
     subject, _, length = kind_of(said(text)).partition("/")

@@ -24,7 +24,8 @@ LAST_LATIN = "\u024f"
 _CODE = re.compile(
     r"```|\b(?:python|javascript|typescript|java|golang|sql|bash|html|css|regex|json schema|traceback|stack ?trace|"
     r"refactor|compiler?|unit tests?|pytest|dockerfile)\b|"
-    r"^[ \t]{0,40}(?:def |class |import |from \w+ import |#include|func |function |select .{1,80} from )|[{};][ \t]{0,4}$",
+    r"^[ \t]{0,40}(?:def |class |import |from \w+ import |#include|func |function |select .{1,80} from )|"
+    r"[{};][ \t]{0,4}$",
     re.IGNORECASE | re.MULTILINE,
 )
 _MATHS = re.compile(
