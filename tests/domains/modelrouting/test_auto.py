@@ -59,6 +59,39 @@ async def test_a_model_that_always_fails_gets_at_most_5_of_the_first_60(
     assert len(providers["west"].asked) == 60
 
 
+@requirement("modelrouting.learns")
+async def test_the_same_holds_where_no_breaker_helps(client: openai.AsyncOpenAI, providers: Providers) -> None:
+    """A key that is refused is no outage, after which a provider is left alone: here only what was learned counts."""
+    providers["east"].mood = status(401)
+    answers = [await ask(client) for _ in range(60)]
+    assert {answer.model for answer in answers} == {"west/m"}
+    assert 1 <= len(providers["east"].asked) <= 5
+
+
+@requirement("modelrouting.learns")
+async def test_many_requests_at_once_do_not_all_try_the_same_model(
+    client: openai.AsyncOpenAI, providers: Providers
+) -> None:
+    for one in providers.values():
+        one.halting = True
+        one.go.clear()
+    asked = [asyncio.create_task(_read(client)) for _ in range(8)]
+
+    async def all_arrived() -> bool:
+        return sum(len(one.asked) for one in providers.values()) == 8
+
+    await soon(all_arrived)
+    assert min(len(providers[name].asked) for name in ("east", "west")) >= 2
+    for one in providers.values():
+        one.go.set()
+    await asyncio.gather(*asked)
+
+
+async def _read(client: openai.AsyncOpenAI) -> None:
+    async for _ in await ask(client, stream=True):
+        pass
+
+
 @requirement("modelrouting.learns", "modelrouting.kinds")
 async def test_a_model_that_is_graded_poor_for_code_is_left_for_code_alone(
     client: openai.AsyncOpenAI, world: World
@@ -436,6 +469,30 @@ async def test_a_request_that_names_no_model_may_go_to_auto_too(make_auto: Make)
     data = (await world.admin.post("/api/v1/llm/chat", json=body)).json()["data"]
     assert data["model"] in ("east/m", "west/m")
     assert data["routing"]["kind"] == "question/short"
+
+
+@requirement("modelrouting.everywhere", "modelrouting.decision")
+async def test_an_agent_that_is_a_prompt_may_use_auto_and_its_trail_has_the_decision(world: World) -> None:
+    await world.register("sailor", capabilities=["explain"], runtime={"kind": "llm", "options": {"model": "auto"}})
+    task_id = await world.submit(type="explain", input="Why is the sea salty?", required_capabilities=["explain"])
+    task = await world.ended(task_id)
+    assert task["result"]["model"] in ("east/m", "west/m")
+    trail = [event["event_type"] for event in await world.events(task_id)]
+    assert [kind for kind in trail if kind in ("model_chosen", "llm_called")] == ["model_chosen", "llm_called"]
+
+
+@requirement("modelrouting.failures")
+async def test_nothing_is_called_when_the_decision_cannot_be_recorded(
+    client: openai.AsyncOpenAI, world: World, providers: Providers
+) -> None:
+    world.runlog.broken = True
+    code, _ = await status_of(ask(client))
+    assert code == 503
+    assert not any(one.asked for one in providers.values())
+    world.runlog.broken = False
+    answer = await ask(client)
+    decision = (await world.admin.get(f"/api/v1/llm/answers/{answer.id}")).json()["decision"]
+    assert [each["ahead"] for each in decision["candidates"]] == [0, 0], "what was not called is not under way"
 
 
 @requirement("modelrouting.failures")

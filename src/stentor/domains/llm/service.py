@@ -96,9 +96,12 @@ class Stream:
         self._source.close()
         reply = self._gathered.reply(self.name)
         usage = model.counted(self._request, reply)
-        await self._passage.done(usage)
-        if self.after is not None:
-            await self.after(None, usage)
+        try:
+            await self._passage.done(usage)
+        except BaseException as error:
+            await self._tell(error, usage)
+            raise
+        await self._tell(None, usage)
         if (whole := model.answered(reply)) is not reply:
             yield Delta(content=whole.content)
         yield Delta(finish=reply.finish, usage=usage, id=reply.id, last=True)
@@ -113,8 +116,11 @@ class Stream:
             self._source.close()
             usage = model.counted(self._request, self._gathered.reply(self.name))
             await self._passage.failed(error, usage)
-            if self.after is not None:
-                await self.after(error, usage)
+            await self._tell(error, usage)
+
+    async def _tell(self, error: BaseException | None, usage: Usage) -> None:
+        if self.after is not None:
+            await self.after(error, usage)
 
 
 class Auto(Protocol):

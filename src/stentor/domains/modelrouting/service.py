@@ -125,12 +125,19 @@ class AutoModels:
         why = model.sentence(record)
         draft = Draft("model_chosen", "modelrouting", why, {"requested": name, "kind": kind, "routing": record})
 
+        by_name = {target.name: target for target in able}
+        order = [by_name[each.name] for each in decision.candidates[:TRIES]]
+
         def write(tx: Tx) -> None:
             self._runlog.append(tx, caller.tenant, [draft], task_id=caller.task_id, parent=caller.parent)
 
-        await self._db.write(write, ())
-        by_name = {target.name: target for target in able}
-        order = [by_name[each.name] for each in decision.candidates[:TRIES]]
+        # Counted before anything is awaited, so that many requests at once do not all take the same untried model.
+        self._take(caller, order[0])
+        try:
+            await self._db.write(write, ())
+        except BaseException:
+            self._left(caller, order[0])
+            raise
         choice = Choice(kind, prefer, why, draft.event_id)
         return Run(msgspec.structs.replace(caller, parent=draft.event_id), request, order, choice, record)
 
@@ -195,7 +202,9 @@ class AutoModels:
         """
         failure: ProviderFault | None = None
         refused: list[Outcome] = []
-        for target in run.targets:
+        for number, target in enumerate(run.targets):
+            if number:
+                self._take(run.caller, target)
             started = time.monotonic()
             try:
                 answer = await call(run, target)
@@ -220,26 +229,24 @@ class AutoModels:
         raise failure
 
     async def _chat(self, run: Run, target: Target) -> Done:
-        at, started = (run.caller.tenant, target.name), time.monotonic()
-        self._ahead[at] += 1
+        started = time.monotonic()
         try:
             done = await self._gateway.chat_with(run.caller, target, run.request)
         finally:
-            self._left(at)
+            self._left(run.caller, target)
         await self._succeeded(run, target, started, done.usage, done.provenance_id)
         return msgspec.structs.replace(done, choice=run.choice_of(target))
 
     async def _stream(self, run: Run, target: Target) -> Stream:
-        at, started = (run.caller.tenant, target.name), time.monotonic()
-        self._ahead[at] += 1
+        started = time.monotonic()
         try:
             stream = await self._gateway.stream_with(run.caller, target, run.request)
         except BaseException:
-            self._left(at)
+            self._left(run.caller, target)
             raise
 
         async def ended(error: BaseException | None, usage: Usage) -> None:
-            self._left(at)
+            self._left(run.caller, target)
             if error is None:
                 await self._succeeded(run, target, started, usage, stream.provenance_id)
             elif isinstance(error, ProviderFault):
@@ -248,7 +255,11 @@ class AutoModels:
         stream.choice, stream.after = run.choice_of(target), ended
         return stream
 
-    def _left(self, at: tuple[str, str]) -> None:
+    def _take(self, caller: Caller, target: Target) -> None:
+        self._ahead[caller.tenant, target.name] += 1
+
+    def _left(self, caller: Caller, target: Target) -> None:
+        at = (caller.tenant, target.name)
         self._ahead[at] -= 1
         if not self._ahead[at]:
             del self._ahead[at]
