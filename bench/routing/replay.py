@@ -1,7 +1,7 @@
 """Replays tables of (prompt, model, correct, cost) in order: what `auto` would have chosen, against the usual peers.
 
 Ours is the product's own code: `kind_of`, `candidates` and `decide` choose, `learned` learns, from the chosen answer
-alone, whose `correct` is taken for its grade. Nothing is known of a model's cost before its first answer.
+alone, whose `correct` is taken for its grade. What a model costs on average is known to all before, as prices are.
 """
 
 from __future__ import annotations
@@ -63,26 +63,22 @@ class Thompson:
     """Beta(1 + correct, 1 + wrong) for each model over all prompts, less what its mean cost takes off."""
 
     def __init__(self, table: Table, prefer: Prefer, seed: int) -> None:
-        self._models, self._prefer, self._random = table.models, prefer, Random(seed)
+        self._models, self._random = table.models, Random(seed)
         self._right, self._wrong = dict.fromkeys(table.models, 0.0), dict.fromkeys(table.models, 0.0)
-        self._spent: dict[str, tuple[float, int]] = {}
+        costs = table.costs
+        cheapest = min(costs.values(), default=0.0)
+        per_cost = PREFERENCES[prefer][1]
+        self._less = {each: per_cost * doublings(costs.get(each, 0.0), cheapest, FREE_USD) for each in table.models}
 
     def choose(self, row: Row) -> str:
-        costs = {model: total / number for model, (total, number) in self._spent.items()}
-        cheapest, usual = min(costs.values(), default=0.0), mean(costs.values()) if costs else 0.0
-
         def score(model: str) -> float:
-            drawn = self._random.betavariate(1 + self._right[model], 1 + self._wrong[model])
-            return drawn - PREFERENCES[self._prefer][1] * doublings(costs.get(model, usual), cheapest, FREE_USD)
+            return self._random.betavariate(1 + self._right[model], 1 + self._wrong[model]) - self._less[model]
 
         return max(self._models, key=score)
 
     def learn(self, row: Row, model: str) -> None:
         self._right[model] += row.correct[model]
         self._wrong[model] += 1 - row.correct[model]
-        if model in row.cost:
-            total, number = self._spent.get(model, (0.0, 0))
-            self._spent[model] = (total + row.cost[model], number + 1)
 
 
 class Ours:
@@ -90,7 +86,7 @@ class Ours:
 
     def __init__(self, table: Table, prefer: Prefer, *, kinds: bool) -> None:
         self._prefer, self._kinds = prefer, kinds
-        self._entries = [Entry(model) for model in table.models]
+        self._entries = [Entry(model, table.costs.get(model)) for model in table.models]
         self._view = LearningView()
 
     def choose(self, row: Row) -> str:

@@ -49,6 +49,12 @@ class Table:
     models: list[str]
     rows: list[Row]
 
+    @property
+    def costs(self) -> dict[str, float]:
+        """What each model costs on average, where that is known."""
+        known = {model: [row.cost[model] for row in self.rows if model in row.cost] for model in self.models}
+        return {model: sum(costs) / len(costs) for model, costs in known.items() if costs}
+
 
 def read(path: Path) -> Table:
     """Raises TableError. A prompt that not every model answered is left out."""

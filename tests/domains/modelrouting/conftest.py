@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -10,9 +11,11 @@ import httpx
 import openai
 import pytest
 
+from stentor.core.db import Sql
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.upstream import Upstream, serving
 
+Providers = dict[str, Upstream]
 NAMES = ("east", "west", "north")
 GROUPS = "auto=east/m|west/m,pair=east/m|west/m,all=east/m|west/m|north/m"
 PRICES = "east/*=1/1,west/*=1/1,north/*=1/1"
@@ -67,3 +70,26 @@ async def ask(client: openai.AsyncOpenAI, text: str = QUESTION, model: str = "au
 async def grade(world: World, answer_id: str, value: Any, key: str = "ADMIN", **fields: Any) -> httpx.Response:
     path = f"/api/v1/llm/answers/{answer_id}/grade"
     return await world.clients[key].post(path, json={"grade": value, **fields})
+
+
+async def events(world: World, kind: str) -> list[dict[str, Any]]:
+    """Metadata of the events of a type, oldest first."""
+    sql = Sql("select metadata from events where event_type = :kind order by event_id")
+    return [json.loads(row[0]) for row in await world.kernel.db.read(lambda tx: tx.rows(sql, kind=kind))]
+
+
+async def outcomes(world: World) -> list[tuple[str, float]]:
+    """Of every outcome that was learned from: the model and the reward."""
+    return [(each["model"], each["reward"]) for each in await events(world, "learning_updated") if "reward" in each]
+
+
+async def free(world: World, answer: Any) -> list[str]:
+    """The candidates of an answer's decision that might have been called."""
+    decision = (await world.admin.get(f"/api/v1/llm/answers/{answer.id}")).json()["decision"]
+    return [each["name"] for each in decision["candidates"] if each["online"]]
+
+
+async def status_of(work: Any) -> tuple[int, Any]:
+    with pytest.raises(openai.APIStatusError) as caught:
+        await work
+    return caught.value.status_code, caught.value.body
