@@ -70,7 +70,7 @@ def main() -> None:
     folder = options.cache or options.folder
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    sizes = Scale(options.quick, options.cache, options.folder, options.rounds)
+    sizes = Scale(options.quick, options.cache, options.folder, options.rounds, table=options.table)
     sizes = replace(sizes, rows=options.rows or sizes.pick(1_000_000, 20_000))
     areas: list[Area] = []
     try:
@@ -94,6 +94,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes, under a minute: to see that it works")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of what is measured in rounds (5)")
     parser.add_argument("--rows", type=int, help="tasks in the database of `lists` (1,000,000)")
+    parser.add_argument("--table", type=Path, help="CSV or JSONL of prompts and models that `routing` replays")
     parser.add_argument("--cache", type=Path, help="folder that keeps the database of `lists` for the next run")
     parser.add_argument("--folder", type=Path, help="where databases are made; the disk is part of what is measured")
     shape = parser.add_mutually_exclusive_group()

@@ -16,13 +16,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Scale:
-    """`quick` takes the small sizes; `cache` keeps the large database; `folder` holds all that is written."""
+    """`quick` takes the small sizes; `cache` keeps the large database; `folder` holds all that is written; `table` is
+    what `routing` replays.
+    """
 
     quick: bool = False
     cache: Path | None = None
     folder: Path | None = None
     rounds: int = 5
     rows: int = 1_000_000
+    table: Path | None = None
 
     def pick(self, full: T, quick: T) -> T:
         return quick if self.quick else full

@@ -163,12 +163,12 @@ class Kernel:
 
     async def refresh(self, since: int) -> None:
         """Take in what changed since, of all that is kept in memory."""
-        news = [part.news(since) for part in (self.registry, self.learning.view, self.trust.view)]
+        news = [part.news(since) for part in (self.registry, self.learning.view, self.llm.models, self.trust.view)]
         await take_in(self.db.look, [*news, self.hooks.deliverer.news()])
 
     async def _first_look(self) -> None:
         """Load what is kept in memory. Trust alone may be missing: routing goes on without it, and says so."""
-        news = [part.news(0) for part in (self.registry, self.learning.view)]
+        news = [part.news(0) for part in (self.registry, self.learning.view, self.llm.models)]
         await take_in(self.db.look, [*news, self.hooks.deliverer.news()])
         try:
             await take_in(self.db.look, [self.trust.view.news(0)])

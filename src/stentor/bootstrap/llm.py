@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from stentor.auth.roles import Roles
 from stentor.bootstrap.memory import embedder
 from stentor.core.clock import Clock
 from stentor.core.db import Database
@@ -35,6 +36,11 @@ from stentor.domains.llm.service import Gateway
 from stentor.domains.llm.spans import NoSpans, Spans
 from stentor.domains.llm.talk import Talk
 from stentor.domains.llm.transport import Limits, Transport
+from stentor.domains.modelrouting import api as modelrouting_api
+from stentor.domains.modelrouting.grades import Answers
+from stentor.domains.modelrouting.learning import Teacher
+from stentor.domains.modelrouting.records import Records
+from stentor.domains.modelrouting.service import AutoModels
 from stentor.web.sse import StreamLimit
 
 SENTENCES = 3
@@ -50,6 +56,8 @@ class Llm:
     prices: Prices
     about: api.About
     trusted: Outbound
+    models: Records
+    answers: Answers
 
     async def stop(self) -> None:
         await self.gateway.close()
@@ -57,7 +65,13 @@ class Llm:
 
 
 def open_llm(
-    settings: Settings, db: Database, clock: Clock, runlog: RunLog, outbound: Outbound, redactor: Redactor | None
+    settings: Settings,
+    db: Database,
+    clock: Clock,
+    runlog: RunLog,
+    outbound: Outbound,
+    redactor: Redactor | None,
+    roles: Roles,
 ) -> Llm:
     """Raises StartRefused for a setting that cannot be read."""
     operators = from_settings(settings)
@@ -94,13 +108,16 @@ def open_llm(
     about = api.About(
         settings.llm_timeout, settings.llm_idle, settings.llm_retries, settings.llm_local, tuple(settings.llm_budgets)
     )
-    return Llm(gateway, prices, about, trusted)
+    models = Records()
+    teacher = Teacher(db, runlog, roles, models, settings.daily_lessons)
+    gateway.auto = AutoModels(db, clock, runlog, gateway, gate, prices, models, teacher, settings.alpha)
+    return Llm(gateway, prices, about, trusted, models, Answers(db, runlog, models))
 
 
-def llm_routers(llm: Llm, talk: Talk, speaker: api.Speaker, streams: StreamLimit) -> tuple[APIRouter, APIRouter]:
-    """The routes of the contract, and those in OpenAI's dialect."""
+def llm_routers(llm: Llm, talk: Talk, speaker: api.Speaker, streams: StreamLimit) -> list[APIRouter]:
+    """The routes of the contract, those of answers, and those in OpenAI's dialect."""
     ours = api.router(llm.gateway, talk, speaker, llm.prices, llm.about, streams)
-    return ours, openai_api.router(llm.gateway, talk, streams)
+    return [ours, modelrouting_api.router(llm.answers), openai_api.router(llm.gateway, talk, streams)]
 
 
 def open_spans(settings: Settings, secret: Callable[[str], None]) -> Spans:

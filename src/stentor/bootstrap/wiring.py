@@ -73,7 +73,8 @@ def build(
     ending = Ending(runlog, learning, trust, hub, independence)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
-    sandbox, llm = Sandbox(db, registry, runlog, rules), open_llm(settings, db, clock, runlog, outbound, redactor)
+    sandbox = Sandbox(db, registry, runlog, rules)
+    llm = open_llm(settings, db, clock, runlog, outbound, redactor, roles)
     builtin = Builtin(librarian)
     drivers: dict[str, RuntimeDriver] = {
         "builtin": builtin,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stentor import __version__
-from stentor.cli import agent, db, governance, keys, mcp, policy, provenance, receipt, task, webhook
+from stentor.cli import agent, db, governance, keys, llm, mcp, policy, provenance, receipt, task, webhook
 from stentor.cli.config import config
 from stentor.cli.dashboard import dashboard
 from stentor.cli.demo import demo
@@ -29,6 +29,7 @@ app.add_typer(governance.app, name="governance")
 app.add_typer(policy.app, name="policy")
 app.add_typer(receipt.app, name="receipt")
 app.add_typer(mcp.app, name="mcp")
+app.add_typer(llm.app, name="llm")
 app.add_typer(webhook.app, name="webhook")
 app.add_typer(provenance.app, name="provenance")
 app.add_typer(db.app, name="db")

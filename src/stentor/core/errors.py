@@ -175,6 +175,8 @@ class ProviderFault(StentorError):
     upstream: int | None = None
     named_time = False
     """Whether it said itself when it will take the request (`retry_after`)."""
+    called = True
+    """False when the gate kept the call back, because the provider is left alone for a while."""
 
 
 class ProviderError(ProviderFault):

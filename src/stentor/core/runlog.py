@@ -33,6 +33,8 @@ EventType = Literal[
     "memory_read",
     "memory_written",
     "llm_called",
+    "model_chosen",
+    "answer_graded",
     "task_completed",
     "task_failed",
     "task_aborted",

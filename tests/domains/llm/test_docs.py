@@ -16,9 +16,11 @@ from tests.domains.llm.upstream import ANSWER
 
 PAGE = (Path(__file__).parents[3] / "docs" / "llm.md").read_text()
 
+GROUP = re.findall(r'SERVICE_LLM_GROUPS="(auto=.*?)"', PAGE)[0]
+
 
 async def test_the_examples_of_the_openai_client_run(make_llm: Gate) -> None:
-    world = await make_llm(SERVICE_BUILTIN_AGENTS="1")
+    world = await make_llm(SERVICE_BUILTIN_AGENTS="1", SERVICE_LLM_GROUPS=GROUP)
     code = "".join(re.findall(r"```python\n(.*?)```", PAGE, re.S))
     async with listening(world) as client:
         here = code.replace("http://127.0.0.1:8080", str(client.base_url).rstrip("/"))
@@ -26,7 +28,12 @@ async def test_the_examples_of_the_openai_client_run(make_llm: Gate) -> None:
         printed = io.StringIO()
         with redirect_stdout(printed):
             await asyncio.to_thread(exec, here, {})
-    assert printed.getvalue().splitlines() == [ANSWER, "The sea is salty. Rivers carry salt into it."]
+    said, chosen, summary = printed.getvalue().splitlines()
+    assert (said, summary) == (ANSWER, "The sea is salty. Rivers carry salt into it.")
+    model, kind, why = chosen.split(" ", 2)
+    assert model in GROUP
+    assert kind == "code/short"
+    assert why.startswith(f"{model} was chosen among 2 candidates")
 
 
 def test_every_setting_and_known_provider_of_the_gateway_is_named() -> None:

@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from stentor.core.db import Sql, Tx
+from stentor.domains.modelrouting import store
+from stentor.domains.modelrouting.model import Answer
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, WITH_BODY, Operation, body_schema
@@ -23,7 +25,7 @@ TABLES = (
     "task_note_cursors inbox_notes atp_messages authority_uses memory_records "
     "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts "
     "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks "
-    "taught_today task_grades"
+    "taught_today task_grades model_weights model_answers"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",
@@ -116,6 +118,13 @@ async def rows(world: World) -> dict[str, int]:
         return {name: tx.rows(Sql(f"select count(*) from {name}"))[0][0] for name in TABLES if name not in NUMBERED}
 
     return await world.kernel.db.read(read)
+
+
+async def an_answer(world: World, tenant: str) -> str:
+    """An answer of the model auto, as if one had been given."""
+    answer = Answer("an-answer", "acme/m", "question/short", "admin", "a-decision", None, 0)
+    await world.kernel.db.write(lambda tx: store.insert(tx, tenant, answer))
+    return answer.answer_id
 
 
 async def send(world: World, operation: Operation, body: bytes, **headers: str) -> httpx.Response:
@@ -317,9 +326,11 @@ async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes
     await world.admin.patch(f"/api/v1/webhooks/{webhook}", json={"enabled": False})
     made = await world.admin.post("/api/v1/llm/provider", json={"provider": "groq", "apiKey": "key-of-groq"})
     assert made.status_code == 200, made.text
+    answer_id = await an_answer(world, "default")
     before = await rows(world)
     world.runlog.broken = True
     ids = {"agent_id": agent, "task_id": task_id, "entityId": agent, "webhook_id": webhook, "name": "groq"}
+    ids["answer_id"] = answer_id
     asked = 0
     for operation in PROTECTED:
         if operation.method == "GET" or "501" in operation.spec["responses"]:

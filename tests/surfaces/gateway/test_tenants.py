@@ -13,6 +13,7 @@ from tests.conftest import World
 from tests.patience import soon
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, UNKNOWN, Operation
+from tests.surfaces.gateway.test_bad_input import an_answer
 
 WITH_ID = [o for o in PROTECTED if (o.path_parameters or o.query) and not re.search("memory|consistency", o.path)]
 """The memory is one tenant's alone (tests/domains/memory), the tree of the run log everybody's."""
@@ -37,6 +38,7 @@ async def theirs(world: World) -> dict[str, str]:
     trail = await other.get(f"/api/v1/tasks/{task['task_id']}/activity")
     found = {"webhook_id": hook.json()["id"], "provenance_id": trail.json()["provenance_id"]}
     found |= {"message_id": await their_message(other), "grant_id": await their_grant(other, ids)}
+    found["answer_id"] = await an_answer(world, "other")
     return ids | found | await their_update(other, agent["agent_id"])
 
 

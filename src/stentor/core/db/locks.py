@@ -8,6 +8,11 @@ def of_agent(agent_id: str) -> str:
     return f"agent {agent_id}"
 
 
+def of_model(tenant: str, model: str) -> str:
+    """What is learned about a model of a provider."""
+    return f"model {tenant} {model}"
+
+
 def of_pair(tenant: str, low: str, high: str) -> str:
     """The connection between two agents."""
     return f"pair {tenant} {low} {high}"

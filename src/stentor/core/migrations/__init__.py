@@ -14,7 +14,7 @@ from stentor.core.db.driver import Driver
 from stentor.core.db.sql import Sql
 from stentor.core.errors import StartRefused
 
-HEAD = "0015"
+HEAD = "0016"
 """The newest version; tests hold it against the scripts in `versions/`."""
 COPYING = "copying-"
 """Before the version of a database that `stentor db copy` has not filled yet: no program takes it for its own."""

@@ -62,7 +62,8 @@ class LlmSettings:
     llm_groups: tuple[str, ...] = setting(
         "SERVICE_LLM_GROUPS",
         (),
-        "Names that stand for several models, which take turns by weight: `fast=openai/a*3|groq/b`.",
+        "Names that stand for several models, which take turns by weight: `fast=openai/a*3|groq/b`. `auto:fast` picks "
+        "one by what each has shown, `auto` one of the group `auto`.",
         kinds.items,
     )
     llm_prices: tuple[str, ...] = setting(

@@ -26,6 +26,7 @@ class AgentStream:
     """The answer of an agent, to be read once. `close` before its end cancels the task."""
 
     degraded = False
+    choice = None
 
     def __init__(
         self,

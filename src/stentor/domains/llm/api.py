@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Query
 from pydantic import StringConstraints
 from starlette.requests import Request as HttpRequest
@@ -202,6 +203,10 @@ def stream_key(caller: Principal) -> str:
 
 
 async def _pieces(found: Answering) -> AsyncIterator[bytes]:
+    if found.choice:
+        # Only who asked for `auto` reads it; without it nobody could tell the model, or grade the answer.
+        told = {"delta": "", "model": found.name, "provenance_id": found.provenance_id}
+        yield b"event: routing\ndata: " + jsontext.line(told | {"routing": msgspec.to_builtins(found.choice)}) + b"\n\n"
     async for delta in found:
         if delta.content:
             yield b"data: " + jsontext.line({"delta": delta.content} | _degraded(degraded=found.degraded)) + b"\n\n"
@@ -218,7 +223,8 @@ def _done(done: Done) -> dict[str, Any]:
     out = {"model": reply.model, "content": reply.content, "usage": _usage(done.usage)}
     rest = {"finish_reason": reply.finish, "provenance_id": done.provenance_id}
     task = {"task_id": done.work.task_id} if done.work else {}
-    return out | rest | task | _degraded(degraded=reply.degraded)
+    routing = {"routing": msgspec.to_builtins(done.choice)} if done.choice else {}
+    return out | rest | task | routing | _degraded(degraded=reply.degraded)
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -36,8 +36,16 @@ class Breaker:
         if left > 0 or state.trying:
             fault = ProviderUnreachable(f"The provider {name} failed {state.failures} times and is left alone for now.")
             fault.retry_after = max(1, left // SECOND)
+            fault.called = False
             raise fault
         state.trying = True
+
+    def rests(self, tenant: str, provider: Provider) -> bool:
+        """Whether a call would not be let in now."""
+        state = self._states.get((tenant, provider.name, provider.base_url))
+        if state is None or state.failures < FAILURES:
+            return False
+        return state.trying or state.rests_until > self._clock.now()
 
     def resting(self) -> int:
         """How many providers are left alone now."""

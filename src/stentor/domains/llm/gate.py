@@ -19,11 +19,12 @@ from stentor.core.errors import BudgetSpent, ProviderUnreachable, StentorError
 from stentor.core.runlog import Draft, RunLog
 from stentor.domains.llm import budgets, store
 from stentor.domains.llm.breaker import Breaker
-from stentor.domains.llm.budgets import Budget, Kind, Spent
+from stentor.domains.llm.budgets import NANO, Budget, Kind, Spent
 from stentor.domains.llm.evidence import Evidence
 from stentor.domains.llm.figures import Calls
 from stentor.domains.llm.model import Operation, Usage
 from stentor.domains.llm.prices import Prices
+from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.routes import Target
 from stentor.domains.llm.spans import NO_SPAN, CallStart, NoSpans, Span, Spans
 from stentor.domains.llm.store import CallRow
@@ -160,6 +161,33 @@ class Gate:
         if budget.left(Spent(known.tokens + open_.tokens, known.cost + open_.cost)) <= 0:
             unit = "tokens" if budget.unit == "tokens" else "money"
             raise _spent(f"The {unit} that {kind} {subject!r} may spend in a {budget.period} are spent.", wait)
+
+    def rests(self, tenant: str, provider: Provider) -> bool:
+        """Whether the provider is left alone now."""
+        return self._breaker.rests(tenant, provider)
+
+    async def money_left(self, caller: Caller) -> float | None:
+        """US dollars that the caller may still spend, of the budget that has least; None where no budget is of money.
+
+        Raises StoreUnavailable.
+        """
+        accounts = [
+            (kind, subject, budget)
+            for kind, subject in caller.subjects
+            for budget in self._budgets
+            if budget.unit == "usd" and budget.applies(kind, subject)
+        ]
+        if not accounts:
+            return None
+
+        def read(tx: Tx) -> int:
+            left = []
+            for kind, subject, budget in accounts:
+                first = budgets.first_day(budget.period, tx.now)
+                left.append(budget.left(store.spent(tx, caller.tenant, kind, subject, first)))
+            return min(left)
+
+        return await self._db.read(read) / NANO
 
     def ended(self, passage: Passage, error: BaseException | None) -> None:
         self._breaker.left(passage.caller.tenant, passage.target.provider, error)

@@ -75,7 +75,10 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """`tool_choice` is auto, none, required, or a tool's name; `extra` goes to OpenAI-compatible providers as it is."""
+    """`tool_choice` is auto, none, required, or a tool's name; `extra` goes to OpenAI-compatible providers as it is.
+
+    `prefer` counts for `auto` alone: quality, balanced, fast or cheap; empty where the caller did not say.
+    """
 
     model: str
     messages: tuple[Message, ...]
@@ -88,6 +91,7 @@ class Request(msgspec.Struct, frozen=True):
     tool_choice: str = ""
     response_format: dict[str, Any] | None = None
     extra: dict[str, Any] = {}
+    prefer: str = ""
 
     @property
     def one_call(self) -> bool:

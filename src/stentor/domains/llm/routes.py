@@ -59,6 +59,11 @@ class Routes:
     def fallbacks(self) -> dict[str, list[str]]:
         return self._fallbacks
 
+    def members(self, group: str) -> list[str] | None:
+        """The models of a group, whoever's turn it is; None for a name that is no group."""
+        found = self._groups.get(group)
+        return None if found is None else list(found.weights)
+
     def names(self, model: str) -> list[str]:
         """All names to try for a model, in order, each once."""
         group = self._groups.get(model)

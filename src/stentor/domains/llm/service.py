@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -22,6 +22,9 @@ from stentor.domains.llm.store import UsageRow
 EXPECTED_OUTPUT = 256
 """Tokens that a call without a limit is expected to give, until it has given them."""
 AGENT = "agent:"
+WRONG = (400, 413, 422)
+"""A provider's statuses that say that the request itself is wrong."""
+AUTO, AUTO_GROUP = "auto", "auto:"
 T = TypeVar("T")
 
 
@@ -33,6 +36,15 @@ class Work(msgspec.Struct, frozen=True):
     agent_name: str
 
 
+class Choice(msgspec.Struct, frozen=True):
+    """Why a request to `auto` went to the model that answered; the event `decision_id` of the run log has all of it."""
+
+    kind: str
+    prefer: str
+    why: str
+    decision_id: str
+
+
 class Done(msgspec.Struct, frozen=True):
     """`provenance_id` is the event of the run log that records the call, or where the task of an agent begins."""
 
@@ -41,6 +53,7 @@ class Done(msgspec.Struct, frozen=True):
     name: str
     provenance_id: str
     work: Work | None = None
+    choice: Choice | None = None
 
 
 class Vectors(msgspec.Struct, frozen=True):
@@ -50,8 +63,15 @@ class Vectors(msgspec.Struct, frozen=True):
     provenance_id: str
 
 
+After = Callable[[BaseException | None, Usage], Awaitable[None]]
+"""Told once how a stream ended: with its usage, before its last part is read, or with what broke it off."""
+
+
 class Stream:
     """A stream that has begun, to be read once: deltas, the last of them with the usage. `close` gives it up."""
+
+    choice: Choice | None = None
+    after: After | None = None
 
     def __init__(self, request: Request, passage: Passage, source: Deltas, *, degraded: bool) -> None:
         self._request, self._passage, self._source = request, passage, source
@@ -76,7 +96,12 @@ class Stream:
         self._source.close()
         reply = self._gathered.reply(self.name)
         usage = model.counted(self._request, reply)
-        await self._passage.done(usage)
+        try:
+            await self._passage.done(usage)
+        except BaseException as error:
+            await self._tell(error, usage)
+            raise
+        await self._tell(None, usage)
         if (whole := model.answered(reply)) is not reply:
             yield Delta(content=whole.content)
         yield Delta(finish=reply.finish, usage=usage, id=reply.id, last=True)
@@ -89,7 +114,21 @@ class Stream:
         if not self._ended:
             self._ended = True
             self._source.close()
-            await self._passage.failed(error, model.counted(self._request, self._gathered.reply(self.name)))
+            usage = model.counted(self._request, self._gathered.reply(self.name))
+            await self._passage.failed(error, usage)
+            await self._tell(error, usage)
+
+    async def _tell(self, error: BaseException | None, usage: Usage) -> None:
+        if self.after is not None:
+            await self.after(error, usage)
+
+
+class Auto(Protocol):
+    """Picks the model of a request to `auto` or `auto:<group>`; above this domain, because it ranks as routing does."""
+
+    async def chat(self, caller: Caller, request: Request) -> Done: ...
+    async def stream(self, caller: Caller, request: Request) -> Stream: ...
+    async def names(self, tenant: str) -> list[str]: ...
 
 
 class Gateway:
@@ -117,30 +156,40 @@ class Gateway:
         self._local = local
         self.default_provider = default_provider
         self.default_model = default_model
+        self.auto: Auto | None = None
+        """Set once it is there, which needs the gateway itself."""
 
     async def chat(self, caller: Caller, request: Request) -> Done:
         """Raises ModelNotFound, BudgetSpent, ProviderFault."""
-
-        async def once(target: Target) -> Done:
-            passage = await self._gate.admit(caller, target, "chat", lambda: _expected(request))
-            asked = msgspec.structs.replace(request, model=target.model)
-            reply = await _passing(passage, self._backend(target).chat(target, asked, passage.evidence))
-            usage = model.counted(request, reply)
-            await passage.done(usage)
-            return Done(model.answered(reply), usage, target.name, passage.evidence.call_id)
-
-        return await self._first(caller, request.model, once)
+        if (auto := self._auto_for(request.model)) is not None:
+            return await auto.chat(caller, request)
+        return await self._first(caller, request.model, lambda target: self.chat_with(caller, target, request))
 
     async def stream(self, caller: Caller, request: Request) -> Stream:
         """Returns when the provider has begun to answer. Raises like `chat`."""
+        if (auto := self._auto_for(request.model)) is not None:
+            return await auto.stream(caller, request)
+        return await self._first(caller, request.model, lambda target: self.stream_with(caller, target, request))
 
-        async def once(target: Target) -> Stream:
-            passage = await self._gate.admit(caller, target, "chat", lambda: _expected(request))
-            asked = msgspec.structs.replace(request, model=target.model)
-            source = await _passing(passage, self._backend(target).stream(target, asked, passage.evidence))
-            return Stream(request, passage, source, degraded=target.provider == LOCAL)
+    async def chat_with(self, caller: Caller, target: Target, request: Request) -> Done:
+        """The answer of this model and of no other. Raises BudgetSpent, ProviderFault."""
+        passage = await self._gate.admit(caller, target, "chat", lambda: expected(request))
+        asked = msgspec.structs.replace(request, model=target.model)
+        reply = await _passing(passage, self._backend(target).chat(target, asked, passage.evidence))
+        usage = model.counted(request, reply)
+        await passage.done(usage)
+        return Done(model.answered(reply), usage, target.name, passage.evidence.call_id)
 
-        return await self._first(caller, request.model, once)
+    async def stream_with(self, caller: Caller, target: Target, request: Request) -> Stream:
+        """The same, begun."""
+        passage = await self._gate.admit(caller, target, "chat", lambda: expected(request))
+        asked = msgspec.structs.replace(request, model=target.model)
+        source = await _passing(passage, self._backend(target).stream(target, asked, passage.evidence))
+        return Stream(request, passage, source, degraded=target.provider == LOCAL)
+
+    def _auto_for(self, name: str) -> Auto | None:
+        name = name or self.default_model
+        return self.auto if name == AUTO or name.startswith(AUTO_GROUP) else None
 
     async def embed(
         self, caller: Caller, name: str, inputs: Sequence[EmbeddingInput], dimensions: int | None = None
@@ -162,6 +211,10 @@ class Gateway:
         providers = await self.directory.of(tenant)
         return await self._catalogue.listings(providers.values(), live=live)
 
+    async def auto_names(self, tenant: str) -> list[str]:
+        """The names under which a model is picked."""
+        return await self.auto.names(tenant) if self.auto is not None else []
+
     async def usage(self, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
         """Calls from `start` on and before `end` (microseconds); an empty provider means all."""
         return await self._db.read(lambda tx: store.usage(tx, tenant, start, end, provider))
@@ -179,23 +232,25 @@ class Gateway:
         """
         if name.startswith(AGENT):
             raise InvalidRequest(f"{AGENT}<capability> answers conversations; it embeds nothing, and no agent uses it.")
+        if name == AUTO or name.startswith(AUTO_GROUP):
+            raise InvalidRequest(f"{name} answers conversations; vectors of different models cannot be compared.")
         providers = await self.directory.of(caller.tenant)
         asked = name or self._default(providers)
         failure: ProviderFault | None = None
         for wanted in self.routes.names(asked):
-            target = await self._target(wanted, providers)
+            target = await self.target(wanted, providers)
             if target is None:
                 continue
             try:
                 return await once(target)
             except ProviderFault as fault:
-                fault.details = {"provider_failure": True, "provider": target.provider.name, **(fault.details or {})}
-                if fault.upstream in (400, 413, 422):
+                say_whose(fault, target)
+                if fault.upstream in WRONG:
                     raise  # the request itself is wrong, and would be wrong elsewhere
                 failure = failure or fault
         raise failure or ModelNotFound(_missing(asked, providers))
 
-    async def _target(self, name: str, providers: dict[str, Provider]) -> Target | None:
+    async def target(self, name: str, providers: dict[str, Provider]) -> Target | None:
         """Other providers may have models that they do not list; the baseline has none but its own."""
         found = await self._named(name, providers)
         return None if found and found.provider == LOCAL and found.model not in LOCAL_MODELS else found
@@ -219,6 +274,11 @@ class Gateway:
         return name
 
 
+def say_whose(fault: ProviderFault, target: Target) -> None:
+    """Tell the caller which provider failed."""
+    fault.details = {"provider_failure": True, "provider": target.provider.name, **(fault.details or {})}
+
+
 async def _passing(passage: Passage, work: Awaitable[T]) -> T:
     try:
         return await work
@@ -227,7 +287,7 @@ async def _passing(passage: Passage, work: Awaitable[T]) -> T:
         raise
 
 
-def _expected(request: Request) -> Usage:
+def expected(request: Request) -> Usage:
     return Usage(model.input_estimate(request), request.max_tokens or EXPECTED_OUTPUT, estimated=True)
 
 

@@ -9,7 +9,7 @@ from stentor.auth.principal import Principal
 from stentor.core.errors import InvalidRequest
 from stentor.domains.llm.gate import Caller
 from stentor.domains.llm.model import Delta, Request
-from stentor.domains.llm.service import AGENT, Done, Gateway, Work
+from stentor.domains.llm.service import AGENT, Choice, Done, Gateway, Work
 
 
 class Answering(Protocol):
@@ -23,6 +23,8 @@ class Answering(Protocol):
     def degraded(self) -> bool: ...
     @property
     def work(self) -> Work | None: ...
+    @property
+    def choice(self) -> Choice | None: ...
     def __aiter__(self) -> AsyncIterator[Delta]: ...
     async def close(self) -> None: ...
 

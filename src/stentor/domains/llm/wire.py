@@ -51,10 +51,11 @@ class ChatOptions(Wire):
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     stop: Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=1000)]], Field(max_length=16)] = []
     seed: Annotated[int, Field(ge=-(2**53), le=2**53)] | None = None
+    prefer: Literal["quality", "balanced", "fast", "cheap"] | None = None
 
 
 Options = Annotated[ChatOptions, BeforeValidator(_object)]
-ModelName = Annotated[Name, Field(description="`provider/model`, or a bare name that a provider lists.")]
+ModelName = Annotated[Name, Field(description="`provider/model`, a bare name that a provider lists, or `auto`.")]
 Day = Annotated[date | None, BeforeValidator(_day), Query(description="A day in UTC, such as 2026-11-20.")]
 Provider = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 ProviderName = Annotated[str, Path(description="The provider's name."), AfterValidator(segment)]
@@ -136,6 +137,15 @@ class UsageOut(Answer):
     estimated: bool = False
 
 
+class ChoiceOut(Answer):
+    """Why `auto` chose the model."""
+
+    kind: str
+    prefer: str
+    why: str
+    decision_id: str
+
+
 class ChatOut(Answer):
     model: str
     content: str
@@ -144,6 +154,7 @@ class ChatOut(Answer):
     provenance_id: str
     degraded: bool = False
     task_id: str | None = None
+    routing: ChoiceOut | None = None
 
 
 class AtpContext(Answer):
@@ -249,6 +260,7 @@ def _request(name: str | None, messages: tuple[Message, ...], options: ChatOptio
         top_p=options.top_p,
         stop=tuple(options.stop),
         seed=options.seed,
+        prefer=options.prefer or "",
     )
 
 

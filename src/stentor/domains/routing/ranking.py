@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import log2, sqrt
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -139,6 +139,34 @@ class Candidate(msgspec.Struct, frozen=True):
     online: bool = True
 
 
+class Subject(Protocol):
+    """Who is ranked: an agent, or a model of a provider (domains/modelrouting). Equal scores fall to the name."""
+
+    @property
+    def agent_id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def composite(self) -> float: ...
+
+
+class Rankable(Protocol):
+    """The fields of `Candidate`, of an agent or of a model."""
+
+    @property
+    def agent(self) -> Subject: ...
+    @property
+    def standing(self) -> Standing: ...
+    @property
+    def trust(self) -> float | None: ...
+    @property
+    def ahead(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def online(self) -> bool: ...
+
+
 class Ranked(msgspec.Struct, frozen=True):
     """A candidate with what its rank was made of, in the order of the formula; `hebbian` is the weight as the routes of
     learning show it, None without an outcome. `blended` decides among those that are online.
@@ -180,7 +208,7 @@ class Ranking(msgspec.Struct, frozen=True):
     usual_cost: float | None = None
 
 
-def rank(candidates: Sequence[Candidate], beta: float, prefer: Prefer = "balanced", most: int | None = None) -> Ranking:
+def rank(candidates: Sequence[Rankable], beta: float, prefer: Prefer = "balanced", most: int | None = None) -> Ranking:
     """Those that are online first, then by blended score, composite, name and id. At most `most` are listed."""
     standings = [candidate.standing for candidate in candidates]
     mean, slope = calibration(standings)
@@ -284,7 +312,7 @@ def _filled(values: list[float | None], unknown: float) -> list[float]:
 
 
 def _ranked(
-    candidate: Candidate, ranking: Ranking, total: float, price: float, blended: float, prefer: Prefer
+    candidate: Rankable, ranking: Ranking, total: float, price: float, blended: float, prefer: Prefer
 ) -> Ranked:
     agent, known = candidate.agent, candidate.standing
     expected, uncertainty = outlook(known, ranking.mean, ranking.slope, candidate.ahead)

@@ -143,7 +143,7 @@ class Routing:
     def _candidates(self, request: Request, agents: list[Agent], now: int) -> list[Candidate]:
         records = self._learning.records(request.tenant, request.task_type)
         derived = _derived(records, now // DAY)
-        tenant, trust, load = request.tenant, self._trust.score, self.load
+        tenant, trust, load, alpha = request.tenant, self._trust.score, self.load, self.policy.alpha
         tick, changed = records.pace.tick, records.pace.changed_tick
         of_agent, sums = records.of_agent, self._learning.sums_of_agent
         found = []
@@ -160,35 +160,38 @@ class Routing:
                 or entry[3] is not agent
             ):
                 stale = record is not None and changed > record.tick
-                known = self._standing(agent, record, summed, age * AGE_STEP, now, stale=stale)
+                known = standing_of(agent.composite, alpha, record, summed, age * AGE_STEP, now, stale=stale)
                 entry = derived[agent_id] = (record, summed, age, agent, known)
             found.append(Candidate(agent, entry[4], trust(tenant, agent_id, now), *load(agent)))
         return found
-
-    def _standing(
-        self, agent: Agent, record: Weight | None, sums: Sums | None, age: int, now: int, *, stale: bool
-    ) -> Standing:
-        alpha = self.policy.alpha
-        if record is None:
-            return standing(agent.composite, alpha, elsewhere=sums or (0.0, 0.0))
-        rewards, outcomes = record.outdated if stale else record.counted
-        own = record.counted
-        rewards_all, outcomes_all = sums or own
-        return standing(
-            agent.composite,
-            alpha,
-            rewards,
-            outcomes,
-            (max(0.0, rewards_all - own[0]), max(0.0, outcomes_all - own[1])),
-            age=age,
-            variation=record.variation,
-            weight=record.at(now),
-            duration_ms=record.mean_ms if record.samples else None,
-            cost=record.mean_cost,
-        )
 
     def _nobody(self, request: Request) -> RoutingDenied:
         elsewhere = self._snapshot.capable_elsewhere(request.tenant, request.capabilities)
         reason = TenantDenied if elsewhere else CapabilityUnavailable
         details = {"required_capabilities": list(request.capabilities)}
         return reason(model.SENTENCES[reason], details)
+
+
+def standing_of(
+    composite: float, alpha: float, record: Weight | None, sums: Sums | None, age: int, now: int, *, stale: bool
+) -> Standing:
+    """What a record, None without an outcome, says now. `sums` are those of all task types together, `age` the outcomes
+    of others since the record's last one; `stale` when the results of another one changed after it.
+    """
+    if record is None:
+        return standing(composite, alpha, elsewhere=sums or (0.0, 0.0))
+    rewards, outcomes = record.outdated if stale else record.counted
+    own = record.counted
+    rewards_all, outcomes_all = sums or own
+    return standing(
+        composite,
+        alpha,
+        rewards,
+        outcomes,
+        (max(0.0, rewards_all - own[0]), max(0.0, outcomes_all - own[1])),
+        age=age,
+        variation=record.variation,
+        weight=record.at(now),
+        duration_ms=record.mean_ms if record.samples else None,
+        cost=record.mean_cost,
+    )

@@ -11,7 +11,7 @@ import msgspec
 
 from stentor.domains.llm.formats.openai import call_out
 from stentor.domains.llm.model import Delta, Reply, ToolDelta, Usage
-from stentor.domains.llm.service import Done, Vectors, Work
+from stentor.domains.llm.service import Choice, Done, Vectors, Work
 
 
 def usage(counted: Usage) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def chat(done: Done, created: int) -> dict[str, Any]:
         "model": reply.model,
         "choices": [choice],
         "usage": usage(done.usage),
-        **_work(done.work),
+        **ours(done.work or done.choice),
     }
 
 
@@ -53,9 +53,9 @@ def completion(done: Done, created: int) -> dict[str, Any]:
 class Chunks:
     """The frames of one streamed chat completion."""
 
-    def __init__(self, provenance_id: str, model: str, created: int, work: Work | None = None) -> None:
+    def __init__(self, provenance_id: str, model: str, created: int, about: Work | Choice | None = None) -> None:
         self._head = {
-            **_work(work),
+            **ours(about),
             "id": f"chatcmpl-{provenance_id}",
             "object": "chat.completion.chunk",
             "created": created,
@@ -120,9 +120,9 @@ def model(id_: str, owner: str) -> dict[str, Any]:
     return {"id": id_, "object": "model", "created": 0, "owned_by": owner}
 
 
-def _work(work: Work | None) -> dict[str, Any]:
-    """Which agent answered, and its task; OpenAI's clients keep fields that they do not know."""
-    return {"stentor": msgspec.to_builtins(work)} if work else {}
+def ours(about: Work | Choice | None) -> dict[str, Any]:
+    """Which agent answered, and its task, or why this model; OpenAI's clients keep fields that they do not know."""
+    return {"stentor": msgspec.to_builtins(about)} if about else {}
 
 
 def _message(reply: Reply) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from stentor.domains.llm.openai.embedding import EmbeddingIn
 from stentor.domains.llm.openai.recent import Recent
 from stentor.domains.llm.openai.responding import Responding
 from stentor.domains.llm.openai.responses import ResponseIn
-from stentor.domains.llm.service import AGENT, Gateway
+from stentor.domains.llm.service import AGENT, WRONG, Gateway
 from stentor.domains.llm.talk import Answering, Talk
 from stentor.web import openai_errors
 from stentor.web.direct import DirectRoute
@@ -34,8 +34,6 @@ from stentor.web.routes import GatewayRoute, principal_of
 from stentor.web.sse import StreamLimit
 from stentor.web.wire import Caller, Json
 
-WRONG = (400, 413, 422)
-"""A provider's statuses that say that the request itself is wrong."""
 T = TypeVar("T")
 
 
@@ -49,7 +47,7 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         if not asked.stream:
             return await whole(http, caller, asked.request(raw), answers.chat)
         found = await begun(http, caller, asked.request(raw))
-        chunks = Chunks(found.provenance_id, found.name, int(time.time()), found.work)
+        chunks = Chunks(found.provenance_id, found.name, int(time.time()), found.work or found.choice)
         frames = _frames(found, chunks, usage=asked.wants_usage)
         return await streaming(found, frames, streams, caller, _failed)
 
@@ -85,12 +83,12 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
 
         if not asked.stream:
             done = await _plain(lambda: while_there(http, talk.chat(caller, request)))
-            made = Responding(asked, done.provenance_id, done.reply.model, time.time, done.work)
+            made = Responding(asked, done.provenance_id, done.reply.model, time.time, done.work or done.choice)
             answer = made.whole(done.reply, done.usage)
             ended()
             return Json(answer)
         found = await begun(http, caller, request)
-        made = Responding(asked, found.provenance_id, found.name, time.time, found.work)
+        made = Responding(asked, found.provenance_id, found.name, time.time, found.work or found.choice)
         return await streaming(found, _events(found, made, ended), streams, caller, _failure_of(made))
 
     @api.get("/models")
@@ -111,7 +109,8 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
             for listing in listings
             for name in listing.models or ()
         ]
-        return found + [answers.model(name, AGENT.rstrip(":")) for name in talk.models(caller.tenant)]
+        chosen = [answers.model(name, "stentor") for name in await gateway.auto_names(caller.tenant)]
+        return chosen + found + [answers.model(name, AGENT.rstrip(":")) for name in talk.models(caller.tenant)]
 
     async def whole(http: HttpRequest, caller: Caller, request: Request, render: Callable[..., Any]) -> Json:
         work = talk.chat(caller, request)

@@ -8,12 +8,11 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
-
 from stentor.domains.llm.model import Delta, Finish, Reply, ToolDelta, Usage
+from stentor.domains.llm.openai.answers import ours
 from stentor.domains.llm.openai.items import call_id
 from stentor.domains.llm.openai.responses import ResponseIn
-from stentor.domains.llm.service import Work
+from stentor.domains.llm.service import Choice, Work
 
 Event = dict[str, Any]
 
@@ -60,14 +59,19 @@ class Responding:
     """
 
     def __init__(
-        self, asked: ResponseIn, provenance_id: str, model: str, clock: Callable[[], float], work: Work | None = None
+        self,
+        asked: ResponseIn,
+        provenance_id: str,
+        model: str,
+        clock: Callable[[], float],
+        about: Work | Choice | None = None,
     ) -> None:
         self._asked = asked
         self._id = provenance_id
         self._model = model
         self._clock = clock
         self._created = int(clock())
-        self._work = work
+        self._about = about
         self._items: list[_Item] = []
         self._number = 0
 
@@ -173,7 +177,6 @@ class Responding:
         return "incomplete" if cut else "completed"
 
     def _response(self, status: str, output: list[Any], usage: Event | None, cut: Event | None = None) -> Event:
-        work = {"stentor": msgspec.to_builtins(self._work)} if self._work else {}
         return {
             "id": f"resp_{self._id}",
             "object": "response",
@@ -188,7 +191,7 @@ class Responding:
             "previous_response_id": None,
             "usage": usage,
             **self._asked.described,
-            **work,
+            **ours(self._about),
         }
 
     def _item_event(self, item: _Item, kind: str, **fields: Any) -> Event:

@@ -204,6 +204,7 @@ class ResponseIn(In):
             tool_choice=choice,
             response_format=self.format.response_format,
             extra=self._extra(raw, tools=bool(tools)),
+            prefer=(self.metadata or {}).get("prefer", ""),
         )
 
     @property

@@ -1,0 +1,91 @@
+"""`stentor llm ...`: grade answers of the model `auto`, and see why their models were chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from stentor.cli import decision_view, display
+from stentor.cli.command import perform
+from stentor.cli.options import AsJson, DataDir, Key, Target, Url
+from stentor.cli.output import FAILED
+
+if TYPE_CHECKING:
+    from stentor.cli.api import Api
+
+app = typer.Typer(help="Grade answers of the model auto, see why it was chosen.", no_args_is_help=True)
+
+AnswerId = Annotated[str, typer.Argument(metavar="ID", help="The answer's id, or its provenance id.")]
+
+
+@app.command()
+def grade(
+    answer_id: AnswerId,
+    value: Annotated[float, typer.Argument(metavar="GRADE", min=0, max=1, help="From 0, worthless, to 1, perfect.")],
+    comment: Annotated[str | None, typer.Option(help="Why; it stands in the run log.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what an answer was worth; auto learns from it."""
+    body = {"grade": value} | ({} if comment is None else {"comment": comment})
+
+    async def work(api: Api) -> dict[str, Any]:
+        return dict(await api.post(_path(answer_id) + "/grade", body))
+
+    perform(Target(data_dir, url, key), work, _show_grade, as_json=as_json, access="change")
+
+
+@app.command()
+def explain(
+    answer_id: AnswerId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Say why its model was chosen, and compute the decision again; the exit code is 1 when it differs."""
+
+    async def work(api: Api) -> dict[str, Any]:
+        return _explained(await api.get(_path(answer_id)))
+
+    found = perform(Target(data_dir, url, key), work, decision_view.show_explained, as_json=as_json)
+    if found["recomputation"] and found["recomputation"]["differences"]:
+        raise typer.Exit(FAILED)
+
+
+def _explained(answer: dict[str, Any]) -> dict[str, Any]:
+    # Comes with the routing domain: not for `stentor --help`.
+    import msgspec
+
+    from stentor.domains.modelrouting.model import sentence
+    from stentor.domains.routing import explain
+
+    known = {name: answer[name] for name in ("answer_id", "model", "kind", "requested", "grade")}
+    decision = answer["decision"]
+    if decision is None:
+        nothing: dict[str, Any] = {
+            "decision": None,
+            "terms": None,
+            "denied": [],
+            "later_denial": None,
+            "recomputation": None,
+        }
+        return known | nothing | {"why": "The run log has no decision of this answer."}
+    check = explain.check(decision)
+    return known | {
+        "why": sentence(decision, answer["model"]),
+        "decision": decision,
+        "terms": explain.terms(decision),
+        "denied": decision.get("denied", []),
+        "later_denial": None,
+        "recomputation": msgspec.to_builtins(check) | {"same": check.same},
+    }
+
+
+def _show_grade(answer: dict[str, Any]) -> None:
+    learned = "what was learned from it is corrected" if answer["learned"] else "nothing was learned from it"
+    display.say(f"The answer of {answer['model']} is graded {answer['grade']:g}; {learned}.")
+
+
+def _path(answer_id: str) -> str:
+    return f"/llm/answers/{quote(answer_id, safe='')}"

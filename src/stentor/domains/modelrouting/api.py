@@ -1,0 +1,83 @@
+"""Routes of the answers of `auto`: why a model was chosen, and what its answer was worth."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from pydantic import AfterValidator, Field, StringConstraints
+
+from stentor.core.clock import iso, iso_or_none
+from stentor.domains.modelrouting.grades import Answers
+from stentor.domains.modelrouting.model import MAX_COMMENT, Answer
+from stentor.web.requests import segment
+from stentor.web.routes import Wire, example
+from stentor.web.wire import Answer as Out
+from stentor.web.wire import Caller, Json, Text, Timestamp, api_router, errors
+
+AnswerId = Annotated[
+    str, Path(description="The id of an answer, or its provenance_id, as it came."), AfterValidator(segment)
+]
+
+
+class AnswerGradeIn(Wire):
+    model_config = example(grade=0.4, comment="It compiles, and sorts the wrong way round.")
+
+    grade: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+    comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = None
+
+
+class AnswerGradeOut(Out):
+    answer_id: str
+    model: str
+    kind: str
+    grade: float | None
+    comment: str | None
+    graded_by: str | None
+    graded_at: Timestamp | None
+    learned: bool
+
+
+class AnswerOut(AnswerGradeOut):
+    answered_at: Timestamp
+    asked_by: str
+    requested: str
+    decision_id: str
+    decision: dict[str, Any] | None
+
+
+def router(answers: Answers) -> APIRouter:
+    api = api_router("/llm/answers", tags=["llm"])
+
+    @api.get("/{answer_id}", response_model=AnswerOut, responses=errors(404))
+    async def read(caller: Caller, answer_id: AnswerId) -> Json:
+        """An answer of `auto`: the model, the decision that chose it, and the grade."""
+        answer, decided = await answers.of(caller, answer_id)
+        rest = {
+            "answered_at": iso(answer.answered_at),
+            "asked_by": answer.key_name,
+            "requested": decided.get("requested", ""),
+            "decision_id": answer.decision_id,
+            "decision": decided.get("routing"),
+        }
+        return Json(_shown(answer) | rest)
+
+    @api.post("/{answer_id}/grade", response_model=AnswerGradeOut, responses=errors(404, 409))
+    async def grade(caller: Caller, answer_id: AnswerId, body: AnswerGradeIn) -> Json:
+        """Say what an answer of `auto` was worth, from 0 to 1; what was learned from it is corrected, once."""
+        return Json(_shown(await answers.grade(caller, answer_id, body.grade, body.comment)))
+
+    return api
+
+
+def _shown(answer: Answer) -> dict[str, Any]:
+    return {
+        "answer_id": answer.answer_id,
+        "model": answer.model,
+        "kind": answer.kind,
+        "grade": answer.grade,
+        "comment": answer.comment,
+        "graded_by": answer.graded_by,
+        "graded_at": iso_or_none(answer.graded_at),
+        "learned": answer.learned,
+    }

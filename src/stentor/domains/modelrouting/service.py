@@ -1,0 +1,312 @@
+"""Implements `auto` for the gateway: finds the candidates, decides, calls, and has the outcome learned.
+
+What a request is (kinds.py), who is best (model.py) and what an outcome teaches (learning.py) is decided beside this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast, get_args
+
+import msgspec
+
+from stentor.core.clock import SECOND, Clock
+from stentor.core.db import Database, Tx
+from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderBusy, ProviderFault
+from stentor.core.runlog import Draft, RunLog
+from stentor.domains.llm.directory import LOCAL
+from stentor.domains.llm.gate import Caller, Gate
+from stentor.domains.llm.model import Image, Request, Usage
+from stentor.domains.llm.prices import Prices
+from stentor.domains.llm.providers import Provider
+from stentor.domains.llm.routes import Target
+from stentor.domains.llm.service import (
+    AGENT,
+    AUTO,
+    AUTO_GROUP,
+    WRONG,
+    Choice,
+    Done,
+    Gateway,
+    Stream,
+    expected,
+    say_whose,
+)
+from stentor.domains.modelrouting import model
+from stentor.domains.modelrouting.kinds import kind_of
+from stentor.domains.modelrouting.learning import Outcome, Teacher
+from stentor.domains.modelrouting.model import Entry
+from stentor.domains.modelrouting.records import Records
+from stentor.domains.routing.model import Denied
+from stentor.domains.routing.ranking import Prefer
+
+TRIES = 3
+"""Models that are tried for one request, at most."""
+REFUSALS = 2
+"""Models that have to call a request wrong until it is believed."""
+NANO = 1e9
+T = TypeVar("T")
+Candidates = tuple[list[Target], list[Denied]]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One request to `auto` after its decision: whom to try, best first."""
+
+    caller: Caller
+    request: Request
+    targets: list[Target]
+    choice: Choice
+    record: dict[str, Any]
+
+    def choice_of(self, target: Target) -> Choice:
+        """What the caller reads: also that another model failed first."""
+        return msgspec.structs.replace(self.choice, why=model.sentence(self.record, target.name))
+
+
+class AutoModels:
+    """`alpha` is the share that the first outcome has, as in routing."""
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Clock,
+        runlog: RunLog,
+        gateway: Gateway,
+        gate: Gate,
+        prices: Prices,
+        records: Records,
+        teacher: Teacher,
+        alpha: float,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._runlog = runlog
+        self._gateway = gateway
+        self._gate = gate
+        self._prices = prices
+        self.records = records
+        self._teacher = teacher
+        self._alpha = alpha
+        self._ahead = Counter[tuple[str, str]]()
+        self._busy_until: dict[tuple[str, str], int] = {}
+
+    async def names(self, tenant: str) -> list[str]:
+        """`auto`, where there is a model to choose, and `auto:<group>` for each group."""
+        targets, _ = await self._candidates(tenant, AUTO)
+        groups = [AUTO_GROUP + group for group in self._gateway.routes.groups if group != AUTO]
+        return ([AUTO] if targets else []) + groups
+
+    async def chat(self, caller: Caller, request: Request) -> Done:
+        """Raises InvalidRequest, ModelNotFound, BudgetSpent, ProviderFault."""
+        return await self._first(await self._begin(caller, request), self._chat)
+
+    async def stream(self, caller: Caller, request: Request) -> Stream:
+        """Returns when a model has begun to answer. Raises like `chat`."""
+        return await self._first(await self._begin(caller, request), self._stream)
+
+    async def _begin(self, caller: Caller, request: Request) -> Run:
+        """Decide, and record the decision before anybody is called."""
+        started = time.perf_counter_ns()
+        name = request.model or self._gateway.default_model
+        prefer, request = _preference(request)
+        targets, denied = await self._candidates(caller.tenant, name)
+        able = [target for target in targets if _can(target, request)]
+        denied += [Denied(t.name, t.name, model.NO_TOOLS) for t in targets if t not in able]
+        if not able:
+            raise ModelNotFound(_nothing(name), {"denied": _told(denied)})
+        kind, now = kind_of(request), self._clock.now()
+        entries = await self._entries(caller, able, request)
+        ranked = model.candidates(entries, self.records.of(caller.tenant), caller.tenant, kind, self._alpha, now)
+        decision = model.decide(ranked, kind, prefer, self._alpha, denied)
+        took = (time.perf_counter_ns() - started) // 1000
+        record = msgspec.to_builtins(msgspec.structs.replace(decision, duration_us=took))
+        why = model.sentence(record)
+        draft = Draft("model_chosen", "modelrouting", why, {"requested": name, "kind": kind, "routing": record})
+
+        by_name = {target.name: target for target in able}
+        order = [by_name[each.name] for each in decision.candidates[:TRIES]]
+
+        def write(tx: Tx) -> None:
+            self._runlog.append(tx, caller.tenant, [draft], task_id=caller.task_id, parent=caller.parent)
+
+        # Counted before anything is awaited, so that many requests at once do not all take the same untried model.
+        self._take(caller, order[0])
+        try:
+            await self._db.write(write, ())
+        except BaseException:
+            self._left(caller, order[0])
+            raise
+        choice = Choice(kind, prefer, why, draft.event_id)
+        return Run(msgspec.structs.replace(caller, parent=draft.event_id), request, order, choice, record)
+
+    async def _candidates(self, tenant: str, name: str) -> Candidates:
+        """The models that a name stands for, and those of them that are none. Raises ModelNotFound."""
+        providers = await self._gateway.directory.of(tenant)
+        targets: dict[str, Target] = {}
+        denied: list[Denied] = []
+        for wanted in self._wanted(name, providers):
+            target = None if wanted.startswith(AGENT) else await self._gateway.target(wanted, providers)
+            if target is not None:
+                targets[target.name] = target
+            else:
+                denied.append(Denied(wanted, wanted, model.NO_MODEL if wanted.startswith(AGENT) else model.MISSING))
+        return list(targets.values()), denied
+
+    def _wanted(self, name: str, providers: dict[str, Provider]) -> list[str]:
+        """Names of models. `auto` has those of the group `auto` where there is one, else every provider's default, and
+        every model of a group; never the local baseline, which would win by answering everything for nothing.
+        """
+        routes = self._gateway.routes
+        group = AUTO if name == AUTO else name.removeprefix(AUTO_GROUP)
+        members = routes.members(group)
+        if members is not None:
+            return members
+        if name != AUTO:
+            known = ", ".join(AUTO_GROUP + each for each in routes.groups) or "none"
+            raise ModelNotFound(
+                f"No group of models is called {group!r}. Known: {known}. SERVICE_LLM_GROUPS names them."
+            )
+        found = [f"{p.name}/{p.default_model}" for p in providers.values() if p.default_model and p != LOCAL]
+        found += [each for one in routes.groups for each in routes.members(one) or ()]
+        return [each for each in dict.fromkeys([self._gateway.default_model, *found]) if _is_model(each)]
+
+    async def _entries(self, caller: Caller, targets: list[Target], request: Request) -> list[Entry]:
+        await self._prices.ready()
+        usage, left = expected(request), await self._gate.money_left(caller)
+        entries = []
+        for target in targets:
+            at = (caller.tenant, target.name)
+            cost = self._cost(target, usage)
+            affordable = left is None or cost is None or cost <= left
+            free = not self._gate.rests(caller.tenant, target.provider) and not self._is_busy(at)
+            entries.append(Entry(target.name, cost, self._ahead[at], free and affordable))
+        return entries
+
+    def _is_busy(self, at: tuple[str, str]) -> bool:
+        """Whether the provider said that it takes nothing for this model until later."""
+        until = self._busy_until.get(at)
+        if until is not None and until <= self._clock.now():
+            del self._busy_until[at]
+            until = None
+        return until is not None
+
+    def _cost(self, target: Target, usage: Usage) -> float | None:
+        nano = self._prices.cost(target.provider.name, target.model, usage)
+        return None if nano is None else nano / NANO
+
+    async def _first(self, run: Run, call: Callable[[Run, Target], Awaitable[T]]) -> T:
+        """The answer of the best that gives one. What fails on the way is evidence, and so is a refusal of what another
+        one then takes; a request that two call wrong is the caller's mistake, and nobody's evidence.
+        """
+        failure: ProviderFault | None = None
+        refused: list[Outcome] = []
+        for number, target in enumerate(run.targets):
+            if number:
+                self._take(run.caller, target)
+            started = time.monotonic()
+            try:
+                answer = await call(run, target)
+            except ProviderFault as fault:
+                say_whose(fault, target)
+                failure = failure or fault
+                outcome = self._outcome(run, target, started, 0.0)
+                if fault.upstream in WRONG:
+                    refused.append(outcome)
+                    if len(refused) == REFUSALS:
+                        raise
+                elif isinstance(fault, ProviderBusy):
+                    wait = (fault.retry_after or 1) * SECOND
+                    self._busy_until[run.caller.tenant, target.name] = self._clock.now() + wait
+                elif fault.called:
+                    await self._teacher.learn(run.caller, outcome)
+            else:
+                for outcome in refused:
+                    await self._teacher.learn(run.caller, outcome)
+                return answer
+        assert failure is not None  # there is at least one target
+        raise failure
+
+    async def _chat(self, run: Run, target: Target) -> Done:
+        started = time.monotonic()
+        try:
+            done = await self._gateway.chat_with(run.caller, target, run.request)
+        finally:
+            self._left(run.caller, target)
+        await self._succeeded(run, target, started, done.usage, done.provenance_id)
+        return msgspec.structs.replace(done, choice=run.choice_of(target))
+
+    async def _stream(self, run: Run, target: Target) -> Stream:
+        started = time.monotonic()
+        try:
+            stream = await self._gateway.stream_with(run.caller, target, run.request)
+        except BaseException:
+            self._left(run.caller, target)
+            raise
+
+        async def ended(error: BaseException | None, usage: Usage) -> None:
+            self._left(run.caller, target)
+            if error is None:
+                await self._succeeded(run, target, started, usage, stream.provenance_id)
+            elif isinstance(error, ProviderFault):
+                await self._teacher.learn(run.caller, self._outcome(run, target, started, 0.0))
+
+        stream.choice, stream.after = run.choice_of(target), ended
+        return stream
+
+    def _take(self, caller: Caller, target: Target) -> None:
+        self._ahead[caller.tenant, target.name] += 1
+
+    def _left(self, caller: Caller, target: Target) -> None:
+        at = (caller.tenant, target.name)
+        self._ahead[at] -= 1
+        if not self._ahead[at]:
+            del self._ahead[at]
+
+    async def _succeeded(self, run: Run, target: Target, started: float, usage: Usage, answer_id: str) -> None:
+        outcome = self._outcome(run, target, started, 1.0)
+        cost = self._cost(target, usage)
+        await self._teacher.learn(run.caller, msgspec.structs.replace(outcome, cost=cost, answer_id=answer_id))
+
+    def _outcome(self, run: Run, target: Target, started: float, reward: float) -> Outcome:
+        took = round((time.monotonic() - started) * 1000)
+        return Outcome(target.name, run.choice.kind, run.choice.decision_id, took, reward)
+
+
+def _preference(request: Request) -> tuple[Prefer, Request]:
+    """What the caller prefers, and the request without saying so: no provider knows the word. Raises InvalidRequest."""
+    metadata = request.extra.get("metadata")
+    word: object = request.prefer or "balanced"
+    if isinstance(metadata, dict) and "prefer" in metadata:
+        word = metadata["prefer"]
+        rest = {name: value for name, value in metadata.items() if name != "prefer"}
+        extra = {name: value for name, value in request.extra.items() if name != "metadata"}
+        request = msgspec.structs.replace(request, extra=extra | ({"metadata": rest} if rest else {}))
+    if word not in get_args(Prefer):
+        told = f"must be one of {', '.join(get_args(Prefer))}"
+        raise InvalidRequest(f"metadata.prefer {told}.", {"fields": {"metadata.prefer": told}})
+    return cast(Prefer, word), request
+
+
+def _can(target: Target, request: Request) -> bool:
+    """Whether the model takes what the request holds, as far as that is known: the local baseline reads texts alone."""
+    if target.provider != LOCAL:
+        return True
+    has_images = any(isinstance(part, Image) for message in request.messages for part in message.content)
+    return not (request.tools or request.response_format or has_images)
+
+
+def _is_model(name: str) -> bool:
+    return bool(name) and name.rpartition("/")[2] != AUTO and not name.startswith((AUTO_GROUP, AGENT))
+
+
+def _nothing(name: str) -> str:
+    return (
+        f"{name} has no model to choose from for this request. Register a provider with a default_model, or have the "
+        "operator name models: SERVICE_LLM_GROUPS='auto=openai/gpt-5-mini|anthropic/claude-sonnet-4-5'."
+    )
+
+
+def _told(denied: list[Denied]) -> list[dict[str, str]]:
+    return [{"model": each.name, "code": each.code} for each in denied]

@@ -1,0 +1,85 @@
+"""SQL of model routing: what each model showed at each kind of request, and the answers that may be graded."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.clock import DAY
+from stentor.core.db import Sql, Tx
+from stentor.domains.learning.model import Weight
+from stentor.domains.modelrouting.model import Answer
+
+_FIELDS = Weight.__struct_fields__
+_COLUMNS = tuple({"agent_id": "model", "task_type": "kind"}.get(name, name) for name in _FIELDS)
+_W = ", ".join(_COLUMNS)
+_ONE = Sql(f"select {_W} from model_weights where tenant = :tenant and model = :model and kind = :kind")
+_CHANGED = Sql(f"select {_W}, tenant from model_weights where updated_at >= :since")
+_PUT = Sql(
+    f"""insert into model_weights (tenant, {_W}) values (:tenant, {", ".join(":" + name for name in _COLUMNS)})
+    on conflict (tenant, model, kind) do update set
+        {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[2:])}"""
+)
+_ANSWER = Answer.__struct_fields__
+_A = ", ".join(_ANSWER)
+_FIND = Sql(f"select {_A} from model_answers where tenant = :tenant and answer_id = :answer_id")
+_INSERT = Sql(f"insert into model_answers (tenant, {_A}) values (:tenant, {', '.join(':' + name for name in _ANSWER)})")
+_GRADE = Sql(
+    """update model_answers set grade = :grade, comment = :comment, graded_by = :graded_by, graded_at = :graded_at
+    where tenant = :tenant and answer_id = :answer_id"""
+)
+_FORGET = Sql("delete from model_answers where answered_at < :before")
+_DECISION = Sql("select metadata from events where event_id = :event_id and tenant = :tenant")
+# The same rows as those of agents: a name with a space is no agent's id.
+_TAUGHT = Sql(
+    """insert into taught_today (tenant, agent_id, submitted_by, day, n) values (:tenant, :agent_id, :key, :day, 1)
+    on conflict (tenant, agent_id, submitted_by) do update set
+        n = case when taught_today.day = excluded.day then taught_today.n + 1 else 1 end, day = excluded.day
+    returning n"""
+)
+
+
+def find(tx: Tx, tenant: str, model: str, kind: str) -> Weight | None:
+    row = tx.row(_ONE, tenant=tenant, model=model, kind=kind)
+    return Weight(*row) if row else None
+
+
+def changed_since(tx: Tx, since: int) -> list[tuple[str, Weight]]:
+    """Each with its tenant."""
+    return [(row[-1], Weight(*row[:-1])) for row in tx.rows(_CHANGED, since=since)]
+
+
+def put(tx: Tx, tenant: str, weight: Weight) -> None:
+    values = dict(zip(_COLUMNS, (getattr(weight, name) for name in _FIELDS), strict=True))
+    tx.run(_PUT, tenant=tenant, **values)
+
+
+def answer(tx: Tx, tenant: str, answer_id: str) -> Answer | None:
+    row = tx.row(_FIND, tenant=tenant, answer_id=answer_id)
+    return Answer(*row) if row else None
+
+
+def insert(tx: Tx, tenant: str, answer: Answer) -> None:
+    tx.run(_INSERT, tenant=tenant, **msgspec.structs.asdict(answer))
+
+
+def grade(tx: Tx, tenant: str, answer: Answer) -> None:
+    values = {name: getattr(answer, name) for name in ("answer_id", "grade", "comment", "graded_by", "graded_at")}
+    tx.run(_GRADE, tenant=tenant, **values)
+
+
+def forget(tx: Tx, before: int) -> int:
+    """Delete answers from before a time; answers how many."""
+    return tx.run(_FORGET, before=before)
+
+
+def metadata(tx: Tx, tenant: str, event_id: str) -> dict[str, object] | None:
+    """Of an event of the run log."""
+    row = tx.row(_DECISION, tenant=tenant, event_id=event_id)
+    return dict(jsontext.load(row[0])) if row else None
+
+
+def taught(tx: Tx, tenant: str, model: str, key: str) -> int:
+    """Count one more outcome that a key has a model learn from today; answers how many there are."""
+    row = tx.row(_TAUGHT, tenant=tenant, agent_id=f"model {model}", key=key, day=tx.now // DAY)
+    return int(row[0]) if row else 0
