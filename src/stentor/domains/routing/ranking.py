@@ -15,7 +15,8 @@ hopes that no agent could fulfil. `rewards` and `outcomes` are the agent's at th
 faded by one part in 1,000 for each outcome of the others since; `variation` is 1 unless outcomes are graded and alike.
 `elsewhere` is the mean at the agent's other types and `e` their number, at most 16. `ahead` are the tasks that it has
 already: each counts as a quarter of a failure as far as the agent is unknown, so that many tasks at once do not all try
-the same one. `time` and `cost` rise by a fixed amount for each doubling over the best candidate. Why, and what was measured: docs/decisions/0036-routing-that-learns.md.
+the same one. `time` and `cost` rise by a fixed amount for each doubling over the best candidate. Why, and what was
+measured: docs/decisions/0036-routing-that-learns.md.
 """
 
 from __future__ import annotations
@@ -247,14 +248,14 @@ def rank(candidates: Sequence[Rankable], beta: float, prefer: Prefer = "balanced
     return ranking
 
 
-def _sort(order: list[tuple[bool, float, int]], candidates: Sequence[Candidate]) -> None:
+def _sort(order: list[tuple[bool, float, int]], candidates: Sequence[Rankable]) -> None:
     order.sort()
     if any(one[1] == other[1] for one, other in pairwise(order)):
         # Rare, and longer keys for all would cost every decision.
         order.sort(key=lambda row: (*row[:2], *_precedence(candidates[row[2]].agent)))
 
 
-def _precedence(agent: Agent) -> tuple[float, str, str]:
+def _precedence(agent: Subject) -> tuple[float, str, str]:
     return -agent.composite, agent.name, agent.agent_id
 
 
