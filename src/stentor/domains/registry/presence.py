@@ -33,7 +33,7 @@ class Presence:
         """In microseconds."""
         self._tell = tell
         self._tell_every = min(TELL_EVERY, self.interval // 3)
-        self._started = clock.now()
+        self._latest = self._started = clock.now()
         self._seen: dict[str, int] = {}
         self._told: dict[str, int] = {}
         self._failures: dict[str, int] = {}
@@ -54,17 +54,17 @@ class Presence:
 
     def saw(self, agent_id: str) -> None:
         """A worker polled, sent a heartbeat or an answer."""
-        now = self._clock.now()
+        now = self._now()
         self.heard(agent_id, now)
         if now - self._told.get(agent_id, 0) >= self._tell_every:
             self._told[agent_id] = now
             self._tell(agent_id, now)
 
     def heard(self, agent_id: str, at: int) -> None:
-        """Another process saw a worker."""
-        before = self._seen.get(agent_id, 0)
+        """Another process saw a worker, whose clock may be ahead of this one's."""
+        now = self._now()
+        at, before = min(at, now), self._seen.get(agent_id, 0)
         self._seen[agent_id] = max(at, before)
-        now = self._clock.now()
         if now - at < self.interval <= now - before:
             self.arrived()
 
@@ -74,10 +74,11 @@ class Presence:
     def online(self, agent: Agent) -> bool:
         kind = agent.runtime.kind
         if kind == "worker":
-            seen = self._seen.get(agent.agent_id)
-            since = max(agent.created_at, self._started) if seen is None else seen
-            return self._clock.now() - since < self.interval
-        return kind != "http" or self._clock.now() >= self._resting.get(agent.agent_id, 0)
+            now, since = self._now(), self._seen.get(agent.agent_id)
+            if since is None:
+                since = agent.created_at if self._started < agent.created_at <= now else self._started
+            return now - since < self.interval
+        return kind != "http" or self._now() >= self._resting.get(agent.agent_id, 0)
 
     def delivered(self, agent_id: str) -> None:
         """An endpoint took a task."""
@@ -89,17 +90,17 @@ class Presence:
         """An endpoint could not be reached."""
         failures = self._failures[agent_id] = self._failures.get(agent_id, 0) + 1
         if failures >= FAILURES:
-            self._resting[agent_id] = self._clock.now() + REST
+            self._resting[agent_id] = self._now() + REST
             self.changed.set()
 
     def resting(self) -> list[str]:
         """The endpoints that are offline."""
-        now = self._clock.now()
+        now = self._now()
         return [agent_id for agent_id, until in self._resting.items() if now < until]
 
     def rested(self) -> list[str]:
         """Let endpoints whose rest is over come back; answers which."""
-        now = self._clock.now()
+        now = self._now()
         back = [agent_id for agent_id, until in self._resting.items() if until <= now]
         for agent_id in back:
             del self._resting[agent_id]
@@ -124,7 +125,7 @@ class Presence:
         held = self._held.get(agent_id)
         if not held:
             return 0
-        now = self._clock.now()
+        now = self._now()
         for task_id in [task_id for task_id, until in held.items() if until < now]:
             del held[task_id]
         return len(held)
@@ -132,3 +133,19 @@ class Presence:
     def lanes(self, agent_id: str) -> int:
         """Tasks that a worker does at a time: those it holds and those it asks for."""
         return max(1, self.holding(agent_id) + self._slots.get(agent_id, 0))
+
+    def _now(self) -> int:
+        now = self._clock.now()
+        if now < self._latest:
+            self._set_back(now - self._latest)
+        self._latest = now
+        return now
+
+    def _set_back(self, by: int) -> None:
+        """The machine's clock was set back. What was noted moves along, or who is gone would be online, and what rests
+        would rest, for as long as the clock was wrong.
+        """
+        self._started += by
+        for moments in (self._seen, self._told, self._resting, *self._held.values()):
+            for key in moments:
+                moments[key] += by
