@@ -154,6 +154,18 @@ def test_a_ranking_is_a_permutation_with_every_term_in_bounds(pool: list[Candida
         assert all(-1e-9 <= term <= 1 + 1e-9 for term in (r.composite, r.prior, r.expected, r.uncertainty, r.trust))
 
 
+@given(st.lists(st.sampled_from([0.2, 0.5, 0.8]), min_size=1, max_size=12), st.integers(1, 12), st.randoms())
+def test_the_best_few_are_those_of_the_whole_ranking_although_many_are_equal(
+    scores: list[float], most: int, random: Any
+) -> None:
+    pool = [candidate(f"agent-{n:02}", alignment_score=score) for n, score in enumerate(scores)]
+    random.shuffle(pool)
+    whole = rank(pool, 0.0).candidates
+    expected = sorted(pool, key=lambda c: (-c.agent.composite, c.agent.name))
+    assert [r.name for r in whole] == [c.agent.name for c in expected]
+    assert rank(pool, 0.0, most=most).candidates == whole[:most]
+
+
 @given(CANDIDATES, UNIT, st.randoms())
 def test_a_ranking_does_not_depend_on_the_order_of_the_candidates(
     pool: list[Candidate], beta: float, random: Any

@@ -22,7 +22,6 @@ measured: docs/decisions/0036-routing-that-learns.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from math import log2, sqrt
 from typing import Literal, Protocol
 
@@ -214,26 +213,28 @@ def rank(candidates: Sequence[Rankable], beta: float, prefer: Prefer = "balanced
     standings = [candidate.standing for candidate in candidates]
     mean, slope = calibration(standings)
     totals = _filled([each.duration_ms for each in standings], UNKNOWN_MS)
-    costs = _filled([each.cost for each in standings], 0.0)
-    usual = next((cost for cost, each in zip(costs, standings, strict=True) if each.cost is None), None)
+    prices = [each.cost for each in standings]
+    costs = _filled(prices, 0.0)
+    usual = costs[prices.index(None)] if None in prices else None
     for n, candidate in enumerate(candidates):
         if candidate.ahead:
             totals[n] *= 1 + candidate.ahead // max(1, candidate.lanes)
     fastest, cheapest = min(totals, default=0.0), min(costs, default=0.0)
     per_time, per_cost = PREFERENCES[prefer]
-    keep = 1 - beta
+    keep, doubt, optimism = 1 - beta, DOUBT, OPTIMISM / 2
     least, largest = EDGE, 1 - EDGE
     order = []
-    for n, candidate in enumerate(candidates):
-        known = candidate.standing
+    for n, (candidate, known) in enumerate(zip(candidates, standings, strict=True)):
         # `outlook` written out: a call for each candidate would be a tenth of the whole decision.
         strength = known.strength
         expectation = mean + slope * (known.prior - mean)
         expectation = least if expectation < least else largest if expectation > largest else expectation
         number, ahead = strength + known.outcomes, candidate.ahead
-        expected = (strength * expectation + known.rewards) / (number + ahead * DOUBT * strength / number)
-        room = OPTIMISM * known.variation / (number + ahead)
-        score = (expected + room / 2 + sqrt(room * (expected * (1 - expected) + room / 4))) / (1 + room)
+        half = optimism * known.variation / (number + ahead)
+        if ahead:
+            number += ahead * doubt * strength / number
+        expected = (strength * expectation + known.rewards) / number
+        score = (expected + half + sqrt(half * (2 * expected * (1 - expected) + half))) / (1 + 2 * half)
         if totals[n] > fastest:
             score -= per_time * doublings(totals[n], fastest, IDLE_MS)
         if costs[n] > cheapest:
@@ -241,18 +242,26 @@ def rank(candidates: Sequence[Rankable], beta: float, prefer: Prefer = "balanced
         if beta:
             score = keep * score + beta * (NEUTRAL if candidate.trust is None else candidate.trust)
         order.append((not candidate.online, -score, n))
-    _sort(order, candidates)
+    order.sort()
+    _settle(order, candidates, len(order) if most is None else most)
     ranking = Ranking([], mean, slope, fastest, cheapest, usual)
     for _, negative, n in order[:most]:
         ranking.candidates.append(_ranked(candidates[n], ranking, totals[n], costs[n], -negative, prefer))
     return ranking
 
 
-def _sort(order: list[tuple[bool, float, int]], candidates: Sequence[Rankable]) -> None:
-    order.sort()
-    if any(one[1] == other[1] for one, other in pairwise(order)):
-        # Rare, and longer keys for all would cost every decision.
-        order.sort(key=lambda row: (*row[:2], *_precedence(candidates[row[2]].agent)))
+def _settle(order: list[tuple[bool, float, int]], candidates: Sequence[Rankable], most: int) -> None:
+    """Brings those with the same score into their order, among the first `most`. Longer keys for all would cost each
+    decision a tenth of its time.
+    """
+    start = 0
+    while start < most and start < len(order):
+        (offline, score, _), end = order[start], start + 1
+        while end < len(order) and order[end][1] == score and order[end][0] == offline:
+            end += 1
+        if end - start > 1:
+            order[start:end] = sorted(order[start:end], key=lambda row: _precedence(candidates[row[2]].agent))
+        start = end
 
 
 def _precedence(agent: Subject) -> tuple[float, str, str]:
@@ -293,8 +302,8 @@ def outlook(standing: Standing, mean: float, slope: float, ahead: int) -> tuple[
         expectation = 1 - EDGE
     number = strength + standing.outcomes
     expected = (strength * expectation + standing.rewards) / (number + ahead * DOUBT * strength / number)
-    room = OPTIMISM * standing.variation / (number + ahead)
-    possible = (expected + room / 2 + sqrt(room * (expected * (1 - expected) + room / 4))) / (1 + room)
+    half = OPTIMISM / 2 * standing.variation / (number + ahead)
+    possible = (expected + half + sqrt(half * (2 * expected * (1 - expected) + half))) / (1 + 2 * half)
     return expected, possible - expected
 
 
