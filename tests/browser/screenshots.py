@@ -62,7 +62,7 @@ def _spread(database: Path) -> None:
     chance = random.Random(3)
     with sqlite3.connect(database, timeout=10) as store:
         for task_id, created in store.execute(
-            "select task_id, created_at from tasks where status <> 'queued'"
+            "select task_id, created_at from tasks where completion_time is not null"
         ).fetchall():
             moved = created - int(chance.triangular(0, 58, 12) * MINUTE)
             took = int(chance.lognormvariate(0.2, 0.9) * SECOND)

@@ -12,7 +12,7 @@ async def teach(world: World, agent: str, outcomes: str) -> None:
     """One lesson for each letter: S is a success, F a failure. All in one transaction."""
     learning, start = world.kernel.learning, len(await entries(world, agent))
     lessons = [
-        Lesson("default", f"t{start + i}", 1, agent, "echo", letter == "S", 1.0, 10)
+        Lesson("default", f"{agent}-{start + i}", 1, agent, "echo", letter == "S", 1.0, 10)
         for i, letter in enumerate(outcomes)
     ]
     await world.kernel.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
@@ -69,8 +69,9 @@ async def test_an_alert_follows_a_threshold_that_was_changed(make_world: MakeWor
 @requirement("learning.sentinel-only-observes")
 async def test_an_open_alert_changes_no_weight_no_routing_and_no_status(world: World) -> None:
     swinging = await world.register("swinging", alignment_score=0.9)
-    await world.register("calm", alignment_score=0, accuracy_score=0, efficiency_score=0)
+    calm = await world.register("calm", alignment_score=0, accuracy_score=0, efficiency_score=0)
     await teach(world, swinging, "SF" * 25)
+    await teach(world, calm, "F" * 10)
     assert len(await open_alerts(world)) == 1
     agent = (await world.admin.get(f"/api/v1/registry/agents/{swinging}")).json()
     assert (agent["status"], agent["violation_count"]) == ("active", 0)
