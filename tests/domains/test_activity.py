@@ -115,6 +115,8 @@ def test_the_types_of_a_tasks_events_are_the_listed_ones() -> None:
         *("task_queued", "task_started", "tool_called", "tool_denied", "memory_read", "memory_written"),
         *(
             "llm_called",
+            "model_chosen",
+            "answer_graded",
             "task_completed",
             "task_failed",
             "task_aborted",
