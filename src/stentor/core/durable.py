@@ -21,11 +21,11 @@ def replace(path: Path, text: str, mode: int = 0o600) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    flush_folder(path.parent)
+    flush(path.parent)
 
 
-def flush_folder(path: Path) -> None:
-    """Make the names in a folder durable: without it a rename may be undone by a power cut."""
+def flush(path: Path) -> None:
+    """Make a file durable, or the names in a folder: without it a rename may be undone by a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

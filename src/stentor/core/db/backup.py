@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from stentor.core import durable
 from stentor.core.errors import StartRefused
 
 PAGES = 4_096
@@ -85,14 +86,6 @@ def require_sound(connection: sqlite3.Connection, name: Path) -> None:
 
 
 def _settle(beside: Path, target: Path) -> None:
-    _flush(beside)
+    durable.flush(beside)
     beside.replace(target)
-    _flush(target.parent)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    durable.flush(target.parent)
