@@ -32,7 +32,7 @@ TASK = {"type": "summarize", "input": "Hello world is here.", "required_capabili
 
 def post(path: str, value: Any) -> bytes:
     body = json.dumps(value).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nX-API-Key: {KEY}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {KEY}\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 

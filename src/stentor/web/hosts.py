@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -51,6 +52,7 @@ class AllowedHosts:
         return name in self._names or _is_address(name)
 
 
+@lru_cache(maxsize=256)
 def host_name(host: bytes) -> str:
     """The name in a Host header, without its port and in lower case; empty for what is none."""
     try:
@@ -68,6 +70,7 @@ def guarded(app: ASGIApp, names: tuple[str, ...], admits: Admits, *, loopback: b
     return AllowedHosts(app, names, admits)
 
 
+@lru_cache(maxsize=256)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
