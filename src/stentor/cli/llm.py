@@ -9,7 +9,7 @@ import typer
 
 from stentor.cli import decision_view, display
 from stentor.cli.command import perform
-from stentor.cli.options import AsJson, DataDir, Key, Target, Url
+from stentor.cli.options import AsJson, DataDir, GradeComment, GradeValue, Key, Target, Url
 from stentor.cli.output import FAILED
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ AnswerId = Annotated[str, typer.Argument(metavar="ID", help="The answer's id, or
 @app.command()
 def grade(
     answer_id: AnswerId,
-    value: Annotated[float, typer.Argument(metavar="GRADE", min=0, max=1, help="From 0, worthless, to 1, perfect.")],
-    comment: Annotated[str | None, typer.Option(help="Why; it stands in the run log.")] = None,
+    value: GradeValue,
+    comment: GradeComment = None,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,

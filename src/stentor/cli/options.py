@@ -14,6 +14,8 @@ Key = Annotated[
     typer.Option(help="Key to send; others can read it in the process list, unlike SERVICE_CLIENT_KEY."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+GradeValue = Annotated[float, typer.Argument(metavar="GRADE", min=0, max=1, help="From 0, worthless, to 1, perfect.")]
+GradeComment = Annotated[str | None, typer.Option("--comment", help="Why; it stands in the run log.")]
 
 Access = Literal["read", "change", "create", "memory"]
 """What a command does: it reads, changes what is there, may make the first record of a folder, or needs the vault."""

@@ -12,7 +12,7 @@ import typer
 
 from stentor.cli import decision_view, display, explaining, task_view
 from stentor.cli.command import perform
-from stentor.cli.options import AsJson, DataDir, Key, Target, Url
+from stentor.cli.options import AsJson, DataDir, GradeComment, GradeValue, Key, Target, Url
 from stentor.cli.output import FAILED
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
@@ -97,8 +97,8 @@ def explain(
 @app.command()
 def grade(
     task_id: TaskId,
-    value: Annotated[float, typer.Argument(metavar="GRADE", min=0, max=1, help="From 0, worthless, to 1, perfect.")],
-    comment: Annotated[str | None, typer.Option(help="Why; it stands in the run log.")] = None,
+    value: GradeValue,
+    comment: GradeComment = None,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,

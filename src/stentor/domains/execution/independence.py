@@ -10,21 +10,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from stentor.auth.roles import Roles
-from stentor.core.clock import DAY
-from stentor.core.db import Sql, Tx
+from stentor.core.db import Tx
+from stentor.domains.learning import store as learning
 from stentor.domains.registry import standing
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.tasks import lineage
 
 SHARED_KEY = "The submitter of the task or of one of its ancestors, and its worker, share a key."
-# The row is rewritten on another day, so there is one for each pair, however long they work together.
-_COUNT = Sql(
-    """insert into taught_today (tenant, agent_id, submitted_by, day, n)
-    values (:tenant, :agent_id, :submitted_by, :day, 1)
-    on conflict (tenant, agent_id, submitted_by) do update set
-        n = case when taught_today.day = excluded.day then taught_today.n + 1 else 1 end, day = excluded.day
-    returning n"""
-)
 
 
 class Work(Protocol):
@@ -71,8 +63,7 @@ class Independence:
         return f"The key {graded_by!r} has had the agent learn {self._most} times today: use a key of role admin."
 
     def _counted(self, tx: Tx, tenant: str, agent_id: str, name: str) -> bool:
-        row = tx.row(_COUNT, tenant=tenant, agent_id=agent_id, submitted_by=name, day=tx.now // DAY)
-        return row is not None and row[0] <= self._most
+        return learning.taught(tx, tenant, agent_id, name) <= self._most
 
     def _by_own_hand(self, tx: Tx, work: Work, agent_id: str, ended_by: str | None) -> bool:
         agent = self._snapshot.get(work.tenant, agent_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stentor.core import ids
+from stentor.core.clock import DAY
 from stentor.core.db import Journal, Sql, Tx
 from stentor.domains.learning.model import Alert, Connection, Entry, Weight
 
@@ -78,6 +79,13 @@ _RAISE = Sql(
     values (:alert_id, :agent_id, :task_type, :rate, :threshold, :samples, :now)"""
 )
 _RESOLVE = Sql("update sentinel_alerts set resolved_at = :now where alert_id = :alert_id and resolved_at is null")
+# The row is rewritten on another day, so there is one for each pair, however long they work together.
+_TAUGHT = Sql(
+    """insert into taught_today (tenant, agent_id, submitted_by, day, n) values (:tenant, :about, :key, :day, 1)
+    on conflict (tenant, agent_id, submitted_by) do update set
+        n = case when taught_today.day = excluded.day then taught_today.n + 1 else 1 end, day = excluded.day
+    returning n"""
+)
 
 
 def find(tx: Tx, agent_id: str, task_type: str) -> Weight | None:
@@ -193,3 +201,10 @@ def raise_alert(tx: Tx, weight: Weight, rate: float, threshold: float) -> None:
 
 def resolve_alert(tx: Tx, alert_id: str) -> None:
     tx.run(_RESOLVE, alert_id=alert_id, now=tx.now)
+
+
+def taught(tx: Tx, tenant: str, about: str, key: str) -> int:
+    """Count one more outcome that a key has an agent, or a model, learn from today; answers how many there are."""
+    row = tx.row(_TAUGHT, tenant=tenant, about=about, key=key, day=tx.now // DAY)
+    assert row is not None  # an upsert always answers
+    return int(row[0])

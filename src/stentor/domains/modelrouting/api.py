@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator
 
 from stentor.core.clock import iso, iso_or_none
 from stentor.domains.modelrouting.grades import Answers
-from stentor.domains.modelrouting.model import MAX_COMMENT, Answer
+from stentor.domains.modelrouting.model import Answer
 from stentor.web.requests import segment
 from stentor.web.routes import Wire, example
 from stentor.web.wire import Answer as Out
-from stentor.web.wire import Caller, Json, Text, Timestamp, api_router, errors
+from stentor.web.wire import Caller, GradeComment, GradeValue, Json, Timestamp, api_router, errors
 
 AnswerId = Annotated[
     str, Path(description="The id of an answer, or its provenance_id, as it came."), AfterValidator(segment)
@@ -23,8 +23,8 @@ AnswerId = Annotated[
 class AnswerGradeIn(Wire):
     model_config = example(grade=0.4, comment="It compiles, and sorts the wrong way round.")
 
-    grade: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-    comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = None
+    grade: GradeValue
+    comment: GradeComment | None = None
 
 
 class AnswerGradeOut(Out):

@@ -12,6 +12,7 @@ from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StoreUnavailable
 from stentor.core.runlog import Draft, RunLog
+from stentor.domains.learning import store as lessons
 from stentor.domains.learning.model import Weight, fresh, learned
 from stentor.domains.llm.gate import Caller
 from stentor.domains.modelrouting import store
@@ -78,7 +79,7 @@ class Teacher:
         if (
             self._most
             and not self._roles.is_person(tenant, caller.key)
-            and store.taught(tx, tenant, model, caller.key) > self._most
+            and lessons.taught(tx, tenant, f"model {model}", caller.key) > self._most
         ):
             return None
         known = store.find(tx, tenant, model, kind) or fresh(model, kind, tx.now)

@@ -17,7 +17,6 @@ NEUTRAL = 0.5
 """The prior of every model: nobody declares how good one is."""
 LANES = 1_000_000
 """A provider answers many requests at a time, so those under way make nobody wait."""
-MAX_COMMENT = 4_096
 MISSING, NO_MODEL, NO_TOOLS = "MODEL_NOT_FOUND", "AGENT_IS_NO_MODEL", "TEXT_ONLY"
 """Why a model of a group is no candidate."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.clock import DAY
 from stentor.core.db import Sql, Tx
 from stentor.domains.learning.model import Weight
 from stentor.domains.modelrouting.model import Answer
@@ -31,12 +30,6 @@ _GRADE = Sql(
 _FORGET = Sql("delete from model_answers where answered_at < :before")
 _DECISION = Sql("select metadata from events where event_id = :event_id and tenant = :tenant")
 # The same rows as those of agents: a name with a space is no agent's id.
-_TAUGHT = Sql(
-    """insert into taught_today (tenant, agent_id, submitted_by, day, n) values (:tenant, :agent_id, :key, :day, 1)
-    on conflict (tenant, agent_id, submitted_by) do update set
-        n = case when taught_today.day = excluded.day then taught_today.n + 1 else 1 end, day = excluded.day
-    returning n"""
-)
 
 
 def find(tx: Tx, tenant: str, model: str, kind: str) -> Weight | None:
@@ -77,9 +70,3 @@ def metadata(tx: Tx, tenant: str, event_id: str) -> dict[str, object] | None:
     """Of an event of the run log."""
     row = tx.row(_DECISION, tenant=tenant, event_id=event_id)
     return dict(jsontext.load(row[0])) if row else None
-
-
-def taught(tx: Tx, tenant: str, model: str, key: str) -> int:
-    """Count one more outcome that a key has a model learn from today; answers how many there are."""
-    row = tx.row(_TAUGHT, tenant=tenant, agent_id=f"model {model}", key=key, day=tx.now // DAY)
-    return int(row[0]) if row else 0

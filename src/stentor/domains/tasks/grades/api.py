@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from fastapi import APIRouter
-from pydantic import Field, StringConstraints
 
 from stentor.core.clock import iso
 from stentor.core.errors import NotFound
-from stentor.domains.tasks.grades.model import MAX_COMMENT, Grade
+from stentor.domains.tasks.grades.model import Grade
 from stentor.domains.tasks.grades.service import Grades
 from stentor.web.routes import Wire, example
-from stentor.web.wire import Answer, Caller, Json, TaskId, Text, Timestamp, api_router, errors
+from stentor.web.wire import Answer, Caller, GradeComment, GradeValue, Json, TaskId, Timestamp, api_router, errors
 
 
 class GradeIn(Wire):
     model_config = example(grade=0.8, comment="Right, but twice as long as needed.")
 
-    grade: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-    comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = None
+    grade: GradeValue
+    comment: GradeComment | None = None
 
 
 class GradeOut(Answer):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-MAX_COMMENT = 4_096
-
 
 class Grade(msgspec.Struct, frozen=True):
     """`grade` in [0,1]; the time in microseconds. `learned`: it took the place of what had been learned."""
