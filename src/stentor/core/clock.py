@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 SECOND = 1_000_000
@@ -24,7 +25,14 @@ class SystemClock:
 
 def iso(us: int) -> str:
     """`2026-11-20T21:45:00.123456Z`: always six decimals, so that texts sort like times."""
-    return datetime.fromtimestamp(us / SECOND, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    seconds, rest = divmod(us, SECOND)
+    return f"{_second(seconds)}.{rest:06d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    """Most times that are written fall in the same few seconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
 def iso_or_none(us: int | None) -> str | None:

@@ -6,7 +6,7 @@ uvicorn itself bounds neither the size of a head nor the time for one. Source: d
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
+from enum import IntEnum, auto
 from typing import Any
 
 import httptools
@@ -33,13 +33,15 @@ STUCK_S = 60.0
 """For a client that does not read its answer."""
 
 
-class Phase(Enum):
-    """What the connection waits for from its client; in WORK the client waits for us, and there is no deadline."""
+class Phase(IntEnum):
+    """What the connection waits for from its client: a request, the rest of a head, the rest of a body, nothing. In
+    WORK the client waits for us, and there is no deadline.
+    """
 
-    IDLE = "a request"
-    HEAD = "the rest of a head"
-    BODY = "the rest of a body"
-    WORK = "nothing"
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    WORK = auto()
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -58,7 +60,8 @@ class LimitedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._connections = connections
-        self._limits = connections.limits
+        self._limits = limits = connections.limits
+        self._seconds = {Phase.IDLE: limits.keep_alive_s, Phase.HEAD: limits.head_s, Phase.BODY: limits.body_s}
         self._deadlines = deadlines.of(self.loop)
         self._address = ""
         self._loose = 0  # bytes since the parser last finished something: of a head, or of the trailers of a body
@@ -162,9 +165,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._phase is Phase.WORK:
             self._deadlines.drop(self)
             return
-        limits = self._limits
-        seconds = {Phase.IDLE: limits.keep_alive_s, Phase.HEAD: limits.head_s, Phase.BODY: limits.body_s}[self._phase]
-        self._deadlines.put(self, seconds, self._on_deadline)
+        self._deadlines.put(self, self._seconds[self._phase], self._on_deadline)
 
     def _on_deadline(self) -> None:
         if self._refused:

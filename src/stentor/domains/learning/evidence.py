@@ -23,6 +23,9 @@ STEADY = 0.5
 UNCHANGED = -1
 """No change is known: every remembered outcome counts in full."""
 
+_LETTERS = b"F" + b"S" * 255
+"""The letter of each encoded reward."""
+
 
 def encode(reward: float) -> str:
     """Two hexadecimal digits for a reward in [0,1]; a success is never 0, so that it can be told from a failure."""
@@ -37,6 +40,14 @@ def decode(rewards: str) -> list[float]:
 def of_letters(recent: str) -> str:
     """Rewards of outcomes that are known as S and F only, as an earlier version kept them."""
     return "".join("ff" if letter == "S" else "00" for letter in recent)
+
+
+def agree(rewards: str, recent: str) -> bool:
+    """Whether both tell of the same outcomes: what is worth something is a success. A grade can make one worth 0."""
+    told = bytes.fromhex(rewards).translate(_LETTERS).decode()
+    if told == recent:
+        return True
+    return len(told) == len(recent) and all(one == "F" or other == "S" for one, other in zip(told, recent, strict=True))
 
 
 def appended(rewards: str, reward: float) -> str:
@@ -66,6 +77,9 @@ def variation(rewards: str) -> float:
 
     1 where nothing is graded; near 0 where an agent is worth the same each time, so that few outcomes say enough.
     """
+    encoded = bytes.fromhex(rewards)
+    if encoded.count(0) + encoded.count(255) == len(encoded):
+        return 1.0
     values = decode(rewards)
     total = sum(values)
     scatter = sum(value * value for value in values) - total * total / max(1, len(values))

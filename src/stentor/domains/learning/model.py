@@ -44,11 +44,7 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def outcomes(self) -> str:
         """The rewards; from S and F where an earlier version wrote the record last."""
-        pairs = [self.rewards[i : i + 2] for i in range(0, len(self.rewards), 2)]
-        same = len(pairs) == len(self.recent)
-        if same and all(pair == "00" or letter == "S" for pair, letter in zip(pairs, self.recent, strict=True)):
-            return self.rewards
-        return evidence.of_letters(self.recent)
+        return self.rewards if evidence.agree(self.rewards, self.recent) else evidence.of_letters(self.recent)
 
     @cached_property
     def counted(self) -> tuple[float, float]:
