@@ -130,13 +130,13 @@ class Evidence:
         cost = self._costs[n] if self._costs else None
         own = record.counted if record else (0.0, 0.0)
         elsewhere = (max(0.0, self._sums[n][0] - own[0]), max(0.0, self._sums[n][1] - own[1]))
+        stale = pace.changed_tick > (record.tick if record else 0)
+        declared = agent.composite, self.alpha
         if record is None:
-            return Candidate(agent, standing(agent.composite, self.alpha, elsewhere=elsewhere, cost=cost), ahead=ahead)
-        rewards, outcomes = record.outdated if pace.changed_tick > record.tick else record.counted
-        age = pace.tick - record.tick
-        known = standing(
-            agent.composite, self.alpha, rewards, outcomes, elsewhere, age=age, variation=record.variation, cost=cost
-        )
+            return Candidate(agent, standing(*declared, elsewhere=elsewhere, cost=cost, stale=stale), ahead=ahead)
+        shown = record.outdated if stale else record.counted
+        age, varied = pace.tick - record.tick, record.variation
+        known = standing(*declared, *shown, elsewhere, age=age, variation=varied, cost=cost, stale=stale)
         return Candidate(agent, known, ahead=ahead)
 
     def learn(self, kind: int, agent: int, reward: float) -> None:

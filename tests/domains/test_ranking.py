@@ -30,7 +30,7 @@ def after(outcomes: str, known: Weight | None = None, pace: Pace | None = None) 
 def one(name: str, composite: float, outcomes: str = "", **load: Any) -> Candidate:
     made = agent(name, alignment_score=composite, accuracy_score=composite, efficiency_score=composite)
     record = after(outcomes)
-    fields: dict[str, Any] = {name: load.pop(name) for name in ("duration_ms", "cost") if name in load}
+    fields: dict[str, Any] = {name: load.pop(name) for name in ("duration_ms", "cost", "stale") if name in load}
     return Candidate(made, standing(composite, 0.2, *record.counted, **fields), **load)
 
 
@@ -61,6 +61,17 @@ def test_a_drop_makes_what_is_known_of_the_others_old() -> None:
     assert other.outdated == pytest.approx((evidence.KEPT * other.counted[0] / 30, evidence.KEPT))
     later = after("S", other, Pace(tick=90, changed_tick=80))
     assert later.counted[1] == pytest.approx(1 + evidence.KEPT)
+
+
+@requirement("routing.change-is-noticed")
+def test_whoever_has_not_worked_since_a_change_is_tried_once_more() -> None:
+    tried = one("tried", 0.5, "S" * 10)
+    old = {name: one(name, 0.5, shown, stale=True) for name, shown in (("good", "SSF" * 4), ("bad", "FFS" * 4))}
+    assert best(tried, *old.values(), one("new", 0.5, stale=True)) == "new"
+    assert best(tried, *old.values()) == "good"
+    assert best(tried, old["bad"]) == "bad"
+    assert best(tried, one("bad", 0.5, "FFS" * 4 + "F")) == "tried"
+    assert best(tried, one("busy", 0.5, "SSF" * 4, stale=True, ahead=400)) == "tried"
 
 
 @requirement("routing.declarations-are-checked")
@@ -160,6 +171,7 @@ def test_every_term_of_a_decision_can_be_computed_again_from_its_record(
             r["elsewhere"],
             r["elsewhere_outcomes"],
             variation=r["variation"],
+            stale=r["stale"],
         )
         for r in rows
     ]

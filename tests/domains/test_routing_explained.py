@@ -131,6 +131,7 @@ def crowd(draw: Random, number: int) -> dict[str, Any]:
             age=draw.randrange(5_000),
             duration_ms=draw.choice((None, draw.uniform(0, 1e6))),
             cost=draw.choice((None, draw.uniform(0, 100))),
+            stale=draw.random() < 0.3,
         )
         ahead, online = draw.choice((0, draw.randrange(20))), draw.random() < 0.8
         return Candidate(made, known, draw.choice((None, draw.random())), ahead, draw.randint(1, 4), online)

@@ -64,11 +64,12 @@ def _show_candidates(decision: dict[str, Any], terms: str, columns: tuple[str, .
 
 def _cells(each: dict[str, Any]) -> dict[str, str]:
     elsewhere, outcomes = each["elsewhere_outcomes"], each["outcomes"]
+    age = ", old" if each["stale"] else ""
     return {
         "declared": _score(each["composite"]),
         "elsewhere": f"{_score(each['elsewhere'])} of {elsewhere:.1f}" if elsewhere else "-",
         "prior": _score(each["prior"]),
-        "outcomes": f"{each['rewards']:.1f} of {outcomes:.1f}" if outcomes else "-",
+        "outcomes": f"{each['rewards']:.1f} of {outcomes:.1f}{age}" if outcomes else "-",
         "expected": _score(each["expected"]),
         "uncertainty": _score(each["uncertainty"]),
         "waits": str(each["ahead"]),

@@ -198,7 +198,8 @@ class _Recomputation:
 def _standing(alpha: float, each: Ranked) -> Standing:
     """From the recorded parts: the evidence is recorded as it counted, after it faded."""
     elsewhere = (each.elsewhere * each.elsewhere_outcomes, each.elsewhere_outcomes)
-    return standing(each.composite, alpha, each.rewards, each.outcomes, elsewhere, variation=each.variation)
+    shown = each.rewards, each.outcomes, elsewhere
+    return standing(each.composite, alpha, *shown, variation=each.variation, stale=each.stale)
 
 
 def _close(one: float, other: float) -> bool:
@@ -265,6 +266,8 @@ def _advantage(record: dict[str, Any], first: dict[str, Any], second: dict[str, 
         "cost_penalty": ("it costs less", beta - 1),
         "trust": ("it is trusted more", beta),
     }
+    if first["stale"]:
+        worth["uncertainty"] = ("it was not tried since results changed here, so that it gets a chance", 1 - beta)
     field = max(worth, key=lambda name: worth[name][1] * (first[name] - second[name]))
     label = field.replace("_", " ")
     return f", mainly because {worth[field][0]} ({label} {first[field]:.3f} against {second[field]:.3f})"

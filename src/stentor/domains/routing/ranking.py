@@ -5,18 +5,21 @@
     strength    = (1 - alpha) / alpha + e / 4                        outcomes that the prior is worth
     open        = ahead strength / (4 (strength + outcomes))         what its tasks without an answer count as
     expected    = (strength expectation + rewards) / (strength + outcomes + open)
-    q           = 4 variation / (strength + outcomes + ahead)
+    q           = optimism variation / (strength + outcomes + ahead) optimism is 4, and 400 for who is stale and idle
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
     uncertainty = possible - expected                                how much better it may be than is expected
     blended     = (1 - beta) (expected + uncertainty - time - cost) + beta trust
 
 `possible` is the upper end of Wilson's interval at two standard deviations: never above 1, so that nobody is tried for
-hopes that no agent could fulfil. `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py),
-faded by one part in 1,000 for each outcome of the others since; `variation` is 1 unless outcomes are graded and alike.
-`elsewhere` is the mean at the agent's other types and `e` their number, at most 16. `ahead` are the tasks that it has
-already: each counts as a quarter of a failure as far as the agent is unknown, so that many tasks at once do not all try
-the same one. `time` and `cost` rise by a fixed amount for each doubling over the best candidate. Why, and what was
-measured: docs/decisions/0036-routing-that-learns.md.
+hopes that no agent could fulfil. For an agent that is stale, without an outcome since somebody's results changed at the
+task type, and has nothing to do, it is the end at twenty: whatever changed may have changed for it too, so each of them
+is tried once more.
+`rewards` and `outcomes` are the agent's at this task type (learning/evidence.py), faded by one part in
+1,000 for each outcome of the others since; `variation` is 1 unless outcomes are graded and alike. `elsewhere` is the
+mean at the agent's other types and `e` their number, at most 16. `ahead` are the tasks that it has already: each counts
+as a quarter of a failure as far as the agent is unknown, so that many tasks at once do not all try the same one. `time`
+and `cost` rise by a fixed amount for each doubling over the best candidate. Why, and what was measured:
+docs/decisions/0036-routing-that-learns.md.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from stentor.domains.registry.model import Agent
 
 Prefer = Literal["quality", "balanced", "fast", "cheap"]
 
-RULE = "evidence-2"
+RULE = "evidence-3"
 """Names the formula in each decision, so that one of another version is not held against it."""
 NEUTRAL = 0.5
 """The prior for a missing trust score."""
@@ -53,6 +56,8 @@ DOUBT = 0.25
 """Failures that a task without an answer counts as, of an agent of which nothing is known."""
 OPTIMISM = 4.0
 """Square of the standard deviations, two, that an agent is given the benefit of."""
+OPTIMISM_STALE = 400.0
+"""The same for an idle agent without an outcome since somebody's results changed at the task type."""
 CREDIT = 0.05
 """How much variance of the priors it takes until their slope is measured rather than assumed to be 1."""
 EDGE = 0.02
@@ -77,7 +82,8 @@ PREFERENCES: dict[Prefer, tuple[float, float]] = {
 class Standing(msgspec.Struct, frozen=True):
     """What an agent's record says of its next outcome at a task type, before anything is known of the other candidates:
     the first lines of the formula. `share` is how much the evidence counts, `mean` what it shows; times in
-    milliseconds and cost in US dollars, None where unknown.
+    milliseconds and cost in US dollars, None where unknown. `stale` when there is no outcome since the last change of
+    anybody's results at the task type.
     """
 
     prior: float
@@ -92,6 +98,7 @@ class Standing(msgspec.Struct, frozen=True):
     weight: float | None = None
     duration_ms: float | None = None
     cost: float | None = None
+    stale: bool = False
 
 
 def standing(
@@ -106,6 +113,7 @@ def standing(
     weight: float | None = None,
     duration_ms: float | None = None,
     cost: float | None = None,
+    stale: bool = False,
 ) -> Standing:
     """From a sum of `rewards` of so many `outcomes`, which `age` outcomes of others came after, and the same two of all
     other task types together.
@@ -120,11 +128,11 @@ def standing(
     kept = FADE**age
     rewards, outcomes = rewards * kept, outcomes * kept
     if outcomes < FORGOTTEN:
-        return Standing(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, 1.0, weight, duration_ms, cost)
+        return Standing(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, 1.0, weight, duration_ms, cost, stale)
     share = outcomes / (outcomes + strength)
     shown = rewards / outcomes
     return Standing(
-        prior, strength, rewards, outcomes, mean, number, share, shown, variation, weight, duration_ms, cost
+        prior, strength, rewards, outcomes, mean, number, share, shown, variation, weight, duration_ms, cost, stale
     )
 
 
@@ -184,6 +192,7 @@ class Ranked(msgspec.Struct, frozen=True):
     hebbian: float | None
     expected: float
     variation: float
+    stale: bool
     ahead: int
     uncertainty: float
     ready_ms: float
@@ -221,7 +230,7 @@ def rank(candidates: Sequence[Rankable], beta: float, prefer: Prefer = "balanced
             totals[n] *= 1 + candidate.ahead // max(1, candidate.lanes)
     fastest, cheapest = min(totals, default=0.0), min(costs, default=0.0)
     per_time, per_cost = PREFERENCES[prefer]
-    keep, doubt, optimism = 1 - beta, DOUBT, OPTIMISM / 2
+    keep, doubt, usual_optimism, stale_optimism = 1 - beta, DOUBT, OPTIMISM / 2, OPTIMISM_STALE / 2
     least, largest = EDGE, 1 - EDGE
     order = []
     for n, (candidate, known) in enumerate(zip(candidates, standings, strict=True)):
@@ -230,9 +239,11 @@ def rank(candidates: Sequence[Rankable], beta: float, prefer: Prefer = "balanced
         expectation = mean + slope * (known.prior - mean)
         expectation = least if expectation < least else largest if expectation > largest else expectation
         number, ahead = strength + known.outcomes, candidate.ahead
-        half = optimism * known.variation / (number + ahead)
         if ahead:
+            half = usual_optimism * known.variation / (number + ahead)
             number += ahead * doubt * strength / number
+        else:
+            half = (stale_optimism if known.stale else usual_optimism) * known.variation / number
         expected = (strength * expectation + known.rewards) / number
         score = (expected + half + sqrt(half * (2 * expected * (1 - expected) + half))) / (1 + 2 * half)
         if totals[n] > fastest:
@@ -302,7 +313,8 @@ def outlook(standing: Standing, mean: float, slope: float, ahead: int) -> tuple[
         expectation = 1 - EDGE
     number = strength + standing.outcomes
     expected = (strength * expectation + standing.rewards) / (number + ahead * DOUBT * strength / number)
-    half = OPTIMISM / 2 * standing.variation / (number + ahead)
+    optimism = OPTIMISM_STALE if standing.stale and not ahead else OPTIMISM
+    half = optimism / 2 * standing.variation / (number + ahead)
     possible = (expected + half + sqrt(half * (2 * expected * (1 - expected) + half))) / (1 + 2 * half)
     return expected, possible - expected
 
@@ -340,6 +352,7 @@ def _ranked(
         known.weight,
         expected,
         known.variation,
+        known.stale,
         candidate.ahead,
         uncertainty,
         total,

@@ -159,7 +159,7 @@ class Routing:
                 or entry[2] != age
                 or entry[3] is not agent
             ):
-                stale = record is not None and changed > record.tick
+                stale = changed > (0 if record is None else record.tick)
                 known = standing_of(agent.composite, alpha, record, summed, age * AGE_STEP, now, stale=stale)
                 entry = derived[agent_id] = (record, summed, age, agent, known)
             found.append(Candidate(agent, entry[4], trust(tenant, agent_id, now), *load(agent)))
@@ -179,7 +179,7 @@ def standing_of(
     of others since the record's last one; `stale` when the results of another one changed after it.
     """
     if record is None:
-        return standing(composite, alpha, elsewhere=sums or (0.0, 0.0))
+        return standing(composite, alpha, elsewhere=sums or (0.0, 0.0), stale=stale)
     rewards, outcomes = record.outdated if stale else record.counted
     own = record.counted
     rewards_all, outcomes_all = sums or own
@@ -194,4 +194,5 @@ def standing_of(
         weight=record.at(now),
         duration_ms=record.mean_ms if record.samples else None,
         cost=record.mean_cost,
+        stale=stale,
     )
