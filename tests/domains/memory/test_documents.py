@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stentor.core.errors import InvalidRequest
@@ -36,6 +36,7 @@ def write(raw: bytes | None, content: str, values: dict[str, Any] | None = None)
 
 
 @requirement("memory.same-write-same-note")
+@example(None, f"---\n:\n---\n{BOM}", None, False)
 @given(FILES, BODIES, st.none() | MAPS, st.booleans())
 def test_the_same_change_twice_is_the_same_note(
     raw: bytes | None, content: str, values: dict[str, Any] | None, whole: bool

@@ -82,13 +82,16 @@ def changed(raw: bytes | None, content: str | None, values: Mapping[str, Any] | 
     be edited, InvalidRequest for what is no text, before or after.
     """
     text = _text(raw or b"")
+    mark = _mark(text, content or "")
+    body = None if content is None else content.removeprefix(BOM)
     if content is not None and values is None and (carried := _carried(content)):
         if _parts(text).block is None:
-            return _bytes(_marked(text, content) + content.removeprefix(BOM))
-        values, content = carried, frontmatter.split(content).body
+            return _bytes(f"{mark}{body}")
+        # What begins the body behind a block is text, a byte order mark too.
+        values, body = carried, frontmatter.split(content).body
     if values is not None:
         text = _with_values(text, values, whole=whole)
-    return _bytes(text if content is None else _with_body(text, content))
+    return _bytes(text if body is None else _with_body(text, body, mark))
 
 
 def _text(raw: bytes) -> str:
@@ -133,14 +136,14 @@ def _with_values(text: str, values: Mapping[str, Any], *, whole: bool) -> str:
     return frontmatter.edit(text, values, gone)
 
 
-def _with_body(text: str, content: str) -> str:
-    """The content is read again as it is: where its head would be taken for frontmatter, an empty block comes first."""
-    parts, body = _parts(text), content.removeprefix(BOM)
+def _with_body(text: str, body: str, mark: str) -> str:
+    """The body is read again as it is: where its head would be taken for frontmatter, an empty block comes first."""
+    parts = _parts(text)
     tail = parts.tail + (parts.newline if body and parts.tail and not parts.tail.endswith(("\n", "\r")) else "")
-    joined = f"{_marked(text, content)}{parts.head.removeprefix(BOM)}{parts.block or ''}{tail}{body}"
+    joined = f"{mark}{parts.head.removeprefix(BOM)}{parts.block or ''}{tail}{body}"
     return joined if parts.block is not None or _parts(joined).block is None else frontmatter.framed(joined)
 
 
-def _marked(*texts: str) -> str:
+def _mark(*texts: str) -> str:
     """The byte order mark, when one of them begins with it."""
     return BOM if any(text.startswith(BOM) for text in texts) else ""
