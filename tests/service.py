@@ -15,6 +15,8 @@ from typing import Any
 
 import httpx
 
+from tests.forkserver import Process
+
 KEYS = {
     "ADMIN": "admin-key-7c1e:admin:read,write,delete,admin",
     "READER": "reader-key-7c1e:admin:read",
@@ -36,7 +38,7 @@ SHORT_LEASE = {"SERVICE_LEASE_SECONDS": "3", "SERVICE_WEBHOOK_TIMEOUT_SECONDS": 
 class Service:
     """A `stentor serve` of its own, on free ports; `database` is the file or the address of its database."""
 
-    process: subprocess.Popen[str]
+    process: Process | subprocess.Popen[str]
     address: str
     data_dir: Path
     database: Path | str
@@ -64,7 +66,8 @@ def in_folder(data_dir: Path) -> Path:
 @contextmanager
 def serving(tmp_path: Path, store: Callable[[Path], Path | str] = in_folder) -> Iterator[Callable[..., Service]]:
     """A function that starts services, each stopped at the end; see `serve`. `store` has the database of a data folder:
-    the file in it, or an address. `under` is a command that runs another one.
+    the file in it, or an address. `under` is a command that runs another one: the interpreter then starts anew,
+    instead of being forked.
     """
     running: list[Service] = []
 
@@ -77,8 +80,8 @@ def serving(tmp_path: Path, store: Callable[[Path], Path | str] = in_folder) -> 
         base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
         base |= {f"SERVICE_{name}_PORT": "0" for name in ("GATEWAY", "DASHBOARD", "VAULT", "VAULT_TLS", "NOTES", "MCP")}
         env = {**base, **keys, **state, **environ}
-        command = [*under, sys.executable, "-m", "stentor", "serve", "--json", "--data-dir", str(folder)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        words = ["serve", "--json", "--data-dir", str(folder)]
+        process = _interpreted([*under, sys.executable, "-m", "stentor", *words], env) if under else Process(words, env)
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -101,3 +104,7 @@ def serving(tmp_path: Path, store: Callable[[Path], Path | str] = in_folder) -> 
         for stream in (service.process.stdout, service.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def _interpreted(command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.cli import warm
+from tests import forkserver
 
 COMMAND = [sys.executable, "-m", "stentor"]
 TEXT = "Agents do tasks. Stentor routes each task to the best agent. It records why it did so."
@@ -50,18 +48,21 @@ class Program:
 
     def __call__(self, *args: str, stdin: str | bytes = b"") -> Done:
         content = stdin.encode() if isinstance(stdin, str) else stdin
-        if any(name.startswith("PYTHON") for name in self.environ):  # the interpreter reads it when it starts
+        if self._interpreter:
             done = subprocess.run([*COMMAND, *args], env=self.env, input=content, capture_output=True, timeout=60)
         else:
-            done = warm.run([*args], self.env, content, 60)
+            done = forkserver.run(args, self.env, content)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
+    def start(self, *args: str) -> forkserver.Process | subprocess.Popen[str]:
         """A run that is still going on."""
-        pipe = subprocess.PIPE
-        # A shell in the background has its children ignore SIGINT; a terminal does not.
-        listens = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-        return subprocess.Popen(
-            [*COMMAND, *args], env=self.env, stdout=pipe, stderr=pipe, text=True, preexec_fn=listens
-        )
+        if self._interpreter:
+            pipe = subprocess.PIPE
+            return subprocess.Popen([*COMMAND, *args], env=self.env, stdout=pipe, stderr=pipe, text=True)
+        return forkserver.Process(args, self.env)
+
+    @property
+    def _interpreter(self) -> bool:
+        """Whether something is set that the interpreter reads when it starts."""
+        return any(name.startswith("PYTHON") for name in self.environ)

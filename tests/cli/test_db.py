@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from stentor.core import migrations
 from stentor.core.db.sqlite import SqliteDriver
+from tests import forkserver
 from tests.cli.program import Program
 from tests.conftest import Service
 from tests.core.test_migrations import BEFORE, old, set_version
@@ -65,8 +64,7 @@ def test_no_copy_is_made_where_none_is_wanted(program: Program) -> None:
 def test_a_start_leaves_the_schema_alone_when_told_to(program: Program, serve: Callable[..., Service]) -> None:
     old(database(program), BEFORE)
     environ = {**program.env, "SERVICE_MIGRATE_ON_START": "false", "SERVICE_GATEWAY_PORT": "0"}
-    command = [sys.executable, "-m", "stentor", "serve"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    done = forkserver.run_text(["serve"], environ)
     assert (done.returncode, "stentor db upgrade" in done.stderr) == (3, True)
     assert program("db", "upgrade").code == 0
     service = serve(program.data_dir, SERVICE_MIGRATE_ON_START="false")

@@ -8,7 +8,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import forkserver
 from tests.cli.populated import ENVIRON, NOTE, Filled, fill, post, stop, until_delivered, work_off
 from tests.cli.program import Done, Program
 from tests.conftest import Service, serving
@@ -205,7 +205,7 @@ def held_up(url: str, *statements: str) -> Iterator[psycopg.Connection[Any]]:
         session.rollback()
 
 
-def until_waiting(url: str, process: subprocess.Popen[str]) -> None:
+def until_waiting(url: str, process: forkserver.Process | subprocess.Popen[str]) -> None:
     """Until some session waits for another one's lock."""
     with psycopg.connect(url, autocommit=True) as admin:
         until(lambda: process.poll() is not None or admin.execute(WAITING).fetchone())
@@ -215,8 +215,7 @@ def until_waiting(url: str, process: subprocess.Popen[str]) -> None:
 def start_refused(program: Program, url: str = "") -> str:
     """What a start says that is refused."""
     environ = {**program.env, "SERVICE_DATABASE_URL": url, "SERVICE_GATEWAY_PORT": "0", **ENVIRON}
-    command = [sys.executable, "-m", "stentor", "serve"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    done = forkserver.run_text(["serve"], environ)
     assert done.returncode == 3, done.stdout + done.stderr
     return done.stderr
 

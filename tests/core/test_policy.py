@@ -20,6 +20,7 @@ from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitel
 from stentor.domains.routing import model as routing
 from stentor.domains.routing.model import Policy, Request
 from stentor.domains.routing.ranking import Candidate, Standing
+from tests import forkserver
 from tests.requirements import requirement
 
 LOW_TRUST = """
@@ -97,8 +98,7 @@ def test_the_service_does_not_start_with_it(tmp_path: Path, content: bytes | Non
     if content is not None:
         file.write_bytes(content)
     environ = {"SERVICE_POLICY_FILE": str(file), "MCP_API_KEY": "a-key-7c1e-of-some-length", "PATH": ""}
-    command = [sys.executable, "-m", "stentor", "serve", "--data-dir", str(tmp_path / "data")]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    done = forkserver.run_text(["serve", "--data-dir", str(tmp_path / "data")], environ)
     assert done.returncode != 0
     assert "rules.cedar" in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ import httpx
 import psycopg
 import pytest
 
+from tests import forkserver
 from tests.conformance.indexes import plain_role
 from tests.conformance.test_embedder import Service as EmbeddingService
 from tests.conformance.test_embedder import service as embedding_service
@@ -222,9 +222,9 @@ def test_an_index_that_is_dropped_while_gateways_run_comes_back(cluster: Cluster
 
 
 def command(service: Service, *words: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "stentor", *words, "--data-dir", str(service.data_dir), "--key", service.key]
+    words = (*words, "--data-dir", str(service.data_dir), "--key", service.key)
     environ = {**service.environ, "SERVICE_URL": service.address, "SERVICE_CLIENT_KEY": service.key}
-    return subprocess.run(program, env=environ, capture_output=True, text=True, timeout=120)
+    return forkserver.run_text(words, environ, 120)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from stentor.core.db import Sql
+from tests import forkserver
 from tests.conftest import Service
 from tests.domains.memory.conftest import Notes
 from tests.patience import until
@@ -57,8 +57,8 @@ async def test_an_index_that_is_wrong_is_told_and_mended(notes: Notes) -> None:
 
 
 def command(service: Service, *words: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "stentor", *words, "--data-dir", str(service.data_dir), "--key", service.key]
-    return subprocess.run(program, env=service.environ, capture_output=True, text=True, timeout=60)
+    words = (*words, "--data-dir", str(service.data_dir), "--key", service.key)
+    return forkserver.run_text(words, service.environ)
 
 
 @requirement("memory.reindex", "memory.data-folder")

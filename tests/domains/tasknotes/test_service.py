@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from stentor.domains.notes import frontmatter
+from tests import forkserver
 from tests.conftest import Service
 from tests.patience import until
 from tests.requirements import requirement
@@ -58,8 +58,8 @@ def inbox(service: Service) -> Path:
 
 
 def command(service: Service, *words: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-m", "stentor", *words, "--data-dir", str(service.data_dir), "--key", service.key]
-    return subprocess.run(program, capture_output=True, text=True, env=service.environ, timeout=60)
+    words = (*words, "--data-dir", str(service.data_dir), "--key", service.key)
+    return forkserver.run_text(words, service.environ)
 
 
 @requirement("tasks.note-mirrors-task", "tasks.inbox-note-becomes-task")

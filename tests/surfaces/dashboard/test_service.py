@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from stentor.domains.notes import frontmatter
 from tests.conftest import Service
 from tests.databases import content
+from tests.forkserver import Process, run_text
 from tests.patience import until
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import frames
@@ -30,13 +29,10 @@ Start = Callable[..., Service]
 
 
 @contextmanager
-def alone(folder: Path, *words: str, **environ: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def alone(folder: Path, *words: str, **environ: str) -> Iterator[tuple[str, Process]]:
     """A `stentor dashboard` over a data folder; its address."""
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "DASHBOARD_API_KEY": KEY, **environ}
-    command = [sys.executable, "-m", "stentor", "dashboard", "--json", "--port", "0", "--data-dir", str(folder), *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-    assert process.stdout is not None
-    assert process.stderr is not None
+    process = Process(["dashboard", "--json", "--port", "0", "--data-dir", str(folder), *words], env)
     try:
         line = process.stdout.readline()
         assert line, process.stderr.read()
@@ -234,8 +230,7 @@ def test_beside_a_gateway_for_everybody_a_dashboard_without_a_key_stays_on_this_
 @pytest.mark.parametrize("words", [["--host", "0.0.0.0"], ["--data-dir", "nowhere"]])
 def test_a_start_that_must_not_be_says_why_and_exits(tmp_path: Path, words: list[str]) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SERVICE_DATA_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "stentor", "dashboard", "--json", "--port", "0", *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=60)
+    done = run_text(["dashboard", "--json", "--port", "0", *words], env, cwd=tmp_path)
     assert done.returncode == 3
     assert json.loads(done.stdout)["error"]
 

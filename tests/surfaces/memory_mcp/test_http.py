@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from typing import Any, cast
 
 import httpx
@@ -22,6 +20,7 @@ from stentor.auth.authority.keys import generate, thumbprint
 from stentor.auth.authority.proof import prove
 from stentor.auth.authority.receipts import issue, own_claims
 from stentor.core.clock import SECOND, SystemClock
+from tests import forkserver
 from tests.conftest import Service
 from tests.requirements import requirement
 from tests.surfaces.memory_mcp.conftest import MODES, connected, denials, use
@@ -276,8 +275,7 @@ def test_the_gateways_health_knows_of_it(service: Service) -> None:
 
 
 def test_a_second_server_on_the_folder_says_where_the_first_one_answers(service: Service) -> None:
-    command = [sys.executable, "-m", "stentor", "mcp", "--http", "--data-dir", str(service.data_dir)]
-    ended = subprocess.run(command, env=service.environ, capture_output=True, text=True, timeout=60)
+    ended = forkserver.run_text(["mcp", "--http", "--data-dir", str(service.data_dir)], service.environ)
     assert ended.returncode == 1
     assert service.ready["mcp"] in ended.stderr
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
+from tests import forkserver
 from tests.conftest import Service
 from tests.requirements import requirement
 from tests.surfaces.memory_mcp.conftest import MODES, denials, use
@@ -147,5 +148,4 @@ def test_a_mistyped_capability_stops_the_start_and_names_those_there_are(tmp_pat
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environ}
-    command = [sys.executable, "-m", "stentor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    return forkserver.run_text(arguments, env)

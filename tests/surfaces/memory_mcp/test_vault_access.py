@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 from mcp import Client
 
+from tests import forkserver
 from tests.conftest import Service
 from tests.requirements import requirement
 from tests.surfaces.memory_mcp.conftest import MODES, connected, use
@@ -123,10 +122,10 @@ async def test_a_key_has_what_it_was_given_and_never_more_than_its_permissions(s
 def test_an_access_that_cannot_be_read_stops_the_start(
     service: Service, tmp_path: str, variable: str, value: str, part: str
 ) -> None:
-    command = [sys.executable, "-m", "stentor", "mcp", "--http", "--port", "0", "--data-dir", str(tmp_path)]
+    words = ["mcp", "--http", "--port", "0", "--data-dir", str(tmp_path)]
     plain = {k: v for k, v in service.environ.items() if not k.startswith("SERVICE_MEMORY_ACCESS_")}
     plain.pop("SERVICE_DATABASE_URL", None)
-    ended = subprocess.run(command, env=plain | {variable: value}, capture_output=True, text=True, timeout=60)
+    ended = forkserver.run_text(words, plain | {variable: value})
     assert ended.returncode == 3, ended.stderr
     assert variable in ended.stderr
     assert part in " ".join(ended.stderr.split())

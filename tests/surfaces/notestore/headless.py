@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +12,8 @@ from typing import Any
 
 import httpx
 
+from tests.forkserver import Process
+
 KEY = "agents-key-2b6d"
 VAULT_KEY = "plugin-key-9f1c"
 
@@ -21,13 +21,8 @@ VAULT_KEY = "plugin-key-9f1c"
 @contextmanager
 def program(*words: str, **environ: str) -> Iterator[dict[str, Any]]:
     """A command of ours until the end of the block; what it said when it was ready."""
-    command = [sys.executable, "-m", "stentor", *words, "--json"]
     base = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**base, **environ}
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    with Process([*words, "--json"], {**base, **environ}) as process:
         line = process.stdout.readline()
         if not line:
             raise AssertionError(process.stderr.read())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from tests.forkserver import Process
 from tests.patience import until
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
 from tests.vaultplugin.server import PluginStub
@@ -37,7 +36,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 class NoteStore:
     """A running `stentor notes`; `log` is its standard error."""
 
-    process: subprocess.Popen[str]
+    process: Process
     address: str
     log: Path
     stub: PluginStub
@@ -81,18 +80,13 @@ def environ(address: str, **more: str) -> dict[str, str]:
 @contextmanager
 def note_store(stub: PluginStub, log: Path, **more: str) -> Iterator[NoteStore]:
     """Started, and ended by SIGTERM unless the test ended it."""
-    command = [sys.executable, "-m", "stentor", "notes", "--json"]
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ(stub.address, **more)
-        )
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            assert line, log.read_text()
-            yield NoteStore(process, json.loads(line)["notes"], log, stub)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-            process.wait(60)
-            process.stdout.close()
+    process = Process(["notes", "--json"], environ(stub.address, **more), log)
+    try:
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        yield NoteStore(process, json.loads(line)["notes"], log, stub)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(60)
+        process.stdout.close()

@@ -8,7 +8,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forkserver
 from tests.requirements import requirement
 from tests.stub import Answer, Asked, serving
 from tests.surfaces.notestore.headless import KEY, VAULT_KEY, notes_before, program
@@ -164,9 +164,7 @@ def test_the_plugins_own_certificate_is_accepted(tmp_path: Path, certificate: ss
 
 
 def started(**environ: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "stentor", "notes"]
-    base = {"PATH": os.environ["PATH"]}
-    return subprocess.run(command, env={**base, **environ}, capture_output=True, text=True, timeout=60)
+    return forkserver.run_text(["notes"], {"PATH": os.environ["PATH"], **environ})
 
 
 @requirement("notestore.settings")

@@ -7,7 +7,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from stentor.surfaces.notestore import settings
+from tests import forkserver
 from tests.cli.program import COMMAND
 from tests.patience import until
 from tests.requirements import requirement
@@ -29,9 +29,7 @@ REFUSED = 3
 
 def start(**variables: str) -> subprocess.CompletedProcess[str]:
     """A start that is refused."""
-    command = [sys.executable, "-m", "stentor", "notes"]
-    env = {"PATH": os.environ["PATH"], **variables}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    return forkserver.run_text(["notes"], {"PATH": os.environ["PATH"], **variables})
 
 
 @requirement("notestore.settings")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.forkserver import Process
 from tests.patience import until
 
 
@@ -22,7 +21,7 @@ class Vault:
     root: Path
     key_file: Path
     secure: str
-    process: subprocess.Popen[str]
+    process: Process
 
     def put(self, path: str, content: str | bytes) -> httpx.Response:
         return self.http.put(f"/vault/{path}", content=content)
@@ -32,23 +31,9 @@ class Vault:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
     folder = tmp_path_factory.mktemp("vault-server")
     root = folder / "notes"
-    command = [
-        sys.executable,
-        "-m",
-        "stentor",
-        "vault",
-        str(root),
-        "--data-dir",
-        str(folder / "data"),
-        "--port",
-        "0",
-        "--tls-port",
-        "0",
-        "--json",
-    ]
+    words = ["vault", str(root), "--data-dir", str(folder / "data"), "--port", "0", "--tls-port", "0", "--json"]
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
-        assert process.stdout is not None
+    with Process(words, environ) as process:
         ready = json.loads(process.stdout.readline())
         key_file = Path(ready["key_file"])
         headers = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
@@ -56,7 +41,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
             yield Vault(http, root, key_file, ready["vault_tls"], process)
         process.terminate()
         assert process.wait(60) == 0
-        assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
 
 

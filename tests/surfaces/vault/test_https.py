@@ -6,8 +6,6 @@ import json
 import os
 import ssl
 import stat
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from ruamel.yaml import YAML
 
 from stentor.core.clock import DAY
 from stentor.surfaces.vault.certificate import Certificate
+from tests import forkserver
 from tests.surfaces.vault.conftest import Vault
 
 
@@ -121,11 +120,10 @@ def test_a_certificate_that_does_not_name_the_host_is_made_anew(tmp_path: Path) 
 
 @pytest.mark.parametrize("switch", [["--no-tls"], []])
 def test_https_can_be_switched_off(tmp_path: Path, switch: list[str]) -> None:
-    command = [sys.executable, "-m", "stentor", "vault", str(tmp_path / "notes"), "--data-dir", str(tmp_path / "data")]
+    command = ["vault", str(tmp_path / "notes"), "--data-dir", str(tmp_path / "data")]
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)} | ({} if switch else {"SERVICE_VAULT_TLS": "false"})
     command += ["--port", "0", "--json", *switch]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
-        assert process.stdout is not None
+    with forkserver.Process(command, environ) as process:
         ready = json.loads(process.stdout.readline())
         assert (ready["vault_tls"], ready["certificate_file"]) == (None, None)
         assert httpx.get(f"{ready['vault']}/obsidian-local-rest-api.crt").json()["errorCode"] == 40400
@@ -136,8 +134,8 @@ def test_https_can_be_switched_off(tmp_path: Path, switch: list[str]) -> None:
 
 def test_a_taken_port_is_named_with_its_option(vault: Vault, tmp_path: Path) -> None:
     taken = vault.secure.rpartition(":")[2]
-    command = [sys.executable, "-m", "stentor", "vault", str(tmp_path), "--port", "0", "--tls-port", taken]
+    command = ["vault", str(tmp_path), "--port", "0", "--tls-port", taken]
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SERVICE_DATA_DIR": str(tmp_path / "data")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60, check=False)
+    done = forkserver.run_text(command, environ)
     assert done.returncode != 0
     assert "--tls-port" in done.stderr
