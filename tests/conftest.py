@@ -24,7 +24,7 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
-from tests.databases import Databases, chosen, fastest_folder, stores
+from tests.databases import Databases, chosen, fastest_folder, needless, stores
 from tests.patience import soon
 from tests.service import ADMIN, KEYS, Service, serving
 
@@ -40,16 +40,28 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what is marked `only` for one database on the other, by name. What takes long comes first, so that at the
-    end no worker waits for another one.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what need not run on both databases, and skips what is marked `only` for one of them on the other, by
+    name. What takes long comes first, so that at the end no worker waits for another one.
     """
+    left_out = {item for item in items if not _only(item) and needless(item.nodeid, _database(item))}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("fault") is None)
     for item in items:
-        for marker in item.iter_markers("only"):
-            callspec = getattr(item, "callspec", None)
-            if callspec and callspec.params.get("database", marker.args[0]) != marker.args[0]:
-                item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]} only: {marker.kwargs['reason']}"))
+        if (marker := _only(item)) and _database(item) not in (None, marker.args[0]):
+            item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]} only: {marker.kwargs['reason']}"))
+
+
+def _only(item: pytest.Item) -> pytest.Mark | None:
+    return item.get_closest_marker("only")
+
+
+def _database(item: pytest.Item) -> str | None:
+    """The database that a test is for; None for one that runs once."""
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("database") if callspec else None
 
 
 @pytest.fixture(scope="session")

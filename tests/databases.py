@@ -1,7 +1,8 @@
 """Databases of the tests: each is a copy of one that was migrated once, so that none is migrated for every test.
 
-SERVICE_TEST_DATABASE says which ones the tests run on: `sqlite`, `postgresql`, or `both`, which holds when nothing is
-said. SERVICE_TEST_DATABASE_URL names a PostgreSQL server; without it the wheel's is started, which flushes nothing.
+SERVICE_TEST_DATABASE says which ones the tests run on: `sqlite`, `postgresql` or `both`. When nothing is said, all run
+on SQLite, and on PostgreSQL too where the two can differ. SERVICE_TEST_DATABASE_URL names a PostgreSQL server; without
+it the wheel's is started, which flushes nothing.
 """
 
 from __future__ import annotations
@@ -40,12 +41,57 @@ max_connections = 200
 ROOM = 4 << 30
 
 
+WHERE_THEY_DIFFER = (
+    "tests/auth/authority/test_replay.py",
+    "tests/cli/test_db",
+    "tests/conformance/",
+    "tests/core/",
+    "tests/domains/governance/test_checkpoints.py",
+    "tests/domains/governance/test_policy_in_use.py",
+    "tests/domains/governance/test_scores.py",
+    "tests/domains/llm/test_docs.py",
+    "tests/domains/messaging/test_carrier.py",
+    "tests/domains/messaging/test_contract_bodies.py",
+    "tests/domains/modelrouting/test_grades.py",
+    "tests/domains/provenance/test_guard.py",
+    "tests/domains/provenance/test_sequencer.py",
+    "tests/domains/sandbox/test_service_tools.py",
+    "tests/domains/test_idempotency.py",
+    "tests/domains/test_learning.py",
+    "tests/domains/test_reconciler.py",
+    "tests/domains/test_rerouting.py",
+    "tests/domains/test_sentinel.py",
+    "tests/domains/test_sight.py",
+    "tests/domains/test_task_list.py",
+    "tests/domains/test_trust_lost.py",
+    "tests/domains/test_views.py",
+    "tests/domains/webhooks/test_queue.py",
+    "tests/domains/webhooks/test_routes.py",
+    "tests/faults/",
+    "tests/processes/",
+    "tests/surfaces/dashboard/pages/test_overview.py",
+    "tests/surfaces/dashboard/test_monitoring.py",
+    "tests/surfaces/gateway/test_errors.py",
+    "tests/surfaces/gateway/test_permissions.py",
+    "tests/surfaces/gateway/test_tenants.py",
+)
+"""Tests that run on PostgreSQL too when nothing is said: of locks, dispatch, transfer, faults and search, and of each
+store the ones that ask the most of it. That PostgreSQL takes every statement, tests/core/test_sql.py shows besides.
+"""
+
+
 def chosen() -> tuple[str, ...]:
     """The databases that the tests run on."""
     word = os.environ.get("SERVICE_TEST_DATABASE", "both")
     if word not in (*KINDS, "both"):
         raise pytest.UsageError(f"SERVICE_TEST_DATABASE must be sqlite, postgresql or both (it is {word!r}).")
     return KINDS if word == "both" else (word,)
+
+
+def needless(path: str, database: str | None) -> bool:
+    """Whether a test, by its file and the database that it is for, is left out when nothing is said."""
+    said = "SERVICE_TEST_DATABASE" in os.environ
+    return database == "postgresql" and not said and not path.startswith(WHERE_THEY_DIFFER)
 
 
 def fastest_folder() -> Path:

@@ -122,7 +122,7 @@ def test_postgresql_that_answers_is_well(program: Program, bare_url: str) -> Non
 
 @requirement("sandbox.settings")
 def test_the_cage_is_tried_out_where_programs_may_be_run(program: Program, tmp_path: Path) -> None:
-    need("bwrap", "bubblewrap")
+    need("bwrap")
     assert "switched off" in _worst(program("doctor", "--json"), "cage")[1]
     folder = Path(tempfile.gettempdir()) / f"stentor-none-{tmp_path.name}"
     program.environ.update(SERVICE_COMMAND_AGENTS="1", SERVICE_CAGE_DIR=str(folder))

@@ -258,7 +258,7 @@ def test_keys_of_a_secret_are_taken_from_it_as_the_service_wants_them(tmp_path: 
 
 @requirement("scale.deploy-systemd")
 def test_the_unit_is_valid_and_well_fenced(tmp_path: Path) -> None:
-    analyze = need("systemd-analyze", "systemd")
+    analyze = need("systemd-analyze")
     program = Path(sys.executable).parent / "stentor"
     (tmp_path / UNIT.name).write_text(UNIT.read_text().replace("/opt/stentor/bin/stentor", str(program)))
     done = subprocess.run([analyze, "verify", str(tmp_path / UNIT.name)], capture_output=True, text=True)

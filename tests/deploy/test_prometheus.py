@@ -62,7 +62,7 @@ def expressions() -> dict[str, str]:
 
 
 def promtool(*words: str, cwd: Path) -> str:
-    done = subprocess.run([need("promtool", "prometheus"), *words], cwd=cwd, capture_output=True, text=True)
+    done = subprocess.run([need("promtool"), *words], cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

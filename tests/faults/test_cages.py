@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
 
 @pytest.fixture
 def cage_dir() -> Iterator[Path]:
-    need("bwrap", "bubblewrap")
+    need("bwrap")
     folder = Path(tempfile.mkdtemp(prefix="stentor-cage-"))
     folder.chmod(0o711)
     yield folder

@@ -175,7 +175,7 @@ async def test_figures_need_a_key_that_may_read_and_no_more(make_world: MakeWorl
 
 @requirement("monitoring.conventions")
 async def test_promtool_has_nothing_to_say_of_the_figures(make_world: MakeWorld) -> None:
-    promtool = need("promtool", "prometheus")
+    promtool = need("promtool")
     world = await make_world(SERVICE_MEMORY="1")
     await world.do(await world.register())
     found = await scrape(world)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeWorld, World
-from tests.system import need, need_file
+from tests.system import need
 
 TOOLS = ("read_file", "write_file", "list_files")
 FILES = [
@@ -43,8 +43,8 @@ def answer(result, **more):
 @pytest.fixture
 def cage_dir() -> Iterator[Path]:
     """The service's folder of cages; skips by name where there is no bubblewrap."""
-    need("bwrap", "bubblewrap")
-    need_file("/usr/bin/python3", "python3-minimal")
+    need("bwrap")
+    need("/usr/bin/python3")
     folder = Path(tempfile.mkdtemp(prefix="stentor-cage-"))
     folder.chmod(0o711)
     yield folder
