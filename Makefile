@@ -4,7 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
-.PHONY: setup demo serve test test-sqlite test-postgres soak lint bench screenshots lock docs protos clean
+.PHONY: setup demo serve test test-all test-sqlite test-postgres check soak lint bench screenshots lock docs protos clean
+# The tests start hundreds of processes, which would all compile the same files.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -52,14 +54,25 @@ serve: $(VENV)/.main ## start the service on http://127.0.0.1:8080
 # More than there are cores: many tests wait, for a lease, for a file to lie still, for a process to start.
 WORKERS ?= 4
 TESTS   := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
-test: $(VENV)/.dev ## every check and every test, on SQLite and on PostgreSQL
-	@$(TESTS)
+QUICK   := -m "not slow"
+test: $(VENV)/.dev ## all checks, and the tests on SQLite, and on PostgreSQL where it can differ
+	@$(BIN)/python -m tests.system
+	@$(TESTS) $(QUICK)
 
-test-sqlite: $(VENV)/.dev ## the same on SQLite alone
-	@SERVICE_TEST_DATABASE=sqlite $(TESTS)
+test-all: $(VENV)/.dev ## everything on both databases, with a browser, deployments and a short soak
+	@$(BIN)/python -m tests.system all
+	@SERVICE_TEST_DATABASE=both $(TESTS)
+	@SOAK_SECONDS=120 SOAK_TASKS=2000 $(BIN)/python -m tests.faults.soak
 
-test-postgres: $(VENV)/.dev ## the same on PostgreSQL alone
-	@SERVICE_TEST_DATABASE=postgresql $(TESTS)
+test-sqlite: $(VENV)/.dev ## the tests on SQLite alone
+	@SERVICE_TEST_DATABASE=sqlite $(TESTS) $(QUICK)
+
+test-postgres: $(VENV)/.dev ## the tests on PostgreSQL alone
+	@SERVICE_TEST_DATABASE=postgresql $(TESTS) $(QUICK)
+
+check: $(VENV)/.dev ## for in between: lint, types and the fastest thousand tests
+	@SERVICE_TEST_DATABASE=sqlite $(BIN)/python -m pytest -n 2 -q tests/test_architecture.py tests/test_manifest.py tests/auth \
+	  tests/domains/notes tests/domains/atp tests/domains/test_ranking.py tests/domains/test_*_rules.py
 
 soak: $(VENV)/.dev ## ten minutes of faults at random on both databases (SOAK_SECONDS, SOAK_SEED); writes docs/soak-report.md
 	@$(BIN)/python -m tests.faults.soak docs/soak-report.md

@@ -1,7 +1,8 @@
 """Databases of the tests: each is a copy of one that was migrated once, so that none is migrated for every test.
 
-SERVICE_TEST_DATABASE says which ones the tests run on: `sqlite`, `postgresql` or `both`. When nothing is said, all run
-on SQLite, and on PostgreSQL too where the two can differ. SERVICE_TEST_DATABASE_URL names a PostgreSQL server; without
+SERVICE_TEST_DATABASE says which ones the tests run on: `sqlite`, `postgresql` or `both`, which is also what
+`make test-all` says. When nothing is said, all run on SQLite, and on PostgreSQL too where the two can differ.
+SERVICE_TEST_DATABASE_URL names a PostgreSQL server; without
 it the wheel's is started, which flushes nothing.
 """
 
@@ -86,6 +87,11 @@ def chosen() -> tuple[str, ...]:
     if word not in (*KINDS, "both"):
         raise pytest.UsageError(f"SERVICE_TEST_DATABASE must be sqlite, postgresql or both (it is {word!r}).")
     return KINDS if word == "both" else (word,)
+
+
+def thorough() -> bool:
+    """Whether the tests are to take all the time they can use: `make test-all`."""
+    return os.environ.get("SERVICE_TEST_DATABASE") == "both"
 
 
 def needless(path: str, database: str | None) -> bool:

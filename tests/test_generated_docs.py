@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "docs" / "generated"
+pytestmark = pytest.mark.xdist_group("generated")  # its fixture runs once
 NAMES = ["cli.md", "errors.md", "openapi.json", "settings.md"]
 
 

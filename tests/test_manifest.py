@@ -9,17 +9,41 @@ from pathlib import Path
 from tests.requirements import load
 
 TESTS = Path(__file__).parent
+SLOW = {
+    "dashboard.flows",
+    "dashboard.keyboard",
+    "dashboard.live-pressed",
+    "dashboard.page-weight",
+    "dashboard.pages-in-a-browser",
+    "monitoring.alerts",
+    "monitoring.deployed-names-exist",
+    "monitoring.scrape",
+    "scale.balanced",
+    "scale.deploy-systemd",
+    "scale.operations-page",
+    "scale.rolling-restart",
+}
+"""Rules that `make test-all` alone shows to hold: of pages in a browser, and of deployments."""
 STEPS = range(2, 7)
 """The later steps that a rule may be deferred to."""
 
 
-def named() -> Iterator[tuple[str, str]]:
-    """Every id in a call of `requirement` on a test, with the test's place."""
+def named(*, slow: bool = True) -> Iterator[tuple[str, str]]:
+    """Every id in a call of `requirement` on a test, with the test's place; without the slow tests if asked to."""
     for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        if not slow and any(_is_slow(node) for node in tree.body if isinstance(node, ast.Assign)):
+            continue
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                if not slow and any(map(_is_slow, node.decorator_list)):
+                    continue
                 where = f"{path.relative_to(TESTS)}::{node.name}"
                 yield from ((id_, where) for decorator in node.decorator_list for id_ in _ids(decorator))
+
+
+def _is_slow(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Attribute) and part.attr == "slow" for part in ast.walk(node))
 
 
 def _ids(decorator: ast.expr) -> Iterator[str]:
@@ -37,6 +61,11 @@ def test_every_rule_that_is_built_has_a_test() -> None:
     shown = {id_ for id_, _ in named()}
     missing = [rule.id for rule in load().values() if rule.deferred is None and rule.id not in shown]
     assert missing == []
+
+
+def test_what_is_left_to_slow_tests_is_listed_here() -> None:
+    quick = {id_ for id_, _ in named(slow=False)}
+    assert {id_ for id_, _ in named()} - quick == SLOW
 
 
 def test_no_test_names_a_rule_that_is_unknown_or_not_built_yet() -> None:

@@ -21,6 +21,7 @@ def bench(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "bench", *words], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_quick_benches_print_their_figures_as_json(tmp_path: Path) -> None:
     done = bench("decide", "receipts", "atp", "start", "llm", "--quick", "--json", "--folder", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ from tests.browser.conftest import SIZES, Installation, Tab
 from tests.browser.pages import pages
 from tests.requirements import requirement
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
 
 

@@ -27,7 +27,11 @@ from tests.system import need
 
 CADDYFILE = DEPLOY / "caddy" / "Caddyfile"
 Serve = Callable[..., Service]
-pytestmark = [pytest.mark.fault, pytest.mark.only("sqlite", reason="the databases are named by each test")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.fault,
+    pytest.mark.only("sqlite", reason="the databases are named by each test"),
+]
 
 
 @contextmanager

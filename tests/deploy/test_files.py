@@ -129,6 +129,7 @@ def test_the_pinned_requirements_are_what_the_extra_asks_for() -> None:
     assert "psycopg" in pins
 
 
+@pytest.mark.slow
 @requirement("scale.deploy-compose")
 def test_the_compose_file_is_one_that_compose_reads(tmp_path: Path) -> None:
     shutil.copytree(DEPLOY, tmp_path / "deploy")
@@ -256,6 +257,7 @@ def test_keys_of_a_secret_are_taken_from_it_as_the_service_wants_them(tmp_path: 
     assert made == dict.fromkeys(("provenance.key", "provenance.pub", "providers.key", "receipts.key"), 0o600)
 
 
+@pytest.mark.slow
 @requirement("scale.deploy-systemd")
 def test_the_unit_is_valid_and_well_fenced(tmp_path: Path) -> None:
     analyze = need("systemd-analyze")

@@ -25,6 +25,7 @@ from tests.system import need
 
 NAMES = ("GATEWAY", "DASHBOARD", "VAULT", "VAULT_TLS", "NOTES", "MCP")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.fault,
     pytest.mark.timeout(300),
     pytest.mark.only("sqlite", reason="the page begins with SQLite"),

@@ -24,6 +24,7 @@ from tests.requirements import requirement
 from tests.system import need
 
 __all__ = ["make_llm", "upstream"]  # fixtures
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
 BOARD = json.loads((ROOT / "deploy" / "grafana" / "stentor.json").read_text())

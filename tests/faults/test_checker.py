@@ -14,6 +14,7 @@ from tests.faults.checker import check
 from tests.faults.history import History, judge
 from tests.faults.load import Load, summaries, wait_for
 
+pytestmark = pytest.mark.slow
 DAMAGE = {
     "lost": ("delete from tasks where task_id = 'sum-00001'", "was accepted and is lost"),
     "open": ("update tasks set status = 'queued', completion_time = null where task_id = 'sum-00001'", "still queued"),

@@ -119,6 +119,7 @@ def test_a_gateway_that_is_leaving_says_so_to_the_load_balancer_and_goes_on_answ
     assert gateway.process.wait(60) == 0
 
 
+@pytest.mark.slow
 @requirement("scale.rolling-restart")
 def test_a_rolling_restart_behind_a_load_balancer_fails_no_request_and_loses_no_task(start: Start) -> None:
     """Here the callers are the load balancer: they send to whoever is ready, and again only what nobody took."""

@@ -173,6 +173,7 @@ async def test_figures_need_a_key_that_may_read_and_no_more(make_world: MakeWorl
         assert (await anybody.get("/metrics", headers=bearer)).status_code == 200
 
 
+@pytest.mark.slow
 @requirement("monitoring.conventions")
 async def test_promtool_has_nothing_to_say_of_the_figures(make_world: MakeWorld) -> None:
     promtool = need("promtool")

@@ -210,7 +210,7 @@ async def test_a_note_that_is_being_typed_is_taken_when_the_typing_has_ended(
     world = await make_world(SERVICE_MEMORY="1", SERVICE_INBOX_QUIET_SECONDS="4")
     inbox = Inbox(world, tmp_path / "vault")
     agent_id = await inbox.world.register()
-    for n in range(8):
+    for n in range(3):
         inbox.put("q.md", NOTE + "word " * n)
         for seconds in (0, 3):
             now[0] += seconds
@@ -220,7 +220,7 @@ async def test_a_note_that_is_being_typed_is_taken_when_the_typing_has_ended(
     now[0] += 1
     await inbox.until_listed(1)
     claim = await inbox.world.claim(agent_id)
-    assert claim["input"] == "What is new?\n" + ("word " * 7).strip()
+    assert claim["input"] == "What is new?\n" + ("word " * 2).strip()
 
 
 @requirement("tasks.inbox-once")

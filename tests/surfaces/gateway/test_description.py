@@ -17,16 +17,22 @@ from schemathesis.checks import (
 )
 
 from tests.conftest import Service
+from tests.databases import thorough
 from tests.surfaces.gateway.operations import DOCUMENT
 
-EXAMPLES = 25
+EXAMPLES = 25 if thorough() else 8
 NOT_HELD: list[CheckFunction] = [
     allow_header_conformance,  # trust/levels is an entity id for other methods; test_errors holds the header
     ignored_auth,  # sends a right key beside the wrong one; the tests of the keys are in test_authentication
     positive_data_acceptance,  # cursors, printable names and strict integers are no matter of a schema
 ]
 REFUSALS = [400, 401, 403, 404, 405, 409, 413, 422]
-config = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}})
+config = schemathesis.Config.from_dict(
+    {
+        "checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}},
+        "phases": {"coverage": {"enabled": thorough()}},
+    }
+)
 schema = schemathesis.openapi.from_dict(DOCUMENT, config=config)
 
 
