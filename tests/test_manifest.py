@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.requirements import load
@@ -28,18 +29,19 @@ STEPS = range(2, 7)
 """The later steps that a rule may be deferred to."""
 
 
-def named(*, slow: bool = True) -> Iterator[tuple[str, str]]:
-    """Every id in a call of `requirement` on a test, with the test's place; without the slow tests if asked to."""
+@cache
+def named() -> list[tuple[str, str, bool]]:
+    """Every id in a call of `requirement` on a test, with the test's place, and whether the test is slow."""
+    found = []
     for path in sorted(TESTS.rglob("test_*.py")):
         tree = ast.parse(path.read_text())
-        if not slow and any(_is_slow(node) for node in tree.body if isinstance(node, ast.Assign)):
-            continue
+        all_slow = any(_is_slow(node) for node in tree.body if isinstance(node, ast.Assign))
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                if not slow and any(map(_is_slow, node.decorator_list)):
-                    continue
+                slow = all_slow or any(map(_is_slow, node.decorator_list))
                 where = f"{path.relative_to(TESTS)}::{node.name}"
-                yield from ((id_, where) for decorator in node.decorator_list for id_ in _ids(decorator))
+                found += [(id_, where, slow) for decorator in node.decorator_list for id_ in _ids(decorator)]
+    return found
 
 
 def _is_slow(node: ast.AST) -> bool:
@@ -58,19 +60,19 @@ def _ids(decorator: ast.expr) -> Iterator[str]:
 
 
 def test_every_rule_that_is_built_has_a_test() -> None:
-    shown = {id_ for id_, _ in named()}
+    shown = {id_ for id_, _, _ in named()}
     missing = [rule.id for rule in load().values() if rule.deferred is None and rule.id not in shown]
     assert missing == []
 
 
 def test_what_is_left_to_slow_tests_is_listed_here() -> None:
-    quick = {id_ for id_, _ in named(slow=False)}
-    assert {id_ for id_, _ in named()} - quick == SLOW
+    quick = {id_ for id_, _, slow in named() if not slow}
+    assert {id_ for id_, _, _ in named()} - quick == SLOW
 
 
 def test_no_test_names_a_rule_that_is_unknown_or_not_built_yet() -> None:
     rules = load()
-    wrong = [f"{where}: {id_}" for id_, where in named() if id_ not in rules or rules[id_].deferred is not None]
+    wrong = [f"{where}: {id_}" for id_, where, _ in named() if id_ not in rules or rules[id_].deferred is not None]
     assert wrong == []
 
 

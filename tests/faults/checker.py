@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -18,6 +16,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from tests import forkserver
 
 Rows = Callable[[str], list[dict[str, Any]]]
 ENDS = {
@@ -76,9 +76,8 @@ def _provenance(database: Path | str) -> Iterator[str]:
     """The run log verifies: what no number reached before the end has its mark."""
     words = ["--file", str(database)] if isinstance(database, Path) else []
     address = {} if words else {"SERVICE_DATABASE_URL": str(database)}
-    command = [sys.executable, "-m", "stentor", "provenance", "verify", "--json", *words]
     environ = {"PATH": os.environ["PATH"], **address}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+    done = forkserver.run_text(["provenance", "verify", "--json", *words], environ, 300)
     report = json.loads(done.stdout) if done.stdout else {"error": done.stderr}
     for finding in report.get("findings", [report]):
         yield f"the run log does not verify: {finding}"
