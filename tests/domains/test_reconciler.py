@@ -156,6 +156,17 @@ async def test_a_repair_that_cannot_be_recorded_is_done_later(world: World) -> N
     assert (await world.task(task_id))["status"] == "queued"
 
 
+@requirement("execution.claim-long-poll")
+@pytest.mark.only("sqlite", reason="only a process that is alone keeps what waits in memory")
+async def test_what_a_scan_offers_again_does_not_hide_what_waits_behind_it(world: World) -> None:
+    agent = await world.register()
+    first, second = [await world.submit() for _ in range(2)]
+    take_up = await world.kernel.db.read(world.kernel.dispatcher.waiting())
+    assert (await world.claim(agent))["task_id"] == first
+    take_up()
+    assert (await world.claim(agent))["task_id"] == second
+
+
 async def test_a_forgotten_queue_entry_is_found_again(make_world: MakeWorld) -> None:
     world = await make_world()
     agent = await world.register()

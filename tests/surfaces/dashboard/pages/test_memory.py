@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from stentor.surfaces.dashboard.pages import notetext
+from stentor.core.clock import SECOND
+from stentor.surfaces.dashboard.pages import memory_rows, notetext
 from tests.conftest import MakeWorld
 from tests.domains.messaging.test_agents import all_events
 from tests.requirements import requirement
@@ -99,8 +99,10 @@ async def test_a_link_to_no_note_leads_to_a_search(site: Site, name: str) -> Non
 
 
 @requirement("dashboard.page-memory")
-async def test_versions_name_their_writer_and_are_compared_with_the_present_one(site: Site) -> None:
-    site.world.clock.advance(seconds=time.time() - site.world.clock.now() / 1e6)  # ids of events are of the real time
+async def test_versions_name_their_writer_and_are_compared_with_the_present_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_rows, "NEAR", 3_600 * SECOND)  # ids of events are of the real time
     agent = await site.world.register("ann")
     await write(site, "a.md", "one\nsame\n<b>old</b>\n", source_agent=agent)
     site.world.clock.advance(seconds=0.01)
@@ -192,7 +194,10 @@ async def two_vaults(make_world: MakeWorld, make_board: Any, tmp_path: Path) -> 
 
 
 @requirement("dashboard.page-memory-vaults")
-async def test_each_vault_has_its_own_search_notes_links_and_versions(two_vaults: Site) -> None:
+async def test_each_vault_has_its_own_search_notes_links_and_versions(
+    two_vaults: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_rows, "NEAR", 3_600 * SECOND)  # ids of events are of the real time
     site = two_vaults
     for vault in ("default", "archive"):
         document = {"path": "a.md", "content": f"Of {vault}, a zeppelin. [[b]]\n"}

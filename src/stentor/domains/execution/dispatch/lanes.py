@@ -104,20 +104,20 @@ class Lanes:
 
     async def take(self, agent_id: str, most: int, lease: int) -> list[Claim]:
         """What is not claimed after all, because the store failed, waits again."""
-        taken = self._next(agent_id, most)
-        if not taken:
-            return []
+        # A scan of the rows may offer again what was claimed while it read: an empty answer is for an empty lane.
+        while taken := self._next(agent_id, most):
+            try:
+                if claims := await self._db.write(partial(self._claim, queued=taken, lease=lease), ()):
+                    return claims
+            except Exception:
+                for queued in taken:
+                    self.offer(queued)
+                raise
+        return []
 
-        def work(tx: Tx) -> list[Claim]:
-            claims = (self._attempts.claim(tx, queued, lease) for queued in taken)
-            return [claim for claim in claims if claim is not None]
-
-        try:
-            return await self._db.write(work, ())
-        except Exception:
-            for queued in taken:
-                self.offer(queued)
-            raise
+    def _claim(self, tx: Tx, queued: list[Queued], lease: int) -> list[Claim]:
+        claims = (self._attempts.claim(tx, one, lease) for one in queued)
+        return [claim for claim in claims if claim is not None]
 
     async def arrival(self, agent_id: str, seconds: float) -> bool:
         lane = self._lanes.setdefault(agent_id, Lane())
