@@ -151,7 +151,10 @@ def bind(host: str, port: int, option: str, tls: ssl.SSLContext | None = None) -
     """Port 0 takes a free one. Raises StartRefused, which names the option."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if port:
+        # A port that was just left may be taken again. Not so for a free one: until somebody listens, the system would
+        # give the same one to two processes that both allow it, and one of them could not listen.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
     except OSError as error:

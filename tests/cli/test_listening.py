@@ -1,0 +1,16 @@
+"""The ports of a service."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from stentor.cli.listening import bind
+
+
+def test_a_free_port_is_nobody_elses_before_anybody_listens() -> None:
+    with bind("127.0.0.1", 0, "--gateway-port") as taken, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(taken.socket.getsockname())
