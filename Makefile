@@ -52,7 +52,7 @@ serve: $(VENV)/.main ## start the service on http://127.0.0.1:8080
 	@$(BIN)/stentor serve
 
 # More than there are cores: many tests wait, for a lease, for a file to lie still, for a process to start.
-WORKERS ?= 5
+WORKERS ?= 4
 TESTS   := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 QUICK   := -m "not slow"
 test: $(VENV)/.dev ## all checks, and the tests on SQLite, and on PostgreSQL where it can differ
