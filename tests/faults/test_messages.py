@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -122,8 +123,13 @@ def effects(client: httpx.Client, count: int) -> None:
     assert client.get("/api/v1/tasks", params={"status": "completed", "limit": 1}).json()["total"] == count
     assert client.get("/api/v1/tasks", params={"limit": 1}).json()["total"] == count
     for n in range(count):
-        read = client.get("/api/v1/memory/read/exact", params={"path": f"N/{n}.md"}).json()
-        assert read["document"]["content"] == f"note {n}\n"
+        # A write that a kill interrupted between its record and its file is finished when the lease has ended.
+        assert until(partial(note, client, n))["content"] == f"note {n}\n"
+
+
+def note(client: httpx.Client, n: int) -> Any:
+    """The document, None as long as there is none."""
+    return client.get("/api/v1/memory/read/exact", params={"path": f"N/{n}.md"}).json()["document"]
 
 
 @requirement("atp.carried-out-once")
