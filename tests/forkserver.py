@@ -31,7 +31,6 @@ from types import TracebackType
 from typing import NoReturn
 
 NUMBER = struct.Struct("i")
-RUNNING = None
 HEAVY = ("numpy", "tokenizers", "uvloop", "httptools", "psycopg")
 """What the program imports only once it needs it. Not onnxruntime and grpc: the one starts a thread by that, and the
 other reads the environment.
@@ -63,7 +62,7 @@ class Process:
 
     def __init__(self, args: Sequence[str], env: Mapping[str, str], errors: Path | None = None) -> None:
         self.args = list(args)
-        self.returncode: int | None = RUNNING
+        self.returncode: int | None = None
         out, to_out = os.pipe()
         err, to_err = os.pipe() if errors is None else (errors, os.open(errors, os.O_WRONLY | os.O_CREAT, 0o600))
         with Path(os.devnull).open("rb") as nothing:
@@ -82,17 +81,17 @@ class Process:
         self.wait()
 
     def poll(self) -> int | None:
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired, which is a TimeoutError for `poll`."""
-        if self.returncode is RUNNING:
+        """Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
             try:
                 self.returncode = self._child.wait(timeout)
             except (TimeoutError, BlockingIOError) as error:
-                raise Expired(self.args, timeout or 0) from error
+                raise subprocess.TimeoutExpired(self.args, timeout or 0) from error
             self._child.close()
         return self.returncode
 
@@ -112,7 +111,7 @@ class Process:
         return found["stdout"], found["stderr"]
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is RUNNING:
+        if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -120,10 +119,6 @@ class Process:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
-
-
-class Expired(subprocess.TimeoutExpired, TimeoutError):
-    """Somebody waited for an end that did not come."""
 
 
 class _Child:

@@ -130,7 +130,7 @@ class Evidence:
         cost = self._costs[n] if self._costs else None
         own = record.counted if record else (0.0, 0.0)
         elsewhere = (max(0.0, self._sums[n][0] - own[0]), max(0.0, self._sums[n][1] - own[1]))
-        stale = pace.changed_tick > (record.tick if record else 0)
+        stale = pace.changed_since(record)
         declared = agent.composite, self.alpha
         if record is None:
             return Candidate(agent, standing(*declared, elsewhere=elsewhere, cost=cost, stale=stale), ahead=ahead)

@@ -121,6 +121,10 @@ class Pace(msgspec.Struct, frozen=True):
     tick: int = 0
     changed_tick: int = 0
 
+    def changed_since(self, known: Weight | None) -> bool:
+        """Whether somebody's results changed after the last outcome of an agent; None for one without any."""
+        return self.changed_tick > (0 if known is None else known.tick)
+
 
 def learned(
     known: Weight,

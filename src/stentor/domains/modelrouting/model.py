@@ -83,7 +83,7 @@ def candidates(
     for entry in entries:
         record = records.of_agent.get(entry.name)
         age = 0 if record is None else records.pace.tick - record.tick
-        stale = records.pace.changed_tick > (0 if record is None else record.tick)
+        stale = records.pace.changed_since(record)
         sums = view.sums_of_agent.get(entry.name)
         known = standing_of(NEUTRAL, alpha, record, sums, age, now, stale=stale)
         if known.cost is None:

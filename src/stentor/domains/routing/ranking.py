@@ -13,9 +13,8 @@
 `possible` is the upper end of Wilson's interval at two standard deviations: never above 1, so that nobody is tried for
 hopes that no agent could fulfil. For an agent that is stale, without an outcome since somebody's results changed at the
 task type, and has nothing to do, it is the end at twenty: whatever changed may have changed for it too, so each of them
-is tried once more.
-`rewards` and `outcomes` are the agent's at this task type (learning/evidence.py), faded by one part in
-1,000 for each outcome of the others since; `variation` is 1 unless outcomes are graded and alike. `elsewhere` is the
+is tried once more. `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py), faded by one part
+in 1,000 for each outcome of the others since; `variation` is 1 unless outcomes are graded and alike. `elsewhere` is the
 mean at the agent's other types and `e` their number, at most 16. `ahead` are the tasks that it has already: each counts
 as a quarter of a failure as far as the agent is unknown, so that many tasks at once do not all try the same one. `time`
 and `cost` rise by a fixed amount for each doubling over the best candidate. Why, and what was measured:

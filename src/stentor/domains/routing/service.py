@@ -144,7 +144,7 @@ class Routing:
         records = self._learning.records(request.tenant, request.task_type)
         derived = _derived(records, now // DAY)
         tenant, trust, load, alpha = request.tenant, self._trust.score, self.load, self.policy.alpha
-        tick, changed = records.pace.tick, records.pace.changed_tick
+        tick = records.pace.tick
         of_agent, sums = records.of_agent, self._learning.sums_of_agent
         found = []
         for agent in agents:
@@ -159,7 +159,7 @@ class Routing:
                 or entry[2] != age
                 or entry[3] is not agent
             ):
-                stale = changed > (0 if record is None else record.tick)
+                stale = records.pace.changed_since(record)
                 known = standing_of(agent.composite, alpha, record, summed, age * AGE_STEP, now, stale=stale)
                 entry = derived[agent_id] = (record, summed, age, agent, known)
             found.append(Candidate(agent, entry[4], trust(tenant, agent_id, now), *load(agent)))
