@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
-.PHONY: setup demo serve test test-all test-sqlite test-postgres check soak lint bench screenshots lock docs protos clean
+.PHONY: setup demo serve test test-all test-sqlite test-postgres check soak house lint bench screenshots lock docs protos clean
 # The tests start hundreds of processes, which would all compile the same files.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
@@ -76,6 +76,9 @@ check: $(VENV)/.dev ## for in between: lint, types and the fastest thousand test
 
 soak: $(VENV)/.dev ## ten minutes of faults at random on both databases (SOAK_SECONDS, SOAK_SEED); writes docs/soak-report.md
 	@$(BIN)/python -m tests.faults.soak docs/soak-report.md
+
+house: $(VENV)/.main ## figures of the code's shape: files, lines, functions, comments
+	@$(BIN)/python -m tests.house
 
 lint: $(VENV)/.dev ## ruff, mypy and the import contracts alone
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
