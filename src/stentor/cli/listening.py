@@ -90,7 +90,6 @@ class _TlsServer(_Server):
         make = partial(LimitedProtocol, self.config, self.server_state, {}, connections=self._connections)
         listener = TlsListener(make, self._context, self._connections)
         for own in sockets or []:
-            own.listen(BACKLOG)
             self._listening.append(asyncio.create_task(listener.run(own)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -148,7 +147,9 @@ def runner() -> asyncio.Runner:
 
 
 def bind(host: str, port: int, option: str, tls: ssl.SSLContext | None = None) -> Listener:
-    """Port 0 takes a free one. Raises StartRefused, which names the option."""
+    """A socket that listens; clients that come before the servers run wait in its queue. Port 0 takes a free port.
+    Raises StartRefused, which names the option.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     if port:
@@ -157,6 +158,9 @@ def bind(host: str, port: int, option: str, tls: ssl.SSLContext | None = None) -
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
+        # At once, and not when the server starts: two processes may bind the same port, but only one can listen, and
+        # the other one can still take a free port or say what to do.
+        made.listen(BACKLOG)
     except OSError as error:
         made.close()
         raise StartRefused(
