@@ -24,6 +24,7 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
+from tests import certificates
 from tests.databases import Databases, chosen, fastest_folder, needless, stores
 from tests.patience import soon
 from tests.service import ADMIN, KEYS, Service, serving
@@ -36,6 +37,7 @@ hypothesis.settings.load_profile("stentor")
 
 
 def pytest_configure() -> None:
+    certificates.read_once()
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fastest_folder()))
 
 
@@ -68,7 +70,13 @@ def _database(item: pytest.Item) -> str | None:
 def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
     """Makes fresh databases, each a copy of one that was migrated once."""
     with ExitStack() as stack:
-        yield Databases(tmp_path_factory.mktemp("databases"), stack)
+        yield Databases(tmp_path_factory.mktemp("databases"), shared_folder(tmp_path_factory), stack)
+
+
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of the test run know."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session", params=chosen())

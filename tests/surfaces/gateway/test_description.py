@@ -20,7 +20,7 @@ from tests.conftest import Service
 from tests.databases import thorough
 from tests.surfaces.gateway.operations import DOCUMENT
 
-EXAMPLES = 25 if thorough() else 8
+EXAMPLES = 25 if thorough() else 4
 NOT_HELD: list[CheckFunction] = [
     allow_header_conformance,  # trust/levels is an entity id for other methods; test_errors holds the header
     ignored_auth,  # sends a right key beside the wrong one; the tests of the keys are in test_authentication
