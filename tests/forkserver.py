@@ -61,6 +61,33 @@ def run_text(
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+SCRIPT = """\
+#!{python} -IS
+import json, os, signal, socket, struct, sys
+NUMBER = struct.Struct("i")
+wire = socket.socket(socket.AF_UNIX)
+wire.connect({address!r})
+wanted = json.dumps({{"args": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}}).encode()
+socket.send_fds(wire, [NUMBER.pack(len(wanted))], [0, 1, 2])
+wire.sendall(wanted)
+child, = NUMBER.unpack(wire.recv(NUMBER.size, socket.MSG_WAITALL))
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, _: os.kill(child, number))
+os.close(0)
+os.close(1)
+code, = NUMBER.unpack(wire.recv(NUMBER.size, socket.MSG_WAITALL))
+os._exit(code if code >= 0 else 128 - code)
+"""
+
+
+def script(folder: Path) -> Path:
+    """An executable that stands for `stentor`, for those who start a program by its path."""
+    path = folder / "stentor"
+    path.write_text(SCRIPT.format(python=sys.executable, address=_server()))
+    path.chmod(0o700)
+    return path
+
+
 class Process:
     """As `subprocess.Popen` with text in pipes for both outputs, or the second one in a file, and an empty input."""
 

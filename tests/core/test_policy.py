@@ -97,7 +97,12 @@ def test_the_service_does_not_start_with_it(tmp_path: Path, content: bytes | Non
     file = tmp_path / "rules.cedar"
     if content is not None:
         file.write_bytes(content)
-    environ = {"SERVICE_POLICY_FILE": str(file), "MCP_API_KEY": "a-key-7c1e-of-some-length", "PATH": ""}
+    environ = {
+        "SERVICE_POLICY_FILE": str(file),
+        "MCP_API_KEY": "a-key-7c1e-of-some-length",
+        "PATH": "",
+        "SERVICE_GATEWAY_PORT": "0",
+    }
     done = forkserver.run_text(["serve", "--data-dir", str(tmp_path / "data")], environ)
     assert done.returncode != 0
     assert "rules.cedar" in done.stderr

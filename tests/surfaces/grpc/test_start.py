@@ -38,7 +38,7 @@ def without(program: Program, tmp_path: Path) -> Program:
 @contextmanager
 def ready(program: Program, *args: str) -> Iterator[dict[str, object]]:
     """The line that the start prints."""
-    process = program.start("serve", "--json", *args)
+    process = program.start("serve", "--json", "--gateway-port", "0", *args)
     assert process.stdout is not None
     try:
         yield json.loads(process.stdout.readline())
@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_stops_the_start_before_the_folder_is_touched(progr
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = str(holder.getsockname()[1])
-        done = program("serve", "--grpc-port", port)
+        done = program("serve", "--gateway-port", "0", "--grpc-port", port)
     assert done.code != 0
     assert f"Port {port} on 127.0.0.1 cannot be used" in done.err
     assert "--grpc-port" in done.err
@@ -102,7 +102,7 @@ def test_a_port_that_is_taken_stops_the_start_before_the_folder_is_touched(progr
 def test_a_start_that_is_refused_after_the_port_was_taken_ends_cleanly(program: Program, serve: Serve) -> None:
     service = serve(SERVICE_GRPC_PORT="0", **LEAN)
     program.data_dir = service.data_dir
-    done = program("serve", "--grpc-port", "0")
+    done = program("serve", "--gateway-port", "0", "--grpc-port", "0")
     assert done.code != 0
     assert f"process {service.process.pid}" in done.err
     assert done.err.count("\n") <= 3, done.err
@@ -111,7 +111,7 @@ def test_a_start_that_is_refused_after_the_port_was_taken_ends_cleanly(program: 
 @requirement("scale.grpc-optional")
 def test_two_services_never_share_a_port(program: Program, serve: Serve) -> None:
     service = serve(SERVICE_GRPC_PORT="0", **LEAN)
-    done = program("serve", "--grpc-port", service.ready["grpc"].split(":")[1])
+    done = program("serve", "--gateway-port", "0", "--grpc-port", service.ready["grpc"].split(":")[1])
     assert done.code != 0
     assert "cannot be used" in done.err
 
@@ -170,7 +170,7 @@ def test_the_doctor_tells_what_is_missing(without: Program) -> None:
 @pytest.mark.parametrize("value", ["x", "-1", "65536"])
 def test_a_port_that_is_none_stops_the_start(program: Program, value: str) -> None:
     program.environ["SERVICE_GRPC_PORT"] = value
-    done = program("serve")
+    done = program("serve", "--gateway-port", "0")
     assert done.code != 0
     assert "SERVICE_GRPC_PORT must be a number from 0 to 65535" in done.err
 

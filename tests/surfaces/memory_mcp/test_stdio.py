@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,8 +29,8 @@ LAUNCH = {
 @asynccontextmanager
 async def started(data_dir: Path, mode: str = MODES[0], **environ: str) -> AsyncIterator[Client]:
     env = {"PATH": os.environ["PATH"], "HOME": str(data_dir.parent), **LAUNCH, **environ}
-    arguments = ["-m", "stentor", "mcp", "--data-dir", str(data_dir)]
-    command = StdioServerParameters(command=sys.executable, args=arguments, env=env)
+    program = forkserver.script(data_dir.parent)
+    command = StdioServerParameters(command=str(program), args=["mcp", "--data-dir", str(data_dir)], env=env)
     async with Client(stdio_client(command), mode=mode) as client:
         yield client
 
