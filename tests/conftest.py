@@ -44,16 +44,37 @@ def pytest_configure() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what need not run on both databases, and skips what is marked `only` for one of them on the other, by
-    name. What takes long comes first, so that at the end no worker waits for another one.
+    name.
     """
     left_out = {item for item in items if not _only(item) and needless(item.nodeid, _database(item))}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: item.get_closest_marker("fault") is None)
+    _spread_faults(items)
     for item in items:
         if (marker := _only(item)) and _database(item) not in (None, marker.args[0]):
             item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]} only: {marker.kwargs['reason']}"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that share a fixture of their module run in one process, so that it is made once."""
+    if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+        used = item._fixtureinfo.name2fixturedefs.items()
+        if any(one[-1].scope == "module" for name, one in used if not name.startswith("_")):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
+def _spread_faults(items: list[pytest.Item]) -> None:
+    """Among the first two thirds of all: they wait a lot, so that others should run beside them; and as they take long,
+    none should run last.
+    """
+    faults = [item for item in items if item.get_closest_marker("fault")]
+    others = [item for item in items if not item.get_closest_marker("fault")]
+    if faults and others:
+        step = max(1, len(others) * 2 // 3 // len(faults))
+        for number, fault in enumerate(faults):
+            others.insert(number * (step + 1), fault)
+        items[:] = others
 
 
 def _only(item: pytest.Item) -> pytest.Mark | None:

@@ -178,9 +178,12 @@ def test_a_submit_that_is_repeated_elsewhere_with_its_id_and_key_is_one_task(
         victim = serve(SERVICE_MEMORY="0")
         where = victim.data_dir / "stentor.db"
     bodies, kept = summaries(60), dict[str, dict[str, Any]]()
-    dies = threading.Timer(0.25, victim.kill)
-    dies.start()
-    unanswered = [body for body in bodies if not submitted(victim.address, body, kept)]
+    dies, unanswered = threading.Thread(target=victim.kill), []
+    for number, body in enumerate(bodies):
+        if number == len(bodies) // 2:
+            dies.start()
+        if not submitted(victim.address, body, kept):
+            unanswered.append(body)
     dies.join()
     if kind == "sqlite":
         other = serve(data_dir=victim.data_dir, SERVICE_MEMORY="0")
