@@ -17,13 +17,13 @@ from stentor.core.db import Database, Sql
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 
 TITLE = "group commit at the database port"
 CALLERS = 32
 DRAFTS = [
-    Draft("prompt_received", "bench", "Received.", {"type": "review"}),
-    Draft("task_queued", "bench", "Queued.", {"priority": 2}),
+    EventDraft("prompt_received", "bench", "Received.", {"type": "review"}),
+    EventDraft("task_queued", "bench", "Queued.", {"priority": 2}),
 ]
 SETTINGS = Sql("select current_setting('fsync'), current_setting('synchronous_commit')")
 
@@ -73,9 +73,9 @@ async def _rate(db: Database, runlog: RunLog, callers: int, seconds: float) -> f
     return sum(counts) / (time.perf_counter() - started)
 
 
-def _fresh(draft: Draft) -> Draft:
+def _fresh(draft: EventDraft) -> EventDraft:
     """The same event under an id of its own."""
-    return Draft(draft.event_type, draft.component, draft.message, draft.metadata)
+    return EventDraft(draft.event_type, draft.component, draft.message, draft.metadata)
 
 
 def _settings(driver: Driver) -> str:

@@ -18,7 +18,7 @@ from bench.sizes import say
 from stentor.core import jsontext, migrations
 from stentor.core.clock import HOUR, SECOND, SystemClock
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.runlog import Event
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import Task
 
@@ -78,12 +78,12 @@ def _fill(db: sqlite3.Connection, rows: Rows) -> None:
         pairs = [rows.task(n) for n in range(done, min(rows.count, done + BATCH))]
         _insert(db, "tasks", columns, ((*_values(task), text) for task, text in pairs))
         sampled = (event for n, (task, _) in enumerate(pairs, done) if n % SAMPLE == 0 for event in rows.events(task))
-        _insert(db, "events", Event.__struct_fields__, map(_values, sampled))
+        _insert(db, "events", RunLogEvent.__struct_fields__, map(_values, sampled))
         say(f"lists: {done + len(pairs):,} of {rows.count:,} tasks")
     db.execute("commit")
 
 
-def _values(record: Agent | Task | Event) -> tuple[Value, ...]:
+def _values(record: Agent | Task | RunLogEvent) -> tuple[Value, ...]:
     return tuple(_stored(name, getattr(record, name)) for name in record.__struct_fields__)
 
 

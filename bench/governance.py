@@ -10,7 +10,7 @@ from bench.figures import Figure, at_most, percentile, spread
 from bench.sizes import Scale
 from stentor.bootstrap.governance import admission
 from stentor.core import ids
-from stentor.core.policy import Entity, Rules
+from stentor.core.security.policy import PolicyEntity, PolicySet
 from stentor.domains.governance import patch, tiers
 from stentor.domains.governance.model import Changes
 from stentor.domains.governance.patch import Config
@@ -38,12 +38,12 @@ REQUEST = Request("default", "review", ("review",))
 
 def run(scale: Scale) -> list[Figure]:
     rounds, count = scale.pick(scale.rounds, 3), scale.pick(5_000, 300)
-    rules, agent = Rules(FILE), _agent()
+    rules, agent = PolicySet(FILE), _agent()
     candidate = Candidate(agent, standing(agent.composite, 0.2, 7.0, 8.0), 0.85)
     built_in, with_file = Policy(trust_floor=0.5), Policy(trust_floor=0.5, permitted=admission(rules))
     now = patch.of(agent)
     then = Config(now.capabilities[:1], now.runtime, now.sandbox_whitelist)
-    tool, context = Entity("Tool", "files"), {"operation": "read", "path": "notes/a.md"}
+    tool, context = PolicyEntity("Tool", "files"), {"operation": "read", "path": "notes/a.md"}
 
     def figure(name: str, call: Callable[[], object], limit: float | None, how: str) -> Figure:
         found = [[_timed(call) for _ in range(count)] for _ in range(rounds)]
@@ -58,7 +58,7 @@ def run(scale: Scale) -> list[Figure]:
         figure("admission p50", lambda: routing.refusal(REQUEST, candidate, built_in), 50, "one candidate, all checks"),
         figure(
             "policy decision p50",
-            lambda: rules.ask("use_tool", agent_policy.entity(agent), tool, context),
+            lambda: rules.authorize("use_tool", agent_policy.entity(agent), tool, context),
             200,
             f"`Rules.ask` with the entity of its agent, a file of six policies, {times}",
         ),

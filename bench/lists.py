@@ -17,7 +17,7 @@ from bench.figures import Figure, at_most, number, percentile
 from bench.rows import DAYS, TENANTS
 from bench.service import Client, serving
 from bench.sizes import Scale, say
-from stentor.core.clock import DAY, SECOND, SystemClock, iso
+from stentor.core.clock import DAY, SECOND, SystemClock, format_iso
 from stentor.web.wire import encode_cursor
 
 TITLE = "lists and activity in a large database"
@@ -71,7 +71,7 @@ def queries(known: Known) -> dict[str, Draw]:
         return encode_cursor(*dice.choice(known.places))
 
     def since() -> str:
-        return iso(known.now - dice.randrange(60 * SECOND, DAYS * DAY))
+        return format_iso(known.now - dice.randrange(60 * SECOND, DAYS * DAY))
 
     return {
         "first page of 100": lambda: _list(),

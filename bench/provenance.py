@@ -14,11 +14,10 @@ from bench.sizes import Scale, say
 from stentor.core import ids, migrations
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.core.db.leader import SEQUENCER, Leader
+from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.leaves import leaf_hash
 from stentor.core.live import Hub
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog, leaf_hash
 from stentor.domains.provenance.audit.audit import verify
 from stentor.domains.provenance.checkpoints import Checkpoints
 from stentor.domains.provenance.notes import Verifier, make_signer
@@ -40,7 +39,7 @@ async def _run(scale: Scale, path: Path) -> list[Figure]:
     migrations.upgrade(driver)
     db, signer = Database(driver), make_signer("bench")
     checkpoints = Checkpoints(db, clock, lambda: signer)
-    sequencer = Sequencer(db, clock, Leader(driver, SEQUENCER, "numbers"), checkpoints, 1, 60)
+    sequencer = Sequencer(db, clock, LeaderElection(driver, SEQUENCER_LOCK_ID, "numbers"), checkpoints, 1, 60)
     rounds, count = scale.pick(scale.rounds, 2), scale.pick(120_000, 6_000)
     numbered: list[float] = []
     events: list[str] = []
@@ -86,9 +85,9 @@ async def write(db: Database, count: int) -> list[str]:
     return found
 
 
-def _chain() -> list[Draft]:
+def _chain() -> list[EventDraft]:
     kinds = ("prompt_received", "routing_decision", "task_queued", "task_started", "task_completed", "learning_updated")
-    return [Draft(kind, "bench", "Routed to summarizer among 5.", ROUTING, "an agent", 3) for kind in kinds]  # type: ignore[arg-type]
+    return [EventDraft(kind, "bench", "Routed to summarizer among 5.", ROUTING, "an agent", 3) for kind in kinds]  # type: ignore[arg-type]
 
 
 async def _proofs(provenance: Provenance, events: list[str], count: int) -> list[float]:

@@ -18,8 +18,7 @@ from stentor.auth.authority import delegation, issuers, proof, receipts
 from stentor.auth.authority.issuers import Issuers
 from stentor.auth.authority.keys import thumbprint
 from stentor.auth.authority.proof import ProofRequest
-from stentor.auth.authority.receipts import Verifier
-from stentor.auth.authority.replay import Replay
+from stentor.auth.authority.receipts import ReceiptVerifier, ReplayGuard
 from stentor.core import migrations
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
@@ -32,16 +31,16 @@ CAPABILITIES = ("memory:read", "memory:write")
 
 def run(scale: Scale) -> list[Figure]:
     key, holder = OKPKey.generate_key("Ed25519"), OKPKey.generate_key("Ed25519")
-    table = Issuers(issuers.own(key))
+    table = Issuers(issuers.own_issuer(key))
     now = SystemClock().now()
     one = _receipt(key, None, now)
     bound = _receipt(key, thumbprint(holder), now)
     longest = _chain(bound, holder, now)
     sent = ProofRequest("POST", "/mcp", BODY, proof.prove(holder, bound, "POST", "/mcp", BODY, now=now))
     rounds, count = scale.pick(scale.rounds, 3), scale.pick(2_000, 200)
-    verify = _rounds(lambda: receipts.examine(one, table, AUDIENCE, now), rounds, count)
-    hops = _rounds(lambda: receipts.examine(longest, table, AUDIENCE, now), rounds, count // 4)
-    proved = _rounds(lambda: proof.check(sent, bound, thumbprint(holder), now), rounds, count)
+    verify = _rounds(lambda: receipts.verify_chain(one, table, AUDIENCE, now), rounds, count)
+    hops = _rounds(lambda: receipts.verify_chain(longest, table, AUDIENCE, now), rounds, count // 4)
+    proved = _rounds(lambda: proof.verify_proof(sent, bound, thumbprint(holder), now), rounds, count)
     counted = asyncio.run(_counted(scale, table, key, scale.pick(200, 30)))
     how = f"signature, header and claims, in process, {rounds * count:,} times"
     proofs = "the proof that comes with a bound receipt, without its receipt"
@@ -60,12 +59,14 @@ def run(scale: Scale) -> list[Figure]:
 
 def _receipt(key: OKPKey, jkt: str | None, now: int) -> str:
     names = {"aud": AUDIENCE, "sub": "ann", "tenant": "default"}
-    return receipts.issue(receipts.own_claims(names, ("team/notes",), CAPABILITIES, 300, jkt, now=now), key)
+    return receipts.issue_receipt(
+        receipts.create_own_claims(names, ("team/notes",), CAPABILITIES, 300, jkt, now=now), key
+    )
 
 
 def _chain(bound: str, holder: OKPKey, now: int) -> str:
     found = bound
-    for n in range(delegation.DEEPEST):
+    for n in range(delegation.MAX_HOPS):
         following = OKPKey.generate_key("Ed25519")
         found = delegation.delegate(found, holder, following, f"hop{n}", now=now)
         holder = following
@@ -94,13 +95,13 @@ async def _counted(scale: Scale, table: Issuers, key: OKPKey, count: int) -> lis
         migrations.upgrade(driver)
         db = Database(driver)
         try:
-            verifier = Verifier(table, AUDIENCE, Replay(db), SystemClock())
+            verifier = ReceiptVerifier(table, AUDIENCE, ReplayGuard(db), SystemClock())
             return [await _use(verifier, _receipt(key, None, SystemClock().now())) for _ in range(count)]
         finally:
             db.close()
 
 
-async def _use(verifier: Verifier, receipt: str) -> float:
+async def _use(verifier: ReceiptVerifier, receipt: str) -> float:
     started = time.perf_counter_ns()
     await verifier.verify(receipt)
     return (time.perf_counter_ns() - started) / 1e6

@@ -8,7 +8,7 @@ from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.clock import DAY, SECOND
-from stentor.core.runlog import Draft, Event, EventType
+from stentor.core.runlog import EventDraft, EventType, RunLogEvent
 from stentor.domains.registry.model import Agent, Runtime, Whitelist
 from stentor.domains.tasks.model import PRIORITIES, Metadata, OutcomeClass, Status, Task
 
@@ -124,33 +124,40 @@ class Rows:
             result=self._random.choice(self._results) if status == "completed" else None,
         )
 
-    def events(self, task: Task) -> Iterator[Event]:
+    def events(self, task: Task) -> Iterator[RunLogEvent]:
         """The run log of the task, as a chain from its root."""
         parent: str | None = None
         for n, draft in enumerate(self._drafts(task)):
             at = (task.created_at, task.start_time or task.created_at, task.completion_time or task.created_at)[n // 3]
             event_id = task.provenance_id if n == 0 else self._id(at + n)
-            yield Event(
+            yield RunLogEvent(
                 event_id, task.tenant, task.task_id, draft.agent_id, parent, at, draft.event_type, draft.component,
                 draft.message, draft.duration_ms, draft.metadata,
             )  # fmt: skip
             parent = event_id
 
-    def _drafts(self, task: Task) -> list[Draft]:
+    def _drafts(self, task: Task) -> list[EventDraft]:
         asked = {"type": task.type, "required_capabilities": list(task.required_capabilities), "by": "shared"}
-        drafts = [Draft("prompt_received", "tasks", f"Task of type {task.type} received.", asked)]
+        drafts = [EventDraft("prompt_received", "tasks", f"Task of type {task.type} received.", asked)]
         if task.assigned_agent is None:
-            return [*drafts, Draft("dispatch_denied", "routing", "Nobody may take it.", _error(task.outcome_class))]
+            return [
+                *drafts,
+                EventDraft("dispatch_denied", "routing", "Nobody may take it.", _error(task.outcome_class)),
+            ]
         routing = {"routing": self._decision(task), "agent_name": "default-0"}
-        drafts.append(Draft("routing_decision", "routing", "Routed.", routing, agent_id=task.assigned_agent))
-        drafts.append(Draft("task_queued", "execution", "Queued.", {"priority": task.priority}))
+        drafts.append(EventDraft("routing_decision", "routing", "Routed.", routing, agent_id=task.assigned_agent))
+        drafts.append(EventDraft("task_queued", "execution", "Queued.", {"priority": task.priority}))
         if task.start_time is not None:
-            drafts.append(Draft("task_started", "execution", "Started.", {"epoch": 1}, agent_id=task.assigned_agent))
+            drafts.append(
+                EventDraft("task_started", "execution", "Started.", {"epoch": 1}, agent_id=task.assigned_agent)
+            )
         if task.completion_time is not None:
             ended = {"status": task.status, "outcome_class": task.outcome_class, "learning_eligible": True}
-            drafts.append(Draft(EVENT_OF[task.status], "execution", "Ended.", ended, agent_id=task.assigned_agent))
+            drafts.append(EventDraft(EVENT_OF[task.status], "execution", "Ended.", ended, agent_id=task.assigned_agent))
             learned = {"task_type": task.type, "weight_before": 1.2, "weight_after": 1.25, "epoch": 1}
-            drafts.append(Draft("learning_updated", "learning", "Weight moved.", learned, agent_id=task.assigned_agent))
+            drafts.append(
+                EventDraft("learning_updated", "learning", "Weight moved.", learned, agent_id=task.assigned_agent)
+            )
         return drafts
 
     def _decision(self, task: Task) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from stentor import bootstrap
-from stentor.auth.keys import KeyRing, _digest, parse
+from stentor.auth.api_keys import KeyRing, _digest, parse_key_variable
 from stentor.bootstrap import Kernel
 from stentor.core import settings
 from stentor.core.db import Database
@@ -235,7 +235,9 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
             return logs[0]
 
         kernel = bootstrap.build(chosen, db, clock, make_runlog)
-        ring = KeyRing({_digest(k): p for k, p in (parse(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())})
+        ring = KeyRing(
+            {_digest(k): p for k, p in (parse_key_variable(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())}
+        )
         app = bootstrap.application(kernel, ring)
         world = World(kernel, clock, logs[0], app, ring)
         for name, value in KEYS.items():

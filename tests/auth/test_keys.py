@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from stentor.auth.keys import LoadedKeys, key_file, load, parse
+from stentor.auth.api_keys import LoadedKeys, admin_key_file, load_keys, parse_key_variable
 from stentor.core import settings
 from stentor.core.errors import StartRefused
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from tests.requirements import requirement
 
 
 def loaded(tmp_path: Path, **environ: str) -> LoadedKeys:
     chosen = settings.load({"SERVICE_DATA_DIR": str(tmp_path), **environ})
-    return load(chosen, environ, Redactor())
+    return load_keys(chosen, environ, Redactor())
 
 
 @requirement("http.auth-keys-from-environment", "http.auth-tenant-part")
@@ -29,7 +29,7 @@ def loaded(tmp_path: Path, **environ: str) -> LoadedKeys:
     ],
 )
 def test_a_key_has_a_role_permissions_and_a_tenant(value: str, role: str, permissions: set[str], tenant: str) -> None:
-    key, principal = parse("SERVICE_API_KEY_BUILD_BOT", value)
+    key, principal = parse_key_variable("SERVICE_API_KEY_BUILD_BOT", value)
     assert (key, principal.name, principal.role) == ("k", "build_bot", role)
     assert (set(principal.permissions), principal.tenant) == (permissions, tenant)
 
@@ -41,7 +41,7 @@ def test_a_key_has_a_role_permissions_and_a_tenant(value: str, role: str, permis
 )
 def test_a_malformed_key_is_passed_over_with_a_warning_that_does_not_repeat_it(tmp_path: Path, value: str) -> None:
     found = loaded(tmp_path, SERVICE_API_KEY_BAD=value.replace("k", "sekret"), SERVICE_API_KEY_GOOD="good:admin:read")
-    assert [p.name for p in found.ring.principals] == ["good"]
+    assert [p.name for p in found.key_ring.principals] == ["good"]
     (warning,) = found.warnings
     assert "SERVICE_API_KEY_BAD" in warning
     assert "sekret" not in warning
@@ -49,25 +49,25 @@ def test_a_malformed_key_is_passed_over_with_a_warning_that_does_not_repeat_it(t
 
 @requirement("http.auth-fallback-key")
 def test_the_fallback_key_is_an_admin_only_when_no_other_key_loads(tmp_path: Path) -> None:
-    alone = loaded(tmp_path, MCP_API_KEY="fallback-71c", SERVICE_API_KEY_BAD="nonsense").ring.find("fallback-71c")
+    alone = loaded(tmp_path, MCP_API_KEY="fallback-71c", SERVICE_API_KEY_BAD="nonsense").key_ring.find("fallback-71c")
     assert alone is not None
     assert (alone.role, alone.may("admin"), alone.may("delete")) == ("admin", True, True)
     both = loaded(tmp_path, MCP_API_KEY="fallback-71c", SERVICE_API_KEY_A="good-71c:agent:read")
-    assert both.ring.find("fallback-71c") is None
-    assert both.ring.find("good-71c") is not None
+    assert both.key_ring.find("fallback-71c") is None
+    assert both.key_ring.find("good-71c") is not None
 
 
 def test_without_any_key_one_is_made_and_kept_for_its_owner_only(tmp_path: Path) -> None:
     first = loaded(tmp_path)
-    assert first.made is not None
-    key, path = first.made
-    assert path == key_file(tmp_path)
+    assert first.generated is not None
+    key, path = first.generated
+    assert path == admin_key_file(tmp_path)
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
     second = loaded(tmp_path)
-    assert second.made is None
+    assert second.generated is None
     for found in (first, second):
-        principal = found.ring.find(key)
+        principal = found.key_ring.find(key)
         assert principal is not None
         assert principal.may("admin")
 
@@ -79,7 +79,7 @@ def test_without_any_key_one_is_made_and_kept_for_its_owner_only(tmp_path: Path)
 def test_a_publicly_known_key_stops_the_start_outside_development(tmp_path: Path, environ: dict[str, str]) -> None:
     with pytest.raises(StartRefused, match="publicly known"):
         loaded(tmp_path, **environ)
-    assert loaded(tmp_path, **environ, NODE_ENV="development").ring.find(next(iter(environ.values())).split(":")[0])
+    assert loaded(tmp_path, **environ, NODE_ENV="development").key_ring.find(next(iter(environ.values())).split(":")[0])
 
 
 @requirement("http.auth-skip-in-development")
@@ -95,12 +95,12 @@ def test_a_publicly_known_key_stops_the_start_outside_development(tmp_path: Path
 )
 def test_authentication_is_skipped_in_development_only(tmp_path: Path, environ: dict[str, Any], skips: bool) -> None:
     found = loaded(tmp_path, SERVICE_API_KEY_A="good-71c:agent:read", **environ)
-    assert (found.ring.development_admin is not None) is skips
+    assert (found.key_ring.development_admin is not None) is skips
 
 
 @pytest.mark.parametrize("key", ["", "good-71", "good-71c ", "GOOD-71C", "good-71c\ud800", "x" * 10_000])
 def test_a_key_is_found_only_whole_and_exact(tmp_path: Path, key: str) -> None:
-    ring = loaded(tmp_path, SERVICE_API_KEY_A="good-71c:agent:read").ring
+    ring = loaded(tmp_path, SERVICE_API_KEY_A="good-71c:agent:read").key_ring
     assert ring.find(key) is None
     assert ring.find("good-71c") is not None
 
@@ -108,5 +108,5 @@ def test_a_key_is_found_only_whole_and_exact(tmp_path: Path, key: str) -> None:
 def test_secrets_are_known_to_the_redactor(tmp_path: Path) -> None:
     redactor = Redactor()
     environ = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_API_KEY_A": "good-71c:agent:read"}
-    load(settings.load(environ), environ, redactor)
-    assert "good-71c" not in redactor.clean("the key good-71c")
+    load_keys(settings.load(environ), environ, redactor)
+    assert "good-71c" not in redactor.redact("the key good-71c")

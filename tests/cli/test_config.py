@@ -21,7 +21,7 @@ SECRETS = {
 def test_every_setting_is_listed_with_value_source_and_meaning(program: Program) -> None:
     program.environ = {"SERVICE_HEBBIAN_ROUTING_ALPHA": "0.5", "SERVICE_OUTBOUND_ALLOW": "a:1, B"}
     listed = {s["env"]: s for s in program("config", "--json").json["settings"]}
-    assert set(listed) == {meta.env for meta in settings.metas().values()}
+    assert set(listed) == {meta.env for meta in settings.setting_infos().values()}
     assert listed["SERVICE_HEBBIAN_ROUTING_ALPHA"] | {"doc": ""} == {
         "name": "alpha",
         "env": "SERVICE_HEBBIAN_ROUTING_ALPHA",

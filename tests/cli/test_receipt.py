@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import OKPKey
 
-from stentor.auth.authority import own_key
+from stentor.auth.authority import keys
 from stentor.auth.authority.delegation import delegate
 from stentor.core.clock import SystemClock
 from stentor.domains.memory.governed.gate import CAPABILITIES
@@ -48,7 +48,7 @@ def test_a_receipt_is_the_only_thing_on_standard_output(program: Program) -> Non
         "issuer": "stentor",
         "delegated_by": [],
     }
-    assert stat.S_IMODE(own_key.key_file(program.data_dir).stat().st_mode) == 0o600
+    assert stat.S_IMODE(keys.signing_key_file(program.data_dir).stat().st_mode) == 0o600
 
 
 @requirement("authority.command-line")
@@ -112,7 +112,7 @@ def test_inspect_says_that_nothing_was_verified(program: Program) -> None:
     done = program("receipt", "inspect", stdin=forged)
     assert (done.code, "Nothing was verified" in done.out) == (0, True)
     assert not {"\x1b", "\u202e"} & set(done.out)
-    assert not own_key.key_file(program.data_dir).exists()
+    assert not keys.signing_key_file(program.data_dir).exists()
     broken = program("receipt", "inspect", stdin="x.y.z")
     assert (broken.code, "cannot be read" in broken.err) == (3, True)
 

@@ -9,8 +9,8 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from stentor.auth.keys import key_file
-from stentor.core.owner import LOCK_FILE, read_owner
+from stentor.auth.api_keys import admin_key_file
+from stentor.core.filesystem import LOCK_FILE, read_lock_holder
 from tests.cli.program import SUMMARIZE, TEXT, Program
 from tests.requirements import requirement
 from tests.stub import Answer, Asked, serving
@@ -21,8 +21,8 @@ def test_a_task_is_done_without_any_service_or_set_up(program: Program) -> None:
     done = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--wait", "--json")
     assert done.code == 0
     assert done.json["result"]["summary"] in TEXT, "the sentences of the text itself"
-    assert read_owner(program.data_dir) is None, "the folder is free again"
-    assert not key_file(program.data_dir).exists(), "the first start of the service makes the key and shows it"
+    assert read_lock_holder(program.data_dir) is None, "the folder is free again"
+    assert not admin_key_file(program.data_dir).exists(), "the first start of the service makes the key and shows it"
     assert program("task", "list", "--json").json["total"] == 1
 
 
@@ -113,7 +113,7 @@ def test_ctrl_c_in_the_middle_of_the_work_ends_quietly_and_frees_the_folder(prog
         released.set()
         assert (waiting.returncode, out) == (130, "")
         assert "Traceback" not in err
-        assert read_owner(program.data_dir) is None
+        assert read_lock_holder(program.data_dir) is None
         taken_up = program("task", "watch", "t")
         assert taken_up.code == 0, taken_up.err
         assert "done at last" in taken_up.out

@@ -15,23 +15,23 @@ from typing import Any
 import psycopg
 import pytest
 
-from stentor.core.fanout import Changed, Fanout, Message, Queued, Reconnected, Tokens, Transport
+from stentor.core.fanout import Fanout, FanoutMessage, FanoutTransport, Reconnected, TaskChanged, TaskQueued, TokenBatch
 from tests.patience import soon
 
-Make = Callable[[], Transport]
-KINDS: tuple[type[Message], ...] = (Queued, Changed, Tokens, Reconnected)
+Make = Callable[[], FanoutTransport]
+KINDS: tuple[type[FanoutMessage], ...] = (TaskQueued, TaskChanged, TokenBatch, Reconnected)
 
 
 class Process:
     """One of the processes, with all that it heard."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: FanoutTransport) -> None:
         self.fanout = Fanout(transport)
-        self.heard: list[Message] = []
+        self.heard: list[FanoutMessage] = []
         for kind in KINDS:
-            self.fanout.on(kind, self.heard.append)
+            self.fanout.subscribe(kind, self.heard.append)
 
-    def of(self, kind: type[Message]) -> list[Any]:
+    def of(self, kind: type[FanoutMessage]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]
 
 
@@ -79,34 +79,41 @@ async def three(make: Make) -> AsyncIterator[list[Process]]:
 
 
 async def test_a_message_reaches_every_other_process_once_and_never_its_sender(three: list[Process]) -> None:
-    three[0].fanout.send(Queued("ann", inside=True))
-    three[0].fanout.send(Queued("ann", inside=True))
-    three[1].fanout.send(Changed("default", 't\'1 "ä" 猫'))
-    await soon(lambda: three[2].of(Queued) and three[2].of(Changed) and three[1].of(Queued) and three[0].of(Changed))
-    assert three[1].of(Queued) == three[2].of(Queued) == [Queued("ann", inside=True)]
-    assert three[0].of(Changed) == three[2].of(Changed) == [Changed("default", 't\'1 "ä" 猫')]
-    assert three[0].of(Queued) == three[1].of(Changed) == []
+    three[0].fanout.send(TaskQueued("ann", in_process=True))
+    three[0].fanout.send(TaskQueued("ann", in_process=True))
+    three[1].fanout.send(TaskChanged("default", 't\'1 "ä" 猫'))
+    await soon(
+        lambda: (
+            three[2].of(TaskQueued)
+            and three[2].of(TaskChanged)
+            and three[1].of(TaskQueued)
+            and three[0].of(TaskChanged)
+        )
+    )
+    assert three[1].of(TaskQueued) == three[2].of(TaskQueued) == [TaskQueued("ann", in_process=True)]
+    assert three[0].of(TaskChanged) == three[2].of(TaskChanged) == [TaskChanged("default", 't\'1 "ä" 猫')]
+    assert three[0].of(TaskQueued) == three[1].of(TaskChanged) == []
 
 
 async def test_tokens_arrive_whole_and_in_their_order_however_many_there_are(three: list[Process]) -> None:
     words = [f"word{n} \U0001f600\n" for n in range(1, 3_001)]
     for n, word in enumerate(words, 1):
-        three[0].fanout.send(Tokens("default", "task", "attempt", n, (word,)))
+        three[0].fanout.send(TokenBatch("default", "task", "attempt", n, (word,)))
         if n % 500 == 0:
             await asyncio.sleep(0.02)
-    await soon(lambda: sum(len(message.texts) for message in three[1].of(Tokens)) == len(words))
-    got = [text for message in three[1].of(Tokens) for text in message.texts]
+    await soon(lambda: sum(len(message.texts) for message in three[1].of(TokenBatch)) == len(words))
+    got = [text for message in three[1].of(TokenBatch) for text in message.texts]
     assert got == words
-    firsts = [message.first for message in three[1].of(Tokens)]
+    firsts = [message.first for message in three[1].of(TokenBatch)]
     assert firsts == sorted(firsts)
     assert len(firsts) < len(words) / 10  # those that wait together share a message
 
 
 async def test_what_is_too_large_is_left_out_and_the_rest_arrives(three: list[Process]) -> None:
-    three[0].fanout.send(Tokens("default", "task", "attempt", 1, ("x" * 2_000_000,)))
-    three[0].fanout.send(Changed("default", "task"))
-    await soon(lambda: three[1].of(Changed))
-    assert three[1].of(Tokens) == []
+    three[0].fanout.send(TokenBatch("default", "task", "attempt", 1, ("x" * 2_000_000,)))
+    three[0].fanout.send(TaskChanged("default", "task"))
+    await soon(lambda: three[1].of(TaskChanged))
+    assert three[1].of(TokenBatch) == []
 
 
 async def test_a_connection_that_breaks_is_made_anew_and_those_who_listen_are_told(
@@ -124,13 +131,13 @@ async def test_a_connection_that_breaks_is_made_anew_and_those_who_listen_are_to
             )
         broken = three
     await soon(lambda: all(len(process.of(Reconnected)) == 2 for process in broken))
-    three[1].fanout.send(Changed("default", "again"))
-    await soon(lambda: three[0].of(Changed))
-    three[0].fanout.send(Changed("default", "back"))
-    await soon(lambda: Changed("default", "back") in three[1].of(Changed))
+    three[1].fanout.send(TaskChanged("default", "again"))
+    await soon(lambda: three[0].of(TaskChanged))
+    three[0].fanout.send(TaskChanged("default", "back"))
+    await soon(lambda: TaskChanged("default", "back") in three[1].of(TaskChanged))
 
 
 async def test_messages_that_wait_at_the_end_are_sent_before_it(three: list[Process]) -> None:
-    three[0].fanout.send(Changed("default", "last"))
+    three[0].fanout.send(TaskChanged("default", "last"))
     await three[0].fanout.stop()
-    await soon(lambda: three[1].of(Changed))
+    await soon(lambda: three[1].of(TaskChanged))

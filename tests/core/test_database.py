@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Database, Sql, Tx
-from stentor.core.db.driver import Connection, Driver, Locks, Params, Row
-from stentor.core.db.journal import Journal
+from stentor.core.db.driver import AppendOnlyTable, DbConnection, Driver, Locks, Params, Row
 from stentor.core.errors import StoreUnavailable
 from stentor.testing import FixedClock
 
@@ -204,7 +203,7 @@ async def test_a_closed_database_refuses_and_finishes_what_was_handed_in(driver:
 class Flaky:
     """A connection whose next commit fails with an error of its choice."""
 
-    def __init__(self, inner: Connection, errors: list[Exception]) -> None:
+    def __init__(self, inner: DbConnection, errors: list[Exception]) -> None:
         self._inner = inner
         self._errors = errors
 
@@ -234,7 +233,7 @@ class Flaky:
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
         self._inner.many(sql, rows)
 
-    def add(self, journal: Journal, rows: list[Row]) -> None:
+    def add(self, journal: AppendOnlyTable, rows: list[Row]) -> None:
         self._inner.add(journal, rows)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
@@ -253,12 +252,12 @@ class FlakyDriver:
         self.errors: list[Exception] = []
         self.closed = False
 
-    def writer(self) -> Connection:
+    def writer(self) -> DbConnection:
         if self.closed:
             raise StoreUnavailable("no connection")
         return Flaky(self._inner.writer(), self.errors)
 
-    def reader(self) -> Connection:
+    def reader(self) -> DbConnection:
         return self._inner.reader()
 
 

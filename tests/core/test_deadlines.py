@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from stentor.core import deadlines
-from stentor.core.deadlines import Deadlines
+from stentor.core import timers as deadlines
+from stentor.core.timers import CoarseTimers
 
 SOON = 60
 """Seconds at most for what is due at once."""
 
 
 @pytest.fixture
-async def timers() -> Deadlines:
-    return deadlines.of(asyncio.get_running_loop())
+async def timers() -> CoarseTimers:
+    return deadlines.coarse_timers(asyncio.get_running_loop())
 
 
-async def test_what_is_due_goes_off_once_and_not_before(timers: Deadlines) -> None:
+async def test_what_is_due_goes_off_once_and_not_before(timers: CoarseTimers) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     began, fired = loop.time(), []
 
@@ -26,60 +26,60 @@ async def test_what_is_due_goes_off_once_and_not_before(timers: Deadlines) -> No
         fired.append(loop.time() - began)
         gone.set()
 
-    timers.put(gone, 0.1, work)
+    timers.schedule(gone, 0.1, work)
     await asyncio.wait_for(gone.wait(), SOON)
-    await asyncio.sleep(3 * deadlines.STEP)
+    await asyncio.sleep(3 * deadlines.RESOLUTION_SECONDS)
     assert len(fired) == 1
     assert fired[0] >= 0.1
 
 
-async def test_what_is_dropped_never_goes_off(timers: Deadlines) -> None:
+async def test_what_is_dropped_never_goes_off(timers: CoarseTimers) -> None:
     last, fired = asyncio.Event(), []
-    timers.put("a", 0.01, lambda: fired.append("a"))
-    timers.put("b", 0.05, last.set)
-    timers.drop("a")
-    timers.drop("nobody")
+    timers.schedule("a", 0.01, lambda: fired.append("a"))
+    timers.schedule("b", 0.05, last.set)
+    timers.cancel("a")
+    timers.cancel("nobody")
     await asyncio.wait_for(last.wait(), SOON)
     assert fired == []
 
 
-async def test_one_that_is_put_again_has_the_new_time_alone(timers: Deadlines) -> None:
+async def test_one_that_is_put_again_has_the_new_time_alone(timers: CoarseTimers) -> None:
     second, fired = asyncio.Event(), []
-    timers.put("a", 0.01, lambda: fired.append("first"))
-    timers.put("a", 0.05, second.set)
+    timers.schedule("a", 0.01, lambda: fired.append("first"))
+    timers.schedule("a", 0.05, second.set)
     await asyncio.wait_for(second.wait(), SOON)
     assert fired == []
 
 
-async def test_a_nearer_one_does_not_wait_for_a_farther_one(timers: Deadlines) -> None:
+async def test_a_nearer_one_does_not_wait_for_a_farther_one(timers: CoarseTimers) -> None:
     near = asyncio.Event()
-    timers.put("far", 600, near.clear)
-    timers.put("near", 0.01, near.set)
+    timers.schedule("far", 600, near.clear)
+    timers.schedule("near", 0.01, near.set)
     await asyncio.wait_for(near.wait(), SOON)
-    timers.drop("far")
+    timers.cancel("far")
 
 
-async def test_what_goes_off_may_drop_what_is_due_with_it(timers: Deadlines) -> None:
+async def test_what_goes_off_may_drop_what_is_due_with_it(timers: CoarseTimers) -> None:
     """As a caller does whose answer has come in the same moment: what it dropped is not begun behind its back."""
     fired: list[str] = []
 
     def first() -> None:
         fired.append("first")
-        timers.drop("second")
+        timers.cancel("second")
 
-    timers.put("first", 0.01, first)
-    timers.put("second", 0.01, lambda: fired.append("second"))
-    await asyncio.sleep(0.01 + 5 * deadlines.STEP)
+    timers.schedule("first", 0.01, first)
+    timers.schedule("second", 0.01, lambda: fired.append("second"))
+    await asyncio.sleep(0.01 + 5 * deadlines.RESOLUTION_SECONDS)
     assert fired == ["first"]
 
 
-async def test_one_that_breaks_holds_up_no_other(timers: Deadlines) -> None:
+async def test_one_that_breaks_holds_up_no_other(timers: CoarseTimers) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     other = asyncio.Event()
 
     def broken() -> None:
         raise RuntimeError("broken")
 
-    timers.put("broken", 0.01, broken)
-    timers.put("other", 0.01, other.set)
+    timers.schedule("broken", 0.01, broken)
+    timers.schedule("other", 0.01, other.set)
     await asyncio.wait_for(other.wait(), SOON)

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from stentor.core.db import Database, Sql, Tally, Tx
+from stentor.core.db import CounterTable, Database, Sql, Tx
 from stentor.core.errors import Conflict
 from tests.core.test_database import held, names, put
 
-COUNT = Tally(
+COUNT = CounterTable(
     ("tenant", "status"),
     Sql(
         """insert into task_counts (tenant, hour, status, agent_id, n) values (:tenant, 1, :status, '', :n)
@@ -75,11 +75,11 @@ async def test_a_refusal_before_any_write_costs_the_others_nothing(db: Database)
 
 async def test_what_units_add_is_summed_and_what_failing_ones_add_is_not(db: Database) -> None:
     def add(status: str, n: int) -> Callable[[Tx], None]:
-        return lambda tx: tx.add(COUNT, ("t", status), n)
+        return lambda tx: tx.increment(COUNT, ("t", status), n)
 
     def fail(tx: Tx) -> None:
         put("x")(tx)
-        tx.add(COUNT, ("t", "queued"), 100)
+        tx.increment(COUNT, ("t", "queued"), 100)
         raise Conflict("no")
 
     await together(db, add("queued", 1), add("queued", 1), fail, add("failed", 1), add("failed", -1), add("done", 1))
@@ -90,10 +90,10 @@ async def test_what_units_add_is_summed_and_what_failing_ones_add_is_not(db: Dat
 
 async def test_a_part_that_fails_takes_back_what_it_added(db: Database) -> None:
     def work(tx: Tx) -> None:
-        tx.add(COUNT, ("t", "queued"), 1)
+        tx.increment(COUNT, ("t", "queued"), 1)
         try:
             with tx.savepoint():
-                tx.add(COUNT, ("t", "queued"), 5)
+                tx.increment(COUNT, ("t", "queued"), 5)
                 raise Conflict("no")
         except Conflict:
             pass
@@ -104,7 +104,7 @@ async def test_a_part_that_fails_takes_back_what_it_added(db: Database) -> None:
 
 async def test_the_counts_of_a_commit_are_in_the_same_commit(db: Database) -> None:
     def work(tx: Tx) -> None:
-        tx.add(COUNT, ("t", "queued"), 1)
+        tx.increment(COUNT, ("t", "queued"), 1)
         assert tx.rows(COUNTS) == []
 
     await db.write(work)

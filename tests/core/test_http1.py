@@ -19,9 +19,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from stentor.core.http1 import BrokenOff, Client, NotConnected, Request, TooLarge
-from stentor.core.http1.connection import HIGH
-from stentor.core.http1.slots import Slots
+from stentor.core.http_client.client import (
+    ClientRequest,
+    ConnectError,
+    ConnectionSlots,
+    HttpClient,
+    RemoteProtocolError,
+    ResponseTooLarge,
+)
+from stentor.core.http_client.connection import HIGH_WATER_BYTES
 from tests.patience import soon
 
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -72,11 +78,11 @@ async def scripted(
 
 
 @asynccontextmanager
-async def client(most: int = 256) -> AsyncIterator[Client]:
+async def client(most: int = 256) -> AsyncIterator[HttpClient]:
     async def resolve(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
-    made = Client(resolve, most)
+    made = HttpClient(resolve, most)
     try:
         yield made
     finally:
@@ -90,9 +96,9 @@ async def until_left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     raise ConnectionError
 
 
-async def body(answers: Client, server: Server, most: int = 1_000_000) -> bytes:
-    async with await answers.send(Request("GET", server.url, {}), 60) as answer:
-        return await answer.body(most)
+async def body(answers: HttpClient, server: Server, most: int = 1_000_000) -> bytes:
+    async with await answers.send(ClientRequest("GET", server.url, {}), 60) as answer:
+        return await answer.read_body(most)
 
 
 async def test_the_next_request_goes_on_the_same_connection() -> None:
@@ -137,7 +143,7 @@ async def test_a_body_is_read_however_it_is_framed(answer: bytes) -> None:
 )
 async def test_what_is_not_a_whole_answer_is_a_connection_that_broke_off(answer: bytes) -> None:
     async with scripted(answer) as server, client() as calls:
-        with pytest.raises(BrokenOff):
+        with pytest.raises(RemoteProtocolError):
             await body(calls, server)
 
 
@@ -151,28 +157,28 @@ async def test_a_connection_that_brought_more_than_was_asked_for_is_not_used_aga
 async def test_a_server_that_wants_another_protocol_broke_off(caplog: pytest.LogCaptureFixture) -> None:
     switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
     async with scripted(switching) as server, client() as answers:
-        with pytest.raises(BrokenOff):
+        with pytest.raises(RemoteProtocolError):
             await body(answers, server)
     assert not caplog.records
 
 
 async def test_an_answer_above_the_limit_is_refused_and_its_connection_closed() -> None:
     async with scripted(HELLO[:-5] + b"hell", play=until_left) as server, client() as calls:
-        with pytest.raises(TooLarge):
+        with pytest.raises(ResponseTooLarge):
             await body(calls, server, most=3)
         await asyncio.wait_for(server.left.wait(), 60)
 
 
 async def test_an_answer_that_is_given_up_ends_the_servers_work() -> None:
     async with scripted(HELLO[:-2], play=until_left) as server, client() as calls:
-        async with await calls.send(Request("GET", server.url, {}), 60) as answer:
+        async with await calls.send(ClientRequest("GET", server.url, {}), 60) as answer:
             assert answer.status == 200
         await asyncio.wait_for(server.left.wait(), 60)
 
 
 async def test_a_caller_that_is_cancelled_while_it_waits_ends_the_servers_work() -> None:
     async with scripted(b"HTTP/1.1 200", play=until_left) as server, client() as calls:
-        task = asyncio.create_task(calls.send(Request("POST", server.url, {}, b"{}"), 60))
+        task = asyncio.create_task(calls.send(ClientRequest("POST", server.url, {}, b"{}"), 60))
         await soon(lambda: server.heads)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -183,10 +189,10 @@ async def test_a_caller_that_is_cancelled_while_it_waits_ends_the_servers_work()
 async def test_a_stream_comes_in_whole_lines_and_its_silence_is_bounded() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with scripted(head + b"9\r\none\ntwo\nt\r\n", play=until_left) as server, client() as calls:
-        answer = await calls.send(Request("GET", server.url, {}), 60)
-        assert await answer.lines(1_000, 60) == b"one\ntwo\n"
+        answer = await calls.send(ClientRequest("GET", server.url, {}), 60)
+        assert await answer.read_lines(1_000, 60) == b"one\ntwo\n"
         with pytest.raises(TimeoutError):
-            await answer.lines(1_000, 0.05)
+            await answer.read_lines(1_000, 0.05)
 
 
 async def test_a_slow_reader_stops_the_server_instead_of_filling_the_memory() -> None:
@@ -200,15 +206,15 @@ async def test_a_slow_reader_stops_the_server_instead_of_filling_the_memory() ->
             await writer.drain()
 
     async with scripted(b"HTTP/1.1 200 OK\r\n\r\n", play=flood) as server, client() as calls:
-        answer = await calls.send(Request("GET", server.url, {}), 60)
+        answer = await calls.send(ClientRequest("GET", server.url, {}), 60)
         before = -1
         while sent != before:  # until the server gets no more away
             before = sent
             await asyncio.sleep(0.1)
         assert sent < 65_536_000
-        assert answer.buffered < 2 * HIGH + 262_144
+        assert answer.buffered_bytes < 2 * HIGH_WATER_BYTES + 262_144
         read = 0
-        while block := await answer.lines(10_000_000, 60):
+        while block := await answer.read_lines(10_000_000, 60):
             read += len(block)
         assert read == 65_536_000
 
@@ -216,10 +222,10 @@ async def test_a_slow_reader_stops_the_server_instead_of_filling_the_memory() ->
 async def test_a_header_cannot_bring_a_second_request_along() -> None:
     async with scripted(HELLO) as server, client() as calls:
         with pytest.raises(ValueError, match="header"):
-            await calls.send(Request("GET", server.url, {"Authorization": "a\r\nX: b"}), 60)
+            await calls.send(ClientRequest("GET", server.url, {"Authorization": "a\r\nX: b"}), 60)
         assert server.connections == 0
-        async with await calls.send(Request("GET", f"{server.url}/a b\r\nX: y", {}), 60) as answer:
-            assert await answer.body(10) == b"hello"
+        async with await calls.send(ClientRequest("GET", f"{server.url}/a b\r\nX: y", {}), 60) as answer:
+            assert await answer.read_body(10) == b"hello"
         assert server.heads[0].split(b"\r\n")[0].startswith(b"GET /v1/a%20b")
         assert b"\r\nX: y" not in server.heads[0]
 
@@ -228,8 +234,8 @@ async def test_where_nobody_listens_nothing_is_sent() -> None:
     async with scripted(HELLO) as server:
         port = server.port
     async with client() as calls:
-        with pytest.raises(NotConnected):
-            await calls.send(Request("GET", f"http://localhost:{port}/", {}), 60)
+        with pytest.raises(ConnectError):
+            await calls.send(ClientRequest("GET", f"http://localhost:{port}/", {}), 60)
 
 
 async def test_a_kept_connection_makes_room_for_another_address() -> None:
@@ -250,13 +256,13 @@ async def test_a_certificate_has_to_be_one_that_the_system_trusts(
 ) -> None:
     server_side = _certified(tmp_path)
     async with scripted(HELLO, tls=server_side) as server:
-        secure = Request("GET", server.url.replace("http:", "https:"), {})
+        secure = ClientRequest("GET", server.url.replace("http:", "https:"), {})
         async with client() as calls:
-            with pytest.raises(NotConnected):
+            with pytest.raises(ConnectError):
                 await calls.send(secure, 60)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
         async with client() as calls, await calls.send(secure, 60) as answer:
-            assert await answer.body(10) == b"hello"
+            assert await answer.read_body(10) == b"hello"
 
 
 def _certified(folder: Path) -> ssl.SSLContext:
@@ -290,13 +296,13 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://localhost:{listening.getsockname()[1]}/v1"
 
-        async def exchange(calls: Client) -> bytes:
-            asking = asyncio.ensure_future(calls.send(Request("GET", url, {}), 30))
+        async def exchange(calls: HttpClient) -> bytes:
+            asking = asyncio.ensure_future(calls.send(ClientRequest("GET", url, {}), 30))
             peer, _ = await asyncio.to_thread(listening.accept)
             peers.append(peer)
             await asyncio.to_thread(peer.recv, 4096)
             await asyncio.to_thread(peer.sendall, HELLO)
-            return await (await asking).body(100)
+            return await (await asking).read_body(100)
 
         async with client() as calls:
             listening.settimeout(60)
@@ -312,14 +318,14 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
 async def test_another_tenant_and_another_credential_have_connections_of_their_own() -> None:
     async with scripted(*[HELLO] * 9) as server, client() as calls:
         for tenant, credential in (("a", "1"), ("b", "1"), ("a", "2"), ("a", "1"), ("b", "1")):
-            async with await calls.send(Request("GET", server.url, {}, b"", tenant, credential), 30) as answer:
-                assert await answer.body(100) == b"hello"
+            async with await calls.send(ClientRequest("GET", server.url, {}, b"", tenant, credential), 30) as answer:
+                assert await answer.read_body(100) == b"hello"
         assert server.connections == 3
 
 
 @pytest.mark.requirement("llm.connections-apart")
 async def test_a_tenant_that_takes_all_it_can_leaves_places_for_another() -> None:
-    slots = Slots(8)
+    slots = ConnectionSlots(8)
     waiting = [asyncio.ensure_future(slots.acquire("greedy")) for _ in range(20)]
     await asyncio.sleep(0)
     assert sum(turn.done() for turn in waiting) == 4

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from stentor.core.db import Database, Journal, Sql, Tx
+from stentor.core.db import AppendOnlyTable, Database, Sql, Tx
 from stentor.core.errors import Conflict
 from tests.core.test_group_commit import together
 
-LINES = Journal("rate_buckets", ("agent_id", "tool", "tokens", "updated_at"))
+LINES = AppendOnlyTable("rate_buckets", ("agent_id", "tool", "tokens", "updated_at"))
 OF_TOOL = Sql("select agent_id from rate_buckets where tool = :tool order by updated_at")
 RENAME = Sql("update rate_buckets set tool = 'renamed' where agent_id = :agent_id")
 

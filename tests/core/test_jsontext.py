@@ -29,13 +29,13 @@ def test_a_providers_answer_is_held_to_the_same_shape() -> None:
 
 @given(st.text())
 def test_a_value_is_one_line_for_every_reader_and_stays_the_same(text: str) -> None:
-    line = jsontext.line({"text": text})
+    line = jsontext.encode_line({"text": text})
     assert len(line.decode().splitlines()) == 1
     assert jsontext.decode(line) == {"text": text}
 
 
 def test_the_breaks_of_unicode_are_escaped_and_other_letters_are_not() -> None:
-    assert jsontext.line("é…\u0085\u2028\u2029").decode() == r'"é…\u0085\u2028\u2029"'
+    assert jsontext.encode_line("é…\u0085\u2028\u2029").decode() == r'"é…\u0085\u2028\u2029"'
 
 
 def nested(levels: int) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stentor.core.db.leader import VAULT, Leader
+from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from tests.patience import soon
@@ -22,8 +22,8 @@ where locktype = 'advisory' and objid = %s and granted and datname = current_dat
 """
 
 
-def leader(url: str) -> Leader:
-    return Leader(PostgresDriver(url), VAULT, "the job", every=EVERY)
+def leader(url: str) -> LeaderElection:
+    return LeaderElection(PostgresDriver(url), VAULT_LOCK_ID, "the job", poll_seconds=EVERY)
 
 
 async def begun(works: list[Work], times: int) -> None:
@@ -48,29 +48,29 @@ class Work:
 
 async def test_one_of_two_leads_and_the_other_takes_over_when_it_closes(postgres_url: str) -> None:
     first, second = leader(postgres_url), leader(postgres_url)
-    assert await first.leads()
-    assert await first.leads()
-    assert not await second.leads()
+    assert await first.is_leader()
+    assert await first.is_leader()
+    assert not await second.is_leader()
     await first.close()
-    await soon(second.leads)  # the server takes a moment to see that a connection was closed
-    assert not await first.leads()
+    await soon(second.is_leader)  # the server takes a moment to see that a connection was closed
+    assert not await first.is_leader()
     for one in (first, second):
         await one.close()
 
 
 async def test_different_jobs_have_leads_of_their_own(postgres_url: str) -> None:
     driver = PostgresDriver(postgres_url)
-    jobs = [Leader(driver, number, "a job") for number in (1, 2)]
-    assert [await job.leads() for job in jobs] == [True, True]
+    jobs = [LeaderElection(driver, number, "a job") for number in (1, 2)]
+    assert [await job.is_leader() for job in jobs] == [True, True]
     for job in jobs:
         await job.close()
 
 
 async def test_a_database_of_ones_own_needs_no_lead(tmp_path: Path) -> None:
-    alone = Leader(SqliteDriver(tmp_path / "x.db"), VAULT, "the job")
-    assert await alone.leads()
+    alone = LeaderElection(SqliteDriver(tmp_path / "x.db"), VAULT_LOCK_ID, "the job")
+    assert await alone.is_leader()
     work = Work()
-    task = asyncio.create_task(alone.run(work))
+    task = asyncio.create_task(alone.run_while_leader(work))
     await soon(lambda: work.runs)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -80,11 +80,11 @@ async def test_a_database_of_ones_own_needs_no_lead(tmp_path: Path) -> None:
 
 async def test_work_runs_where_the_lead_is_and_stops_where_it_is_lost(postgres_url: str) -> None:
     leaders, works = [leader(postgres_url) for _ in range(2)], [Work(), Work()]
-    tasks = [asyncio.create_task(one.run(work)) for one, work in zip(leaders, works, strict=True)]
+    tasks = [asyncio.create_task(one.run_while_leader(work)) for one, work in zip(leaders, works, strict=True)]
     await soon(lambda: works[0].runs or works[1].runs)
     for _ in range(2):
         with psycopg.connect(postgres_url, autocommit=True) as admin:
-            (row,) = admin.execute(HOLDERS, (VAULT,)).fetchall()
+            (row,) = admin.execute(HOLDERS, (VAULT_LOCK_ID,)).fetchall()
             before = sum(work.begun for work in works)
             admin.execute("select pg_terminate_backend(%s)", row)
         await begun(works, before + 1)
@@ -108,7 +108,7 @@ async def test_work_that_fails_is_begun_anew(postgres_url: str, caplog: pytest.L
         await asyncio.Event().wait()
 
     one = leader(postgres_url)
-    task = asyncio.create_task(one.run(fails_once))
+    task = asyncio.create_task(one.run_while_leader(fails_once))
     await soon(lambda: begun == 2)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -118,11 +118,11 @@ async def test_work_that_fails_is_begun_anew(postgres_url: str, caplog: pytest.L
 
 async def test_an_outage_is_no_lead_and_ends_by_itself(postgres_url: str) -> None:
     driver = PostgresDriver(postgres_url)
-    one = Leader(driver, VAULT, "the job", every=EVERY)
+    one = LeaderElection(driver, VAULT_LOCK_ID, "the job", poll_seconds=EVERY)
     driver.url = "postgresql://nobody@127.0.0.1:1/none"
-    assert not await one.leads()
+    assert not await one.is_leader()
     driver.url = postgres_url
-    assert await one.leads()
+    assert await one.is_leader()
     await one.close()
 
 
@@ -148,8 +148,8 @@ async def test_the_lead_of_a_process_that_was_killed_goes_to_another(postgres_ur
     try:
         assert process.stdout.readline() == "True\n"
         one, work = leader(postgres_url), Work()
-        assert not await one.leads()
-        task = asyncio.create_task(one.run(work))
+        assert not await one.is_leader()
+        task = asyncio.create_task(one.run_while_leader(work))
         process.kill()
         await soon(lambda: work.runs)
         task.cancel()

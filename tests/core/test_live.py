@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from stentor.core.fanout import Fanout, messages
-from stentor.core.live import Hub, Look, Token, hub
-from stentor.core.live.elsewhere import INTEREST_SECONDS
-from stentor.core.live.messages import Watcher
+from stentor.core import live
+from stentor.core.fanout import Fanout, fanout
+from stentor.core.live import INTEREST_SECONDS, Hub, RunLogChanged, StreamedToken, TaskWatcher
 
 KEY = ("default", "task")
 
@@ -56,26 +55,26 @@ async def pair() -> object:
         await one.stop()
 
 
-async def tokens(watcher: Watcher, number: int) -> list[str]:
+async def tokens(watcher: TaskWatcher, number: int) -> list[str]:
     found: list[str] = []
     async with asyncio.timeout(60):
         while len(found) < number:
             message = await watcher.get()
-            if isinstance(message, Token):
+            if isinstance(message, StreamedToken):
                 found.append(message.text)
     return found
 
 
 async def test_a_watcher_that_comes_late_gets_what_was_said_and_then_what_is_said(pair: Pair) -> None:
     for text in ("a", "b"):
-        pair.runs.token(*KEY, "attempt", text)
+        pair.runs.append_token(*KEY, "attempt", text)
     with pair.watches.watch(*KEY) as watcher:
         assert await tokens(watcher, 2) == ["a", "b"]
-        pair.runs.token(*KEY, "attempt", "c")
+        pair.runs.append_token(*KEY, "attempt", "c")
         assert await tokens(watcher, 1) == ["c"]
         with pair.third.watch(*KEY) as other:
             assert await tokens(other, 3) == ["a", "b", "c"]
-            pair.runs.token(*KEY, "attempt", "d")
+            pair.runs.append_token(*KEY, "attempt", "d")
             assert await tokens(other, 1) == ["d"]
         assert await tokens(watcher, 1) == ["d"]  # and what the third was sent once more is not repeated
     assert pair.watches.tokens(*KEY) == []
@@ -84,7 +83,7 @@ async def test_a_watcher_that_comes_late_gets_what_was_said_and_then_what_is_sai
 async def test_more_than_one_message_can_hold_arrives_in_order(pair: Pair) -> None:
     said = [f"{n} " * 50 for n in range(200)]
     for text in said:
-        pair.runs.token(*KEY, "attempt", text)
+        pair.runs.append_token(*KEY, "attempt", text)
     with pair.watches.watch(*KEY) as watcher:
         assert await tokens(watcher, 200) == said
 
@@ -92,21 +91,21 @@ async def test_more_than_one_message_can_hold_arrives_in_order(pair: Pair) -> No
 async def test_a_change_elsewhere_makes_a_watcher_look_and_nobody_else_is_told(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "LOOK_SECONDS", 600)
+    monkeypatch.setattr(live, "POLL_SECONDS", 600)
     with pair.watches.watch(*KEY) as watcher, pair.third.watch("default", "other") as other:
         await asyncio.sleep(0.05)
-        pair.runs.announce(*KEY, [])
+        pair.runs.publish_events(*KEY, [])
         async with asyncio.timeout(60):  # by itself it would look later
-            assert isinstance(await watcher.get(), Look)
-        assert other.empty
+            assert isinstance(await watcher.get(), RunLogChanged)
+        assert other.is_empty
 
 
 async def test_without_messages_a_watcher_looks_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(live, "POLL_SECONDS", 0.05)
     pair.wire.cut = True
     with pair.watches.watch(*KEY) as watcher:
         async with asyncio.timeout(60):
-            assert isinstance(await watcher.get(), Look)
+            assert isinstance(await watcher.get(), RunLogChanged)
 
 
 async def test_interest_ends_when_nobody_speaks_of_it_any_more(pair: Pair) -> None:
@@ -117,20 +116,20 @@ async def test_interest_ends_when_nobody_speaks_of_it_any_more(pair: Pair) -> No
     assert KEY in elsewhere._interest
     later = elsewhere._clock() + INTEREST_SECONDS + 1
     elsewhere._clock = lambda: later
-    pair.runs.remind()
+    pair.runs.renew_interest()
     assert elsewhere._interest == {}
 
 
 async def test_a_new_attempt_elsewhere_begins_anew(pair: Pair) -> None:
     with pair.watches.watch(*KEY) as watcher:
         await asyncio.sleep(0.05)
-        pair.runs.token(*KEY, "first", "a")
+        pair.runs.append_token(*KEY, "first", "a")
         assert await tokens(watcher, 1) == ["a"]
-        pair.third.token(*KEY, "second", "b")
+        pair.third.append_token(*KEY, "second", "b")
         assert await tokens(watcher, 1) == ["b"]
         assert [token.attempt for token in pair.watches.tokens(*KEY)] == ["second"]
 
 
 def test_the_kinds_of_messages_have_marks_of_their_own() -> None:
-    marks = [kind.__struct_config__.tag for kind in messages.Message.__subclasses__()]
+    marks = [kind.__struct_config__.tag for kind in fanout.FanoutMessage.__subclasses__()]
     assert len(set(marks)) == len(marks)

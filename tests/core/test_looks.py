@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stentor.core import pulse
+from stentor.core import timers
 from stentor.core.db import Tx
-from stentor.core.db.looks import Look, Looks
-from stentor.core.db.sql import Sql
+from stentor.core.db.driver import Sql
+from stentor.core.db.polling import PollBatch, ReadFunction
 from stentor.core.errors import StoreUnavailable
 from tests.conftest import World
 
@@ -23,7 +23,7 @@ class Reads:
     def __init__(self) -> None:
         self.number = 0
 
-    async def read(self, fn: Look) -> Any:
+    async def read(self, fn: ReadFunction) -> Any:
         self.number += 1
         return fn(None)  # type: ignore[arg-type]
 
@@ -34,15 +34,15 @@ def gone(tx: Tx) -> Any:
 
 async def test_those_who_look_at_the_same_pulse_share_one_transaction() -> None:
     reads = Reads()
-    looks = Looks(reads.read)
+    looks = PollBatch(reads.read)
 
     async def looking(answer: int) -> int:
-        await pulse.beat(0.05)
-        return int(await looks.look(lambda tx: answer))
+        await timers.sleep_until_tick(0.05)
+        return int(await looks.poll(lambda tx: answer))
 
     async def waiting(answer: int) -> int:
-        await pulse.beat_or(asyncio.Event(), 0.05)
-        return int(await looks.look(lambda tx: answer))
+        await timers.wait_until_tick(asyncio.Event(), 0.05)
+        return int(await looks.poll(lambda tx: answer))
 
     assert list(await asyncio.gather(looking(1), waiting(2), looking(3))) == [1, 2, 3]
     assert reads.number == 1
@@ -51,17 +51,17 @@ async def test_those_who_look_at_the_same_pulse_share_one_transaction() -> None:
 
 
 async def test_one_that_cannot_be_read_takes_down_no_other() -> None:
-    looks = Looks(Reads().read)
-    every: list[Look] = [lambda tx: 1, gone, lambda tx: 2]
-    found = await asyncio.gather(*map(looks.look, every), return_exceptions=True)
+    looks = PollBatch(Reads().read)
+    every: list[ReadFunction] = [lambda tx: 1, gone, lambda tx: 2]
+    found = await asyncio.gather(*map(looks.poll, every), return_exceptions=True)
     assert (found[0], found[2]) == (1, 2)
     assert isinstance(found[1], StoreUnavailable)
 
 
 async def test_who_leaves_before_the_answer_hinders_nobody() -> None:
-    looks = Looks(Reads().read)
-    left = asyncio.ensure_future(looks.look(lambda tx: 1))
-    stays = asyncio.ensure_future(looks.look(lambda tx: 2))
+    looks = PollBatch(Reads().read)
+    left = asyncio.ensure_future(looks.poll(lambda tx: 1))
+    stays = asyncio.ensure_future(looks.poll(lambda tx: 2))
     await asyncio.sleep(0)
     left.cancel()
     assert await stays == 2
@@ -71,23 +71,23 @@ async def test_an_event_ends_the_wait_for_the_pulse() -> None:
     event = asyncio.Event()
     event.set()
     async with asyncio.timeout(60):
-        await pulse.beat_or(event, 6_000)
+        await timers.wait_until_tick(event, 6_000)
 
 
 async def test_a_timer_that_fires_a_little_early_does_not_make_a_pulse_beat_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    early = 1_000 - pulse._PHASE - 0.0005
+    early = 1_000 - timers._PHASE - 0.0005
     with monkeypatch.context() as patch:
         patch.setattr(asyncio.get_running_loop(), "time", lambda: early)
-        rest = pulse._rest(0.1)
+        rest = timers._rest(0.1)
     assert rest == pytest.approx(0.1005)
 
 
 async def test_a_table_that_is_gone_takes_down_no_other_look(world: World) -> None:
     db = world.kernel.db
     number, broken, other = await asyncio.gather(
-        db.look(lambda tx: 7), db.look(lambda tx: tx.rows(MISSING)), db.look(lambda tx: 8), return_exceptions=True
+        db.poll(lambda tx: 7), db.poll(lambda tx: tx.rows(MISSING)), db.poll(lambda tx: 8), return_exceptions=True
     )
     assert (number, other) == (7, 8)
     assert isinstance(broken, Exception)

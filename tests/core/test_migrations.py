@@ -10,9 +10,8 @@ import pytest
 
 from stentor.core import migrations
 from stentor.core.db import backup
-from stentor.core.db.driver import Driver
+from stentor.core.db.driver import Driver, Sql
 from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.sql import Sql
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.migrations import runner
@@ -68,14 +67,14 @@ def test_a_fresh_database_is_at_the_newest_version_and_stays_there(driver: Drive
 
 def test_the_newest_script_is_the_head() -> None:
     assert list(migrations.revisions())[-1] == migrations.HEAD
-    assert migrations.pending(BEFORE) == [migrations.HEAD]
+    assert migrations.pending_revisions(BEFORE) == [migrations.HEAD]
 
 
 def test_a_database_of_a_newer_program_is_refused(driver: Driver) -> None:
     set_version(driver, "9999")
     for migrate in (True, False):
         with pytest.raises(StartRefused, match="9999"):
-            migrations.at_start(driver, migrate=migrate)
+            migrations.prepare_schema(driver, migrate=migrate)
 
 
 def test_an_empty_database_has_no_version(driver: Driver) -> None:
@@ -95,8 +94,8 @@ def test_the_rows_of_an_old_database_are_there_after_the_upgrade(bare: Driver) -
     old(bare, "0007")
     event = "insert into events values ('e1', 'default', null, null, null, 1, 'agent_logged', 'x', 'hello', null, '{}')"
     write(bare, event)
-    done = migrations.upgrade(bare, say=lambda text: None)
-    assert (done.before, done.applied) == ("0007", migrations.pending("0007"))
+    done = migrations.upgrade(bare, notify=lambda text: None)
+    assert (done.previous, done.applied) == ("0007", migrations.pending_revisions("0007"))
     assert rows(bare, "select event_id, message from events") == [("e1", "hello")]
     assert rows(bare, "select event_id from events_waiting") == [("e1",)]
 
@@ -106,7 +105,7 @@ def test_a_step_that_fails_undoes_those_before_it_and_says_what_to_do(bare: Driv
     old(bare, "0008")
     write(bare, "create table rollbacks (n integer)")  # 0009 goes well, and 0010 finds its name taken
     with pytest.raises(StartRefused) as refusal:
-        migrations.upgrade(bare, say=lambda text: None)
+        migrations.upgrade(bare, notify=lambda text: None)
     said = refusal.value.message
     for words in ("at version 0010 (governance)", "rollbacks", "Nothing was changed", "stentor db upgrade"):
         assert words in said
@@ -117,7 +116,7 @@ def test_a_step_that_fails_undoes_those_before_it_and_says_what_to_do(bare: Driv
     assert ("webhook_attempts",) not in rows(bare, tables[bare.name])
 
     write(bare, "drop table rollbacks")
-    assert migrations.upgrade(bare, say=lambda text: None).applied[0] == "0009"
+    assert migrations.upgrade(bare, notify=lambda text: None).applied[0] == "0009"
 
 
 @requirement("scale.upgrade-whole-or-not")
@@ -152,13 +151,13 @@ def test_before_an_upgrade_a_sqlite_file_is_copied_and_the_last_three_copies_sta
     for name in ("0001", "0002", "0003"):
         (tmp_path / f"stentor.db.before-{name}").write_text("an older copy")
     said: list[str] = []
-    done = migrations.upgrade(driver, say=said.append)
+    done = migrations.upgrade(driver, notify=said.append)
     assert done.backup == tmp_path / f"stentor.db.before-{migrations.HEAD}"
     assert str(done.backup) in said[0]
     assert done.backup.stat().st_mode & 0o777 == 0o600
     assert migrations.current_version(SqliteDriver(done.backup)) == BEFORE
-    assert len(backup.kept(driver.path)) == 3
-    assert backup.kept(driver.path)[0] == done.backup
+    assert len(backup.list_upgrade_backups(driver.path)) == 3
+    assert backup.list_upgrade_backups(driver.path)[0] == done.backup
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
@@ -170,7 +169,7 @@ def test_without_room_for_the_copy_nothing_is_upgraded(tmp_path: Path) -> None:
     with pytest.raises(StartRefused, match="Nothing was changed"):
         migrations.upgrade(driver)
     assert migrations.current_version(driver) == BEFORE
-    assert migrations.upgrade(driver, keep_copy=False).applied == [migrations.HEAD]
+    assert migrations.upgrade(driver, make_backup=False).applied == [migrations.HEAD]
 
 
 @requirement("scale.upgrade-copy-first")
@@ -191,7 +190,7 @@ def test_a_damaged_file_is_not_upgraded(tmp_path: Path) -> None:
 def test_with_the_setting_off_a_schema_that_is_behind_stops_the_start(bare: Driver) -> None:
     for version in ("none", BEFORE):
         with pytest.raises(StartRefused, match=f"schema {version}.*SERVICE_MIGRATE_ON_START.*stentor db upgrade"):
-            migrations.at_start(bare, migrate=False)
+            migrations.prepare_schema(bare, migrate=False)
         old(bare, BEFORE)
-    migrations.at_start(bare, migrate=True)
-    migrations.at_start(bare, migrate=False)
+    migrations.prepare_schema(bare, migrate=True)
+    migrations.prepare_schema(bare, migrate=False)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.core.db.outage import REMIND_SECONDS, Outage
+from stentor.core.db.database import REMINDER_SECONDS, OutageLog
 
 
 def test_it_tells_the_beginning_now_and_then_and_the_end(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    outage = Outage("written", lambda: now)
-    outage.worked()
+    outage = OutageLog("written", lambda: now)
+    outage.record_success()
     for _ in range(1000):
-        outage.failed("disk full")
-    now += REMIND_SECONDS
+        outage.record_failure("disk full")
+    now += REMINDER_SECONDS
     for _ in range(1000):
-        outage.failed("disk still full")
+        outage.record_failure("disk still full")
     now += 5
-    outage.worked()
-    outage.worked()
+    outage.record_success()
+    outage.record_success()
     assert caplog.messages == [
         "the database cannot be written: disk full",
         "for 30 s the database cannot be written (1001 tries): disk still full",
@@ -27,9 +27,9 @@ def test_it_tells_the_beginning_now_and_then_and_the_end(caplog: pytest.LogCaptu
 
 
 def test_a_second_outage_is_told_like_the_first(caplog: pytest.LogCaptureFixture) -> None:
-    outage = Outage("read", lambda: 0.0)
+    outage = OutageLog("read", lambda: 0.0)
     for reason in ("a", "b"):
-        outage.failed(reason)
-        outage.worked()
+        outage.record_failure(reason)
+        outage.record_success()
     assert len(caplog.messages) == 4
     assert "(1 tries failed)" in caplog.messages[-1]

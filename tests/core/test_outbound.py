@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.core.addresses import NOT_PUBLIC, is_public
 from stentor.core.errors import InvalidRequest
-from stentor.core.outbound import Guard, Outbound, TargetRefused
-from stentor.core.session import GuardedResolver
+from stentor.core.http_client.outbound import (
+    NON_PUBLIC_BLOCKS,
+    OutboundHttp,
+    SsrfGuard,
+    TargetRefused,
+    is_public_address,
+)
+from stentor.core.http_client.session import GuardedResolver
 from tests.domains.endpoint import answering, serving
 from tests.requirements import requirement
 
@@ -35,51 +40,51 @@ OUTSIDE = [
 @requirement("execution.http-runtime-guarded")
 @pytest.mark.parametrize("address", INSIDE)
 def test_an_address_inside_is_not_public(address: str) -> None:
-    assert not is_public(address)
+    assert not is_public_address(address)
 
 
 @requirement("execution.http-runtime-guarded")
-@pytest.mark.parametrize("block", NOT_PUBLIC)
+@pytest.mark.parametrize("block", NON_PUBLIC_BLOCKS)
 def test_no_address_of_a_block_in_the_table_is_public(block: str) -> None:
     network = ipaddress.ip_network(block)
     for at in {0, 1, network.num_addresses // 2, network.num_addresses - 1}:
         if at < network.num_addresses:
-            assert not is_public(str(network[at]))
+            assert not is_public_address(str(network[at]))
 
 
 @requirement("execution.http-runtime-guarded")
 @pytest.mark.parametrize("address", METADATA)
 def test_no_address_that_a_cloud_tells_secrets_at_is_public(address: str) -> None:
-    assert not is_public(address)
+    assert not is_public_address(address)
     if "." in address:
         inner = int(ipaddress.IPv4Address(address))
         for form in (f"::ffff:{address}", f"64:ff9b::{address}", f"64:ff9b:1::{address}", f"::{address}"):
-            assert not is_public(form)
-        assert not is_public(f"2002:{inner >> 16:x}:{inner & 0xFFFF:x}::1")
+            assert not is_public_address(form)
+        assert not is_public_address(f"2002:{inner >> 16:x}:{inner & 0xFFFF:x}::1")
         hidden = ~inner & 0xFFFFFFFF  # Teredo has the client's address with all bits turned
-        assert not is_public(f"2001:0:101:101:0:0:{hidden >> 16:x}:{hidden & 0xFFFF:x}")
+        assert not is_public_address(f"2001:0:101:101:0:0:{hidden >> 16:x}:{hidden & 0xFFFF:x}")
 
 
 @given(st.ip_addresses())
 def test_nothing_is_public_that_the_standard_library_knows_to_be_private(address: ipaddress.IPv4Address) -> None:
-    if is_public(str(address)):
+    if is_public_address(str(address)):
         assert address.is_global or address in ipaddress.ip_network("64:ff9b::/96")
 
 
 @pytest.mark.parametrize("address", OUTSIDE)
 def test_an_address_of_the_internet_is_public(address: str) -> None:
-    assert is_public(address)
+    assert is_public_address(address)
 
 
 @given(st.ip_addresses(v=4, network="127.0.0.0/8") | st.ip_addresses(v=4, network="10.0.0.0/8"))
 def test_no_form_of_a_private_address_is_public(address: object) -> None:
     for form in (f"{address}", f"::ffff:{address}", f"64:ff9b::{address}", f"::{address}"):
-        assert not is_public(form)
+        assert not is_public_address(form)
 
 
 @requirement("execution.http-runtime-guarded")
 async def test_a_name_is_judged_by_what_it_resolves_to_and_its_port() -> None:
-    resolver = GuardedResolver(Guard(("localhost:8000",)))
+    resolver = GuardedResolver(SsrfGuard(("localhost:8000",)))
     with pytest.raises(TargetRefused):
         await resolver.resolve("localhost", 8001)
     assert await resolver.resolve("LOCALHOST", 8000)
@@ -90,7 +95,7 @@ async def test_a_name_is_judged_by_what_it_resolves_to_and_its_port() -> None:
 @pytest.mark.parametrize("host", ["localhost", "2130706433", "127.1", "0x7f.0.0.1", "0177.0.0.1"])
 async def test_the_session_itself_refuses_what_the_check_did_not_see(host: str) -> None:
     async with serving(answering({"result": "inside"})) as endpoint:
-        outbound = Outbound(())
+        outbound = OutboundHttp(())
         with pytest.raises((OSError, ValueError)):
             await outbound.session.post(f"http://{host}:{endpoint.port}/")
         assert endpoint.calls == []
@@ -111,9 +116,9 @@ async def test_the_session_itself_refuses_what_the_check_did_not_see(host: str) 
 async def test_a_literal_address_is_seen_however_it_is_written(host: str) -> None:
     """The clients read full-width dots and digits as the plain ones, and resolve no literal address."""
     async with serving(answering({"result": "inside"})) as endpoint:
-        outbound = Outbound(())
+        outbound = OutboundHttp(())
         with pytest.raises(InvalidRequest):
-            outbound.check(f"http://{host}:{endpoint.port}/")
+            outbound.check_url(f"http://{host}:{endpoint.port}/")
         with pytest.raises(TargetRefused):
             await outbound.session.post(f"http://{host}:{endpoint.port}/")
         assert endpoint.calls == []
@@ -124,23 +129,23 @@ async def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPat
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with serving(answering({})) as endpoint:
-        outbound = Outbound(("127.0.0.1",))
+        outbound = OutboundHttp(("127.0.0.1",))
         async with outbound.session.post(endpoint.url) as answer:
             assert answer.status == 200
         await outbound.close()
 
 
 def test_the_operators_list_is_host_or_host_and_port() -> None:
-    outbound = Outbound(("10.0.0.5", "build.internal:8080", "127.0.0.1:9000"))
+    outbound = OutboundHttp(("10.0.0.5", "build.internal:8080", "127.0.0.1:9000"))
     for url in ("http://10.0.0.5:1/", "https://10.0.0.5/", "http://127.0.0.1:9000/x", "http://Build.Internal:8080/"):
-        outbound.check(url)
+        outbound.check_url(url)
     for url in ("http://127.0.0.1:9001/", "http://127.0.0.1/", "http://10.0.0.6/"):
         with pytest.raises(InvalidRequest, match="SERVICE_OUTBOUND_ALLOW"):
-            outbound.check(url)
+            outbound.check_url(url)
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_checked_without_another_error(url: str) -> None:
     for text in (url, f"http://{url}", f"https://{url}:80/"):
         with contextlib.suppress(InvalidRequest):
-            Outbound(()).check(text)
+            OutboundHttp(()).check_url(text)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from stentor.core.errors import StartRefused
-from stentor.core.owner import LOCK_FILE, DataFolderLock, read_owner
+from stentor.core.filesystem import LOCK_FILE, DataFolderLock, read_lock_holder
 
 HOLD = """
-import sys; from pathlib import Path; from stentor.core.owner import DataFolderLock
+import sys; from pathlib import Path; from stentor.core.filesystem import DataFolderLock
 lock = DataFolderLock(Path(sys.argv[1]), "then"); print("held", flush=True); sys.stdin.read()
 """
 
@@ -24,12 +24,12 @@ def test_a_second_owner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
     lock = DataFolderLock(tmp_path, "2026-01-01T00:00:00Z")
     with pytest.raises(StartRefused, match=f"process {os.getpid()}, since 2026-01-01"):
         DataFolderLock(tmp_path, "later")
-    lock.announce(gateway="http://127.0.0.1:1")
-    owner = read_owner(tmp_path)
+    lock.publish_addresses(gateway="http://127.0.0.1:1")
+    owner = read_lock_holder(tmp_path)
     assert owner is not None
     assert (owner.pid, owner.gateway) == (os.getpid(), "http://127.0.0.1:1")
     lock.release()
-    assert read_owner(tmp_path) is None
+    assert read_lock_holder(tmp_path) is None
     DataFolderLock(tmp_path, "again").release()
 
 
@@ -41,7 +41,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         with pytest.raises(StartRefused, match=f"process {holder.pid}"):
             DataFolderLock(tmp_path, "now")
         holder.kill()
-    assert read_owner(tmp_path) is None
+    assert read_lock_holder(tmp_path) is None
     DataFolderLock(tmp_path, "now").release()
 
 
@@ -54,9 +54,9 @@ def test_a_look_at_the_owner_does_not_refuse_a_start(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_or_with_a_broken_lock_file_has_no_owner(tmp_path: Path) -> None:
-    assert read_owner(tmp_path) is None
+    assert read_lock_holder(tmp_path) is None
     (tmp_path / LOCK_FILE).write_text("nonsense")
-    assert read_owner(tmp_path) is None
+    assert read_lock_holder(tmp_path) is None
     DataFolderLock(tmp_path, "now").release()
 
 

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stentor.bootstrap.governance import admission
-from stentor.core import policy
-from stentor.core.policy import Entity, PolicyInvalid, Rules
-from stentor.core.policy_schema import AGENT_DEFAULTS, TYPES
+from stentor.core.security import policy
+from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyEntity, PolicyInvalid, PolicySet
 from stentor.domains.registry import policy as agent_policy
 from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitelist
 from stentor.domains.routing import model as routing
@@ -30,17 +29,17 @@ forbid (principal, action == Action::"route", resource == TaskType::"deploy")
 unless { context has trust && context.trust.greaterThanOrEqual(decimal("0.8")) };
 """
 FORBID = 'forbid (principal, action == Action::"route", resource)'
-AGENT = Entity("Agent", "a", AGENT_DEFAULTS)
+AGENT = PolicyEntity("Agent", "a", EXAMPLE_AGENT)
 
 
-def route(rules: Rules, task_type: str = "deploy", trust: float | None = 0.9) -> policy.Ruling:
+def route(rules: PolicySet, task_type: str = "deploy", trust: float | None = 0.9) -> policy.PolicyDecision:
     context = {"required_capabilities": ("a",), "preferred": False, "trust": trust}
-    return rules.ask("route", AGENT, Entity("TaskType", task_type), context, checked=True)
+    return rules.authorize("route", AGENT, PolicyEntity("TaskType", task_type), context, validate_schema=True)
 
 
 @requirement("policy.forbid-refuses")
 def test_a_forbid_refuses_what_it_names_and_nothing_else() -> None:
-    rules = Rules(LOW_TRUST)
+    rules = PolicySet(LOW_TRUST)
     assert route(rules, trust=0.8).allowed
     assert route(rules, "other", None).allowed
     for trust in (0.7999999, 0.0, None):
@@ -50,19 +49,21 @@ def test_a_forbid_refuses_what_it_names_and_nothing_else() -> None:
 
 @requirement("policy.forbid-refuses")
 def test_a_policy_without_a_name_is_called_by_its_line() -> None:
-    assert route(Rules('\n\nforbid (principal, action == Action::"route", resource);')).reasons == ("line 3",)
+    assert route(PolicySet('\n\nforbid (principal, action == Action::"route", resource);')).reasons == ("line 3",)
 
 
 @requirement("policy.permits-are-a-list")
 def test_a_permit_for_an_action_makes_it_a_list_of_what_is_allowed() -> None:
-    rules = Rules('permit (principal, action == Action::"route", resource == TaskType::"sum");')
+    rules = PolicySet('permit (principal, action == Action::"route", resource == TaskType::"sum");')
     assert route(rules, "sum").allowed
     assert not route(rules, "deploy").allowed
-    tool = rules.ask("use_tool", AGENT, Entity("Tool", "files"), {"operation": "read"}, checked=True)
+    tool = rules.authorize(
+        "use_tool", AGENT, PolicyEntity("Tool", "files"), {"operation": "read"}, validate_schema=True
+    )
     assert tool.allowed, "it says nothing about tools"
-    assert (rules.covers("route"), rules.covers("use_tool")) == (True, False)
-    everything = Rules("permit (principal, action, resource);")
-    assert all(everything.covers(action) for action in TYPES)
+    assert (rules.covers_action("route"), rules.covers_action("use_tool")) == (True, False)
+    everything = PolicySet("permit (principal, action, resource);")
+    assert all(everything.covers_action(action) for action in ACTION_TYPES)
 
 
 @requirement("policy.refuses-to-start")
@@ -88,7 +89,7 @@ def test_a_permit_for_an_action_makes_it_a_list_of_what_is_allowed() -> None:
 )
 def test_a_file_that_is_no_policy_is_refused_with_line_and_reason(text: str, says: str) -> None:
     with pytest.raises(PolicyInvalid, match=says):
-        Rules(text, "rules.cedar")
+        PolicySet(text, "rules.cedar")
 
 
 @requirement("policy.refuses-to-start")
@@ -112,23 +113,25 @@ def test_the_service_does_not_start_with_it(tmp_path: Path, content: bytes | Non
 @requirement("policy.evaluation-error-denies")
 @pytest.mark.parametrize("context", [{}, {"required_capabilities": 5}, {"required_capabilities": [1]}])
 def test_what_cannot_be_evaluated_is_refused(context: dict[str, Any]) -> None:
-    rules = Rules(
+    rules = PolicySet(
         'forbid (principal, action == Action::"route", resource) when { context.required_capabilities.contains("x") };'
     )
-    ruling = rules.ask("route", AGENT, Entity("TaskType", "x"), context)
+    ruling = rules.authorize("route", AGENT, PolicyEntity("TaskType", "x"), context)
     assert ruling.allowed is (context == {"required_capabilities": [1]})
     assert ruling.allowed or ruling.reasons
-    assert not rules.ask("route", AGENT, Entity("TaskType", "x"), {"required_capabilities": [object()]}).allowed
+    assert not rules.authorize(
+        "route", AGENT, PolicyEntity("TaskType", "x"), {"required_capabilities": [object()]}
+    ).allowed
 
 
 @requirement("policy.evaluation-error-denies")
 def test_a_number_that_overflows_refuses() -> None:
-    rules = Rules(
+    rules = PolicySet(
         'forbid (principal, action == Action::"propose_update", resource) '
         "when { context.lines_changed * 9000000000000000000 == 1 };"
     )
     context = {"update_type": "x", "tier": 1, "lines_changed": 9, "files_modified": [], "patched_fields": []}
-    ruling = rules.ask("propose_update", Entity("Principal", "p"), AGENT, context, checked=True)
+    ruling = rules.authorize("propose_update", PolicyEntity("Principal", "p"), AGENT, context, validate_schema=True)
     assert not ruling.allowed
 
 
@@ -151,7 +154,7 @@ def test_without_a_policy_file_the_engine_is_not_even_imported() -> None:
     ],
 )
 def test_policies_are_told_apart_by_semicolons_outside_of_texts_and_comments(text: str, lines: list[int]) -> None:
-    assert [statement.line for statement in policy.split(text)] == lines
+    assert [statement.line for statement in policy.split_policies(text)] == lines
 
 
 def agent(**fields: Any) -> Agent:
@@ -213,25 +216,30 @@ CANDIDATES = st.builds(
 def test_no_policy_admits_what_the_built_in_checks_refuse(text: str, candidate: Candidate, floor: float) -> None:
     request = Request("default", "x", ("sum",))
     built_in = routing.refusal(request, candidate, Policy(trust_floor=floor))
-    with_file = Policy(trust_floor=floor, permitted=admission(Rules(text)))
+    with_file = Policy(trust_floor=floor, permitted=admission(PolicySet(text)))
     if built_in is not None:
         assert routing.refusal(request, candidate, with_file) is built_in
 
 
 def test_what_the_service_asks_fits_the_schema() -> None:
-    rules = Rules("permit (principal, action, resource);")
+    rules = PolicySet("permit (principal, action, resource);")
     entity = agent_policy.entity(agent())
-    asked: list[tuple[str, Entity, Entity, dict[str, Any]]] = [
+    asked: list[tuple[str, PolicyEntity, PolicyEntity, dict[str, Any]]] = [
         (
             "route",
             entity,
-            Entity("TaskType", 'x\n"y'),
+            PolicyEntity("TaskType", 'x\n"y'),
             {"required_capabilities": ("sum",), "preferred": True, "trust": 0.123456},
         ),
-        ("use_tool", entity, Entity("Tool", "files"), {"operation": "read", "path": "a", "host": None, "port": 443}),
+        (
+            "use_tool",
+            entity,
+            PolicyEntity("Tool", "files"),
+            {"operation": "read", "path": "a", "host": None, "port": 443},
+        ),
         (
             "propose_update",
-            Entity("Principal", "admin"),
+            PolicyEntity("Principal", "admin"),
             entity,
             {
                 "update_type": "prompt",
@@ -248,5 +256,5 @@ def test_what_the_service_asks_fits_the_schema() -> None:
         ),
     ]
     for action, who, what, context in asked:
-        ruling = rules.ask(action, who, what, context, checked=True)
+        ruling = rules.authorize(action, who, what, context, validate_schema=True)
         assert ruling.allowed, (action, ruling)

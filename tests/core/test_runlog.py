@@ -9,23 +9,23 @@ import pytest
 
 from stentor.core.db import Database, Sql
 from stentor.core.errors import CorruptRecord, ProviderFault, all_errors
-from stentor.core.live import MAX_TOKENS, MAX_WAITING, Hub
-from stentor.core.redaction import MASK, RedactingFormatter, Redactor
-from stentor.core.runlog import Draft, RunLog, read_task
+from stentor.core.live import MAX_QUEUED, MAX_TOKENS, Hub
+from stentor.core.runlog import EventDraft, RunLog, read_task_events
+from stentor.core.security.redaction import MASK, RedactingFormatter, Redactor
 from tests.requirements import requirement
 
-DRAFTS = [Draft("tool_called", "test", f"number {i}", {"i": i, "text": "\u0000é"}) for i in range(9)]
+DRAFTS = [EventDraft("tool_called", "test", f"number {i}", {"i": i, "text": "\u0000é"}) for i in range(9)]
 
 
 @requirement("activity.root-and-parents", "activity.limit-keeps-oldest")
 async def test_events_are_a_chain_under_their_parent_oldest_first(db: Database) -> None:
     runlog = RunLog(Hub())
     last = await db.write(lambda tx: runlog.append(tx, "default", DRAFTS, task_id="t", parent="root"))
-    events = await db.read(lambda tx: read_task(tx, "default", "t", 500))
+    events = await db.read(lambda tx: read_task_events(tx, "default", "t", 500))
     assert [event.message for event in events] == [f"number {i}" for i in range(9)]
     assert [event.parent_id for event in events] == ["root", *(event.event_id for event in events[:-1])]
     assert (last, events[3].metadata) == (events[-1].event_id, {"i": 3, "text": "\u0000é"})
-    after = await db.read(lambda tx: read_task(tx, "default", "t", 2, events[4].event_id))
+    after = await db.read(lambda tx: read_task_events(tx, "default", "t", 2, events[4].event_id))
     assert after == events[5:7]
 
 
@@ -33,9 +33,9 @@ async def test_events_are_a_chain_under_their_parent_oldest_first(db: Database) 
 async def test_only_exactly_this_tenant_and_task_is_read(db: Database) -> None:
     runlog = RunLog(Hub())
     for tenant, task_id in [("default", "t"), ("default", "T"), ("default", "tt"), ("other", "t")]:
-        draft = [Draft("tool_called", "test", f"{tenant} {task_id}")]
+        draft = [EventDraft("tool_called", "test", f"{tenant} {task_id}")]
         await db.write(lambda tx, d=draft, n=tenant, i=task_id: runlog.append(tx, n, d, task_id=i))  # type: ignore[misc]
-    events = await db.read(lambda tx: read_task(tx, "default", "t", 500))
+    events = await db.read(lambda tx: read_task_events(tx, "default", "t", 500))
     assert [event.message for event in events] == ["default t"]
 
 
@@ -46,13 +46,13 @@ async def test_an_event_is_announced_only_once_it_is_durable(db: Database) -> No
     with hub.watch("default", "t") as watcher:
 
         def work(tx: object, fail: bool) -> None:
-            runlog.append(tx, "default", [Draft("tool_called", "test", "x")], task_id="t")  # type: ignore[arg-type]
+            runlog.append(tx, "default", [EventDraft("tool_called", "test", "x")], task_id="t")  # type: ignore[arg-type]
             if fail:
                 raise ValueError
 
         with pytest.raises(ValueError):
             await db.write(lambda tx: work(tx, True))
-        assert watcher.empty
+        assert watcher.is_empty
         await db.write(lambda tx: work(tx, False))
         assert (await watcher.get()).message == "x"
 
@@ -63,7 +63,7 @@ async def test_a_malformed_event_is_a_corrupt_record(db: Database) -> None:
     await db.write(lambda tx: runlog.append(tx, "default", DRAFTS[:1], task_id="t"))
     await db.write(lambda tx: tx.run(Sql("update events set metadata = '{'")))
     with pytest.raises(CorruptRecord):
-        await db.read(lambda tx: read_task(tx, "default", "t", 500))
+        await db.read(lambda tx: read_task_events(tx, "default", "t", 500))
 
 
 async def test_a_watcher_gets_what_is_published_while_it_watches_and_is_cut_when_it_lags() -> None:
@@ -72,9 +72,9 @@ async def test_a_watcher_gets_what_is_published_while_it_watches_and_is_cut_when
     with hub.watch("a", "t") as watcher, hub.watch("a", "t") as slow:
         hub.publish("a", "t", [1, 2])
         hub.publish("b", "t", ["foreign"])
-        assert [await watcher.get(), await watcher.get(), watcher.empty] == [1, 2, True]
-        hub.publish("a", "t", list(range(MAX_WAITING)))
-        assert (watcher.cut, slow.cut) == (False, True)
+        assert [await watcher.get(), await watcher.get(), watcher.is_empty] == [1, 2, True]
+        hub.publish("a", "t", list(range(MAX_QUEUED)))
+        assert (watcher.is_cut, slow.is_cut) == (False, True)
     hub.publish("a", "t", ["late"])
     assert hub._watchers == {}
 
@@ -82,12 +82,12 @@ async def test_a_watcher_gets_what_is_published_while_it_watches_and_is_cut_when
 def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
     hub = Hub()
     for i in range(MAX_TOKENS + 5):
-        hub.token("a", "t", "first", str(i))
+        hub.append_token("a", "t", "first", str(i))
     kept = hub.tokens("a", "t")
     assert (len(kept), kept[0].n, kept[-1].n) == (MAX_TOKENS, 6, MAX_TOKENS + 5)
-    hub.token("a", "t", "second", "x")
+    hub.append_token("a", "t", "second", "x")
     assert [(token.attempt, token.n) for token in hub.tokens("a", "t")] == [("second", 1)]
-    hub.forget("a", "t")
+    hub.drop_tokens("a", "t")
     assert hub.tokens("a", "t") == []
 
 
@@ -103,7 +103,7 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
 )
 def test_no_secret_reaches_the_log(text: str) -> None:
     redactor = Redactor()
-    redactor.add("s3cret-value")
+    redactor.add_secret("s3cret-value")
     record = logging.LogRecord("x", logging.INFO, "", 0, "%s", (text,), None)
     shown = RedactingFormatter(redactor).format(record)
     assert MASK in shown

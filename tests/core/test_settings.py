@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from stentor.core.errors import StartRefused
-from stentor.core.settings import load, metas
+from stentor.core.settings import load, setting_infos
 from tests.requirements import requirement
 
 
 def test_every_setting_has_a_default_a_name_and_a_sentence() -> None:
-    found = metas()
+    found = setting_infos()
     load({})
     assert len({meta.env for meta in found.values()}) == len(found)
     assert all(meta.doc.endswith(".") for meta in found.values())

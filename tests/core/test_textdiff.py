@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from stentor.core.textdiff import MOST, lines, tree
+from stentor.core.json_diff import MAX_LINES, diff_lines, tree_lines
 
 
 def test_items_of_a_list_are_gone_come_or_the_same() -> None:
-    assert lines(["a", "b"], ["b", "c"]) == [("-", '"a"'), (" ", '"b"'), ("+", '"c"')]
-    assert lines(None, ["a"]) == [("+", '"a"')]
-    assert lines("x", None) == [("-", '"x"')]
-    assert lines([1], [1]) == []
+    assert diff_lines(["a", "b"], ["b", "c"]) == [("-", '"a"'), (" ", '"b"'), ("+", '"c"')]
+    assert diff_lines(None, ["a"]) == [("+", '"a"')]
+    assert diff_lines("x", None) == [("-", '"x"')]
+    assert diff_lines([1], [1]) == []
 
 
 def test_lines_that_are_the_same_are_left_out_but_for_three() -> None:
     old = [str(n) for n in range(20)]
-    found = lines(old, [*old[:10], "new", *old[11:]])
+    found = diff_lines(old, [*old[:10], "new", *old[11:]])
     assert found[0] == ("@", "7 lines the same")
     assert found[-1] == ("@", "6 lines the same")
     assert [sign for sign, _ in found[1:-1]] == [" "] * 3 + ["-", "+"] + [" "] * 3
@@ -23,20 +23,20 @@ def test_lines_that_are_the_same_are_left_out_but_for_three() -> None:
 def test_a_member_of_an_object_is_a_line_of_its_own_when_asked_for() -> None:
     before = [{"name": "files", "paths": ["a"]}]
     after = [{"name": "files", "paths": ["a", "b"]}]
-    assert lines(before, after, deep=True)[-1] == ("+", '    - "b"')
-    assert lines(before, after)[0] == ("-", '{"name": "files", "paths": ["a"]}')
-    assert tree({"a": {}, "b": [[1], []], "c": None}) == ["a: {}", "b:", "  - - 1", "  - []", "c: null"]
+    assert diff_lines(before, after, deep=True)[-1] == ("+", '    - "b"')
+    assert diff_lines(before, after)[0] == ("-", '{"name": "files", "paths": ["a"]}')
+    assert tree_lines({"a": {}, "b": [[1], []], "c": None}) == ["a: {}", "b:", "  - - 1", "  - []", "c: null"]
 
 
 def test_a_text_is_compared_by_its_lines() -> None:
-    assert lines("one\ntwo\n", "one\nthree\n") == [(" ", "one"), ("-", "two"), ("+", "three"), (" ", "")]
+    assert diff_lines("one\ntwo\n", "one\nthree\n") == [(" ", "one"), ("-", "two"), ("+", "three"), (" ", "")]
 
 
 def test_characters_that_turn_the_order_of_others_are_shown_by_their_code() -> None:
-    assert lines(None, "safe\u202egnp\n\u200b") == [("+", "safe\\u202egnp"), ("+", "\\u200b")]
-    assert tree({"\u202e": 1}) == ["\\u202e: 1"]
+    assert diff_lines(None, "safe\u202egnp\n\u200b") == [("+", "safe\\u202egnp"), ("+", "\\u200b")]
+    assert tree_lines({"\u202e": 1}) == ["\\u202e: 1"]
 
 
 def test_very_many_lines_are_not_compared() -> None:
-    found = lines(["a"] * MOST, ["a"])
-    assert found == [("-", '"a"')] * MOST + [("+", '"a"')]
+    found = diff_lines(["a"] * MAX_LINES, ["a"])
+    assert found == [("-", '"a"')] * MAX_LINES + [("+", '"a"')]

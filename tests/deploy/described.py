@@ -102,7 +102,7 @@ def asked_for() -> frozenset[str]:
 
 
 def known_variables() -> frozenset[str]:
-    return frozenset(meta.env for meta in settings.metas().values())
+    return frozenset(meta.env for meta in settings.setting_infos().values())
 
 
 def options(words: list[str]) -> tuple[list[str], set[str]]:

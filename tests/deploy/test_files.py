@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stentor.core import settings
-from stentor.core.settings.scale import ROLES
+from stentor.core.settings.installation import PROCESS_ROLES
 from stentor.surfaces.dashboard.api import HEALTH as DASHBOARD_HEALTH
 from tests.deploy import described
 from tests.deploy.described import COMPOSE, DEPLOY, DOCKERFILE, EXAMPLES, KUBERNETES, ROOT, UNIT
@@ -60,7 +60,7 @@ def test_roles_are_those_that_the_program_knows() -> None:
         for role in container.words[container.words.index("--roles") + 1].split(",")
     }
     assert named == {"gateway", "worker"}
-    assert named <= set(ROLES)
+    assert named <= set(PROCESS_ROLES)
 
 
 @requirement("scale.deploy-names-exist")
@@ -83,7 +83,7 @@ def test_every_probe_asks_a_route_that_needs_no_key() -> None:
 
 @requirement("scale.deploy-names-exist")
 def test_every_port_is_the_usual_one() -> None:
-    usual = {getattr(settings.Settings(), name) for name in settings.metas() if name.endswith("_port")}
+    usual = {getattr(settings.Settings(), name) for name in settings.setting_infos() if name.endswith("_port")}
     [exposed] = re.findall(r"^EXPOSE (.*)$", DOCKERFILE.read_text(), re.MULTILINE)
     assert {int(port) for port in exposed.split()} <= usual
     for _, pod in described.pods():
@@ -274,7 +274,7 @@ def test_the_unit_is_valid_and_well_fenced(tmp_path: Path) -> None:
 def test_the_examples_hold_no_values_of_secrets() -> None:
     for name, secret in described.of_kind("Secret").items():
         assert set(secret["stringData"].values()) == {""}, name
-    secrets = {meta.env for meta in settings.metas().values() if meta.secret}
+    secrets = {meta.env for meta in settings.setting_infos().values() if meta.secret}
     for path in (DEPLOY / "compose.env.example", UNIT.parent / "stentor.env.example"):
         for name, value in re.findall(r"^(\w+)=(.*)$", path.read_text(), re.MULTILINE):
             if name in secrets or "PASSWORD" in name or "KEY" in name:

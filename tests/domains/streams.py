@@ -36,7 +36,7 @@ async def watched(world: World) -> None:
         await asyncio.sleep(0.001)
     for reader in [one for readers in known.values() for one in readers]:
         reader.put(STALE)
-        while not reader.empty:
+        while not reader.is_empty:
             await asyncio.sleep(0.001)
 
 

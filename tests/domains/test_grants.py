@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.domains.tasks import store
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
@@ -57,7 +57,7 @@ async def test_a_grant_says_what_it_gives_for_which_task_and_until_when(crew: Cr
     grant = await crew.granted(expires_in_seconds=60)
     assert (grant["task_id"], grant["from_agent"], grant["to_agent"]) == (crew.task, crew.planner, crew.planner)
     assert (grant["capabilities"], grant["depth"], grant["parent_grant_id"]) == (["read"], 1, None)
-    assert grant["expires_at"] == iso(crew.world.clock.now() + 60_000_000)
+    assert grant["expires_at"] == format_iso(crew.world.clock.now() + 60_000_000)
     assert (await crew.world.admin.get(f"/api/v1/grants/{grant['grant_id']}")).json() == grant
     assert (await crew.world.admin.get(f"/api/v1/tasks/{crew.task}/grants")).json() == {"grants": [grant]}
     trail = await crew.world.events(crew.task)
@@ -68,7 +68,7 @@ async def test_a_grant_says_what_it_gives_for_which_task_and_until_when(crew: Cr
 @requirement("governance.grants")
 async def test_a_grant_ends_with_its_tasks_time_however_long_it_was_asked_for(crew: Crew) -> None:
     grant = await crew.granted(expires_in_seconds=86_400)
-    assert grant["expires_at"] == iso(crew.world.clock.now() + 300_000_000)
+    assert grant["expires_at"] == format_iso(crew.world.clock.now() + 300_000_000)
 
 
 @requirement("routing.authority-denied-403")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stentor import bootstrap
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.core.db import Sql
 from stentor.core.errors import RegistryRecordError
 from stentor.domains.registry import store
@@ -249,7 +249,7 @@ async def test_an_agent_is_online_while_its_worker_polls_and_offline_after_that(
     assert (fresh["online"], fresh["last_seen"]) == (True, None), "a new worker has one interval to come"
     world.clock.advance(seconds=61)
     assert (await read(world, agent))["online"] is False
-    seen = iso(world.clock.now())
+    seen = format_iso(world.clock.now())
     await world.admin.post(f"/api/v1/agents/{agent}/claims", json={})
     world.clock.advance(seconds=59)
     assert ((await read(world, agent))["online"], (await read(world, agent))["last_seen"]) == (True, seen)

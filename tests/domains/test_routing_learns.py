@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.db.sql import Sql
+from stentor.core.db.driver import Sql
 from stentor.domains.learning.service import Lesson
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement

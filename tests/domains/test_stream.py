@@ -13,9 +13,9 @@ from starlette.types import Message
 
 from stentor.core.db import Sql
 from stentor.core.errors import RateLimited
-from stentor.core.runlog import Draft
+from stentor.core.runlog import EventDraft
 from stentor.web import sse
-from stentor.web.sse import Frame as WebFrame
+from stentor.web.sse import SseEvent as WebFrame
 from stentor.web.sse import StreamLimit
 from tests.conftest import Service, World
 from tests.domains.streams import Frame, parse, watch, watched
@@ -185,10 +185,10 @@ async def test_a_failure_while_streaming_shows_no_exception(world: World) -> Non
         world.kernel.hub.publish("default", task_id, [])
         await world.kernel.db.write(lambda tx: world.runlog.append(tx, "default", [ended], task_id=task_id))
 
-    ended = Draft("task_failed", "execution", "Failed.")
+    ended = EventDraft("task_failed", "execution", "Failed.")
     frames = await live(world, task_id, damage)
     assert [f.event for f in frames if f.event in END] == ["error"]
-    assert frames[-1].data["error"] == sse.FAILED
+    assert frames[-1].data["error"] == sse.FAILED_MESSAGE
     assert set(frames[-1].data) == {"error", "atp", "provenance_id"}
     assert epoch == 1
 
@@ -208,7 +208,7 @@ async def test_an_idle_stream_sends_comments(monkeypatch: pytest.MonkeyPatch) ->
         await go_on.wait()
         yield WebFrame("complete", {}, "1")
 
-    chunks = sse.EventStream(frames(), StreamLimit(1), "k").body_iterator
+    chunks = sse.EventStreamResponse(frames(), StreamLimit(1), "k").body_iterator
     first = await anext(aiter(chunks))
     assert first == b": heartbeat\n\n"
     go_on.set()
@@ -221,11 +221,11 @@ async def test_a_key_has_only_so_many_streams_open() -> None:
         yield WebFrame("complete", {})
 
     limit = StreamLimit(1)
-    first = sse.EventStream(frames(), limit, "k")
+    first = sse.EventStreamResponse(frames(), limit, "k")
     with pytest.raises(RateLimited, match="event streams open"):
-        sse.EventStream(frames(), limit, "k")
+        sse.EventStreamResponse(frames(), limit, "k")
     await first({"type": "http", "asgi": {"spec_version": "2.4"}}, nobody, swallow)
-    await sse.EventStream(frames(), limit, "k")({"type": "http"}, nobody, swallow)
+    await sse.EventStreamResponse(frames(), limit, "k")({"type": "http"}, nobody, swallow)
 
 
 async def test_a_reader_that_is_gone_before_the_first_frame_gives_its_place_back() -> None:
@@ -237,8 +237,10 @@ async def test_a_reader_that_is_gone_before_the_first_frame_gives_its_place_back
 
     limit = StreamLimit(1)
     with pytest.raises(ClientDisconnect):
-        await sse.EventStream(frames(), limit, "k")({"type": "http", "asgi": {"spec_version": "2.4"}}, nobody, gone)
-    assert sse.EventStream(frames(), limit, "k")
+        await sse.EventStreamResponse(frames(), limit, "k")(
+            {"type": "http", "asgi": {"spec_version": "2.4"}}, nobody, gone
+        )
+    assert sse.EventStreamResponse(frames(), limit, "k")
 
 
 async def nobody() -> Message:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.clock import SECOND, iso
+from stentor.core.clock import SECOND, format_iso
 from tests.conftest import World
 from tests.domains.streams import watch, watched
 from tests.requirements import requirement
@@ -40,7 +40,7 @@ async def test_a_claim_hands_over_the_task_with_what_its_agent_needs(world: Worl
     claim = await world.claim(agent, lease_seconds=10)
     assert (claim["task_id"], claim["epoch"], claim["type"], claim["input"]) == (task_id, 1, "echo", {"a": 1})
     assert (claim["timeout_seconds"], claim["idempotency_key"]) == (77, f"{task_id}:1")
-    assert claim["lease_until"] == iso(world.clock.now() + 10 * SECOND)
+    assert claim["lease_until"] == format_iso(world.clock.now() + 10 * SECOND)
     assert (await world.task(task_id))["status"] == "executing"
     assert (await claims(world, agent)).json() == {"tasks": []}
 
@@ -141,7 +141,7 @@ async def test_a_heartbeat_moves_the_end_of_the_lease(world: World) -> None:
     for _ in range(5):
         world.clock.advance(seconds=8)
         renewed = await tell(world, task_id, "heartbeat", epoch=epoch, lease_seconds=10)
-        assert renewed.json()["lease_until"] == iso(world.clock.now() + 10 * SECOND)
+        assert renewed.json()["lease_until"] == format_iso(world.clock.now() + 10 * SECOND)
         await world.kernel.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "executing"
 

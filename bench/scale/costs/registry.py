@@ -11,7 +11,7 @@ from bench.scale.costs.server import Server
 from bench.sizes import Scale
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.core.db.looks import take_in
+from stentor.core.db.polling import apply_polls
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
@@ -62,7 +62,7 @@ async def _refreshed(server: Server) -> tuple[object, ...]:
     """As at the start of a process."""
     db = Database(PostgresDriver(server.url))
     registry, learning, trust = Registry(db, SystemClock(), RunLog(Hub())), LearningView(), TrustView()
-    await take_in(db.read, [registry.news(0)])
+    await apply_polls(db.read, [registry.news(0)])
     for tenant, weight in await db.read(lambda tx: weights.changed_since(tx, 0)):
         learning.put(tenant, weight)
     for tenant, entity in await db.read(lambda tx: trusts.changed_since(tx, 0)):

@@ -13,11 +13,11 @@ from bench.sizes import Scale
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
 from stentor.core.db.driver import Locks
-from stentor.core.db.leader import SEQUENCER, Leader
-from stentor.core.db.locks import MESSAGES
+from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
+from stentor.core.db.locks import MESSAGES_LOCK
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.live import Hub
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.messaging import store as messages
 from stentor.domains.provenance.checkpoints import Checkpoints
 from stentor.domains.provenance.notes import make_signer
@@ -50,7 +50,7 @@ async def _looked(db: Database, count: int) -> float:
     waits = []
     for _ in range(count):
         started = time.perf_counter()
-        await db.write(lambda tx: messages.claim_next(tx, 1, ""), (MESSAGES,))
+        await db.write(lambda tx: messages.claim_next(tx, 1, ""), (MESSAGES_LOCK,))
         waits.append(time.perf_counter() - started)
     return percentile(waits, 0.1)
 
@@ -58,7 +58,7 @@ async def _looked(db: Database, count: int) -> float:
 async def _committed(db: Database, locks: Locks, count: int) -> float:
     runlog, waits = RunLog(Hub()), []
     for _ in range(count):
-        draft = Draft("task_queued", "bench", "Queued.", {"priority": 2})
+        draft = EventDraft("task_queued", "bench", "Queued.", {"priority": 2})
         started = time.perf_counter()
         await db.write(lambda tx, d=draft: runlog.append(tx, "default", [d]), locks)  # type: ignore[misc]
         waits.append(time.perf_counter() - started)
@@ -67,7 +67,7 @@ async def _committed(db: Database, locks: Locks, count: int) -> float:
 
 async def _numbered(server: Server, db: Database, count: int) -> Costs:
     signer, clock = make_signer("bench"), SystemClock()
-    leader = Leader(db.driver, SEQUENCER, "numbers")
+    leader = LeaderElection(db.driver, SEQUENCER_LOCK_ID, "numbers")
     sequencer = Sequencer(db, clock, leader, Checkpoints(db, clock, lambda: signer), 1, 60)
     await sequencer.drain()
     await write(db, count)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from stentor.auth.authority import issuers, own_key
-from stentor.auth.authority.receipts import Verifier
-from stentor.auth.authority.replay import Replay
+from stentor.auth.authority import issuers, keys
+from stentor.auth.authority.receipts import ReceiptVerifier, ReplayGuard
 from stentor.core.clock import Clock
 from stentor.core.db import Database
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 
 
-def open_verifier(settings: Settings, db: Database, clock: Clock, redactor: Redactor | None = None) -> Verifier:
+def open_verifier(settings: Settings, db: Database, clock: Clock, redactor: Redactor | None = None) -> ReceiptVerifier:
     """The boundary over a database whose schema is up to date. Makes the service's own key. Raises StartRefused."""
-    key = own_key.find_or_make(settings.data_dir)
+    key = keys.ensure_signing_key(settings.data_dir)
     if redactor is not None:
-        redactor.add(str(key.as_dict(private=True)["d"]))
-    table = issuers.load(settings.authority_issuers, key)
-    return Verifier(table, settings.authority_audience, Replay(db), clock)
+        redactor.add_secret(str(key.as_dict(private=True)["d"]))
+    table = issuers.load_issuers(settings.authority_issuers, key)
+    return ReceiptVerifier(table, settings.authority_audience, ReplayGuard(db), clock)

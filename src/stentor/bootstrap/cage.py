@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from stentor.bootstrap.llm import Llm
 from stentor.bootstrap.memory import Memory
 from stentor.core.db import Database
-from stentor.core.errors import CageUnavailable, StartRefused
-from stentor.core.outbound import Outbound
-from stentor.core.redaction import Redactor
+from stentor.core.errors import SandboxUnavailable, StartRefused
+from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import RunLog
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.command import Command, Off
 from stentor.domains.execution.tools import LlmChat, MemorySearch, MemoryWrite
@@ -39,7 +39,7 @@ class Commands:
 
     cage: Cage
     command: Command | None
-    outbound: Outbound
+    outbound: OutboundHttp
 
     @property
     def driver(self) -> Command | Off:
@@ -48,11 +48,11 @@ class Commands:
     def check_runtime(self, runtime: Runtime) -> None:
         """What registering this runtime raises: InvalidRequest, CageUnavailable, or nothing."""
         if runtime.endpoint is not None:
-            self.outbound.check(runtime.endpoint)
+            self.outbound.check_url(runtime.endpoint)
         if runtime.kind != "command":
             return
         if self.command is None:
-            raise CageUnavailable(OFF)
+            raise SandboxUnavailable(OFF)
         self.command.check(runtime)
 
     def health(self) -> dict[str, Check]:
@@ -86,7 +86,7 @@ def open_cage(
     runlog: RunLog,
     sandbox: Sandbox,
     snapshot: Snapshot,
-    outbound: Outbound,
+    outbound: OutboundHttp,
     memory: Memory | None,
     llm: Llm,
     redactor: Redactor | None,
@@ -101,13 +101,13 @@ def open_cage(
     elif cage.problem is not None:
         log.error("command agents will be refused: %s", cage.problem)
     tools = Tools(sandbox, _tools(settings, cage, outbound, memory, llm), snapshot.get)
-    clean = (redactor or Redactor()).clean
+    clean = (redactor or Redactor()).redact
     broker = Broker(tools, cage.own)
     snapshot.listeners.append(broker.changed)
     return Commands(cage, Command(cage, broker, db, runlog, clean), outbound)
 
 
-def _tools(settings: Settings, cage: Cage, outbound: Outbound, memory: Memory | None, llm: Llm) -> dict[str, Tool]:
+def _tools(settings: Settings, cage: Cage, outbound: OutboundHttp, memory: Memory | None, llm: Llm) -> dict[str, Tool]:
     def own(descriptor: int) -> None:
         if plan.is_root() and cage.on:
             os.fchown(descriptor, plan.NOBODY, plan.NOBODY)

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stentor.auth.keys import KeyRing, refuse_well_known
+from stentor.auth.api_keys import KeyRing, reject_well_known_key
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.errors import StartRefused
 from stentor.core.settings import Settings
@@ -51,7 +51,7 @@ def key_of(settings: Settings) -> str | None:
     """DASHBOARD_API_KEY, else MCP_API_KEY, else None. Raises StartRefused for a key that must not be one."""
     for variable, key in (("DASHBOARD_API_KEY", settings.dashboard_key), ("MCP_API_KEY", settings.shared_key)):
         if key:
-            refuse_well_known(variable, key, settings)
+            reject_well_known_key(variable, key, settings)
             if not key.isascii() or not key.isprintable() or " " in key:
                 raise StartRefused(
                     f"{variable} has a character in it that no header can carry; use letters and digits."

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp
 
-from stentor.auth.keys import KeyRing
+from stentor.auth.api_keys import KeyRing
 from stentor.bootstrap.dashboard import Dashboard, key_of
 from stentor.bootstrap.entrance import dashboard_principal
 from stentor.bootstrap.kernel import Kernel
@@ -15,12 +15,11 @@ from stentor.bootstrap.memory import vault_folder
 from stentor.bootstrap.service import open_driver
 from stentor.core.clock import Clock, SystemClock
 from stentor.core.db import Database
-from stentor.core.db.driver import Driver
-from stentor.core.db.readonly import ReadOnly
+from stentor.core.db.driver import Driver, ReadOnlyDriver
 from stentor.core.errors import StartRefused
-from stentor.core.owner import read_owner
-from stentor.core.redaction import Redactor
-from stentor.core.settings import Settings, metas
+from stentor.core.filesystem import read_lock_holder
+from stentor.core.security.redaction import Redactor
+from stentor.core.settings import Settings, setting_infos
 from stentor.domains.notes import plugin
 from stentor.domains.notes.folder import FolderVault
 from stentor.domains.notes.model import Vault
@@ -63,9 +62,9 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
         )
     if not settings.database_url and not settings.data_dir.is_dir():
         raise StartRefused(f"There is no data folder {settings.data_dir}. Name the one of the service with --data-dir.")
-    for name, meta in metas().items():
+    for name, meta in setting_infos().items():
         if meta.secret and (value := getattr(settings, name)):
-            redactor.add(value)
+            redactor.add_secret(value)
 
     # aiohttp, which takes a fifth of the time of all imports: not for `stentor serve`.
     from stentor.surfaces.dashboard.remote import Remote
@@ -75,7 +74,7 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
         if settings.client_url:
             return settings.client_url
         try:
-            owner = read_owner(settings.data_dir)
+            owner = read_lock_holder(settings.data_dir)
         except OSError:
             return None
         return owner.gateway if owner else None
@@ -96,7 +95,7 @@ def build(
     """Over a database that is never written. Raises StartRefused."""
     vault = _vault(settings)
     notes = vault if isinstance(vault, FolderVault) and settings.task_notes else None
-    db = Database(ReadOnly(driver))
+    db = Database(ReadOnlyDriver(driver))
     stores = Stores(db, clock, settings.dashboard_tenant, notes, Reports(vault), settings.sentinel_threshold)
     prometheus = Prometheus(settings.metrics_url, settings.metrics_timeout)
     streams = StreamLimit(settings.max_streams, closing)

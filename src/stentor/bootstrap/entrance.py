@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stentor.auth.keys import KeyRing
+from stentor.auth.api_keys import KeyRing
 from stentor.auth.principal import Principal
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.settings import Settings
 from stentor.domains.conversation.service import Conversations
 from stentor.domains.llm.talk import Talk
-from stentor.web.gate import RateLimit
+from stentor.web.middleware import RateLimiter
+from stentor.web.request_context import GrpcCallDurations
 from stentor.web.sse import StreamLimit
-from stentor.web.timing import CallTimes
 
 DASHBOARD = "dashboard"
 
@@ -22,25 +22,25 @@ class Entrance:
     """Keys, the requests of a key's minute, its open streams, who answers as a model, and the times of gRPC calls."""
 
     keys: KeyRing
-    rate: RateLimit
+    rate: RateLimiter
     streams: StreamLimit
     talk: Talk
-    calls: CallTimes
+    calls: GrpcCallDurations
 
 
 def entrance(kernel: Kernel, keys: KeyRing) -> Entrance:
     """One for all surfaces over a kernel. The kernel learns here which keys belong to people."""
     settings, activity = kernel.settings, kernel.activity
-    kernel.roles.learn(keys.principals)
+    kernel.roles.register(keys.principals)
     if not any((key.tenant, key.name) == (settings.dashboard_tenant, DASHBOARD) for key in keys.principals):
-        kernel.roles.learn([dashboard_principal(settings)])
+        kernel.roles.register([dashboard_principal(settings)])
     agents = Conversations(kernel.submission, kernel.tasks, kernel.registry.snapshot, kernel.hub, activity.stream)
     return Entrance(
         keys,
-        RateLimit(settings.rate_limit),
+        RateLimiter(settings.rate_limit),
         StreamLimit(settings.max_streams, kernel.hub.closing),
         Talk(kernel.llm.gateway, agents),
-        CallTimes(),
+        GrpcCallDurations(),
     )
 
 

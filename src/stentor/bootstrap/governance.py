@@ -9,14 +9,14 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import ValidationError
 
-from stentor.auth.roles import Roles
-from stentor.core import policy as policy_files
+from stentor.auth.principal import RoleRegistry
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest
-from stentor.core.outbound import Outbound
-from stentor.core.policy import Entity, Rules
+from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import RunLog
+from stentor.core.security import policy as policy_files
+from stentor.core.security.policy import PolicyEntity, PolicySet
 from stentor.core.settings import Settings
 from stentor.domains.governance import api, probes
 from stentor.domains.governance.checkpoints import Checkpoints
@@ -60,9 +60,9 @@ def open_governance(
     runlog: RunLog,
     registry: Registry,
     trust: Trust,
-    roles: Roles,
-    outbound: Outbound,
-    rules: Rules | None,
+    roles: RoleRegistry,
+    outbound: OutboundHttp,
+    rules: PolicySet | None,
     builtins: Collection[str],
     check_runtime: CheckRuntime,
 ) -> Governance:
@@ -90,14 +90,14 @@ def open_governance(
     return Governance(updates, checkpoints, rollbacks, deployer, Scoring(db, trust, checkpoints), runner)
 
 
-def open_rules(settings: Settings) -> Rules | None:
+def open_rules(settings: Settings) -> PolicySet | None:
     """The policy file, if one is set. Raises StartRefused."""
-    return None if settings.policy_file is None else policy_files.load(settings.policy_file)
+    return None if settings.policy_file is None else policy_files.load_policies(settings.policy_file)
 
 
-def admission(rules: Rules | None) -> Permitted | None:
+def admission(rules: PolicySet | None) -> Permitted | None:
     """The policy file's word on a candidate; None where it has none on routing."""
-    if rules is None or not rules.covers("route"):
+    if rules is None or not rules.covers_action("route"):
         return None
 
     def permitted(request: Request, candidate: Candidate) -> bool:
@@ -106,8 +106,8 @@ def admission(rules: Rules | None) -> Permitted | None:
             "preferred": request.preferred is not None,
             "trust": candidate.trust,
         }
-        who, what = agent_policy.entity(candidate.agent), Entity("TaskType", request.task_type)
-        return rules.ask("route", who, what, context).allowed
+        who, what = agent_policy.entity(candidate.agent), PolicyEntity("TaskType", request.task_type)
+        return rules.authorize("route", who, what, context).allowed
 
     return permitted
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from stentor.auth.roles import Roles
+from stentor.auth.principal import RoleRegistry
 from stentor.bootstrap.cage import Commands
 from stentor.bootstrap.governance import Governance
 from stentor.bootstrap.llm import Llm
@@ -18,14 +18,14 @@ from stentor.bootstrap.tasknotes import TaskNotes
 from stentor.bootstrap.webhooks import Hooks
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
-from stentor.core.db.looks import take_in
+from stentor.core.db.polling import apply_polls
 from stentor.core.errors import StoreUnavailable
-from stentor.core.fanout import Fanout, Fresh, Reconnected
+from stentor.core.fanout import CacheInvalidated, Fanout, Reconnected
+from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.live import Hub
-from stentor.core.outbound import Outbound
-from stentor.core.pulse import beat, beat_or
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
+from stentor.core.timers import sleep_until_tick, wait_until_tick
 from stentor.domains.activity.service import Activity
 from stentor.domains.execution.dispatch import Engine
 from stentor.domains.execution.dispatch.known import Known
@@ -63,8 +63,8 @@ class Kernel:
     fanout: Fanout
     known: Known
     hub: Hub
-    roles: Roles
-    outbound: Outbound
+    roles: RoleRegistry
+    outbound: OutboundHttp
     registry: Registry
     trust: Trust
     learning: Learning
@@ -99,8 +99,8 @@ class Kernel:
         self.health.check("webhooks", self.hooks.check)
         tell_changes(self.runlog, self.fanout)
         self.known.stale = self._stale.set
-        for kind in (Fresh, Reconnected):
-            self.fanout.on(kind, lambda _: self._stale.set())
+        for kind in (CacheInvalidated, Reconnected):
+            self.fanout.subscribe(kind, lambda _: self._stale.set())
 
     async def start(self, tenants: list[str]) -> int:
         """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
@@ -158,20 +158,20 @@ class Kernel:
 
     async def _remind(self) -> None:
         while True:
-            await beat(REMIND_SECONDS)
-            self.hub.remind()
+            await sleep_until_tick(REMIND_SECONDS)
+            self.hub.renew_interest()
 
     async def refresh(self, since: int) -> None:
         """Take in what changed since, of all that is kept in memory."""
         news = [part.news(since) for part in (self.registry, self.learning.view, self.llm.models, self.trust.view)]
-        await take_in(self.db.look, [*news, self.hooks.deliverer.news()])
+        await apply_polls(self.db.poll, [*news, self.hooks.deliverer.news()])
 
     async def _first_look(self) -> None:
         """Load what is kept in memory. Trust alone may be missing: routing goes on without it, and says so."""
         news = [part.news(0) for part in (self.registry, self.learning.view, self.llm.models)]
-        await take_in(self.db.look, [*news, self.hooks.deliverer.news()])
+        await apply_polls(self.db.poll, [*news, self.hooks.deliverer.news()])
         try:
-            await take_in(self.db.look, [self.trust.view.news(0)])
+            await apply_polls(self.db.poll, [self.trust.view.news(0)])
         except Exception:
             log.exception("trust cannot be read; tasks are routed without it")
 
@@ -181,17 +181,17 @@ class Kernel:
         After an outage all scores are read, because this process may have missed the first look.
         """
         while True:
-            await beat(self.settings.snapshot_refresh)
+            await sleep_until_tick(self.settings.snapshot_refresh)
             since = self.clock.now() if self.trust.view.available else 0
             try:
-                await take_in(self.db.look, [self.trust.view.news(since)])
+                await apply_polls(self.db.poll, [self.trust.view.news(since)])
             except Exception as error:  # noqa: BLE001 - the view says that it is not available, and routing tells
                 log.debug("trust cannot be read: %s", error)
 
     async def _keep_fresh(self) -> None:
         since = self.clock.now()
         while True:
-            await beat_or(self._stale, self.settings.snapshot_refresh)
+            await wait_until_tick(self._stale, self.settings.snapshot_refresh)
             if self._stale.is_set():
                 await asyncio.sleep(LEAST_SECONDS)
             self._stale.clear()

@@ -11,15 +11,15 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from stentor.auth.roles import Roles
+from stentor.auth.principal import RoleRegistry
 from stentor.bootstrap.memory import embedder
 from stentor.core.clock import Clock
 from stentor.core.db import Database
 from stentor.core.errors import StartRefused
-from stentor.core.outbound import Outbound
-from stentor.core.redaction import Redactor
+from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import RunLog
-from stentor.core.sealing import Sealer
+from stentor.core.security.redaction import Redactor
+from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.summarizer import summarize
 from stentor.domains.llm import api, budgets
@@ -55,7 +55,7 @@ class Llm:
     gateway: Gateway
     prices: Prices
     about: api.About
-    trusted: Outbound
+    trusted: OutboundHttp
     models: Records
     answers: Answers
 
@@ -69,15 +69,15 @@ def open_llm(
     db: Database,
     clock: Clock,
     runlog: RunLog,
-    outbound: Outbound,
+    outbound: OutboundHttp,
     redactor: Redactor | None,
-    roles: Roles,
+    roles: RoleRegistry,
 ) -> Llm:
     """Raises StartRefused for a setting that cannot be read."""
     operators = from_settings(settings)
-    trusted = Outbound(private_hosts(operators))
+    trusted = OutboundHttp(private_hosts(operators))
     limits = Limits(total=settings.llm_timeout, idle=settings.llm_idle, retries=settings.llm_retries)
-    transport = Transport(trusted, outbound, limits, redactor.clean if redactor else str)
+    transport = Transport(trusted, outbound, limits, redactor.redact if redactor else str)
     prices, routes = Prices(settings.llm_prices), Routes(settings.llm_groups, settings.llm_fallbacks)
     directory = Directory(
         db,
@@ -85,13 +85,13 @@ def open_llm(
         Sealer(settings.data_dir, settings.master_key),
         operators,
         transport,
-        outbound.check,
+        outbound.check_url,
         find_ollama=settings.find_ollama,
         local=settings.llm_local,
         redactor=redactor,
     )
     limits_of_money = budgets.parse(settings.llm_budgets)
-    spans, keep = open_spans(settings, (redactor or Redactor()).add), settings.llm_log_content
+    spans, keep = open_spans(settings, (redactor or Redactor()).add_secret), settings.llm_log_content
     gate = Gate(db, clock, runlog, Breaker(clock), prices, limits_of_money, spans, keep_content=keep)
     local = Local(_summary, _local_embed(settings)) if settings.llm_local else None
     gateway = Gateway(

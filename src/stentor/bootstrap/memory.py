@@ -12,7 +12,7 @@ from pathlib import Path
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.db.driver import Driver
-from stentor.core.db.leader import VAULT, Leader
+from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
@@ -77,7 +77,7 @@ class Memory:
     history: History
     health: MemoryHealth
     watcher: Watcher
-    leader: Leader
+    leader: LeaderElection
     others: Mapping[str, NamedVault] = field(default_factory=dict)
     _background: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ class Memory:
         """Carry out what was left open, then follow the vault, as one process at a time does."""
         if not self.index.shared:
             await self._recover(None)
-        work = self.leader.run(self._lead)
+        work = self.leader.run_while_leader(self._lead)
         made = (one.meanings.run() for one in self._vaults)
         self._background += [asyncio.create_task(work), *map(asyncio.create_task, made)]
 
@@ -159,7 +159,7 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
         history=History(vault, db, bus),
         health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
         watcher=Watcher(_followed(vault), indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
-        leader=Leader(db.driver, VAULT, "the vault"),
+        leader=LeaderElection(db.driver, VAULT_LOCK_ID, "the vault"),
         others={
             name: _named(settings, db, clock, runlog, model, name, folder)
             for name, folder in _other_folders(settings, _followed(vault))

@@ -34,7 +34,7 @@ from stentor.domains.routing.service import Routing
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
 from stentor.domains.trust.service import Trust
-from stentor.web.errors import invalid
+from stentor.web.errors import validation_error
 from stentor.web.sse import StreamLimit
 
 
@@ -86,7 +86,7 @@ def _registration(check_runtime: CheckRuntime) -> Registration:
         try:
             wanted = Register.model_validate(body).draft()
         except ValidationError as error:
-            raise invalid(error.errors()) from None
+            raise validation_error(error.errors()) from None
         check_runtime(wanted.runtime)
         return wanted
 

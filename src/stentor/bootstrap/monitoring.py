@@ -17,12 +17,12 @@ from stentor.domains.monitoring import figures as installation
 from stentor.domains.monitoring.metrics import Source, scrape
 from stentor.domains.registry import figures as registry
 from stentor.domains.tasks import figures as tasks
-from stentor.web.timing import CallTimes, Times
+from stentor.web.request_context import GrpcCallDurations, RequestDurations
 
 Part = Callable[[Tx], Iterable[Metric]]
 
 
-def figures(kernel: Kernel, times: Times, calls: CallTimes) -> Callable[[], Awaitable[bytes]]:
+def figures(kernel: Kernel, times: RequestDurations, calls: GrpcCallDurations) -> Callable[[], Awaitable[bytes]]:
     """A function that answers one scrape of this process."""
     outcomes = tasks.Outcomes(kernel.hub)
 
@@ -30,13 +30,13 @@ def figures(kernel: Kernel, times: Times, calls: CallTimes) -> Callable[[], Awai
         """From memory alone, so that it is there in an outage."""
         return [
             installation.build(kernel.db.driver.name),
-            *times.figures(),
-            *calls.figures(),
+            *times.collect_metrics(),
+            *calls.collect_metrics(),
             *outcomes.figures(),
             *execution.metrics(kernel.dispatcher),
             *kernel.submission.figures(),
             *kernel.routing.figures(),
-            *kernel.db.figures(),
+            *kernel.db.collect_metrics(),
             *kernel.llm.gateway.calls.figures(),
             *registry.agents(kernel.registry.snapshot),
         ]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
-from stentor.auth.keys import own_key
-from stentor.core.redaction import Redactor
+from stentor.auth.api_keys import ensure_key_file
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.notes.plugin import Plugin
 from stentor.domains.notes.pluginvault import PluginVault
@@ -44,7 +44,7 @@ def beside_vault(
         given = {}
     path = None
     if not service.shared_key:
-        key, file, _ = own_key(service.data_dir, "notes")
+        key, file, _ = ensure_key_file(service.data_dir, "notes")
         given, path = {**given, "MCP_API_KEY": key}, str(file.absolute())
     opened = open_notes({**environ, **given}, redactor)
     return NotesBeside(opened.app, opened.vault, path)
@@ -53,7 +53,7 @@ def beside_vault(
 def open_notes(environ: Mapping[str, str], redactor: Redactor) -> OpenedNotes:
     """Raises StartRefused, which names each variable that is missing or wrong."""
     chosen = settings.load(environ)
-    redactor.add(chosen.key)
-    redactor.add(chosen.plugin_key)
+    redactor.add_secret(chosen.key)
+    redactor.add_secret(chosen.plugin_key)
     vault = PluginVault(Plugin(chosen.address, chosen.plugin_key, chosen.timeout))
     return OpenedNotes(build(vault, chosen.key, patience=chosen.timeout), vault, chosen.port, chosen.log_level)

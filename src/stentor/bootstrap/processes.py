@@ -7,8 +7,8 @@ import importlib
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StartRefused
-from stentor.core.fanout import Fanout, Fresh, Seen, Transport
-from stentor.core.runlog import Event, RunLog
+from stentor.core.fanout import CacheInvalidated, Fanout, FanoutTransport, WorkerSeen
+from stentor.core.runlog import RunLog, RunLogEvent
 from stentor.core.settings import Settings
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch import Engine
@@ -53,8 +53,8 @@ def open_engine(settings: Settings, db: Database, attempts: Attempts, known: Kno
 
 def open_presence(settings: Settings, clock: Clock, fanout: Fanout) -> Presence:
     """What this process and the others know of who can take work."""
-    presence = Presence(clock, settings.worker_offline, lambda agent_id, at: fanout.send(Seen(agent_id, at)))
-    fanout.on(Seen, lambda seen: presence.heard(seen.agent_id, seen.at))
+    presence = Presence(clock, settings.worker_offline, lambda agent_id, at: fanout.send(WorkerSeen(agent_id, at)))
+    fanout.subscribe(WorkerSeen, lambda seen: presence.heard(seen.agent_id, seen.at))
     return presence
 
 
@@ -74,17 +74,17 @@ def load_of(dispatcher: Engine, presence: Presence) -> Load:
 def tell_changes(runlog: RunLog, fanout: Fanout) -> None:
     """Have other processes look when something changes that they keep in memory."""
 
-    def record(tx: Tx, tenant: str, events: list[Event]) -> None:
+    def record(tx: Tx, tenant: str, events: list[RunLogEvent]) -> None:
         if any(event.event_type in KEPT_IN_MEMORY for event in events):
-            tx.after_commit(lambda: fanout.send(Fresh()))
+            tx.after_commit(lambda: fanout.send(CacheInvalidated()))
 
-    if not fanout.alone:
-        runlog.outboxes.append(record)
+    if not fanout.is_single_process:
+        runlog.append_hooks.append(record)
 
 
-def _transport(module: str, name: str, *arguments: str) -> Transport:
+def _transport(module: str, name: str, *arguments: str) -> FanoutTransport:
     try:
-        made: Transport = getattr(importlib.import_module(f"stentor.core.fanout.{module}"), name)(*arguments)
+        made: FanoutTransport = getattr(importlib.import_module(f"stentor.core.fanout.{module}"), name)(*arguments)
     except ImportError:
         raise StartRefused("SERVICE_NATS_URL needs the extra: pip install 'stentor[nats]'.") from None
     return made

@@ -13,10 +13,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from stentor.auth.principal import DEFAULT_TENANT
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
-from stentor.core.db.leader import SEQUENCER, Leader
+from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.errors import StoreUnavailable
-from stentor.core.outbound import Outbound
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
 from stentor.domains.provenance import api, keyfile, store
@@ -55,7 +55,7 @@ class ProvenanceParts:
         if self.witnesses.targets:
             self.checkpoints.outlets.append(self.witnesses.offer)
         intervals = settings.provenance_interval, settings.checkpoint_interval
-        self._leader = Leader(db.driver, SEQUENCER, "numbers of the run log")
+        self._leader = LeaderElection(db.driver, SEQUENCER_LOCK_ID, "numbers of the run log")
         self.sequencer = Sequencer(db, clock, self._leader, self.checkpoints, *intervals)
         self.service = Provenance(db, self.sequencer, self.checkpoints)
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,7 +102,7 @@ class ProvenanceParts:
     def _record_acceptance(self, tx: Tx, acceptance: Acceptance, objection: str) -> None:
         metadata = {"reason": acceptance.reason, "size": acceptance.size, "root": acceptance.root}
         metadata |= {"key": acceptance.key, "objection": objection}
-        draft = Draft("history_accepted", "provenance", "The operator accepted another history or key.", metadata)
+        draft = EventDraft("history_accepted", "provenance", "The operator accepted another history or key.", metadata)
         self._runlog.append(tx, DEFAULT_TENANT, [draft])
 
     async def check(self) -> Component:
@@ -160,9 +160,9 @@ class ProvenanceParts:
         return [signed, failing]
 
 
-def _witnesses(settings: Settings, db: Database, clock: Clock, outlets: list[Outlet]) -> tuple[Outbound, Witnesses]:
+def _witnesses(settings: Settings, db: Database, clock: Clock, outlets: list[Outlet]) -> tuple[OutboundHttp, Witnesses]:
     """With connections of their own. The operator names witnesses, so they may be at private addresses."""
     targets = read_targets(settings.witnesses)
     hosts = tuple(urlsplit(target.url).netloc.rpartition("@")[2].lower() for target in targets)
-    outbound = Outbound((*settings.outbound_allow, *hosts), connections=16, raw=True)
+    outbound = OutboundHttp((*settings.outbound_allow, *hosts), max_connections=16, keep_compressed=True)
     return outbound, Witnesses(db, clock, outbound, targets, settings.witness_quorum, outlets)

@@ -9,22 +9,22 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from stentor.auth import keys as key_files
-from stentor.auth.keys import KeyRing, LoadedKeys
+from stentor.auth import api_keys as key_files
+from stentor.auth.api_keys import KeyRing, LoadedKeys
 from stentor.bootstrap.entrance import Entrance, entrance
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import llm_routers
 from stentor.bootstrap.monitoring import figures
 from stentor.bootstrap.wiring import build
-from stentor.core import migrations, private
-from stentor.core.clock import SystemClock, iso
-from stentor.core.db import Database, address
+from stentor.core import filesystem, migrations
+from stentor.core.clock import SystemClock, format_iso
+from stentor.core.db import Database, database_url
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
-from stentor.core.owner import DataFolderLock
-from stentor.core.redaction import Redactor
-from stentor.core.settings import Settings, metas
+from stentor.core.filesystem import DataFolderLock
+from stentor.core.security.redaction import Redactor
+from stentor.core.settings import Settings, setting_infos
 from stentor.domains.activity import api as activity_api
 from stentor.domains.execution import api as execution_api
 from stentor.domains.learning import api as learning_api
@@ -39,7 +39,7 @@ from stentor.domains.tasks.grants import api as grants_api
 from stentor.domains.trust import api as trust_api
 from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
-from stentor.web.timing import Times
+from stentor.web.request_context import RequestDurations
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Service:
         return self.app if "gateway" in self.kernel.settings.roles else full(self.kernel, self.entrance)
 
     async def start(self) -> int:
-        return await self.kernel.start(self.keys.ring.tenants)
+        return await self.kernel.start(self.keys.key_ring.tenants)
 
     def refuse(self) -> None:
         """Say that nothing more should be sent here, and go on answering."""
@@ -92,21 +92,21 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StartRefused(f"The data folder {settings.data_dir} cannot be made: {error.strerror}.") from None
-    private.tighten(settings.data_dir)
+    filesystem.restrict_permissions(settings.data_dir)
     clock = SystemClock()
-    lock = _hold(settings, iso(clock.now()))
+    lock = _hold(settings, format_iso(clock.now()))
     try:
-        for name, meta in metas().items():
+        for name, meta in setting_infos().items():
             if meta.secret and (value := getattr(settings, name)):
-                redactor.add(value)
-        for secret in address.secrets(settings.database_url):
-            redactor.add(secret)
+                redactor.add_secret(value)
+        for secret in database_url.url_secrets(settings.database_url):
+            redactor.add_secret(secret)
         driver = open_driver(settings)
-        migrations.at_start(driver, migrate=settings.migrate)
-        loaded = key_files.load(settings, environ, redactor)
+        migrations.prepare_schema(driver, migrate=settings.migrate)
+        loaded = key_files.load_keys(settings, environ, redactor)
         kernel = build(settings, Database(driver), clock, redactor=redactor)
-        shared = entrance(kernel, loaded.ring)
-        return Service(kernel, loaded, shared, application(kernel, loaded.ring, shared), lock)
+        shared = entrance(kernel, loaded.key_ring)
+        return Service(kernel, loaded, shared, application(kernel, loaded.key_ring, shared), lock)
     except BaseException:
         if lock is not None:
             lock.release()
@@ -133,7 +133,7 @@ def open_driver(settings: Settings) -> Driver:
     except ImportError:
         raise StartRefused("PostgreSQL needs the extra: pip install 'stentor[postgres]'.") from None
     try:
-        found = address.postgresql(settings.database_url)
+        found = database_url.parse_postgres_url(settings.database_url)
     except ValueError as error:
         raise StartRefused(f"SERVICE_DATABASE_URL {error}.") from None
     driver: Driver = module.PostgresDriver(found.url)
@@ -147,22 +147,22 @@ def application(kernel: Kernel, ring: KeyRing, shared: Entrance | None = None) -
     shared = shared or entrance(kernel, ring)
     if "gateway" in kernel.settings.roles:
         return full(kernel, shared)
-    times = Times()
+    times = RequestDurations()
     monitoring = monitoring_api.router(kernel.health, figures(kernel, times, shared.calls))
     return _behind_the_gate([monitoring], kernel, shared, times)
 
 
 def full(kernel: Kernel, shared: Entrance) -> ASGIApp:
     """All routes, whatever the roles: for calls within the process too."""
-    times = Times()
+    times = RequestDurations()
     return _behind_the_gate(_routers(kernel, shared, times), kernel, shared, times)
 
 
-def _behind_the_gate(routers: list[Any], kernel: Kernel, shared: Entrance, times: Times) -> ASGIApp:
+def _behind_the_gate(routers: list[Any], kernel: Kernel, shared: Entrance, times: RequestDurations) -> ASGIApp:
     return gateway.build(routers, shared.keys, shared.rate, kernel.settings.max_body_mb * 1_000_000, times)
 
 
-def _routers(kernel: Kernel, shared: Entrance, times: Times) -> list[Any]:
+def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[Any]:
     snapshot, settings = kernel.registry.snapshot, kernel.settings
     streams = shared.streams
 

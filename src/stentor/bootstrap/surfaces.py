@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
 
-from stentor.auth import memory_access
-from stentor.auth.memory_access import MemoryAccess
+from stentor.auth import api_keys
+from stentor.auth.api_keys import MemoryAccess
 from stentor.bootstrap import authority, dashboard, mcp, notes, vault
 from stentor.bootstrap.service import Service
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
 from stentor.surfaces.memory_mcp.ondemand import OnDemand
@@ -56,7 +56,7 @@ def build(
     made: list[Surface] = []
     plugin = (settings.plugin_url, settings.plugin_key)
     if "dashboard" in addresses:
-        opened_dashboard = dashboard.beside(service.kernel, settings, service.gateway, service.keys.ring)
+        opened_dashboard = dashboard.beside(service.kernel, settings, service.gateway, service.keys.key_ring)
         made.append(Surface("dashboard", opened_dashboard.app, at_end=[opened_dashboard.close]))
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor)
@@ -67,8 +67,8 @@ def build(
         store = notes.beside_vault(settings, environ, redactor, *plugin)
         made.append(Surface("notes", store.app, at_end=[store.vault.close], key_file=store.key_file))
     if "mcp" in addresses:
-        keys = {principal.name for principal in service.keys.ring.principals}
-        access = memory_access.load(environ, keys, settings.vault_names)
+        keys = {principal.name for principal in service.keys.key_ring.principals}
+        access = api_keys.load_memory_access(environ, keys, settings.vault_names)
         made.append(_mcp(service, settings, redactor, addresses["mcp"], access))
     return made
 
@@ -87,7 +87,7 @@ def _mcp(
         from stentor.surfaces.memory_mcp.calls import LocalCalls
 
         calls = LocalCalls(mcp.governed(kernel))
-        verifier = Verifier(service.keys.ring, receipts, access, settings.vault_names)
+        verifier = Verifier(service.keys.key_ring, receipts, access, settings.vault_names)
         return MemoryServer(calls, verifier, mcp.exposure(settings, origin), settings.max_body_mb * 1_000_000)
 
     server = OnDemand(make)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from stentor.bootstrap.memory import Memory
 from stentor.core.clock import SECOND
 from stentor.core.db import Database
-from stentor.core.db.leader import Leader
+from stentor.core.db.leader import LeaderElection
 from stentor.core.live import Hub
 from stentor.core.settings import Settings
 from stentor.domains.memory.indexer import Steps
@@ -25,7 +25,7 @@ class TaskNotes:
     """The wired parts, those that are switched on. `steps` go over the vault for reindex and verify."""
 
     steps: Steps
-    leader: Leader
+    leader: LeaderElection
     mirror: Mirror | None
     inbox: Inbox | None
     _background: list[asyncio.Task[None]] = field(default_factory=list)
@@ -35,7 +35,7 @@ class TaskNotes:
             await self.mirror.start()
             self._background.append(asyncio.create_task(self.mirror.run()))
         if self.inbox is not None:
-            self._background.append(asyncio.create_task(self.leader.run(self.inbox.run)))
+            self._background.append(asyncio.create_task(self.leader.run_while_leader(self.inbox.run)))
 
     async def stop(self) -> None:
         for task in self._background:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stentor.auth.keys import own_key
+from stentor.auth.api_keys import ensure_key_file
 from stentor.bootstrap.memory import vault_folder
 from stentor.core.errors import StartRefused
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.notes.folder import FolderVault
 from stentor.domains.tasknotes.model import mirrored
@@ -49,7 +49,7 @@ def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
             certificate.ensure()
     except OSError as error:
         raise StartRefused(f"{error.filename} cannot be used: {error.strerror}.") from None
-    redactor.add(key)
+    redactor.add_secret(key)
     vault = FolderVault(folder)
     texts = Texts(FolderVault(folder, unlisted=mirrored), skips=mirrored)
     app = VaultServer(vault, texts, key, certificate=lambda: None if certificate is None else certificate.pem)
@@ -57,5 +57,5 @@ def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
 
 
 def _own_key(settings: Settings) -> tuple[str, str]:
-    key, path, _ = own_key(settings.data_dir, "vault")
+    key, path, _ = ensure_key_file(settings.data_dir, "vault")
     return key, str(path.absolute())

@@ -9,9 +9,9 @@ from prometheus_client.core import Metric
 
 from stentor.core.clock import DAY, SECOND, Clock
 from stentor.core.db import Database, Tx
-from stentor.core.outbound import Outbound
+from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import RunLog
-from stentor.core.sealing import Sealer
+from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
 from stentor.domains.tasks.store import result_of
@@ -33,7 +33,7 @@ class Hooks:
     webhooks: Webhooks
     history: History
     deliverer: Deliverer
-    outbound: Outbound
+    outbound: OutboundHttp
 
     db: Database
 
@@ -58,7 +58,7 @@ class Hooks:
 
 def open_webhooks(settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> Hooks:
     """From now on the run log writes deliveries for its events."""
-    outbound = Outbound(settings.outbound_allow, connections=0, threads=THREADS, raw=True)
+    outbound = OutboundHttp(settings.outbound_allow, max_connections=0, resolver_threads=THREADS, keep_compressed=True)
     sealer, view = Sealer(settings.data_dir, settings.master_key), View()
     sender = Sender(outbound, clock, settings.webhook_timeout)
     deliverer = Deliverer(
@@ -72,6 +72,8 @@ def open_webhooks(settings: Settings, db: Database, clock: Clock, runlog: RunLog
         shared=db.driver.shared,
         retention=settings.webhook_retention * DAY,
     )
-    runlog.outboxes.append(Outbox(view, deliverer.arrived).record)
-    webhooks = Webhooks(db, runlog, sealer, outbound.check, view, deliverer.carry, deliverer.lease, deliverer.forget)
+    runlog.append_hooks.append(Outbox(view, deliverer.arrived).record)
+    webhooks = Webhooks(
+        db, runlog, sealer, outbound.check_url, view, deliverer.carry, deliverer.lease, deliverer.forget
+    )
     return Hooks(webhooks, History(db, runlog, deliverer.arrived), deliverer, outbound, db)

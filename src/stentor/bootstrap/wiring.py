@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stentor.auth.roles import Roles
+from stentor.auth.principal import RoleRegistry
 from stentor.bootstrap.cage import open_cage
 from stentor.bootstrap.governance import admission, open_governance, open_rules
 from stentor.bootstrap.kernel import Kernel
@@ -17,10 +17,10 @@ from stentor.bootstrap.tasknotes import open_task_notes
 from stentor.bootstrap.webhooks import open_webhooks
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
+from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.live import Hub
-from stentor.core.outbound import Outbound
-from stentor.core.redaction import Redactor
 from stentor.core.runlog import RunLog
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import Activity
 from stentor.domains.execution.attempt import Attempts
@@ -60,7 +60,7 @@ def build(
     fanout = open_fanout(settings, db)
     hub = Hub(fanout)
     runlog = make_runlog(hub)
-    outbound = Outbound(settings.outbound_allow)
+    outbound = OutboundHttp(settings.outbound_allow)
     registry = Registry(db, clock, runlog)
     trust = Trust(db, clock, runlog)
     learning = Learning(db, clock, runlog, settings.sentinel_threshold)
@@ -68,7 +68,7 @@ def build(
     policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, admission(rules))
     routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
     presence = open_presence(settings, clock, fanout)
-    roles = Roles()
+    roles = RoleRegistry()
     independence = Independence(registry.snapshot, roles, settings.daily_lessons)
     ending = Ending(runlog, learning, trust, hub, independence)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 import httpx
 
-from stentor.auth.keys import key_file
+from stentor.auth.api_keys import admin_key_file
 from stentor.cli.api import Api
 from stentor.cli.options import Access, Target
 from stentor.cli.output import FAILED, UNREACHABLE, USAGE, CommandFailed
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
-from stentor.core.owner import Owner, read_owner
+from stentor.core.filesystem import LockHolder, read_lock_holder
 from stentor.core.settings import Settings
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
 
     The key of the folder stays on this machine: it is not sent to a service elsewhere.
     """
-    path = key_file(settings.data_dir)
+    path = admin_key_file(settings.data_dir)
     if settings.client_key:
         source = "--key" if settings.sources["client_key"] == "option" else "SERVICE_CLIENT_KEY"
         key = settings.client_key
@@ -151,8 +151,8 @@ async def _owners_address(settings: Settings) -> str | None:
     return owner.gateway if owner else None
 
 
-def _owner(settings: Settings) -> Owner | None:
+def _owner(settings: Settings) -> LockHolder | None:
     try:
-        return read_owner(settings.data_dir)
+        return read_lock_holder(settings.data_dir)
     except OSError as error:
         raise StartRefused(f"The data folder {settings.data_dir} cannot be read: {error.strerror}.") from None

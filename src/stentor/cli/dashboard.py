@@ -9,8 +9,9 @@ import typer
 
 from stentor.cli.options import DataDir
 from stentor.cli.output import out, print_json, reporting
-from stentor.core import redaction, settings
-from stentor.core.redaction import Redactor
+from stentor.core import settings
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
 
 
 def dashboard(
@@ -30,13 +31,13 @@ def dashboard(
     from stentor.bootstrap import dashboard_parts as wiring
     from stentor.cli import standalone
     from stentor.cli.listening import Endpoint, bind
-    from stentor.web import hosts
+    from stentor.web import allowed_hosts
 
     redactor = Redactor()
     with reporting(as_json=as_json):
         options = {"data_dir": data_dir, "host": host, "dashboard_port": port, "client_url": url}
         chosen = settings.load(os.environ, options)
-        redaction.configure(chosen.log_level, redactor)
+        redaction.configure_logging(chosen.log_level, redactor)
         opened = wiring.alone(chosen, redactor)
         listener = bind(chosen.host, chosen.dashboard_port, "--port")
 
@@ -46,6 +47,8 @@ def dashboard(
             else:
                 out.print(f"The dashboard service answers on [cyan]{listener.address}[/]", soft_wrap=True)
 
-        app = hosts.guarded(opened.app, chosen.allowed_hosts, service.knows_key(chosen), loopback=chosen.loopback)
+        app = allowed_hosts.wrap_allowed_hosts(
+            opened.app, chosen.allowed_hosts, service.knows_key(chosen), loopback=chosen.loopback
+        )
         with listener:
             standalone.run(chosen, [Endpoint(app, listener)], ready, at_end=[opened.close], leave=opened.leave)

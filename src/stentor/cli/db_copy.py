@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from stentor.cli import db_schema, display, provenance_view
 from stentor.cli import provenance_files as files
 from stentor.cli.output import REFUSED, USAGE, CommandFailed, err, notice, out
-from stentor.core.db.address import Address, parse
-from stentor.core.db.transfer import Copied, Move, Side, open_side
-from stentor.core.db.transfer.move import Progress as Told
+from stentor.core.db.database_url import DatabaseUrl, parse_database_url
+from stentor.core.db.transfer import CopiedTable, DatabaseCopy, Side, open_side
+from stentor.core.db.transfer.database_copy import Progress as Told
 from stentor.core.errors import StentorError
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance.audit import audit
 from stentor.domains.provenance.audit.findings import Report
@@ -36,7 +36,7 @@ class Moved:
 
     source: str
     target: str
-    copied: list[Copied]
+    copied: list[CopiedTable]
     left_out: tuple[str, ...]
     report: Report
     to_move: list[tuple[str, str]]
@@ -54,44 +54,46 @@ def run(source: str, target: str, verifiers: list[str], data_dir: Path | None) -
         )
     redactor = Redactor()
     for secret in (secret for end in ends for secret in end.secrets):
-        redactor.add(secret)
+        redactor.add_secret(secret)
     try:
         sides = open_side(ends[0], write=False), open_side(ends[1], write=True)
         return _moved(chosen, ends, sides, _keys(chosen, ends, verifiers))
     except StentorError as error:
-        raise CommandFailed(redactor.clean(error.message), REFUSED) from None
+        raise CommandFailed(redactor.redact(error.message), REFUSED) from None
 
 
-def _address(name: str, text: str) -> Address:
+def _address(name: str, text: str) -> DatabaseUrl:
     try:
-        return parse(text)
+        return parse_database_url(text)
     except ValueError as error:
         raise CommandFailed(f"{name} {error}.", USAGE) from None
 
 
-def _keys(chosen: Settings, ends: tuple[Address, Address], given: list[str]) -> list[Verifier]:
+def _keys(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], given: list[str]) -> list[Verifier]:
     """Those that were given; else the one beside the SQLite file, or in the data folder."""
     paths = [end.path for end in ends if end.path is not None]
     return files.verifiers(chosen, given, paths[0]) or files.verifiers(chosen, [], None)
 
 
-def _moved(chosen: Settings, ends: tuple[Address, Address], sides: tuple[Side, Side], keys: list[Verifier]) -> Moved:
+def _moved(
+    chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], sides: tuple[Side, Side], keys: list[Verifier]
+) -> Moved:
     source, target = sides
-    move = Move(source, target)
+    move = DatabaseCopy(source, target)
     with move.open():
         move.begin()
         try:
             with _bar("Copying") as tell:
                 copied = move.copy(tell)
             with _bar("Comparing") as tell:
-                move.compare(copied, tell)
+                move.verify(copied, tell)
             with provenance_view.bar("Verifying the run log") as told:
                 report = audit.verify(target.driver, keys, [], told)
             move.finish()
         except BaseException:
-            notice(AGAIN.format(target.shown, source.shown), "yellow")
+            notice(AGAIN.format(target.display, source.display), "yellow")
             raise
-    return Moved(source.shown, target.shown, copied, move.plan.left_out, report, _to_move(chosen, ends))
+    return Moved(source.display, target.display, copied, move.plan.skipped_tables, report, _to_move(chosen, ends))
 
 
 @contextmanager
@@ -102,7 +104,7 @@ def _bar(word: str) -> Iterator[Told]:
         yield lambda table, done, total: progress.update(task, description=table, completed=done, total=total)
 
 
-def _to_move(chosen: Settings, ends: tuple[Address, Address]) -> list[tuple[str, str]]:
+def _to_move(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl]) -> list[tuple[str, str]]:
     """Path and what it is, for what a service needs besides its database."""
     folder = ends[0].path.parent if ends[0].path is not None else chosen.data_dir
     vault = chosen.vault_dir or folder / "vault"

@@ -14,15 +14,15 @@ from typing import Any
 
 import mcp_types as mcp
 
-from stentor.auth.authority import own_key, receipts
+from stentor.auth.authority import keys, receipts
 from stentor.auth.authority.context import AuthorityContext
 from stentor.bootstrap.mcp import governed
 from stentor.cli import local
 from stentor.cli.output import CommandFailed
 from stentor.core.clock import SystemClock
 from stentor.core.errors import ServiceUnavailable, StartRefused
-from stentor.core.owner import read_owner
-from stentor.core.redaction import Redactor
+from stentor.core.filesystem import read_lock_holder
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.memory.governed.gate import BLANK
 from stentor.surfaces.memory_mcp import remote
@@ -78,7 +78,7 @@ class FolderCalls:
                 await asyncio.sleep(0.1)
 
     def _owner_address(self) -> str | None:
-        owner = read_owner(self._settings.data_dir) if self._settings.data_dir.exists() else None
+        owner = read_lock_holder(self._settings.data_dir) if self._settings.data_dir.exists() else None
         return owner.mcp if owner else None
 
     async def _open(self) -> None:
@@ -112,5 +112,5 @@ class FolderCalls:
         if who is not None:
             names |= {"sub": who.principal, "tenant": who.tenant}
             spaces, capabilities = who.namespaces or spaces, tuple(sorted(who.capabilities))
-        claims = receipts.own_claims(names, spaces, capabilities, RECEIPT_SECONDS, now=now)
-        return receipts.issue(claims, own_key.find_or_make(settings.data_dir))
+        claims = receipts.create_own_claims(names, spaces, capabilities, RECEIPT_SECONDS, now=now)
+        return receipts.issue_receipt(claims, keys.ensure_signing_key(settings.data_dir))

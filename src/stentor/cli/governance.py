@@ -13,7 +13,7 @@ from stentor.cli import display
 from stentor.cli.command import perform
 from stentor.cli.options import AsJson, DataDir, Key, Target, Url
 from stentor.cli.output import USAGE, CommandFailed, out, plain, reporting
-from stentor.core import textdiff
+from stentor.core import json_diff
 
 if TYPE_CHECKING:
     from stentor.cli.api import Api
@@ -251,7 +251,7 @@ def _show_diff(diff: list[dict[str, Any]]) -> None:
     """What the patch changes of the agent, line by line."""
     for change in diff:
         out.print(f"\n{plain(change['path'])}", style="bold", markup=False)
-        for sign, line in textdiff.lines(change["before"], change["after"]):
+        for sign, line in json_diff.diff_lines(change["before"], change["after"]):
             if sign in STYLES:
                 out.print(f"{sign} {plain(line)}", style=STYLES[sign], markup=False, soft_wrap=True)
 

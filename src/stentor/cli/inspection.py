@@ -13,9 +13,9 @@ import msgspec
 
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.core.settings.kinds import Meta
+from stentor.core.settings.parsers import SettingInfo
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -53,8 +53,8 @@ class Inspection(msgspec.Struct, frozen=True):
 def inspect(environ: Mapping[str, str], data_dir: Path | None = None) -> Inspection:
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    rows: list[tuple[str, Meta, str | None]] = []
-    for name, meta in settings_module.metas().items():
+    rows: list[tuple[str, SettingInfo, str | None]] = []
+    for name, meta in settings_module.setting_infos().items():
         problem, sources[name] = None, "default"
         if name == "data_dir" and data_dir is not None:
             values[name], sources[name] = data_dir, "option"
@@ -75,18 +75,18 @@ def inspect(environ: Mapping[str, str], data_dir: Path | None = None) -> Inspect
 
 
 def _refusal(environ: Mapping[str, str], data_dir: Path | None, keys: tuple[KeyVariable, ...]) -> str | None:
-    from stentor.auth import memory_access
+    from stentor.auth import api_keys
 
     try:
         settings = settings_module.load(environ, {"data_dir": data_dir})
         named = {variable.name for variable in keys if variable.problem is None}
-        memory_access.load(environ, named or {"mcp" if settings.shared_key else "admin"}, settings.vault_names)
+        api_keys.load_memory_access(environ, named or {"mcp" if settings.shared_key else "admin"}, settings.vault_names)
     except StartRefused as error:
         return error.message
     return None
 
 
-def _shown(effective: Settings, name: str, meta: Meta) -> str:
+def _shown(effective: Settings, name: str, meta: SettingInfo) -> str:
     value = getattr(effective, name)
     if meta.secret:
         return "set" if value else "not set"
@@ -95,22 +95,22 @@ def _shown(effective: Settings, name: str, meta: Meta) -> str:
     if isinstance(value, tuple):
         return ", ".join(value)
     # An address may carry a password.
-    return Redactor().clean(str(value))
+    return Redactor().redact(str(value))
 
 
 def key_variables(environ: Mapping[str, str]) -> tuple[KeyVariable, ...]:
     # Loads the cryptographic modules: not for `stentor --help`.
-    from stentor.auth import keys
+    from stentor.auth import api_keys
 
     found = []
-    for variable in sorted(name for name in environ if name.startswith(keys.PREFIX)):
-        name = variable.removeprefix(keys.PREFIX).lower()
+    for variable in sorted(name for name in environ if name.startswith(api_keys.KEY_VARIABLE_PREFIX)):
+        name = variable.removeprefix(api_keys.KEY_VARIABLE_PREFIX).lower()
         try:
-            key, principal = keys.parse(variable, environ[variable])
+            key, principal = api_keys.parse_key_variable(variable, environ[variable])
         except ValueError as error:
             found.append(KeyVariable(variable, name, problem=f"it is ignored: {error}"))
             continue
         permissions = tuple(sorted(principal.permissions))
-        well_known = key.lower() in keys.WELL_KNOWN
+        well_known = key.lower() in api_keys.WELL_KNOWN_KEYS
         found.append(KeyVariable(variable, name, principal.role, permissions, principal.tenant, well_known))
     return tuple(found)

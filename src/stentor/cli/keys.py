@@ -44,14 +44,14 @@ def _there(data_dir: Path) -> set[str]:
 
 def _make(chosen: settings.Settings) -> None:
     # The cryptography: not for `stentor --help`.
-    from stentor.auth.authority import own_key
+    from stentor.auth.authority import keys
     from stentor.core.errors import StartRefused
-    from stentor.core.sealing import Sealer
+    from stentor.core.security.sealing import Sealer
     from stentor.domains.provenance import keyfile
 
     keyfile.find_or_make(keyfile.key_path(chosen), chosen.provenance_origin)
-    own_key.find_or_make(chosen.data_dir)
+    keys.ensure_signing_key(chosen.data_dir)
     try:
-        Sealer(chosen.data_dir, chosen.master_key).make()
+        Sealer(chosen.data_dir, chosen.master_key).ensure_master_key()
     except OSError as error:
         raise StartRefused(f"{error.filename} cannot be made: {error.strerror}.") from None

@@ -18,7 +18,7 @@ from stentor.cli.edge.connections import Connections, Limits
 from stentor.cli.edge.protocol import LimitedProtocol
 from stentor.cli.edge.tls import TlsListener
 from stentor.core.errors import StartRefused
-from stentor.core.pulse import beat_or
+from stentor.core.timers import wait_until_tick
 
 GRACE_SECONDS = 3
 BACKLOG = 256
@@ -69,7 +69,7 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
-            await beat_or(self._told)
+            await wait_until_tick(self._told)
 
     def leave(self) -> None:
         self.should_exit = True

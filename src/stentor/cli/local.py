@@ -19,18 +19,19 @@ from dataclasses import dataclass, replace
 from starlette.types import ASGIApp
 
 from stentor import bootstrap
-from stentor.auth import keys as key_files
+from stentor.auth import api_keys as key_files
 from stentor.auth.principal import PERMISSIONS
 from stentor.cli.options import Access
 from stentor.cli.output import FAILED, UNREACHABLE, CommandFailed, notice
-from stentor.core import migrations, redaction
+from stentor.core import migrations
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.core.db.driver import Connection, Driver
-from stentor.core.redaction import Redactor
+from stentor.core.db.driver import DbConnection, Driver
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 
-OWN_KEY = f"{key_files.PREFIX}COMMAND_LINE"
+OWN_KEY = f"{key_files.KEY_VARIABLE_PREFIX}COMMAND_LINE"
 DRAIN_SECONDS = 10.0
 """How long a command waits for work that it started itself."""
 
@@ -52,10 +53,10 @@ class ReadOnly:
         self.name = driver.name
         self.shared = driver.shared
 
-    def writer(self) -> Connection:
+    def writer(self) -> DbConnection:
         return self._driver.reader()
 
-    def reader(self) -> Connection:
+    def reader(self) -> DbConnection:
         return self._driver.reader()
 
 
@@ -69,7 +70,7 @@ async def opened(settings: Settings, environ: Mapping[str, str], *, access: Acce
     if access != "create":
         require_database(settings)
     redactor = Redactor()
-    redaction.configure("warning", redactor)
+    redaction.configure_logging("warning", redactor)
     settings = replace(settings, rate_limit=0, memory=access == "memory")
     key, source = settings.client_key, "--key or SERVICE_CLIENT_KEY"
     if not key:
@@ -105,16 +106,16 @@ async def owning(
 
 @asynccontextmanager
 async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[ASGIApp]:
-    redactor.add(settings.database_url)
+    redactor.add_secret(settings.database_url)
     # No service runs here, so no worker can be online, and none gets the benefit of the doubt.
     settings = replace(settings, worker_offline=0.0)
     driver = ReadOnly(bootstrap.open_driver(settings))
     require_head(driver)
-    loaded = key_files.load(settings, environ, redactor)
+    loaded = key_files.load_keys(settings, environ, redactor)
     kernel = bootstrap.build(settings, Database(driver), SystemClock())
     try:
         await kernel.refresh(0)
-        yield bootstrap.application(kernel, loaded.ring)
+        yield bootstrap.application(kernel, loaded.key_ring)
     finally:
         await kernel.stop()
 
@@ -130,11 +131,11 @@ def require_database(settings: Settings) -> None:
 
 def require_head(driver: Driver) -> None:
     current = migrations.current_version(driver)
-    migrations.require_known(current)
+    migrations.require_supported(current)
     if current != migrations.HEAD:
         raise CommandFailed(
             f"The database has schema {current or 'none'}, this program reads {migrations.HEAD}: "
-            f"{migrations.UPGRADE}, or a start of `stentor serve`, brings it up to date.",
+            f"{migrations.UPGRADE_COMMAND}, or a start of `stentor serve`, brings it up to date.",
             FAILED,
         )
 

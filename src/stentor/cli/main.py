@@ -14,7 +14,7 @@ from stentor.cli.memory import history, reindex, verify
 from stentor.cli.notes import notes
 from stentor.cli.serve import serve
 from stentor.cli.vault import vault
-from stentor.core import private
+from stentor.core import filesystem
 
 app = typer.Typer(
     help="A self-hosted control plane for software agents.",
@@ -55,7 +55,7 @@ def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     """A self-hosted control plane for software agents."""
-    private.only_for_owner()
+    filesystem.set_private_umask()
 
 
 def main() -> None:

@@ -11,9 +11,10 @@ import typer
 
 from stentor.cli.options import DataDir
 from stentor.cli.output import CommandFailed, notice, reporting
-from stentor.core import redaction, settings
-from stentor.core.owner import read_owner
-from stentor.core.redaction import Redactor
+from stentor.core import settings
+from stentor.core.filesystem import read_lock_holder
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
 
 app = typer.Typer(help="The governed memory for MCP clients.")
 
@@ -38,7 +39,7 @@ def mcp(
     redactor = Redactor()
     with reporting(as_json=as_json):
         chosen = settings.load(os.environ, {"data_dir": data_dir, "host": host, "mcp_port": port})
-        redaction.configure("warning" if not http else chosen.log_level, redactor)
+        redaction.configure_logging("warning" if not http else chosen.log_level, redactor)
         if not chosen.memory:
             raise CommandFailed("The memory is switched off (SERVICE_MEMORY).")
         if http:
@@ -72,6 +73,6 @@ def install(
 
 
 def _refuse_second(data_dir: Path) -> None:
-    owner = read_owner(data_dir) if data_dir.exists() else None
+    owner = read_lock_holder(data_dir) if data_dir.exists() else None
     if owner is not None and owner.mcp:
         raise CommandFailed(f"The service that runs on this folder answers already: {owner.mcp}/mcp.")

@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from stentor.auth.authority.context import ALL, is_pattern
-from stentor.auth.memory_access import unknown_vault
+from stentor.auth.api_keys import find_unknown_vault
+from stentor.auth.authority.context import ALL_NAMESPACES, is_pattern
 from stentor.cli.output import USAGE, CommandFailed
 from stentor.core.settings import Settings
 from stentor.domains.memory.governed.gate import READ, WRITE
@@ -41,7 +41,7 @@ def launch(settings: Settings, principal: str, namespaces: list[str], *, read_on
         )
     if wrong := [name for name in namespaces if "," in name or not is_pattern(name)]:
         raise CommandFailed(f"{wrong[0][:80]!r} is no namespace, such as team/notes.", USAGE)
-    if (vault := unknown_vault(namespaces, settings.vault_names)) is not None:
+    if (vault := find_unknown_vault(namespaces, settings.vault_names)) is not None:
         raise CommandFailed(f"{vault[:80]!r} is no vault of SERVICE_VAULTS.", USAGE)
     capabilities = [READ] if read_only else [READ, WRITE]
     environment = {
@@ -62,8 +62,8 @@ def granted(launch: Launch) -> str:
     """What the configuration lets the client do, in a sentence."""
     given = launch.environment
     spaces = given["SERVICE_MCP_NAMESPACES"].split(",")
-    named = [space for space in spaces if space != ALL]
-    parts = ["every namespace but vaults"] if ALL in spaces else []
+    named = [space for space in spaces if space != ALL_NAMESPACES]
+    parts = ["every namespace but vaults"] if ALL_NAMESPACES in spaces else []
     where = " and ".join([*parts, *([f"{', '.join(named)} and all below"] if named else [])])
     what = "read and write" if WRITE in given["SERVICE_MCP_CAPABILITIES"].split(",") else "read"
     return f"This lets {given['SERVICE_MCP_PRINCIPAL']!r} {what} {where}."

@@ -9,7 +9,7 @@ from stentor.cli import serving
 from stentor.cli.foldercalls import FolderCalls
 from stentor.cli.listening import runner
 from stentor.cli.output import notice, out, print_json
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.surfaces.memory_mcp import stdio
 from stentor.surfaces.memory_mcp.app import PATH

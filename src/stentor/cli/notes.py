@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stentor.cli.output import out, print_json, reporting
-from stentor.core import redaction, settings
+from stentor.core import settings
 from stentor.core.errors import StartRefused, StentorError
-from stentor.core.redaction import Redactor
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
 
 if TYPE_CHECKING:
     from stentor.domains.notes.pluginvault import PluginVault
@@ -41,7 +42,7 @@ def notes(
     redactor = Redactor()
     with reporting(as_json=as_json):
         opened = wiring.open_notes(os.environ, redactor)
-        redaction.configure(opened.level, redactor)
+        redaction.configure_logging(opened.level, redactor)
         listener = bind(host, opened.port if port is None else port, "--port", _tls(tls_cert, tls_key))
 
         def ready() -> None:

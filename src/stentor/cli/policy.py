@@ -14,7 +14,7 @@ from stentor.cli.options import AsJson
 from stentor.cli.output import FAILED, USAGE, CommandFailed, out, print_json, reporting
 
 if TYPE_CHECKING:
-    from stentor.core.policy import Rules, Ruling
+    from stentor.core.security.policy import PolicyDecision, PolicySet
 
 app = typer.Typer(help="Check a policy file, and ask it example requests.", no_args_is_help=True)
 File = Annotated[Path | None, typer.Option("--policy", help="The policy file; else SERVICE_POLICY_FILE.")]
@@ -55,16 +55,16 @@ def ask(
         raise typer.Exit(FAILED)
 
 
-def _load(given: Path | None) -> tuple[Path, Rules]:
+def _load(given: Path | None) -> tuple[Path, PolicySet]:
     """Raises CommandFailed, PolicyInvalid."""
     # The compiled engine: not for `stentor --help`.
-    from stentor.core import policy as policy_files
     from stentor.core import settings
+    from stentor.core.security import policy as policy_files
 
     where = given or settings.load(os.environ).policy_file
     if where is None:
         raise CommandFailed("Name a policy file with --policy or SERVICE_POLICY_FILE.", USAGE)
-    return where, policy_files.load(where)
+    return where, policy_files.load_policies(where)
 
 
 def _requests(file: Path) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ def _requests(file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _result(rules: Rules, number: int, one: dict[str, Any]) -> dict[str, Any]:
+def _result(rules: PolicySet, number: int, one: dict[str, Any]) -> dict[str, Any]:
     name, expect = str(one.get("name", f"request {number + 1}")), one.get("expect")
     if expect not in (None, "allow", "deny"):
         raise CommandFailed(f"{name}: expect must be allow or deny.", USAGE)
@@ -94,21 +94,20 @@ def _result(rules: Rules, number: int, one: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _asked(rules: Rules, name: str, one: dict[str, Any]) -> Ruling:
-    from stentor.core.policy import Entity
-    from stentor.core.policy_schema import AGENT_DEFAULTS, TYPES
+def _asked(rules: PolicySet, name: str, one: dict[str, Any]) -> PolicyDecision:
+    from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyEntity
 
     action, context = one.get("action"), one.get("context", {})
-    if action not in TYPES:
-        raise CommandFailed(f"{name}: action must be one of {', '.join(TYPES)}.", USAGE)
+    if action not in ACTION_TYPES:
+        raise CommandFailed(f"{name}: action must be one of {', '.join(ACTION_TYPES)}.", USAGE)
     parts = []
-    for field, kind in zip(("principal", "resource"), TYPES[action], strict=True):
+    for field, kind in zip(("principal", "resource"), ACTION_TYPES[action], strict=True):
         given = one.get(field, {})
         if not isinstance(given, dict):
             raise CommandFailed(f"{name}: {field} must be an object.", USAGE)
         attributes = {k: v for k, v in given.items() if k != "id"}
-        known = AGENT_DEFAULTS if kind == "Agent" else {}
-        parts.append(Entity(kind, str(given.get("id", field)), {**known, **attributes}))
+        known = EXAMPLE_AGENT if kind == "Agent" else {}
+        parts.append(PolicyEntity(kind, str(given.get("id", field)), {**known, **attributes}))
     if not isinstance(context, dict):
         raise CommandFailed(f"{name}: context must be an object.", USAGE)
-    return rules.ask(action, parts[0], parts[1], context, checked=True)
+    return rules.authorize(action, parts[0], parts[1], context, validate_schema=True)

@@ -17,13 +17,14 @@ from stentor import bootstrap
 from stentor.bootstrap.provenance import outside as kept_outside
 from stentor.cli.local import require_database, require_head
 from stentor.cli.output import USAGE, CommandFailed
-from stentor.core import redaction, settings
-from stentor.core.clock import from_datetime
+from stentor.core import settings
+from stentor.core.clock import micros_from_datetime
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import RunLogDamaged, StartRefused
-from stentor.core.redaction import Redactor
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance import keyfile, proofs
 from stentor.domains.provenance.audit import audit
@@ -37,8 +38,8 @@ from stentor.domains.provenance.notes import NoteError, Verifier, open_note, rea
 def settings_of(data_dir: Path | None) -> Settings:
     chosen = settings.load(os.environ, {"data_dir": data_dir})
     redactor = Redactor()
-    redactor.add(chosen.database_url)
-    redaction.configure("warning", redactor)
+    redactor.add_secret(chosen.database_url)
+    redaction.configure_logging("warning", redactor)
     return chosen
 
 
@@ -147,8 +148,8 @@ def selection(tenant: str, task: str | None, since: datetime | None, before: dat
     """Raises CommandFailed for a task and a time range together."""
     if task is not None and (since or before):
         raise CommandFailed("Give a task or a time range, not both.", USAGE)
-    start = from_datetime(since.replace(tzinfo=since.tzinfo or UTC)) if since else 0
-    end = from_datetime(before.replace(tzinfo=before.tzinfo or UTC)) if before else 2**62
+    start = micros_from_datetime(since.replace(tzinfo=since.tzinfo or UTC)) if since else 0
+    end = micros_from_datetime(before.replace(tzinfo=before.tzinfo or UTC)) if before else 2**62
     return Selection(tenant, task, start, end)
 
 

@@ -11,12 +11,13 @@ import typer
 
 from stentor.cli.options import AsJson, DataDir
 from stentor.cli.output import FAILED, USAGE, CommandFailed, notice, out, plain, print_json, reporting
-from stentor.core import redaction, settings
+from stentor.core import settings
 from stentor.core.clock import SystemClock
 from stentor.core.errors import AuthorityRefused
-from stentor.core.redaction import Redactor
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.core.settings.servers import MEMORY_CAPABILITIES
+from stentor.core.settings.listeners import MEMORY_CAPABILITIES
 
 if TYPE_CHECKING:
     from stentor.auth.authority.context import AuthorityContext
@@ -47,14 +48,14 @@ def issue(
 ) -> None:
     """Sign a receipt with the service's own key, and print nothing else on standard output."""
     with reporting():
-        from stentor.auth.authority import own_key, receipts
+        from stentor.auth.authority import keys, receipts
 
         chosen = _settings(data_dir, audience)
         jkt = None if bind is None else _thumbprint(bind)
         names = {"sub": principal, "tenant": tenant, "aud": chosen.authority_audience}
         now = SystemClock().now()
-        claims = receipts.own_claims(names, tuple(namespace), tuple(capability), lifetime, jkt, now=now)
-        sys.stdout.write(receipts.issue(claims, own_key.find_or_make(chosen.data_dir)) + "\n")
+        claims = receipts.create_own_claims(names, tuple(namespace), tuple(capability), lifetime, jkt, now=now)
+        sys.stdout.write(receipts.issue_receipt(claims, keys.ensure_signing_key(chosen.data_dir)) + "\n")
     if unknown := [name for name in capability if name not in MEMORY_CAPABILITIES]:
         notice(f"{unknown[0]!r} is none of the memory's capabilities: {', '.join(MEMORY_CAPABILITIES)}.", "yellow")
     if jkt is None:
@@ -65,9 +66,9 @@ def issue(
 def inspect(receipt: Receipt = None, file: File = None, as_json: AsJson = False) -> None:
     """Show what a receipt says, without verifying anything: it may be forged, expired or used."""
     with reporting(as_json=as_json):
-        from stentor.auth.authority.inspection import decode
+        from stentor.auth.authority.delegation import decode_chain
 
-        links = decode(_read(receipt, file))
+        links = decode_chain(_read(receipt, file))
         if as_json:
             print_json({"verified": False, "receipts": links})
             return
@@ -87,13 +88,13 @@ def verify(
 ) -> None:
     """Verify signatures, claims and chain; exit code 0 or 1. It is no use of the receipt, and asks for no proof."""
     with reporting(as_json=as_json):
-        from stentor.auth.authority.issuers import trusted
-        from stentor.auth.authority.receipts import peek
+        from stentor.auth.authority.issuers import load_trusted_issuers
+        from stentor.auth.authority.receipts import inspect_receipt
 
         chosen = _settings(data_dir, audience)
         text = _read(receipt, file)
         try:
-            found = peek(text, trusted(chosen), chosen.authority_audience, SystemClock().now())
+            found = inspect_receipt(text, load_trusted_issuers(chosen), chosen.authority_audience, SystemClock().now())
         except AuthorityRefused as error:
             if as_json:
                 print_json({"valid": False, "error": error.message})
@@ -137,7 +138,7 @@ def _visible(text: str) -> str:
 
 def _settings(data_dir: Path | None, audience: str | None) -> Settings:
     chosen = settings.load(os.environ, {"data_dir": data_dir, "authority_audience": audience})
-    redaction.configure(chosen.log_level, Redactor())
+    redaction.configure_logging(chosen.log_level, Redactor())
     return chosen
 
 
@@ -164,12 +165,12 @@ def _contents(path: Path) -> bytes:
 
 
 def _thumbprint(path: Path) -> str:
-    from stentor.auth.authority.flaw import Flaw
-    from stentor.auth.authority.keys import read_file, thumbprint
+    from stentor.auth.authority.claims import ReceiptError
+    from stentor.auth.authority.keys import parse_public_key_file, thumbprint
 
     try:
-        return thumbprint(read_file(_contents(path)))
+        return thumbprint(parse_public_key_file(_contents(path)))
     except OSError as error:
         raise CommandFailed(f"{path} cannot be read: {error.strerror}.", USAGE) from None
-    except Flaw as flaw:
+    except ReceiptError as flaw:
         raise CommandFailed(f"--bind {path}: {flaw}.", USAGE) from None

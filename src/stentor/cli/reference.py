@@ -18,11 +18,11 @@ import httpx
 import typer
 
 from stentor import bootstrap
-from stentor.auth import memory_access
+from stentor.auth import api_keys
 from stentor.cli import app
 from stentor.core import errors, settings
 from stentor.core.errors import StentorError, all_errors
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from stentor.domains.routing.model import SENTENCES
 from stentor.surfaces.grpc.codes import status_of
 
@@ -75,12 +75,12 @@ def settings_page() -> str:
 
 def _settings_rows() -> Iterator[tuple[str, ...]]:
     defaults = settings.Settings()
-    for name, meta in settings.metas().items():
+    for name, meta in settings.setting_infos().items():
         yield f"`{meta.env}`", _default(getattr(defaults, name)), meta.doc + (" Secret." if meta.secret else "")
     form = "One key: `<key>:<role>:<permissions>[:<tenant>]`; as many variables as there are keys. Secret."
     yield "`SERVICE_API_KEY_<NAME>`", "", form
     access = "What that key reaches in the governed memory: `<namespace>:r` or `<namespace>:rw`, comma separated."
-    yield f"`{memory_access.PREFIX}<NAME>`", "", access
+    yield f"`{api_keys.ACCESS_VARIABLE_PREFIX}<NAME>`", "", access
 
 
 def _default(value: Any) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stentor.cli.output import err, out, print_json, reporting
-from stentor.core import redaction, settings
-from stentor.core.redaction import Redactor
+from stentor.core import settings
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
 
 if TYPE_CHECKING:
     from stentor.cli.serving import Ready
@@ -63,7 +64,7 @@ def serve(
         ports |= {"vault_tls_port": vault_tls_port, "dashboard_port": dashboard_port, "grpc_port": grpc_port}
         environ = os.environ | ({} if roles is None else {"SERVICE_ROLES": roles})
         chosen = settings.load(environ, {"data_dir": data_dir, "host": host, **ports})
-        redaction.configure(chosen.log_level, redactor)
+        redaction.configure_logging(chosen.log_level, redactor)
         serving.run(chosen, os.environ, redactor, say)
 
 

@@ -13,16 +13,16 @@ import msgspec
 from starlette.types import ASGIApp
 
 from stentor import bootstrap
-from stentor.auth.keys import key_file
+from stentor.auth.api_keys import admin_key_file
 from stentor.bootstrap import Service, dashboard, grpc, surfaces
 from stentor.bootstrap.surfaces import Surface
 from stentor.cli.edge.connections import limits
 from stentor.cli.listening import Endpoint, Listener, Servers, bind, on_signals, runner
 from stentor.core.errors import StartRefused
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.web import hosts
-from stentor.web.gate import knows_key
+from stentor.web import allowed_hosts
+from stentor.web.middleware import known_key_check
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
@@ -78,10 +78,10 @@ def run(
             endpoints.insert(
                 0,
                 Endpoint(
-                    hosts.guarded(
+                    allowed_hosts.wrap_allowed_hosts(
                         service.app,
                         settings.allowed_hosts,
-                        knows_key(service.keys.ring),
+                        known_key_check(service.keys.key_ring),
                         loopback=settings.loopback,
                     ),
                     gateway,
@@ -94,7 +94,7 @@ def run(
             surfaces=addresses,
             admin_key_file=_admin_key_file(settings),
             key_files={one.name: one.key_file for one in opened if one.key_file},
-            made_key=service.keys.made[0] if service.keys.made else None,
+            made_key=service.keys.generated[0] if service.keys.generated else None,
             taken_up=0,
             warnings=service.keys.warnings + warnings,
         )
@@ -121,8 +121,10 @@ def _guarded(settings: Settings, surface: Surface) -> ASGIApp:
     if surface.name != "dashboard":
         return surface.app
     host, _ = surfaces.host(settings, surface.name)
-    loopback = host in hosts.LOOPBACK
-    return hosts.guarded(surface.app, settings.allowed_hosts, dashboard.knows_key(settings), loopback=loopback)
+    loopback = host in allowed_hosts.LOOPBACK_NAMES
+    return allowed_hosts.wrap_allowed_hosts(
+        surface.app, settings.allowed_hosts, dashboard.knows_key(settings), loopback=loopback
+    )
 
 
 class Leaving:
@@ -186,12 +188,12 @@ async def _serve(
 
 def _settle(service: Service, ready: Ready) -> None:
     if service.lock is not None:
-        service.lock.announce(gateway=ready.gateway, mcp=ready.surfaces.get("mcp"))
+        service.lock.publish_addresses(gateway=ready.gateway, mcp=ready.surfaces.get("mcp"))
     gc.freeze()
     # A request leaves few cycles behind, so the collector may look more seldom than by default.
     gc.set_threshold(50_000, 20, 50)
 
 
 def _admin_key_file(settings: Settings) -> str | None:
-    path = key_file(settings.data_dir)
+    path = admin_key_file(settings.data_dir)
     return str(path.absolute()) if path.exists() else None

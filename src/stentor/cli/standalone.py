@@ -8,13 +8,13 @@ from typing import Any
 
 from stentor.cli.edge.connections import limits
 from stentor.cli.listening import Endpoint, Servers, on_signals, runner
-from stentor.core.settings.edge import EdgeSettings
+from stentor.core.settings.listeners import ConnectionSettings
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 def run(
-    settings: EdgeSettings,
+    settings: ConnectionSettings,
     endpoints: Sequence[Endpoint],
     on_ready: Callable[[], None],
     background: Sequence[Work] = (),

@@ -11,8 +11,9 @@ import typer
 
 from stentor.cli.options import DataDir
 from stentor.cli.output import err, out, print_json, reporting
-from stentor.core import redaction, settings
-from stentor.core.redaction import Redactor
+from stentor.core import settings
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
 
 if TYPE_CHECKING:
     from stentor.bootstrap.vault import OpenedVault
@@ -39,7 +40,7 @@ def vault(
     with reporting(as_json=as_json), ExitStack() as sockets:
         options = {"data_dir": data_dir, "vault_dir": folder, "host": host, "vault_port": port}
         chosen = settings.load(os.environ, options | {"vault_tls_port": tls_port, "vault_tls": tls})
-        redaction.configure(chosen.log_level, redactor)
+        redaction.configure_logging(chosen.log_level, redactor)
         opened = wiring.open_vault(chosen, redactor)
         opened.texts.want()
         listeners = [sockets.enter_context(bind(chosen.host, chosen.vault_port, "--port"))]

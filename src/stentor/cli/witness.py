@@ -24,15 +24,16 @@ def witness(
         # The server and the cryptography: not for `stentor --help`.
         from stentor.cli import standalone
         from stentor.cli.listening import Endpoint, bind
-        from stentor.core import redaction, settings
+        from stentor.core import settings
         from stentor.core.clock import SystemClock
-        from stentor.core.redaction import Redactor
+        from stentor.core.security import redaction
+        from stentor.core.security.redaction import Redactor
         from stentor.domains.provenance.notes import NoteError, read_verifier
         from stentor.domains.provenance.witness.folder import WitnessFolder
         from stentor.domains.provenance.witness.witness import Witness
         from stentor.surfaces import witness as surface
 
-        redaction.configure("info", Redactor())
+        redaction.configure_logging("info", Redactor())
         logs = []
         for text in watch:
             path = Path(text)

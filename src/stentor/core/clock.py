@@ -23,7 +23,7 @@ class SystemClock:
         return time.time_ns() // 1000
 
 
-def iso(us: int) -> str:
+def format_iso(us: int) -> str:
     """`2026-11-20T21:45:00.123456Z`: always six decimals, so that texts sort like times."""
     seconds, rest = divmod(us, SECOND)
     return f"{_second(seconds)}.{rest:06d}Z"
@@ -35,11 +35,11 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
-def iso_or_none(us: int | None) -> str | None:
-    return None if us is None else iso(us)
+def format_iso_or_none(us: int | None) -> str | None:
+    return None if us is None else format_iso(us)
 
 
-def from_datetime(moment: datetime) -> int:
+def micros_from_datetime(moment: datetime) -> int:
     """Microseconds of an aware datetime, without the rounding of a float."""
     delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds

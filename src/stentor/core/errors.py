@@ -72,7 +72,7 @@ class LeaseLost(Conflict):
     code = "LEASE_LOST"
 
 
-class CageUnavailable(Conflict):
+class SandboxUnavailable(Conflict):
     """This host or the operator's settings give command agents no cage, and without one they are not run."""
 
     code = "CAGE_UNAVAILABLE"
@@ -94,7 +94,7 @@ class RateLimited(StentorError):
     code, status = "RATE_LIMITED", 429
 
 
-class NotBuilt(StentorError):
+class FeatureNotImplemented(StentorError):
     """The contract names this route; this version does not have it yet."""
 
     code, status = "NOT_IMPLEMENTED", 501
@@ -150,7 +150,7 @@ class ModelNotFound(NotFound):
     code = "MODEL_NOT_FOUND"
 
 
-class BudgetSpent(RateLimited):
+class BudgetExceeded(RateLimited):
     """The tokens or the money that a key or an agent may spend in this period are spent."""
 
     code = "BUDGET_EXCEEDED"
@@ -172,10 +172,10 @@ class ProviderFault(StentorError):
     """A provider of language models failed; never the fault of an agent. `upstream` is its HTTP status."""
 
     code, status = "PROVIDER_ERROR", 502
-    upstream: int | None = None
-    named_time = False
+    upstream_status: int | None = None
+    has_retry_after = False
     """Whether it said itself when it will take the request (`retry_after`)."""
-    called = True
+    was_called = True
     """False when the gate kept the call back, because the provider is left alone for a while."""
 
 

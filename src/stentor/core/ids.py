@@ -30,7 +30,7 @@ def new_id() -> str:
         return f"{_prefix}{stamp & 0xFFF:03x}{_tails.pop()}"
 
 
-def see(other: str) -> None:
+def advance_past(other: str) -> None:
     """Make every later id sort behind this one, of a process whose clock may be ahead of ours."""
     global _last
     stamp = int(other[0:8] + other[9:13] + other[15:18], 16)
@@ -46,7 +46,7 @@ def _random_tails() -> list[str]:
     return [f"-{word[0].translate(_VARIANT)}{word[1:4]}-{word[4:]}" for word in words]
 
 
-def floor(us: int) -> str:
+def min_id_at(us: int) -> str:
     """A text below every id made at or after a time (microseconds), and above every one made a millisecond before."""
     ms = max(0, us // 1000)
     return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"

@@ -17,7 +17,7 @@ from stentor.core.errors import InvalidRequest
 MAX_DEPTH = 100
 MAX_CONTAINERS = 200_000
 """Arrays and objects of one text. A million takes the decoder half a second, which nothing can interrupt."""
-BLOCK = 128 * 1024
+BLOCK_BYTES = 128 * 1024
 FEW = 2_000
 """Brackets and quotes that are counted faster without numpy."""
 QUOTE = ord('"')
@@ -25,7 +25,7 @@ _STEPS = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in r
 _OTHERS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 
 
-def number(text: str) -> float:
+def parse_float(text: str) -> float:
     """For `float_hook` of a decoder of what others wrote: msgspec's own reading of some numbers, such as 1e308, takes
     30 microseconds for each, and nothing else runs meanwhile. Raises ValueError for one beyond the largest.
     """
@@ -35,7 +35,7 @@ def number(text: str) -> float:
     return value
 
 
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=number)
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=parse_float)
 _encoder = msgspec.json.Encoder()
 
 
@@ -98,8 +98,8 @@ def _check_shape(body: bytes) -> None:
     if b"\\" in body:  # only strings have backslashes, and after this none of them hides a quote
         body = body.replace(b"\\\\", b"").replace(rb"\"", b"")
     marks, shape = body.translate(None, _OTHERS), _Shape()
-    for start in range(0, len(marks), BLOCK):
-        block = marks[start : start + BLOCK]
+    for start in range(0, len(marks), BLOCK_BYTES):
+        block = marks[start : start + BLOCK_BYTES]
         if len(block) < FEW:
             shape.take(block)
         else:
@@ -125,7 +125,7 @@ def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
-def line(value: Any) -> bytes:
+def encode_line(value: Any) -> bytes:
     """JSON bytes that every reader takes for one line: some break lines at these characters too, as Python's do."""
     found = _encoder.encode(value)
     if b"\xe2\x80" in found:
@@ -133,6 +133,6 @@ def line(value: Any) -> bytes:
     return found.replace(b"\xc2\x85", rb"\u0085")
 
 
-def digest(value: Any) -> str:
+def sorted_digest(value: Any) -> str:
     """SHA-256 over the JSON with sorted keys, in hex."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()

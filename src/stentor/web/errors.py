@@ -1,4 +1,7 @@
-"""The gateway's dialects of errors: the contract's envelope, problem+json for who accepts it, OpenAI's under /v1/."""
+"""The gateway's dialects of errors: the contract's envelope, problem+json for who accepts it, OpenAI's under /v1/.
+
+Errors as OpenAI's clients read them, on the routes that speak OpenAI's dialect.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,8 @@ from starlette.types import Scope
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderFault, RateLimited, StentorError, StoreUnavailable
-from stentor.web import openai_errors
 
-PROBLEM = "application/problem+json"
+PROBLEM_MEDIA_TYPE = "application/problem+json"
 _CODES = {
     400: "INVALID_REQUEST",
     401: "UNAUTHORIZED",
@@ -32,28 +34,30 @@ _CODES = {
     429: "RATE_LIMITED",
     503: "SERVICE_UNAVAILABLE",
 }
-THROTTLED = "Rate limit exceeded"
+THROTTLED_TITLE = "Rate limit exceeded"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-UNEXPECTED = "The service failed on this request. The operator finds the reason in its log under the request id."
+UNEXPECTED_MESSAGE = (
+    "The service failed on this request. The operator finds the reason in its log under the request id."
+)
 
 
-NO_STORE = "The database cannot be used. The service's log says why."
+DATABASE_OUTAGE_MESSAGE = "The database cannot be used. The service's log says why."
 log = logging.getLogger(__name__)
 
 
-def install(app: FastAPI) -> None:
+def install_error_handlers(app: FastAPI) -> None:
     """Have the application render every error in this dialect."""
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, _on_unexpected)
 
 
-def handler_of(error: Exception) -> Callable[[Request, Exception], Awaitable[Response]] | None:
+def find_error_handler(error: Exception) -> Callable[[Request, Exception], Awaitable[Response]] | None:
     """What answers an error that is foreseen; None for any other."""
     return next((handler for kind, handler in _HANDLERS.items() if isinstance(error, kind)), None)
 
 
-def render(
+def render_error(
     scope: Scope,
     status: int,
     code: str,
@@ -62,8 +66,8 @@ def render(
     headers: dict[str, str] | None = None,
 ) -> Response:
     request_id = scope.get("state", {}).get("request_id", "")
-    if openai_errors.speaks(scope):
-        return openai_errors.render(status, code, message, details, headers)
+    if is_openai_path(scope):
+        return render_openai_error(status, code, message, details, headers)
     if _wants_problem(scope):
         body = {
             "type": "about:blank",
@@ -72,46 +76,48 @@ def render(
             "detail": message,
         }
         body |= {"code": code, "request_id": request_id} | ({"details": details} if details else {})
-        return Response(jsontext.encode(body), status, headers, PROBLEM)
+        return Response(jsontext.encode(body), status, headers, PROBLEM_MEDIA_TYPE)
     error = {"code": code, "message": message, "request_id": request_id}
     if details:
         error["details"] = details
     return Response(jsontext.encode({"error": error}), status, headers, "application/json")
 
 
-def render_error(scope: Scope, error: StentorError) -> Response:
+def render_stentor_error(scope: Scope, error: StentorError) -> Response:
     """A 5xx says its sentence only when it is ours to say: outages yes, corrupt records by id. What a database driver
     said of an outage is for the log: it names tables and addresses.
     """
     if isinstance(error, StoreUnavailable) and error.__cause__ is not None:
         log.warning("%s", error.message)
-        return render(scope, error.status, error.code, NO_STORE, None, {"Retry-After": str(error.retry_after)})
+        return render_error(
+            scope, error.status, error.code, DATABASE_OUTAGE_MESSAGE, None, {"Retry-After": str(error.retry_after)}
+        )
     headers = {"Retry-After": str(error.retry_after)} if error.status in (429, 503) else None
     if isinstance(error, RateLimited) and headers:
-        whose = "Provider rate limit exceeded" if isinstance(error, ProviderFault) else THROTTLED
-        return throttled(scope, error.message, headers, error.code, whose, error.details)
-    return render(scope, error.status, error.code, error.message, error.details, headers)
+        whose = "Provider rate limit exceeded" if isinstance(error, ProviderFault) else THROTTLED_TITLE
+        return render_throttled(scope, error.message, headers, error.code, whose, error.details)
+    return render_error(scope, error.status, error.code, error.message, error.details, headers)
 
 
-def throttled(
+def render_throttled(
     scope: Scope,
     message: str,
     headers: dict[str, str],
     code: str = RateLimited.code,
-    whose: str = THROTTLED,
+    title: str = THROTTLED_TITLE,
     details: Any = None,
 ) -> Response:
     """429 in the body that the contract gives it; `headers` hold Retry-After in seconds. `whose` says which limit."""
-    if openai_errors.speaks(scope):
-        return openai_errors.render(429, code, message, None, headers)
-    body = {"success": False, "code": code, "error": whose, "message": message}
+    if is_openai_path(scope):
+        return render_openai_error(429, code, message, None, headers)
+    body = {"success": False, "code": code, "error": title, "message": message}
     if details:
         body["details"] = details
     return Response(jsontext.encode(body), 429, headers, "application/json")
 
 
 def render_unexpected(scope: Scope) -> Response:
-    return render(scope, 500, StentorError.code, UNEXPECTED)
+    return render_error(scope, 500, StentorError.code, UNEXPECTED_MESSAGE)
 
 
 def field_errors(errors: Sequence[Any]) -> dict[str, Any]:
@@ -124,7 +130,7 @@ def field_errors(errors: Sequence[Any]) -> dict[str, Any]:
     return {"fields": fields}
 
 
-def invalid(errors: Sequence[Any]) -> InvalidRequest:
+def validation_error(errors: Sequence[Any]) -> InvalidRequest:
     """pydantic's list as the error that says where the first flaw is, and names all of them."""
     details = field_errors(errors)
     first, reason = next(iter(details["fields"].items()))
@@ -133,12 +139,12 @@ def invalid(errors: Sequence[Any]) -> InvalidRequest:
 
 async def _on_stentor_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StentorError)
-    return render_error(request.scope, error)
+    return render_stentor_error(request.scope, error)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return render_error(request.scope, invalid(error.errors()))
+    return render_stentor_error(request.scope, validation_error(error.errors()))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -151,7 +157,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         headers["Allow"] = ", ".join(_methods_at(request))
         message = f"{request.url.path} has no {request.method}, but {headers['Allow']}."
-    return render(request.scope, error.status_code, code, message, headers=headers)
+    return render_error(request.scope, error.status_code, code, message, headers=headers)
 
 
 _HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
@@ -174,4 +180,27 @@ def _methods_at(request: Request) -> list[str]:
 
 
 def _wants_problem(scope: Scope) -> bool:
-    return any(name == b"accept" and PROBLEM.encode() in value for name, value in scope["headers"])
+    return any(name == b"accept" and PROBLEM_MEDIA_TYPE.encode() in value for name, value in scope["headers"])
+
+
+OPENAI_PREFIX = "/v1/"
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def is_openai_path(scope: Scope) -> bool:
+    """Whether the path is one of that dialect."""
+    return str(scope.get("path", "")).startswith(OPENAI_PREFIX)
+
+
+def render_openai_error(status: int, code: str, message: str, details: Any, headers: dict[str, str] | None) -> Response:
+    return Response(
+        jsontext.encode(openai_error_body(status, code, message, details)), status, headers, "application/json"
+    )
+
+
+def openai_error_body(status: int, code: str, message: str, details: Any = None) -> dict[str, Any]:
+    """`param` is the first field that is wrong, when there is one."""
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    fields = details.get("fields") if isinstance(details, dict) else None
+    param = next(iter(fields)) if fields else None
+    return {"error": {"message": message, "type": kind, "param": param, "code": code.lower()}}

@@ -22,20 +22,20 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, Unauthorized
 
-BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
+PERMISSION_BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 PUBLIC = "public"
 _MAKING = threading.RLock()
-INLINE = 64 * 1024
+INLINE_DECODE_BYTES = 64 * 1024
 """Bytes of a body that are decoded in less time than a thread takes."""
 
 
-class Wire(BaseModel):
+class RequestModel(BaseModel):
     """Base of all request bodies: unknown fields and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def example(**fields: Any) -> ConfigDict:
+def example_config(**fields: Any) -> ConfigDict:
     """For `model_config` of a body: what the OpenAPI shows, and what the tests vary."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
@@ -62,7 +62,7 @@ class StrictRequest(Request):
     async def json(self) -> Any:
         body = await self.body()
         try:
-            if len(body) < INLINE:
+            if len(body) < INLINE_DECODE_BYTES:
                 return jsontext.decode(body)
             return await asyncio.to_thread(jsontext.decode, body)
         except InvalidRequest as error:
@@ -83,7 +83,7 @@ class GatewayRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         methods = options.get("methods") or ["GET"]
         extra = dict(options.get("openapi_extra") or {})
-        self.permission = extra.setdefault("x-permission", BY_METHOD.get(next(iter(methods)), "write"))
+        self.permission = extra.setdefault("x-permission", PERMISSION_BY_METHOD.get(next(iter(methods)), "write"))
         self.path, self.endpoint, self.methods = path, endpoint, {method.upper() for method in methods}
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
         self._rest: dict[str, Any] | None = {**options, "openapi_extra": extra}
@@ -105,18 +105,18 @@ class GatewayRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             if permission != PUBLIC:
-                principal_of(request).require(permission)
+                get_principal(request).require(permission)
             return await inner(StrictRequest(request.scope, request.receive))
 
         return handle
 
 
-def needs(permission: str) -> dict[str, Any]:
+def requires_permission(permission: str) -> dict[str, Any]:
     """For `openapi_extra`: what a route needs when its method does not say it."""
     return {"x-permission": permission}
 
 
-def principal_of(request: Request) -> Principal:
+def get_principal(request: Request) -> Principal:
     """The authenticated caller. Fails closed when nothing authenticated it."""
     principal = request.scope.get("state", {}).get("principal")
     if not isinstance(principal, Principal):
@@ -124,6 +124,6 @@ def principal_of(request: Request) -> Principal:
     return principal
 
 
-async def caller_of(request: Request) -> Principal:
+async def get_caller(request: Request) -> Principal:
     """`principal_of` as a dependency; a coroutine, because others are sent to a thread and back."""
-    return principal_of(request)
+    return get_principal(request)

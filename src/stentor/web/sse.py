@@ -17,17 +17,17 @@ from stentor.core import jsontext
 from stentor.core.errors import RateLimited, ServiceUnavailable, StentorError
 
 HEARTBEAT_SECONDS = 15.0
-COMMENT = b": heartbeat\n\n"
+HEARTBEAT_COMMENT = b": heartbeat\n\n"
 """A heartbeat that no reader of events sees."""
-FAILED = "The stream ended because the service failed. The work itself goes on; ask for the task's state."
-LEAVING = "The service is stopping. Connect again with Last-Event-ID to go on."
-ANEW = "The service is stopping. Send the request again."
+FAILED_MESSAGE = "The stream ended because the service failed. The work itself goes on; ask for the task's state."
+STOPPING_MESSAGE = "The service is stopping. Connect again with Last-Event-ID to go on."
+RESEND_MESSAGE = "The service is stopping. Send the request again."
 """Where a stream cannot be gone on with."""
-NOTHING: Mapping[str, Any] = {}
+NO_DATA: Mapping[str, Any] = {}
 log = logging.getLogger(__name__)
 
 
-class Frame(msgspec.Struct, frozen=True):
+class SseEvent(msgspec.Struct, frozen=True):
     """One event. `id` is what a reader sends back as Last-Event-ID."""
 
     event: str
@@ -35,12 +35,12 @@ class Frame(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-def encode(frame: Frame | bytes, common: Mapping[str, Any] = NOTHING) -> bytes:
+def encode_event(frame: SseEvent | bytes, common: Mapping[str, Any] = NO_DATA) -> bytes:
     """The bytes of a frame; its own data wins over the `common` data of its stream."""
     if isinstance(frame, bytes):
         return frame
     head = f"id: {frame.id}\n" if frame.id else ""
-    return f"{head}event: {frame.event}\ndata: ".encode() + jsontext.line({**common, **frame.data}) + b"\n\n"
+    return f"{head}event: {frame.event}\ndata: ".encode() + jsontext.encode_line({**common, **frame.data}) + b"\n\n"
 
 
 class StreamLimit:
@@ -56,18 +56,18 @@ class StreamLimit:
         if self._open.get(key, 0) >= self._most:
             raise RateLimited(f"This key has {self._most} event streams open, which is the most allowed.")
 
-    def enter(self, key: str) -> None:
+    def acquire(self, key: str) -> None:
         """Raises RateLimited when the key has too many streams open."""
         self.check(key)
         self._open[key] = self._open.get(key, 0) + 1
 
-    def leave(self, key: str) -> None:
+    def release(self, key: str) -> None:
         self._open[key] -= 1
         if not self._open[key]:
             del self._open[key]
 
 
-class EventStream(StreamingResponse):
+class EventStreamResponse(StreamingResponse):
     """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work.
 
     `common` is data that every frame carries, the error at a broken end too; `heartbeat` is sent while nothing comes.
@@ -75,15 +75,15 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        frames: AsyncIterator[Frame | bytes],
+        frames: AsyncIterator[SseEvent | bytes],
         limit: StreamLimit,
         key: str,
-        common: Mapping[str, Any] = NOTHING,
-        heartbeat: bytes = COMMENT,
+        common: Mapping[str, Any] = NO_DATA,
+        heartbeat: bytes = HEARTBEAT_COMMENT,
     ) -> None:
         """Raises RateLimited before anything is sent."""
-        limit.enter(key)
-        self._leave = partial(limit.leave, key)
+        limit.acquire(key)
+        self._leave = partial(limit.release, key)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         content = _guarded(frames, limit.closing, self._last, common, heartbeat)
         super().__init__(content, media_type="text/event-stream", headers=headers)
@@ -95,12 +95,12 @@ class EventStream(StreamingResponse):
         finally:
             self._leave()
 
-    def _last(self) -> Frame | bytes:
+    def _last(self) -> SseEvent | bytes:
         """Where the service stops before the stream ends."""
-        return Frame("error", {"error": LEAVING})
+        return SseEvent("error", {"error": STOPPING_MESSAGE})
 
 
-class DataStream(EventStream):
+class RawStreamResponse(EventStreamResponse):
     """Frames that are bytes already. `failed` is the last one of a stream that breaks off, `closed` runs at any end."""
 
     def __init__(
@@ -108,14 +108,14 @@ class DataStream(EventStream):
         frames: AsyncIterator[bytes],
         limit: StreamLimit,
         key: str,
-        failed: Callable[[Exception], bytes],
-        closed: Callable[[], Awaitable[None]],
-        heartbeat: bytes = COMMENT,
+        encode_error: Callable[[Exception], bytes],
+        on_close: Callable[[], Awaitable[None]],
+        heartbeat: bytes = HEARTBEAT_COMMENT,
     ) -> None:
         """Raises RateLimited before anything is sent."""
-        self._closed = closed
-        self._failed = failed
-        super().__init__(_ended(frames, failed), limit, key, heartbeat=heartbeat)
+        self._closed = on_close
+        self._failed = encode_error
+        super().__init__(_ended(frames, encode_error), limit, key, heartbeat=heartbeat)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -124,7 +124,7 @@ class DataStream(EventStream):
             await self._closed()
 
     def _last(self) -> bytes:
-        return self._failed(ServiceUnavailable(ANEW))
+        return self._failed(ServiceUnavailable(RESEND_MESSAGE))
 
 
 async def _ended(frames: AsyncIterator[bytes], failed: Callable[[Exception], bytes]) -> AsyncIterator[bytes]:
@@ -139,9 +139,9 @@ async def _ended(frames: AsyncIterator[bytes], failed: Callable[[Exception], byt
 
 
 async def _guarded(
-    frames: AsyncIterator[Frame | bytes],
+    frames: AsyncIterator[SseEvent | bytes],
     closing: asyncio.Event,
-    last: Callable[[], Frame | bytes],
+    last: Callable[[], SseEvent | bytes],
     common: Mapping[str, Any],
     heartbeat: bytes,
 ) -> AsyncIterator[bytes]:
@@ -151,13 +151,13 @@ async def _guarded(
             yield chunk
     except Exception:
         log.exception("an event stream failed")
-        yield encode(Frame("error", {"error": FAILED}), common)
+        yield encode_event(SseEvent("error", {"error": FAILED_MESSAGE}), common)
 
 
 async def _with_heartbeats(
-    frames: AsyncIterator[Frame | bytes],
+    frames: AsyncIterator[SseEvent | bytes],
     closing: asyncio.Event,
-    last: Callable[[], Frame | bytes],
+    last: Callable[[], SseEvent | bytes],
     common: Mapping[str, Any],
     heartbeat: bytes,
 ) -> AsyncIterator[bytes]:
@@ -167,7 +167,7 @@ async def _with_heartbeats(
         while True:
             done, _ = await asyncio.wait({coming, leaving}, timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
             if leaving in done and coming not in done:
-                yield encode(last(), common)
+                yield encode_event(last(), common)
                 return
             if not done:
                 yield heartbeat
@@ -175,7 +175,7 @@ async def _with_heartbeats(
             frame = coming.result()
             if frame is None:
                 return
-            yield encode(frame, common)
+            yield encode_event(frame, common)
             coming = asyncio.ensure_future(anext(frames, None))
     finally:
         coming.cancel()

@@ -25,14 +25,14 @@ from starlette.responses import Response
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
-from stentor.web.requests import segment
-from stentor.web.routes import GatewayRoute, caller_of
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import GatewayRoute, get_caller
 
 T = TypeVar("T")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
 
-class Json(Response):
+class JsonResponse(Response):
     """An answer encoded once, by the fast encoder; its shape is declared as the route's response model."""
 
     media_type = "application/json"
@@ -41,21 +41,21 @@ class Json(Response):
         return jsontext.encode(content)
 
 
-class Answer(BaseModel):
+class ResponseModel(BaseModel):
     """Base of the response models, which describe answers and hold them to it in the tests."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Enveloped(Answer, Generic[T]):
+class Enveloped(ResponseModel, Generic[T]):
     """The success envelope of the trust, LLM and ATP routes."""
 
     success: bool
     data: T
 
 
-def enveloped(data: Any) -> Json:
-    return Json({"success": True, "data": data})
+def enveloped_response(data: Any) -> JsonResponse:
+    return JsonResponse({"success": True, "data": data})
 
 
 def _printable(text: str) -> str:
@@ -92,10 +92,14 @@ Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Epoch = Annotated[int, Field(ge=1, le=2_000_000_000)]
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-20T21:45:00.123456Z"])]
 
-Caller = Annotated[Principal, Depends(caller_of)]
-TaskId = Annotated[str, Path(description="The task's id; a slash in it is written %2F."), AfterValidator(segment)]
-AgentId = Annotated[str, Path(description="The agent's id."), AfterValidator(segment)]
-EntityId = Annotated[str, Path(description="The entity's id, for agents the agent id."), AfterValidator(segment)]
+Caller = Annotated[Principal, Depends(get_caller)]
+TaskId = Annotated[
+    str, Path(description="The task's id; a slash in it is written %2F."), AfterValidator(decode_path_segment)
+]
+AgentId = Annotated[str, Path(description="The agent's id."), AfterValidator(decode_path_segment)]
+EntityId = Annotated[
+    str, Path(description="The entity's id, for agents the agent id."), AfterValidator(decode_path_segment)
+]
 Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_iso8601)]
 After = Annotated[
     Annotated[AwareDatetime, BeforeValidator(_iso8601)] | None,
@@ -137,20 +141,20 @@ def next_link(request: Request, cursor: str | None) -> dict[str, str]:
     return {"Link": f'<{url.path}?{url.query}>; rel="next"'}
 
 
-class ErrorBody(Answer):
+class ErrorBody(ResponseModel):
     code: str
     message: str
     details: dict[str, Any] | None = None
     request_id: str
 
 
-class ErrorAnswer(Answer):
+class ErrorAnswer(ResponseModel):
     """The error envelope."""
 
     error: ErrorBody
 
 
-class KeyRefused(Answer):
+class KeyRefused(ResponseModel):
     """The answer to a missing or wrong key."""
 
     success: bool
@@ -158,7 +162,7 @@ class KeyRefused(Answer):
     message: str
 
 
-class Throttled(Answer):
+class Throttled(ResponseModel):
     """The answer to a request past the rate limit."""
 
     success: bool
@@ -168,7 +172,7 @@ class Throttled(Answer):
     details: dict[str, Any] | None = None
 
 
-def answered(model: type[BaseModel], description: str, **more: Any) -> dict[str, Any]:
+def response_doc(model: type[BaseModel], description: str, **more: Any) -> dict[str, Any]:
     """For `responses`: an answer by the name of its schema. FastAPI would make a validator for each route's each."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"content": {"application/json": {"schema": schema}}, "description": description, **more}
@@ -182,21 +186,21 @@ def error_schemas() -> dict[str, Any]:
 
 
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 0}}}
-API = "/api/v1"
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: answered(ErrorAnswer, "Malformed request"),
-    401: answered(KeyRefused, "Missing or wrong key"),
-    403: answered(ErrorAnswer, "The key lacks a permission"),
-    413: answered(ErrorAnswer, "The body is too large"),
-    415: answered(ErrorAnswer, "The body is not JSON"),
-    429: answered(Throttled, "Rate limit exceeded", headers=RETRY_AFTER),
-    503: answered(ErrorAnswer, "The store or the run log cannot be written", headers=RETRY_AFTER),
+API_PREFIX = "/api/v1"
+COMMON_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: response_doc(ErrorAnswer, "Malformed request"),
+    401: response_doc(KeyRefused, "Missing or wrong key"),
+    403: response_doc(ErrorAnswer, "The key lacks a permission"),
+    413: response_doc(ErrorAnswer, "The body is too large"),
+    415: response_doc(ErrorAnswer, "The body is not JSON"),
+    429: response_doc(Throttled, "Rate limit exceeded", headers=RETRY_AFTER),
+    503: response_doc(ErrorAnswer, "The store or the run log cannot be written", headers=RETRY_AFTER),
 }
 
 
 def api_router(prefix: str = "", **options: Any) -> APIRouter:
     """Routes below /api/v1, each with the errors that every operation may answer."""
-    return APIRouter(prefix=API + prefix, route_class=GatewayRoute, responses=ERRORS, **options)
+    return APIRouter(prefix=API_PREFIX + prefix, route_class=GatewayRoute, responses=COMMON_ERROR_RESPONSES, **options)
 
 
 _NAMES = {
@@ -211,6 +215,6 @@ _NAMES = {
 }
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For `responses`: the errors of a route beyond those that every route has."""
-    return {status: answered(ErrorAnswer, _NAMES[status]) for status in statuses}
+    return {status: response_doc(ErrorAnswer, _NAMES[status]) for status in statuses}

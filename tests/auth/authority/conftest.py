@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.auth.authority.receipts import Verifier
-from stentor.auth.authority.replay import Replay
+from stentor.auth.authority.receipts import ReceiptVerifier, ReplayGuard
 from stentor.core.db import Database
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.testing import FixedClock
@@ -29,5 +28,5 @@ async def sqlite(databases: Databases, tmp_path: Path, clock: FixedClock) -> Asy
 
 
 @pytest.fixture
-def verifier(sqlite: Database, clock: FixedClock) -> Verifier:
-    return Verifier(ISSUERS, AUDIENCE, Replay(sqlite), clock)
+def verifier(sqlite: Database, clock: FixedClock) -> ReceiptVerifier:
+    return ReceiptVerifier(ISSUERS, AUDIENCE, ReplayGuard(sqlite), clock)

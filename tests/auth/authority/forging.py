@@ -10,16 +10,16 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import OKPKey
 
-from stentor.auth.authority.issuers import Issuer, Issuers, own
+from stentor.auth.authority.issuers import Issuer, Issuers, own_issuer
 from stentor.auth.authority.keys import thumbprint
-from stentor.auth.authority.receipts import peek
+from stentor.auth.authority.receipts import inspect_receipt
 from stentor.core.errors import AuthorityRefused
 
 SECONDS = 1_800_000_000
 NOW = SECONDS * 1_000_000
 """A moment in microseconds that the receipts here are about."""
 OWN_KEY, CI_KEY, STRANGER, HOLDER, SECOND_HOLDER = (OKPKey.generate_key("Ed25519") for _ in range(5))
-ISSUERS = Issuers({**own(OWN_KEY), "ci-1": Issuer("https://ci.example", CI_KEY, frozenset({"default", "acme"}))})
+ISSUERS = Issuers({**own_issuer(OWN_KEY), "ci-1": Issuer("https://ci.example", CI_KEY, frozenset({"default", "acme"}))})
 AUDIENCE = "stentor"
 CLAIMS: dict[str, Any] = {
     "iss": "stentor",
@@ -75,7 +75,7 @@ def jwk(key: OKPKey) -> dict[str, str]:
 def holds(text: Any, now: int = NOW) -> bool:
     """Whether signatures and claims hold at this moment."""
     try:
-        peek(text, ISSUERS, AUDIENCE, now)
+        inspect_receipt(text, ISSUERS, AUDIENCE, now)
     except AuthorityRefused:
         return False
     return True

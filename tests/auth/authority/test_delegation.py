@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from joserfc.jwk import OKPKey
 
-from stentor.auth.authority.claims import Claims
-from stentor.auth.authority.delegation import check_narrower, delegate
-from stentor.auth.authority.flaw import Flaw
+from stentor.auth.authority.claims import ReceiptClaims, ReceiptError
+from stentor.auth.authority.delegation import delegate, require_narrower
 from stentor.auth.authority.keys import thumbprint
 from stentor.auth.authority.proof import ProofRequest, prove
-from stentor.auth.authority.receipts import Verifier, examine
+from stentor.auth.authority.receipts import ReceiptVerifier, verify_chain
 from stentor.core.errors import AuthorityRefused, InvalidRequest
 from tests.auth.authority.forging import (
     AUDIENCE,
@@ -60,7 +59,7 @@ def chain(*links: str) -> str:
 
 @requirement("governance.delegated-authority-narrows")
 def test_a_child_gives_a_narrower_context() -> None:
-    found = examine(chain(ROOT, child()), ISSUERS, AUDIENCE, NOW).context()
+    found = verify_chain(chain(ROOT, child()), ISSUERS, AUDIENCE, NOW).context()
     assert (found.principal, found.tenant, found.issuer, found.receipt_id) == (
         "ann/helper",
         "default",
@@ -155,7 +154,7 @@ def deep(hops: int) -> tuple[str, OKPKey]:
 @requirement("governance.delegated-authority-narrows")
 def test_authority_is_passed_on_four_times_at_most() -> None:
     found, key = deep(4)
-    context = examine(found, ISSUERS, AUDIENCE, NOW).context()
+    context = verify_chain(found, ISSUERS, AUDIENCE, NOW).context()
     assert context.delegated_by == ("ann", "ann/hop0", "ann/hop0/hop1", "ann/hop0/hop1/hop2")
     assert context.principal == "ann/hop0/hop1/hop2/hop3"
     with pytest.raises(InvalidRequest, match="4 times"):
@@ -173,7 +172,7 @@ def test_any_other_character_in_a_chain_is_refused(at: int, other: str) -> None:
     assert holds(THREE[:at] + other + THREE[at + 1 :]) is (THREE[at] == other)
 
 
-async def test_the_last_holder_proves_each_request_with_the_whole_chain(verifier: Verifier) -> None:
+async def test_the_last_holder_proves_each_request_with_the_whole_chain(verifier: ReceiptVerifier) -> None:
     found, key = deep(2)
     for n in range(2):
         made = prove(key, found, "POST", "/mcp", str(n).encode(), now=NOW)
@@ -193,9 +192,9 @@ def test_a_child_expires_before_its_parent() -> None:
 
 def test_a_child_lives_no_longer_than_its_parent() -> None:
     made = delegate(ROOT, HOLDER, SECOND_HOLDER, "helper", lifetime=10, now=NOW)
-    assert examine(made, ISSUERS, AUDIENCE, NOW).claims.exp == SECONDS + 10
+    assert verify_chain(made, ISSUERS, AUDIENCE, NOW).claims.exp == SECONDS + 10
     made = delegate(ROOT, HOLDER, SECOND_HOLDER, "helper", now=NOW)
-    assert examine(made, ISSUERS, AUDIENCE, NOW).claims.exp == SECONDS + 200
+    assert verify_chain(made, ISSUERS, AUDIENCE, NOW).claims.exp == SECONDS + 200
 
 
 @pytest.mark.parametrize(
@@ -225,20 +224,20 @@ def test_who_holds_a_child_can_do_nothing_that_its_parent_cannot(
     ns: list[str], parent_ns: list[str], cap: list[str], parent_cap: list[str]
 ) -> None:
     base: dict[str, Any] = {"aud": "x", "tenant": "t", "iat": 1, "exp": 2, "jti": "j", "jkt": "k"}
-    parent = Claims(iss="s", sub="ann", ns=tuple(parent_ns), cap=tuple(parent_cap), **base)
-    asked = Claims(iss="ann", sub="ann/x", ns=tuple(ns), cap=tuple(cap), **base)
+    parent = ReceiptClaims(iss="s", sub="ann", ns=tuple(parent_ns), cap=tuple(parent_cap), **base)
+    asked = ReceiptClaims(iss="ann", sub="ann/x", ns=tuple(ns), cap=tuple(cap), **base)
     above, below = context_of(parent), context_of(asked)
     within = set(cap) <= set(parent_cap)
     try:
-        check_narrower(asked, parent)
-    except Flaw:
+        require_narrower(asked, parent)
+    except ReceiptError:
         assert not within or not all(pattern_within(pattern, parent_ns) for pattern in ns)
     else:
         assert within
         assert all(above.reaches(name) for name in REACHED if below.reaches(name))
 
 
-def context_of(claims: Claims) -> Any:
+def context_of(claims: ReceiptClaims) -> Any:
     from tests.auth.authority.test_context import context
 
     return context(namespaces=claims.ns, capabilities=frozenset(claims.cap))
@@ -252,6 +251,6 @@ def pattern_within(pattern: str, parent: list[str]) -> bool:
 def test_the_principals_of_a_chain_cross_the_boundary_without_credentials() -> None:
     agent = "svc?token=hunter2"
     root = bound(ns=["team", "other"], sub=agent)
-    found = examine(chain(root, child(root, iss=agent, sub=f"{agent}/helper")), ISSUERS, AUDIENCE, NOW).context()
+    found = verify_chain(chain(root, child(root, iss=agent, sub=f"{agent}/helper")), ISSUERS, AUDIENCE, NOW).context()
     assert found.delegated_by == ("svc",)
     assert "hunter2" not in repr(found)

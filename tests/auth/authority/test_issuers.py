@@ -12,9 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import OKPKey
 
-from stentor.auth.authority import issuers, own_key
-from stentor.auth.authority.flaw import Flaw
-from stentor.auth.authority.keys import check_point, read_file, read_public, thumbprint
+from stentor.auth.authority import issuers, keys
+from stentor.auth.authority.claims import ReceiptError
+from stentor.auth.authority.keys import check_point, parse_public_jwk, parse_public_key_file, thumbprint
 from stentor.core.errors import StartRefused
 from tests.auth.authority.forging import CI_KEY, HOLDER, OWN_KEY, b64, jwk
 from tests.requirements import requirement
@@ -30,22 +30,22 @@ def table(folder: Path, content: Any) -> Path:
 
 @requirement("authority.issuer-tenants")
 def test_the_file_gives_issuers_by_key_id(tmp_path: Path) -> None:
-    found = issuers.load(table(tmp_path, {"ci-1": ENTRY}), OWN_KEY)
+    found = issuers.load_issuers(table(tmp_path, {"ci-1": ENTRY}), OWN_KEY)
     assert len(found) == 2
     ci, mine = found.find("ci-1"), found.find(thumbprint(OWN_KEY))
     assert (ci.name, thumbprint(ci.key)) == ("https://ci.example", thumbprint(CI_KEY))
-    assert [ci.may_name(tenant) for tenant in ("default", "acme", "other", "*")] == [True, True, False, False]
-    assert (mine.name, mine.may_name("any")) == ("stentor", True)
+    assert [ci.may_issue_for(tenant) for tenant in ("default", "acme", "other", "*")] == [True, True, False, False]
+    assert (mine.name, mine.may_issue_for("any")) == ("stentor", True)
     assert not mine.key.is_private
     others: list[Any] = ["ci-2", "", None, 1, []]
     for kid in others:
-        with pytest.raises(Flaw):
+        with pytest.raises(ReceiptError):
             found.find(kid)
 
 
 def test_without_a_file_the_service_believes_itself_alone() -> None:
-    assert len(issuers.load(None, OWN_KEY)) == 1
-    assert len(issuers.load(None, None)) == 0
+    assert len(issuers.load_issuers(None, OWN_KEY)) == 1
+    assert len(issuers.load_issuers(None, None)) == 0
 
 
 PRIVATE = CI_KEY.as_dict(private=True)
@@ -88,7 +88,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
 def test_a_wrong_file_stops_the_start_and_names_the_entry(tmp_path: Path, content: Any, wanted: str) -> None:
     path = table(tmp_path, content)
     with pytest.raises(StartRefused) as caught:
-        issuers.load(path, OWN_KEY)
+        issuers.load_issuers(path, OWN_KEY)
     assert wanted in caught.value.message
     assert str(path) in caught.value.message
     assert str(PRIVATE["d"]) not in caught.value.message
@@ -96,28 +96,28 @@ def test_a_wrong_file_stops_the_start_and_names_the_entry(tmp_path: Path, conten
 
 def test_a_file_that_is_missing_or_everybodys_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartRefused, match="cannot be read"):
-        issuers.load(tmp_path / "none.json", None)
+        issuers.load_issuers(tmp_path / "none.json", None)
     path = table(tmp_path, {"ci-1": ENTRY})
     path.chmod(0o646)
     with pytest.raises(StartRefused, match="chmod o-w"):
-        issuers.load(path, None)
+        issuers.load_issuers(path, None)
 
 
 @requirement("authority.own-key")
 def test_the_own_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    assert own_key.find(folder) is None
-    made = own_key.find_or_make(folder)
+    assert keys.find_signing_key(folder) is None
+    made = keys.ensure_signing_key(folder)
     assert made.is_private
-    assert thumbprint(own_key.find_or_make(folder)) == thumbprint(made)
-    path = own_key.key_file(folder)
+    assert thumbprint(keys.ensure_signing_key(folder)) == thumbprint(made)
+    path = keys.signing_key_file(folder)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [entry.name for entry in path.parent.iterdir()] == ["receipts.key"]
 
 
 def make(folder: Path) -> str:
-    return thumbprint(own_key.find_or_make(folder))
+    return thumbprint(keys.ensure_signing_key(folder))
 
 
 def test_processes_that_start_together_have_one_key(tmp_path: Path) -> None:
@@ -127,10 +127,10 @@ def test_processes_that_start_together_have_one_key(tmp_path: Path) -> None:
 
 @requirement("authority.own-key")
 def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:
-    own_key.find_or_make(tmp_path)
-    own_key.key_file(tmp_path).chmod(0o640)
+    keys.ensure_signing_key(tmp_path)
+    keys.signing_key_file(tmp_path).chmod(0o640)
     with pytest.raises(StartRefused, match="chmod 600"):
-        own_key.find(tmp_path)
+        keys.find_signing_key(tmp_path)
 
 
 X25519 = {"kty": "OKP", "crv": "X25519", "x": b64(bytes(range(32))), "d": b64(bytes(range(32)))}
@@ -142,26 +142,26 @@ X25519 = {"kty": "OKP", "crv": "X25519", "x": b64(bytes(range(32))), "d": b64(by
     ids=["empty", "text", "object", "list", "number", "public", "another curve", "zero", "no UTF-8"],
 )
 def test_a_broken_own_key_is_told_and_never_replaced(tmp_path: Path, content: str) -> None:
-    path = own_key.key_file(tmp_path)
+    path = keys.signing_key_file(tmp_path)
     path.parent.mkdir()
     path.write_bytes(content.encode(errors="surrogateescape"))
     path.chmod(0o600)
     before = path.read_bytes()
     with pytest.raises(StartRefused, match="no Ed25519 private key"):
-        own_key.find_or_make(tmp_path)
+        keys.ensure_signing_key(tmp_path)
     assert path.read_bytes() == before
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
     with pytest.raises(StartRefused, match=r"receipts\.key"):
-        own_key.find_or_make(tmp_path / "data")
+        keys.ensure_signing_key(tmp_path / "data")
 
 
 def test_a_public_key_is_read_from_jwk_and_pem() -> None:
     wanted = thumbprint(HOLDER)
-    assert thumbprint(read_file(json.dumps({**jwk(HOLDER), "kid": "x", "use": "sig"}).encode())) == wanted
-    assert thumbprint(read_file(HOLDER.as_pem(private=False))) == wanted
+    assert thumbprint(parse_public_key_file(json.dumps({**jwk(HOLDER), "kid": "x", "use": "sig"}).encode())) == wanted
+    assert thumbprint(parse_public_key_file(HOLDER.as_pem(private=False))) == wanted
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ def test_a_public_key_is_read_from_jwk_and_pem() -> None:
     ],
 )
 def test_what_is_no_public_key_is_refused(data: bytes) -> None:
-    with pytest.raises(Flaw):
-        read_file(data)
+    with pytest.raises(ReceiptError):
+        parse_public_key_file(data)
 
 
 @pytest.mark.parametrize("data", [json.dumps(HOLDER.as_dict(private=True)).encode(), HOLDER.as_pem(private=True)])
 def test_a_private_key_is_not_taken_for_a_public_one(data: bytes) -> None:
-    with pytest.raises(Flaw, match="private"):
-        read_file(data)
+    with pytest.raises(ReceiptError, match="private"):
+        parse_public_key_file(data)
 
 
 def test_keys_and_thumbprints_are_those_of_the_standards() -> None:
@@ -194,7 +194,7 @@ def test_keys_and_thumbprints_are_those_of_the_standards() -> None:
     known = OKPKey.import_key(Ed25519PrivateKey.from_private_bytes(secret))
     assert known.as_dict(private=True)["d"] == "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A"
     assert jwk(known) == {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}
-    assert thumbprint(read_public(jwk(known))) == "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
+    assert thumbprint(parse_public_jwk(jwk(known))) == "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
 
 
 PRIME = 2**255 - 19
@@ -224,7 +224,7 @@ def square_root(n: int) -> int:
 @pytest.mark.parametrize("sign", [0, 2**255])
 def test_a_key_that_anybody_can_sign_for_is_refused(y: int, sign: int) -> None:
     encoded = (y + sign).to_bytes(32, "little")
-    with pytest.raises(Flaw):
+    with pytest.raises(ReceiptError):
         check_point(encoded)
-    with pytest.raises(Flaw):
-        read_public({"kty": "OKP", "crv": "Ed25519", "x": b64(encoded)})
+    with pytest.raises(ReceiptError):
+        parse_public_jwk({"kty": "OKP", "crv": "Ed25519", "x": b64(encoded)})

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stentor.auth.authority.proof import FRESH, ProofRequest, prove
-from stentor.auth.authority.receipts import Verifier
+from stentor.auth.authority.proof import MAX_AGE_S, ProofRequest, prove
+from stentor.auth.authority.receipts import ReceiptVerifier
 from stentor.core.errors import AuthorityRefused
 from stentor.testing import FixedClock
 from tests.auth.authority.forging import (
@@ -39,7 +39,7 @@ def request(text: str | None, method: str = "POST", path: str = "/mcp", body: by
     return ProofRequest(method, path, body, text)
 
 
-async def taken(by: Verifier, text: str, sent: ProofRequest | None) -> bool:
+async def taken(by: ReceiptVerifier, text: str, sent: ProofRequest | None) -> bool:
     try:
         await by.verify(text, sent)
     except AuthorityRefused:
@@ -48,14 +48,14 @@ async def taken(by: Verifier, text: str, sent: ProofRequest | None) -> bool:
 
 
 @requirement("authority.proof-of-possession")
-async def test_a_bound_receipt_may_be_presented_again_with_new_proofs(verifier: Verifier) -> None:
+async def test_a_bound_receipt_may_be_presented_again_with_new_proofs(verifier: ReceiptVerifier) -> None:
     for n in range(3):
         found = await verifier.verify(BOUND, request(proof(jti=f"p-{n}")))
         assert found.principal == "ann"
     assert not await taken(verifier, BOUND, request(proof(jti="p-1")))
 
 
-async def test_the_proof_that_a_client_makes_is_taken(verifier: Verifier) -> None:
+async def test_the_proof_that_a_client_makes_is_taken(verifier: ReceiptVerifier) -> None:
     for path in ("/mcp", "/mcp?x=1"):
         made = prove(HOLDER, BOUND, "POST", path, BODY, now=NOW)
         assert await taken(verifier, BOUND, request(made, path=path))
@@ -64,7 +64,7 @@ async def test_the_proof_that_a_client_makes_is_taken(verifier: Verifier) -> Non
 
 @requirement("authority.proof-of-possession")
 @pytest.mark.parametrize("sent", [None, request(None), request("")], ids=["no request", "no proof", "an empty proof"])
-async def test_a_bound_receipt_alone_is_worth_nothing(verifier: Verifier, sent: ProofRequest | None) -> None:
+async def test_a_bound_receipt_alone_is_worth_nothing(verifier: ReceiptVerifier, sent: ProofRequest | None) -> None:
     assert not await taken(verifier, BOUND, sent)
 
 
@@ -80,7 +80,7 @@ REQUESTS = {
 
 @requirement("authority.proof-of-possession")
 @pytest.mark.parametrize("other", REQUESTS.values(), ids=REQUESTS)
-async def test_a_proof_is_for_one_request(verifier: Verifier, other: dict[str, Any]) -> None:
+async def test_a_proof_is_for_one_request(verifier: ReceiptVerifier, other: dict[str, Any]) -> None:
     assert not await taken(verifier, BOUND, request(proof(), **other))
     assert await taken(verifier, BOUND, request(proof()))
 
@@ -96,7 +96,7 @@ PROOFS: dict[str, dict[str, Any]] = {
     "the type of a receipt": {"header": {"typ": "receipt+jwt"}},
     "another algorithm": {"header": {"alg": "EdDSA"}},
     "for another receipt": {"for_": receipt()},
-    "too old": {"iat": SECONDS - FRESH - 11},
+    "too old": {"iat": SECONDS - MAX_AGE_S - 11},
     "from the future": {"iat": SECONDS + 11},
     "a time as text": {"iat": str(SECONDS)},
     "a blank id": {"jti": " "},
@@ -113,22 +113,24 @@ PROOFS: dict[str, dict[str, Any]] = {
 
 @requirement("authority.proof-of-possession")
 @pytest.mark.parametrize("fields", PROOFS.values(), ids=PROOFS)
-async def test_any_other_proof_is_refused(verifier: Verifier, fields: dict[str, Any]) -> None:
+async def test_any_other_proof_is_refused(verifier: ReceiptVerifier, fields: dict[str, Any]) -> None:
     assert not await taken(verifier, BOUND, request(proof(**fields)))
     assert await taken(verifier, BOUND, request(proof()))
 
 
 @pytest.mark.parametrize("text", ["x", "a.b.c", BOUND, f"{proof()}.", f" {proof()}", "~" * 9999])
-async def test_what_is_no_proof_is_refused(verifier: Verifier, text: str) -> None:
+async def test_what_is_no_proof_is_refused(verifier: ReceiptVerifier, text: str) -> None:
     assert not await taken(verifier, BOUND, request(text))
 
 
-@pytest.mark.parametrize("age", [-10, 0, FRESH, FRESH + 10])
-async def test_a_proof_is_fresh_for_a_minute(verifier: Verifier, age: int) -> None:
+@pytest.mark.parametrize("age", [-10, 0, MAX_AGE_S, MAX_AGE_S + 10])
+async def test_a_proof_is_fresh_for_a_minute(verifier: ReceiptVerifier, age: int) -> None:
     assert await taken(verifier, BOUND, request(proof(iat=SECONDS - age)))
 
 
-async def test_a_proof_is_remembered_for_as_long_as_it_would_be_taken(verifier: Verifier, clock: FixedClock) -> None:
+async def test_a_proof_is_remembered_for_as_long_as_it_would_be_taken(
+    verifier: ReceiptVerifier, clock: FixedClock
+) -> None:
     sent = request(proof(iat=SECONDS + 10))
     assert await taken(verifier, BOUND, sent)
     for _ in range(17):
@@ -136,13 +138,13 @@ async def test_a_proof_is_remembered_for_as_long_as_it_would_be_taken(verifier: 
         assert not await taken(verifier, BOUND, sent)
 
 
-async def test_a_proof_beside_a_receipt_that_names_no_key_is_refused(verifier: Verifier) -> None:
+async def test_a_proof_beside_a_receipt_that_names_no_key_is_refused(verifier: ReceiptVerifier) -> None:
     free = receipt()
     assert not await taken(verifier, free, request(proof(for_=free)))
     assert await taken(verifier, free, request(None))
 
 
-async def test_a_receipt_is_no_proof_and_a_proof_no_receipt(verifier: Verifier) -> None:
+async def test_a_receipt_is_no_proof_and_a_proof_no_receipt(verifier: ReceiptVerifier) -> None:
     assert not await taken(verifier, proof(), request(proof()))
     assert not await taken(verifier, BOUND, request(BOUND))
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.auth.authority.claims import LEEWAY
+from stentor.auth.authority.claims import CLOCK_LEEWAY_S
 from stentor.auth.authority.keys import thumbprint
-from stentor.auth.authority.receipts import examine, issue, own_claims, peek
+from stentor.auth.authority.receipts import create_own_claims, inspect_receipt, issue_receipt, verify_chain
 from stentor.core.errors import AuthorityRefused, InvalidRequest
 from tests.auth.authority.forging import (
     AUDIENCE,
@@ -41,7 +41,7 @@ HEAD, BODY, SIGNATURE = GOOD.split(".")
 
 @requirement("http.receipt-gives-authority")
 def test_a_good_receipt_gives_a_context() -> None:
-    found = peek(GOOD, ISSUERS, AUDIENCE, NOW)
+    found = inspect_receipt(GOOD, ISSUERS, AUDIENCE, NOW)
     assert (found.principal, found.tenant, found.issuer, found.receipt_id) == ("ann", "default", "stentor", "r-1")
     assert found.namespaces == ("team/notes",)
     assert found.capabilities == {"memory:read", "memory:write"}
@@ -52,8 +52,8 @@ def test_a_good_receipt_gives_a_context() -> None:
 
 def test_an_issued_receipt_is_taken() -> None:
     names = {"aud": AUDIENCE, "sub": "ann", "tenant": "anything"}
-    made = issue(own_claims(names, ("*",), ("memory:read",), 300, thumbprint(HOLDER), now=NOW), OWN_KEY)
-    found = examine(made, ISSUERS, AUDIENCE, NOW)
+    made = issue_receipt(create_own_claims(names, ("*",), ("memory:read",), 300, thumbprint(HOLDER), now=NOW), OWN_KEY)
+    found = verify_chain(made, ISSUERS, AUDIENCE, NOW)
     assert (found.claims.sub, found.claims.jkt, found.issuer) == ("ann", thumbprint(HOLDER), "stentor")
     assert found.claims.exp - found.claims.iat == 300
 
@@ -77,7 +77,7 @@ def test_a_receipt_that_nobody_would_take_is_not_issued(
 ) -> None:
     whole = {"aud": AUDIENCE, "sub": "ann", "tenant": "default", **names}
     with pytest.raises(InvalidRequest, match=wanted):
-        issue(own_claims(whole, namespaces, capabilities, lifetime, now=NOW), OWN_KEY)
+        issue_receipt(create_own_claims(whole, namespaces, capabilities, lifetime, now=NOW), OWN_KEY)
 
 
 def unsigned(header: Any, claims: Any = CLAIMS, signature: str = SIGNATURE) -> str:
@@ -275,8 +275,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "a blank capability": {"cap": ["a", "\u00a0"]},
     "too many capabilities": {"cap": [f"c{n}" for n in range(33)]},
     "capabilities as text": {"cap": "memory:read"},
-    "expired": {"iat": SECONDS - 300, "exp": SECONDS - LEEWAY},
-    "from the future": {"iat": SECONDS + LEEWAY + 1, "exp": SECONDS + 100},
+    "expired": {"iat": SECONDS - 300, "exp": SECONDS - CLOCK_LEEWAY_S},
+    "from the future": {"iat": SECONDS + CLOCK_LEEWAY_S + 1, "exp": SECONDS + 100},
     "longer than five minutes": {"iat": SECONDS, "exp": SECONDS + 301},
     "ends when it begins": {"iat": SECONDS, "exp": SECONDS},
     "ends before it begins": {"iat": SECONDS, "exp": SECONDS - 1},
@@ -306,10 +306,10 @@ def test_a_claim_with_another_value_is_refused(claims: dict[str, Any]) -> None:
     ("iat", "exp", "wanted"),
     [
         (0, 300, True),
-        (LEEWAY, 60, True),
-        (LEEWAY + 1, 60, False),
-        (-100, -LEEWAY + 1, True),
-        (-100, -LEEWAY, False),
+        (CLOCK_LEEWAY_S, 60, True),
+        (CLOCK_LEEWAY_S + 1, 60, False),
+        (-100, -CLOCK_LEEWAY_S + 1, True),
+        (-100, -CLOCK_LEEWAY_S, False),
         (-300, 0, True),
     ],
 )
@@ -356,7 +356,7 @@ def test_any_other_character_at_any_place_is_refused(at: int, other: str) -> Non
 @given(st.text() | st.binary().map(b64) | st.lists(st.binary(max_size=40).map(b64), max_size=6).map(".".join))
 def test_any_text_is_refused_with_the_one_error(text: str) -> None:
     with pytest.raises(AuthorityRefused) as caught:
-        peek(text, ISSUERS, AUDIENCE, NOW)
+        inspect_receipt(text, ISSUERS, AUDIENCE, NOW)
     assert (caught.value.message, caught.value.details) == ("The receipt was refused.", None)
     assert caught.value.__context__ is None
 
@@ -372,7 +372,7 @@ JSON = st.recursive(
 def test_any_value_of_any_claim_is_taken_whole_or_refused(name: str, value: Any) -> None:
     text = receipt(**{name: value})
     if holds(text):
-        found = peek(text, ISSUERS, AUDIENCE, NOW)
+        found = inspect_receipt(text, ISSUERS, AUDIENCE, NOW)
         assert name not in ("aud", "iss", "parent") or value == CLAIMS.get(name)
         assert found.principal.strip()
         assert found.capabilities
@@ -389,18 +389,20 @@ def test_what_is_issued_is_taken_and_says_the_same(
     principal: str, tenant: str, namespaces: list[str], capabilities: list[str], lifetime: int
 ) -> None:
     names = {"aud": AUDIENCE, "sub": principal, "tenant": tenant}
-    claims = own_claims(names, tuple(namespaces), tuple(capabilities), lifetime, now=NOW)
-    assert examine(issue(claims, OWN_KEY), ISSUERS, AUDIENCE, NOW).claims == claims
+    claims = create_own_claims(names, tuple(namespaces), tuple(capabilities), lifetime, now=NOW)
+    assert verify_chain(issue_receipt(claims, OWN_KEY), ISSUERS, AUDIENCE, NOW).claims == claims
 
 
 def test_a_bound_receipt_says_whose_it_is() -> None:
-    assert examine(bound(), ISSUERS, AUDIENCE, NOW).claims.jkt == thumbprint(HOLDER)
+    assert verify_chain(bound(), ISSUERS, AUDIENCE, NOW).claims.jkt == thumbprint(HOLDER)
 
 
 @requirement("authority.uris-cross-stripped")
 def test_names_that_are_addresses_cross_the_boundary_without_their_credentials() -> None:
     agent = "https://ann:hunter2@agents.example/ann?team=7&access_token=hunter2#key=hunter2"
-    found = peek(receipt(sub=agent, jti="https://x:hunter2@log.example/r-1?sig=hunter2"), ISSUERS, AUDIENCE, NOW)
+    found = inspect_receipt(
+        receipt(sub=agent, jti="https://x:hunter2@log.example/r-1?sig=hunter2"), ISSUERS, AUDIENCE, NOW
+    )
     assert found.principal == "https://agents.example/ann?team=7"
     assert found.receipt_id == "https://log.example/r-1"
     assert "hunter2" not in repr(found)

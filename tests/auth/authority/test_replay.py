@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.auth.authority.receipts import Verifier
-from stentor.auth.authority.replay import KEPT_LONGER, Replay
+from stentor.auth.authority.receipts import RETENTION_MARGIN_US, ReceiptVerifier, ReplayGuard
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Sql
 from stentor.core.db.driver import Driver
@@ -20,11 +19,11 @@ from tests.requirements import requirement
 COUNT = Sql("select count(*), max(use_hash) from authority_uses")
 
 
-def verifier(db: Database, clock: FixedClock) -> Verifier:
-    return Verifier(ISSUERS, AUDIENCE, Replay(db), clock)
+def verifier(db: Database, clock: FixedClock) -> ReceiptVerifier:
+    return ReceiptVerifier(ISSUERS, AUDIENCE, ReplayGuard(db), clock)
 
 
-async def taken(by: Verifier, text: str) -> bool:
+async def taken(by: ReceiptVerifier, text: str) -> bool:
     try:
         await by.verify(text)
     except AuthorityRefused:
@@ -92,7 +91,7 @@ async def test_uses_are_forgotten_long_after_their_end_and_never_before(db: Data
     await by.verify(receipt())
     clock.advance(seconds=200 + 9)
     assert not await taken(by, receipt())  # it has not expired for a clock that is a little behind
-    clock.advance(seconds=KEPT_LONGER / SECOND - 120)
+    clock.advance(seconds=RETENTION_MARGIN_US / SECOND - 120)
     await by.verify(fresh(clock, "r-2"))
     assert (await db.read(lambda tx: tx.rows(COUNT)))[0][0] == 2
     clock.advance(seconds=200)
@@ -116,7 +115,7 @@ async def test_when_uses_cannot_be_counted_nothing_is_taken(
         await by.verify(receipt())
 
 
-async def test_an_expired_receipt_stays_refused(verifier: Verifier, clock: FixedClock) -> None:
+async def test_an_expired_receipt_stays_refused(verifier: ReceiptVerifier, clock: FixedClock) -> None:
     clock.advance(seconds=211)
     assert clock.now() // SECOND == SECONDS + 211
     assert not await taken(verifier, receipt())

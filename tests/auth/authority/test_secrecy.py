@@ -7,11 +7,11 @@ import traceback
 
 import pytest
 
-from stentor.auth.authority.compact import parse
+from stentor.auth.authority.jws import parse
 from stentor.auth.authority.proof import ProofRequest
-from stentor.auth.authority.receipts import Verifier
+from stentor.auth.authority.receipts import ReceiptVerifier
 from stentor.core.errors import AuthorityRefused, StentorError
-from stentor.core.redaction import RedactingFormatter, Redactor
+from stentor.core.security.redaction import RedactingFormatter, Redactor
 from tests.auth.authority.forging import CLAIMS, HEADER, HOLDER, OWN_KEY, STRANGER, bound, jwk, receipt, seal
 from tests.auth.authority.test_delegation import ROOT, chain, child
 from tests.auth.authority.test_proof import BOUND, proof, request
@@ -50,7 +50,7 @@ def secrets(text: str, sent: ProofRequest | None) -> list[str]:
 @requirement("http.receipt-failures-sanitized")
 @pytest.mark.parametrize(("text", "sent"), ATTEMPTS.values(), ids=ATTEMPTS)
 async def test_every_refusal_is_the_same_and_tells_nothing(
-    verifier: Verifier, caplog: pytest.LogCaptureFixture, text: str, sent: ProofRequest | None
+    verifier: ReceiptVerifier, caplog: pytest.LogCaptureFixture, text: str, sent: ProofRequest | None
 ) -> None:
     with caplog.at_level(logging.DEBUG), pytest.raises(AuthorityRefused) as caught:
         await verifier.verify(text, sent)
@@ -65,7 +65,9 @@ async def test_every_refusal_is_the_same_and_tells_nothing(
     assert [secret for secret in secrets(text, sent) if secret in told] == []
 
 
-async def test_a_use_leaves_no_trace_of_the_receipt(verifier: Verifier, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_use_leaves_no_trace_of_the_receipt(
+    verifier: ReceiptVerifier, caplog: pytest.LogCaptureFixture
+) -> None:
     text = receipt(sub=CANARY)
     with caplog.at_level(logging.DEBUG):
         found = await verifier.verify(text)
@@ -87,7 +89,7 @@ def test_a_receipt_that_gets_into_a_log_line_is_masked() -> None:
 
 
 def test_a_long_line_is_masked_in_no_long_time() -> None:
-    assert Redactor().clean("eyJ" * 200_000) == "eyJ" * 200_000
+    assert Redactor().redact("eyJ" * 200_000) == "eyJ" * 200_000
 
 
 def test_the_error_has_no_room_for_a_detail() -> None:

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.auth.authority.unsafe import UnsafeProofName, is_unsafe, refuse_unsafe_names
+from stentor.auth.authority.credential_detection import (
+    CredentialFieldError,
+    is_credential_name,
+    reject_credential_fields,
+)
 from tests.requirements import requirement
 
 UNSAFE = """apiKey api_key API-KEY APIKEY Api.Key api:key x-api-key openai_api_key apiKeys api_key_2 apikey1 api__key_
@@ -22,16 +26,16 @@ access_tokenizer bearer provider provider_secretary secretary content principal 
 @requirement("http.receipt-unsafe-proof-names")
 @pytest.mark.parametrize("name", [*UNSAFE, *SPELLED])
 def test_a_name_of_a_credential_is_unsafe_however_it_is_spelled(name: str) -> None:
-    assert is_unsafe(name)
-    with pytest.raises(UnsafeProofName) as caught:
-        refuse_unsafe_names({"proof": [1, {name: "value-51fe"}]})
+    assert is_credential_name(name)
+    with pytest.raises(CredentialFieldError) as caught:
+        reject_credential_fields({"proof": [1, {name: "value-51fe"}]})
     assert (caught.value.status, caught.value.code) == (400, "INVALID_REQUEST")
     assert "value-51fe" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [*SAFE, "", " "])
 def test_other_names_are_safe(name: str) -> None:
-    refuse_unsafe_names({name: {name: [{name: "apiKey"}, "access_token"]}})
+    reject_credential_fields({name: {name: [{name: "apiKey"}, "access_token"]}})
 
 
 @requirement("http.receipt-unsafe-proof-names")
@@ -48,8 +52,8 @@ def test_other_names_are_safe(name: str) -> None:
     ],
 )
 def test_the_error_names_the_path_of_the_field(value: Any, path: str) -> None:
-    with pytest.raises(UnsafeProofName) as caught:
-        refuse_unsafe_names(value)
+    with pytest.raises(CredentialFieldError) as caught:
+        reject_credential_fields(value)
     assert f"The field {path} is named" in caught.value.message
 
 
@@ -61,9 +65,9 @@ def nested(depth: int, inner: Any) -> Any:
 
 @requirement("http.receipt-unsafe-proof-names")
 def test_depth_is_no_refuge_and_no_recursion_error() -> None:
-    refuse_unsafe_names(nested(20_000, {"safe": 1}))
-    with pytest.raises(UnsafeProofName) as caught:
-        refuse_unsafe_names(nested(20_000, {"apiKey": 1}))
+    reject_credential_fields(nested(20_000, {"safe": 1}))
+    with pytest.raises(CredentialFieldError) as caught:
+        reject_credential_fields(nested(20_000, {"apiKey": 1}))
     assert len(caught.value.message) < 300
 
 
@@ -94,7 +98,7 @@ def put(value: Any, inner: dict[str, int], pick: int) -> bool:
     JSON.filter(lambda value: isinstance(value, dict | list)), st.sampled_from([*UNSAFE, *SPELLED]), st.integers(0, 999)
 )
 def test_a_hidden_field_is_found_anywhere(value: Any, name: str, pick: int) -> None:
-    refuse_unsafe_names(value)
+    reject_credential_fields(value)
     assert put(value, {name: 1}, pick)
-    with pytest.raises(UnsafeProofName):
-        refuse_unsafe_names(value)
+    with pytest.raises(CredentialFieldError):
+        reject_credential_fields(value)

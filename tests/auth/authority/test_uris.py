@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stentor.auth.authority.uris import strip_uri
+from stentor.auth.authority.credential_detection import strip_uri_credentials
 from tests.requirements import requirement
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln"
@@ -74,12 +74,12 @@ file:///etc/hosts https://host/?page=2&&x""".split()
 @requirement("http.receipt-failures-sanitized", "authority.uris-are-stripped")
 @pytest.mark.parametrize(("uri", "wanted"), STRIPPED)
 def test_credentials_are_stripped(uri: str, wanted: str) -> None:
-    assert strip_uri(uri) == wanted
+    assert strip_uri_credentials(uri) == wanted
 
 
 @pytest.mark.parametrize("uri", [*KEPT, "", "not an address at all", "two words?x=1"])
 def test_what_holds_no_credential_is_left_as_it_is(uri: str) -> None:
-    assert strip_uri(uri) == uri
+    assert strip_uri_credentials(uri) == uri
 
 
 PARTS = [
@@ -118,8 +118,8 @@ SOUP = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
 @example("https://host:port")
 @example("//" * 5)
 def test_it_is_total_and_once_is_enough(text: str) -> None:
-    once = strip_uri(text)
-    assert strip_uri(once) == once
+    once = strip_uri_credentials(text)
+    assert strip_uri_credentials(once) == once
     assert len(once) <= len(text)
 
 
@@ -129,8 +129,8 @@ NAMES = st.sampled_from(["apiKey", "access_token", "x-api-key", "client_secret",
 
 @given(SOUP.map(lambda text: text.replace("?", "").replace("#", "")), NAMES)
 def test_a_secret_of_a_query_never_survives(path: str, name: str) -> None:
-    assert SECRET not in strip_uri(f"https://host/{path}?q=1&{name}={SECRET}")
-    assert SECRET not in strip_uri(f"https://host/{path}#{name}={SECRET}")
+    assert SECRET not in strip_uri_credentials(f"https://host/{path}?q=1&{name}={SECRET}")
+    assert SECRET not in strip_uri_credentials(f"https://host/{path}#{name}={SECRET}")
 
 
 @given(SOUP.map(lambda text: text.replace("?", "").replace("#", "")), NAMES, st.integers(0, 4))
@@ -138,17 +138,17 @@ def test_a_secret_in_an_address_in_a_query_never_survives(path: str, name: str, 
     inner = f"https://other/?{name}={SECRET}"
     for _ in range(times):
         inner = quote(inner, safe="")
-    assert SECRET not in strip_uri(f"https://host/{path}?next={inner}&q=1")
+    assert SECRET not in strip_uri_credentials(f"https://host/{path}?next={inner}&q=1")
 
 
 @given(st.sampled_from(["https", "ftp", "postgres", "x"]), st.text("ab/?#:@%[]é ", max_size=8))
 def test_a_password_never_survives(scheme: str, more: str) -> None:
-    assert SECRET not in strip_uri(f"{scheme}://user:{SECRET}{more}@host/path")
+    assert SECRET not in strip_uri_credentials(f"{scheme}://user:{SECRET}{more}@host/path")
 
 
 def test_long_texts_take_no_long_time_and_no_stack() -> None:
-    assert strip_uri("https://h/?x=" * 20_000) == "https://h/"
-    assert SECRET not in strip_uri("https://h/?x=" * 20_000 + f"https://u:{SECRET}@h")
-    assert strip_uri("https://" + "a@" * 100_000 + "h") == "https://h"
-    assert strip_uri("https:" + "@//" * 100_000) == ""
-    assert strip_uri("https://h/?x=" + "eyJ" * 100_000) == "https://h/?x=" + "eyJ" * 100_000
+    assert strip_uri_credentials("https://h/?x=" * 20_000) == "https://h/"
+    assert SECRET not in strip_uri_credentials("https://h/?x=" * 20_000 + f"https://u:{SECRET}@h")
+    assert strip_uri_credentials("https://" + "a@" * 100_000 + "h") == "https://h"
+    assert strip_uri_credentials("https:" + "@//" * 100_000) == ""
+    assert strip_uri_credentials("https://h/?x=" + "eyJ" * 100_000) == "https://h/?x=" + "eyJ" * 100_000

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from stentor.auth.authority import own_key, receipts
-from stentor.auth.authority.claims import LIFETIME, Claims
+from stentor.auth.authority import keys, receipts
+from stentor.auth.authority.claims import MAX_LIFETIME_S, ReceiptClaims
 from stentor.auth.authority.keys import thumbprint
-from stentor.auth.authority.receipts import Verifier
+from stentor.auth.authority.receipts import ReceiptVerifier
 from stentor.bootstrap.authority import open_verifier
 from stentor.core import settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
 from stentor.core.errors import AuthorityRefused, StartRefused
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from tests.auth.authority.forging import CI_KEY, jwk, receipt
 from tests.requirements import requirement
@@ -28,8 +28,8 @@ def chosen(folder: Path, **environ: str) -> Settings:
 
 def made(folder: Path, audience: str = "stentor") -> str:
     names = {"aud": audience, "sub": "ann", "tenant": "acme"}
-    claims = receipts.own_claims(names, ("*",), ("memory:read",), LIFETIME, now=SystemClock().now())
-    return receipts.issue(claims, own_key.find_or_make(folder))
+    claims = receipts.create_own_claims(names, ("*",), ("memory:read",), MAX_LIFETIME_S, now=SystemClock().now())
+    return receipts.issue_receipt(claims, keys.ensure_signing_key(folder))
 
 
 @requirement("authority.own-key", "http.receipt-gives-authority")
@@ -38,9 +38,9 @@ async def test_what_the_folders_key_signs_is_taken_by_the_service(sqlite: Databa
     verifier = open_verifier(chosen(tmp_path), sqlite, SystemClock(), redactor)
     context = await verifier.verify(made(tmp_path))
     assert (context.principal, context.tenant, context.issuer) == ("ann", "acme", "stentor")
-    assert context.reaches("any/where")
-    secret = own_key.key_file(tmp_path).read_text()
-    assert json.loads(secret)["d"] not in redactor.clean(secret)
+    assert context.can_reach("any/where")
+    secret = keys.signing_key_file(tmp_path).read_text()
+    assert json.loads(secret)["d"] not in redactor.redact(secret)
     with pytest.raises(AuthorityRefused):
         await verifier.verify(made(tmp_path / "another"))
 
@@ -50,7 +50,7 @@ async def test_audience_and_issuers_come_from_the_settings(sqlite: Database, tmp
         json.dumps({"ci": {"issuer": "https://ci.example", "key": jwk(CI_KEY), "tenants": ["default"]}})
     )
     environ = {"SERVICE_AUTHORITY_ISSUERS": str(tmp_path / "issuers.json"), "SERVICE_AUTHORITY_AUDIENCE": "memory"}
-    verifier: Verifier = open_verifier(chosen(tmp_path, **environ), sqlite, SystemClock())
+    verifier: ReceiptVerifier = open_verifier(chosen(tmp_path, **environ), sqlite, SystemClock())
     assert (await verifier.verify(made(tmp_path, "memory"))).issuer == "stentor"
     now = SystemClock().now() // 1_000_000
     theirs = receipt({"kid": "ci"}, CI_KEY, iss="https://ci.example", aud="memory", iat=now, exp=now + 60)
@@ -70,12 +70,12 @@ def test_a_broken_table_of_issuers_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_a_changed_key_has_another_name(tmp_path: Path) -> None:
-    first = own_key.find_or_make(tmp_path)
-    own_key.key_file(tmp_path).rename(tmp_path / "old.key")
-    assert thumbprint(own_key.find_or_make(tmp_path)) != thumbprint(first)
+    first = keys.ensure_signing_key(tmp_path)
+    keys.signing_key_file(tmp_path).rename(tmp_path / "old.key")
+    assert thumbprint(keys.ensure_signing_key(tmp_path)) != thumbprint(first)
 
 
 def test_claims_of_the_service_name_the_service() -> None:
     names = {"aud": "a", "sub": "s", "tenant": "t"}
-    found = receipts.own_claims(names, ("n",), ("c",), 7, "k" * 43, now=5_999_999)
-    assert found == Claims("stentor", "a", "s", "t", ("n",), ("c",), 5, 12, found.jti, "k" * 43)
+    found = receipts.create_own_claims(names, ("n",), ("c",), 7, "k" * 43, now=5_999_999)
+    assert found == ReceiptClaims("stentor", "a", "s", "t", ("n",), ("c",), 5, 12, found.jti, "k" * 43)

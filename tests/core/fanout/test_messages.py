@@ -8,30 +8,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.core.fanout import Changed, Fanout, Message, Queued, Tokens, fanout, messages
+from stentor.core.fanout import Fanout, FanoutMessage, TaskChanged, TaskQueued, TokenBatch, fanout
+from stentor.core.fanout import fanout as messages
 from tests.patience import soon
 
 TEXTS = st.text(max_size=40)
 MESSAGES = st.one_of(
-    st.builds(Queued, TEXTS, st.booleans()),
-    st.builds(Changed, TEXTS, TEXTS),
-    st.builds(Tokens, TEXTS, TEXTS, TEXTS, st.integers(1, 99), st.lists(TEXTS, max_size=5).map(tuple), st.booleans()),
+    st.builds(TaskQueued, TEXTS, st.booleans()),
+    st.builds(TaskChanged, TEXTS, TEXTS),
+    st.builds(
+        TokenBatch, TEXTS, TEXTS, TEXTS, st.integers(1, 99), st.lists(TEXTS, max_size=5).map(tuple), st.booleans()
+    ),
 )
 
 
 @given(st.lists(MESSAGES, max_size=40), st.integers(300, 2_000))
 def test_what_fits_into_a_payload_comes_out_as_it_was_and_none_is_larger_than_the_limit(
-    sent: list[Message], limit: int
+    sent: list[FanoutMessage], limit: int
 ) -> None:
-    made = list(messages.payloads("me", sent, limit))
+    made = list(messages.encode_payloads("me", sent, limit))
     assert all(len(payload) <= limit for payload in made)
     fitting = [one for one in sent if len(messages._encode(one)) <= limit - len('["me",[]]')]
-    assert [one for payload in made for one in messages.read(payload, "you")] == fitting
+    assert [one for payload in made for one in messages.decode_payload(payload, "you")] == fitting
 
 
 def test_ones_own_messages_are_passed_over() -> None:
-    payload = next(messages.payloads("me", [Changed("a", "b")], 500))
-    assert list(messages.read(payload, "me")) == []
+    payload = next(messages.encode_payloads("me", [TaskChanged("a", "b")], 500))
+    assert list(messages.decode_payload(payload, "me")) == []
 
 
 @pytest.mark.parametrize(
@@ -39,29 +42,29 @@ def test_ones_own_messages_are_passed_over() -> None:
     ["", "x", "[]", '["a"]', '["a",[["?",1]]]', '["a",[["c",1,2]]]', '["a",[1]]', '{"a":1}', "[" * 5_000, b"\xff\xfe"],
 )
 def test_what_nobody_can_read_is_passed_over(payload: str | bytes) -> None:
-    assert list(messages.read(payload, "me")) == []
+    assert list(messages.decode_payload(payload, "me")) == []
 
 
 def test_what_is_unknown_does_not_hide_what_follows() -> None:
-    known = json.loads(messages._encode(Changed("a", "b")))
-    assert list(messages.read(json.dumps(["x", [["new", 1], known]]), "me")) == [Changed("a", "b")]
+    known = json.loads(messages._encode(TaskChanged("a", "b")))
+    assert list(messages.decode_payload(json.dumps(["x", [["new", 1], known]]), "me")) == [TaskChanged("a", "b")]
 
 
 def test_tokens_of_one_attempt_are_joined_and_others_are_not() -> None:
-    first = [Tokens("t", "a", "one", n, (str(n),)) for n in (1, 2, 3)]
-    other = Tokens("t", "b", "one", 1, ("x",))
-    again = Tokens("t", "a", "two", 1, ("y",))
-    gap = Tokens("t", "a", "two", 5, ("z",))
+    first = [TokenBatch("t", "a", "one", n, (str(n),)) for n in (1, 2, 3)]
+    other = TokenBatch("t", "b", "one", 1, ("x",))
+    again = TokenBatch("t", "a", "two", 1, ("y",))
+    gap = TokenBatch("t", "a", "two", 5, ("z",))
     joined = fanout._joined([first[0], other, first[1], first[2], again, gap])
-    assert joined == [Tokens("t", "a", "one", 1, ("1", "2", "3")), other, again, gap]
+    assert joined == [TokenBatch("t", "a", "one", 1, ("1", "2", "3")), other, again, gap]
 
 
 async def test_without_others_nothing_waits_and_nothing_runs() -> None:
     alone = Fanout()
     await alone.start()
-    alone.send(Changed("a", "b"))
+    alone.send(TaskChanged("a", "b"))
     await alone.stop()
-    assert (alone.alone, alone.up) == (True, False)
+    assert (alone.is_single_process, alone.is_connected) == (True, False)
 
 
 class Silent:
@@ -87,13 +90,13 @@ async def test_an_outage_of_the_messages_costs_nobody_anything(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(fanout, "PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(fanout, "MOST_WAITING", 10)
+    monkeypatch.setattr(fanout, "MAX_QUEUED_MESSAGES", 10)
     transport = Silent()
     lonely = Fanout(transport)
     await lonely.start()
     for n in range(100):
-        lonely.send(Changed("a", str(n)))
-    assert lonely.dropped == 90
+        lonely.send(TaskChanged("a", str(n)))
+    assert lonely.dropped_messages == 90
     await soon(lambda: transport.tries >= 4)
     await lonely.stop()
     assert caplog.text.count("do not arrive") == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core import canonical
+from stentor.core import canonical_json
 from tests.conftest import MakeWorld
 from tests.domains.governance.conftest import BASE, Office
 from tests.domains.governance.test_updates import REFUSED, UNKNOWN, code
@@ -21,7 +21,7 @@ async def test_a_checkpoint_holds_the_state_with_its_hash(office: Office) -> Non
     agent = await office.trusted(0.8, sandbox_whitelist=WHITELIST, accuracy_score=0.9)
     made = await office.checkpoint(agent)
     state = made["state"]
-    assert made["state_hash"] == hashlib.sha256(canonical.text(state).encode()).hexdigest()
+    assert made["state_hash"] == hashlib.sha256(canonical_json.dumps(state).encode()).hexdigest()
     assert (state["agent_id"], state["trust_score"], state["accuracy_score"]) == (agent, 0.8, 0.9)
     assert state["config"]["sandbox_whitelist"]["tools"] == WHITELIST["tools"]
     assert (made["cause"], made["taken_by"], made["intact"]) == ("manual", "admin", True)

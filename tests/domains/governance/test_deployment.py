@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.errors import CageUnavailable
+from stentor.core.errors import SandboxUnavailable
 from stentor.domains.governance import probes
 from stentor.domains.governance.patch import Config
 from stentor.domains.governance.probes import Found
@@ -98,7 +98,7 @@ async def test_an_approved_patch_that_the_registry_would_not_take_any_more_ends(
     judging = office.world.kernel.governance.deployer._judging
 
     def refusing(agent: Agent, document: dict[str, Any]) -> Config:
-        raise CageUnavailable("There is no cage any more.")
+        raise SandboxUnavailable("There is no cage any more.")
 
     judging._configuration = refusing
     ended = await office.approve(update)

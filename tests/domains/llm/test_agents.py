@@ -420,8 +420,8 @@ async def test_tokens_that_come_faster_than_they_are_read_leave_no_hole_in_the_a
     words = [f"{n} " for n in range(5_000)]
     await watched(world)
     for word in words:
-        hub.token("default", task_id, "attempt", word)
-    hub.forget("default", task_id)  # as its end does: a reader who comes back before that would find them all
+        hub.append_token("default", task_id, "attempt", word)
+    hub.drop_tokens("default", task_id)  # as its end does: a reader who comes back before that would find them all
     result = {"whole": "".join(words), "other": "Something else."}[told]
     done = {"epoch": claim["epoch"], "result": result}
     assert (await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json=done)).status_code == 200

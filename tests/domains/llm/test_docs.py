@@ -8,7 +8,7 @@ import re
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from stentor.core.settings import metas
+from stentor.core.settings import setting_infos
 from stentor.domains.llm.providers import KNOWN
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_live import listening
@@ -37,6 +37,6 @@ async def test_the_examples_of_the_openai_client_run(make_llm: Gate) -> None:
 
 
 def test_every_setting_and_known_provider_of_the_gateway_is_named() -> None:
-    names = [meta.env for meta in metas().values() if meta.env.startswith("SERVICE_LLM_")]
+    names = [meta.env for meta in setting_infos().values() if meta.env.startswith("SERVICE_LLM_")]
     assert [name for name in names if name not in PAGE] == []
     assert [name for name in KNOWN if f"`{name}`" not in PAGE] == []

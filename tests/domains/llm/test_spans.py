@@ -19,7 +19,7 @@ from aiohttp import web
 from stentor.bootstrap import llm as wiring
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
-from stentor.core.redaction import RedactingFormatter, Redactor
+from stentor.core.security.redaction import RedactingFormatter, Redactor
 from stentor.domains.llm import semconv
 from stentor.domains.llm.formats import FormatName
 from stentor.domains.llm.model import Usage
@@ -384,7 +384,7 @@ async def test_the_key_of_a_collector_reaches_no_log(
     """A header that cannot be sent is repeated by the SDK and by its client, as it is and decoded."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", given.format("canary-9f%0Acanary-9e"))
     redactor = Redactor()
-    spans = otel.open_spans(f"http://127.0.0.1:{collector.port}/v1/traces", redactor.add)
+    spans = otel.open_spans(f"http://127.0.0.1:{collector.port}/v1/traces", redactor.add_secret)
     spans.begin(_call("m")).end(Usage(1, 1))
     await spans.close()
     formatter = RedactingFormatter(redactor)
@@ -465,7 +465,7 @@ def test_a_variable_of_the_sdk_that_cannot_be_read_refuses_the_start(monkeypatch
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "9999")
     chosen = settings_module.load({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR})
     with pytest.raises(StartRefused, match="OTEL_"):
-        wiring.open_spans(chosen, Redactor().add)
+        wiring.open_spans(chosen, Redactor().add_secret)
 
 
 def test_without_the_extra_the_log_says_what_to_install(
@@ -475,7 +475,7 @@ def test_without_the_extra_the_log_says_what_to_install(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     chosen = settings_module.load({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR})
-    assert isinstance(wiring.open_spans(chosen, Redactor().add), NoSpans)
+    assert isinstance(wiring.open_spans(chosen, Redactor().add_secret), NoSpans)
     assert "pip install 'stentor[otel]'" in caplog.text
 
 
@@ -483,7 +483,7 @@ PROGRAM = """
 import asyncio, sys
 from stentor import bootstrap
 from stentor.core import settings
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 
 async def main():
     environ = {"SERVICE_DATA_DIR": sys.argv[1], "SERVICE_LLM_FIND_OLLAMA": "0", "SERVICE_EMBEDDING_MODEL": "none",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.core import tracing
+from stentor.core import trace_context
 from tests.domains.llm.conftest import Gate, asking
 from tests.domains.llm.test_agents import sailor
 from tests.domains.llm.upstream import Upstream
@@ -56,11 +56,11 @@ async def test_a_task_carries_the_place_of_its_submit_wherever_it_is_done(make_l
     ],
 )
 def test_what_is_no_place_in_a_trace_is_passed_over(wrong: str) -> None:
-    assert tracing.parse(wrong) is None
+    assert trace_context.parse_traceparent(wrong) is None
 
 
 def test_work_outside_of_a_request_carries_nothing() -> None:
-    assert tracing.headers() == {}
-    with tracing.carrying(PLACE):
-        assert tracing.headers() == HERE
-    assert tracing.headers() == {}
+    assert trace_context.outbound_headers() == {}
+    with trace_context.use_traceparent(PLACE):
+        assert trace_context.outbound_headers() == HERE
+    assert trace_context.outbound_headers() == {}

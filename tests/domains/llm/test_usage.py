@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
-from stentor.core.errors import BudgetSpent, StartRefused
+from stentor.core.errors import BudgetExceeded, StartRefused
 from stentor.domains.llm import budgets
 from stentor.domains.llm.gate import Caller
 from stentor.domains.llm.model import Message, Request, Text, Usage
@@ -210,7 +210,7 @@ async def test_an_agent_has_an_account_of_its_own(make_llm: Gate) -> None:
     gateway = world.kernel.llm.gateway
     ann, bob = (Caller("default", "admin", agent_id=name) for name in ("ann", "bob"))
     assert (await gateway.chat(ann, SAID)).reply.content == ANSWER
-    with pytest.raises(BudgetSpent, match="ann"):
+    with pytest.raises(BudgetExceeded, match="ann"):
         await gateway.chat(ann, SAID)
     assert (await gateway.chat(bob, SAID)).reply.content == ANSWER
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.core import Metric
 
 from stentor import __version__
-from stentor.core.figures import gauge
+from stentor.core.metrics import gauge_family
 from stentor.domains.monitoring import metrics
 from tests.conftest import ADMIN, MakeWorld, World
 from tests.domains.monitoring.scraped import Scraped, scrape
@@ -217,7 +217,7 @@ async def test_an_outage_of_the_database_is_seen_in_the_figures(world: World) ->
 @requirement("monitoring.fails-open")
 async def test_a_source_that_breaks_or_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def well() -> Iterable[Metric]:
-        return [gauge("stentor_well", "Works.", 1)]
+        return [gauge_family("stentor_well", "Works.", 1)]
 
     async def breaks() -> Iterable[Metric]:
         raise RuntimeError("password hunter2")

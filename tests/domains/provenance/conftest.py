@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from stentor.core.db import Database
-from stentor.core.db.leader import SEQUENCER, Leader
+from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.live import Hub
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import Checkpoints
 from stentor.domains.provenance.notes import Signer, make_signer
@@ -28,7 +28,7 @@ class Log:
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.db, self.clock, lambda: self.signer)
-        self.leader = Leader(self.db.driver, SEQUENCER, "numbers")
+        self.leader = LeaderElection(self.db.driver, SEQUENCER_LOCK_ID, "numbers")
         self.sequencer = self.another()
         self._runlog = RunLog(Hub())
 
@@ -42,7 +42,7 @@ class Log:
 
     async def write(self, count: int, task_id: str | None = None, parent: str | None = None) -> list[str]:
         """Append a chain of events; answers their ids."""
-        drafts = [Draft("tool_called", "test", f"number {n} — “é”\n", {"n": n}) for n in range(count)]
+        drafts = [EventDraft("tool_called", "test", f"number {n} — “é”\n", {"n": n}) for n in range(count)]
         await self.db.write(lambda tx: self._runlog.append(tx, "default", drafts, task_id=task_id, parent=parent))
         return [draft.event_id for draft in drafts]
 

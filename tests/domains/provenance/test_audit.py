@@ -15,7 +15,7 @@ import pytest
 
 from stentor.core.db import Database
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.leaves import COLUMNS, leaf_hash
+from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import tree
 from stentor.domains.provenance.audit.audit import verify
 from stentor.domains.provenance.audit.findings import Finding, Report
@@ -98,9 +98,9 @@ def test_an_untouched_log_is_intact(sound: Path) -> None:
     assert (report.events, report.size, report.waiting, report.covered) == (NUMBERED + WAITING, NUMBERED, WAITING, 560)
     assert (report.checkpoints_checked, [state.holds for state in report.checkpoints]) == (len(SIZES), [True])
     with closing(sqlite3.connect(sound)) as raw:
+        columns = ", ".join(f"e.{column}" for column in EVENT_COLUMNS)
         rows = raw.execute(
-            f"select {', '.join(f'e.{c}' for c in COLUMNS)} from provenance_leaves l join events e using (event_id) "
-            "order by l.number"
+            f"select {columns} from provenance_leaves l join events e using (event_id) order by l.number"
         ).fetchall()
     assert report.root == tree.root_of([leaf_hash(row) for row in rows]).hex()
 
@@ -109,7 +109,7 @@ VALUES: list[Any] = [None, "", "x", 0, -1, 7.5, b"x", 2**60]
 
 
 @requirement("provenance.verify-finds-tampering")
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("column", EVENT_COLUMNS)
 @pytest.mark.parametrize("number", [0, 255, 256, 559, 599])
 def test_a_change_of_any_column_is_found_and_its_event_named(
     sound: Path, tmp_path: Path, column: str, number: int
@@ -134,7 +134,7 @@ def test_a_change_of_any_column_is_found_and_its_event_named(
 @requirement("provenance.verify-finds-tampering")
 def test_any_value_of_any_type_in_any_column_is_found(sound: Path, tmp_path: Path) -> None:
     chance = random.Random(4)
-    for column in COLUMNS:
+    for column in EVENT_COLUMNS:
         for value in VALUES:
             number = chance.randrange(NUMBERED)
             event_id, _ = named(sound, number)
@@ -331,7 +331,7 @@ def test_a_change_of_the_tiles_is_found(sound: Path, tmp_path: Path, step: str, 
 
 def rebuild(raw: sqlite3.Connection) -> None:
     """Everything made anew over the events as they are now, but for the signed checkpoints."""
-    columns = ", ".join(f"e.{name}" for name in COLUMNS)
+    columns = ", ".join(f"e.{name}" for name in EVENT_COLUMNS)
     rows = raw.execute(
         f"select {columns} from provenance_leaves l join events e using (event_id) order by l.number"
     ).fetchall()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.core import durable
+from stentor.core import filesystem
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import RunLogDamaged
 from stentor.domains.provenance.checkpoints import Checkpoints, to_file
@@ -64,7 +64,7 @@ async def test_what_cannot_be_kept_is_not_signed(log: Log, tmp_path: Path, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(durable, "replace", full)
+        patch.setattr(filesystem, "write_atomically", full)
         with pytest.raises(RunLogDamaged, match=r"provenance\.state cannot be written"):
             await guarded.sign()
     assert (await guarded.stored(), "cannot be written" in str(guarded.checkpoints.problem)) == ([], True)

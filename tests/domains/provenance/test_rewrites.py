@@ -11,7 +11,7 @@ from typing import Any
 
 from stentor.core import ids
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.leaves import COLUMNS, leaf_hash
+from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import tree
 from stentor.domains.provenance.audit.audit import Witnessing, verify
 from stentor.domains.provenance.audit.signatures import examine
@@ -32,7 +32,7 @@ Rows = list[tuple[Any, ...]]
 def event(number: int, message: str = "it happened") -> tuple[Any, ...]:
     found = {"event_id": ids.new_id(), "tenant": "default", "happened_at": number, "event_type": "tool_called"}
     found |= {"component": "test", "message": f"{message} {number}", "metadata": "{}"}
-    return tuple(found.get(name) for name in COLUMNS)
+    return tuple(found.get(name) for name in EVENT_COLUMNS)
 
 
 def edit(log: Rows, dice: random.Random) -> None:
@@ -72,7 +72,9 @@ def write(raw: sqlite3.Connection, log: Rows) -> None:
     hashes = [leaf_hash(row) for row in log]
     for table in ("events", "events_waiting", "provenance_leaves", "provenance_tiles", "provenance_checkpoints"):
         raw.execute(f"delete from {table}")
-    raw.executemany(f"insert into events ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})", log)
+    raw.executemany(
+        f"insert into events ({', '.join(EVENT_COLUMNS)}) values ({', '.join('?' * len(EVENT_COLUMNS))})", log
+    )
     raw.executemany(
         "insert into provenance_leaves values (?, ?, ?)", [(n, row[0], hashes[n].hex()) for n, row in enumerate(log)]
     )

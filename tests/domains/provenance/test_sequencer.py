@@ -12,7 +12,7 @@ from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import RunLogDamaged, StoreUnavailable
-from stentor.core.leaves import COLUMNS, leaf_hash
+from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import sequencer as module
 from stentor.domains.provenance import store, tree
 from stentor.domains.provenance.checkpoints import to_file
@@ -24,7 +24,7 @@ from tests.patience import soon
 from tests.requirements import requirement
 
 LEAVES = Sql("select number, event_id, hash from provenance_leaves order by number")
-EVENTS = Sql(f"select {', '.join(COLUMNS)} from events order by event_id")
+EVENTS = Sql(f"select {', '.join(EVENT_COLUMNS)} from events order by event_id")
 MARKS = Sql("select count(*) from events_waiting")
 
 

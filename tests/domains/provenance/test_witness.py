@@ -142,7 +142,7 @@ def test_what_cannot_be_kept_is_not_signed(one: Stand, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stentor.core.durable.replace", full)
+        patch.setattr("stentor.core.filesystem.write_atomically", full)
         assert one.post(one.tree.submit(0, 5))[0] == 503
     assert one.post(one.tree.submit(0, 4))[0] == 200
 

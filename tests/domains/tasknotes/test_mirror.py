@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.core.db import Sql
 from stentor.core.db.driver import Driver
 from stentor.domains.notes import frontmatter
@@ -67,7 +67,7 @@ async def test_no_id_leads_out_of_the_folder_of_its_month(tasks: Tasks, task_id:
     assert await tasks.world.submit(id=task_id) == task_id
     await tasks.until_status(task_id, "queued")
     (path,) = tasks.files
-    month = iso(tasks.world.clock.now())[:7].replace("-", "/")
+    month = format_iso(tasks.world.clock.now())[:7].replace("-", "/")
     assert re.fullmatch(
         rf"Tasks/{month}/\d{{4}}-\d\d-\d\dT\d{{6}}-[0-9a-f]{{16}}\.md", str(path.relative_to(tasks.root))
     )

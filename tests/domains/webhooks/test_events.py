@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.runlog import Event
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.webhooks import model, naming
 from tests.conftest import MakeWorld
 from tests.domains.webhooks.conftest import Hooks
@@ -14,8 +14,8 @@ from tests.domains.webhooks.receiver import Receiver
 from tests.requirements import requirement
 
 
-def event(kind: str, **metadata: Any) -> Event:
-    return Event("e", "default", "t", "a", None, 0, kind, "c", "m", None, metadata)
+def event(kind: str, **metadata: Any) -> RunLogEvent:
+    return RunLogEvent("e", "default", "t", "a", None, 0, kind, "c", "m", None, metadata)
 
 
 async def data(hooks: Hooks, name: str, count: int = 1) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ async def test_writes_to_the_memory_and_their_conflicts(make_world: MakeWorld, r
         (event("learning_updated"), None),
     ],
 )
-def test_events_of_the_run_log_have_these_names(found: Event, name: str | None) -> None:
+def test_events_of_the_run_log_have_these_names(found: RunLogEvent, name: str | None) -> None:
     assert naming.name_of(found) == name
 
 

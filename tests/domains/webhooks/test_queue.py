@@ -13,7 +13,7 @@ from stentor.core.clock import DAY, SECOND
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import StoreUnavailable
 from stentor.core.live import Hub
-from stentor.core.runlog import Draft, Event, RunLog
+from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.domains.webhooks import model, outbox, store
 from stentor.domains.webhooks.model import Delivery, Reply, Subscription
 from stentor.domains.webhooks.outbox import Outbox, View
@@ -26,8 +26,8 @@ COUNT = Sql("select count(*) from webhook_deliveries")
 RETENTION = Sql("select count(*) from webhook_attempts")
 
 
-def event(task: str | None = None) -> Event:
-    return Event.of(Draft("task_started", "execution", "m"), "default", task, None, 0)
+def event(task: str | None = None) -> RunLogEvent:
+    return RunLogEvent.from_draft(EventDraft("task_started", "execution", "m"), "default", task, None, 0)
 
 
 async def queued(db: Database, *tasks: str | None) -> list[Delivery]:
@@ -118,10 +118,10 @@ async def test_the_schema_refuses_a_move_that_is_none(db: Database) -> None:
 async def test_without_a_subscription_nothing_is_written_and_with_one_it_shares_the_transaction(db: Database) -> None:
     view, told = View(), []
     runlog = RunLog(Hub())
-    runlog.outboxes.append(Outbox(view, lambda found: told.append(set(found))).record)
+    runlog.append_hooks.append(Outbox(view, lambda found: told.append(set(found))).record)
 
-    def drafts() -> list[Draft]:
-        return [Draft("task_started", "execution", "m"), Draft("task_queued", "execution", "m")]
+    def drafts() -> list[EventDraft]:
+        return [EventDraft("task_started", "execution", "m"), EventDraft("task_queued", "execution", "m")]
 
     async def append(tenant: str) -> int:
         await db.write(lambda tx: runlog.append(tx, tenant, drafts(), task_id="t"))

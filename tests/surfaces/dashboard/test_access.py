@@ -12,7 +12,7 @@ from stentor.bootstrap import dashboard as wiring
 from stentor.bootstrap import dashboard_parts, surfaces
 from stentor.core import settings
 from stentor.core.errors import StartRefused
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import KEY, Board
 

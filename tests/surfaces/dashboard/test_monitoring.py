@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql, Tx
-from stentor.core.db.readonly import ReadOnly
+from stentor.core.db.driver import ReadOnlyDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.learning import store
 from stentor.domains.learning.model import Weight
@@ -173,7 +173,7 @@ async def test_the_threshold_of_the_settings_is_shown_and_decides(make_board: An
 @requirement("dashboard.store-flags", "dashboard.never-writes")
 async def test_the_dashboard_has_no_way_to_write(board: Board) -> None:
     with pytest.raises(StoreUnavailable, match="for reading alone"):
-        ReadOnly(board.world.kernel.db.driver).writer()
+        ReadOnlyDriver(board.world.kernel.db.driver).writer()
 
 
 @requirement("dashboard.agent-card")

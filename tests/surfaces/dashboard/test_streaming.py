@@ -171,7 +171,7 @@ async def test_a_silent_stream_has_heartbeats(board: Board, monkeypatch: pytest.
 
     async def heard(scope: Scope, receive: Receive, send: Send) -> None:
         async def passed_on(message: Message) -> None:
-            if message.get("body") == sse.COMMENT:
+            if message.get("body") == sse.HEARTBEAT_COMMENT:
                 beaten.set()
             await send(message)
 

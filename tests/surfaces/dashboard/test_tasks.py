@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from stentor.core.db import Sql
-from stentor.core.runlog import Draft
+from stentor.core.runlog import EventDraft
 from stentor.domains.reports.api import ReportOut
 from stentor.surfaces.dashboard import wire
 from tests.requirements import requirement
@@ -149,7 +149,7 @@ async def test_a_later_status_of_an_event_overrides_that_of_the_record(board: Bo
     task_id = await board.world.submit()
     assert (await board.get(f"/api/tasks/{task_id}/activity"))["status"] == "queued"
     kernel = board.world.kernel
-    late = Draft("agent_logged", "worker", "Nearly done.", {"status": "executing"})
+    late = EventDraft("agent_logged", "worker", "Nearly done.", {"status": "executing"})
     await kernel.db.write(lambda tx: kernel.runlog.append(tx, "default", [late], task_id=task_id))
     trail = await board.get(f"/api/tasks/{task_id}/activity")
     assert (trail["status"], trail["task"]["status"]) == ("executing", "queued")
@@ -158,7 +158,7 @@ async def test_a_later_status_of_an_event_overrides_that_of_the_record(board: Bo
 @requirement("dashboard.activity-nullable")
 async def test_what_is_not_known_is_null(board: Board) -> None:
     kernel = board.world.kernel
-    event = Draft("agent_logged", "worker", "Something was said.", {})
+    event = EventDraft("agent_logged", "worker", "Something was said.", {})
     await kernel.db.write(lambda tx: kernel.runlog.append(tx, "default", [event], task_id="gone"))
     trail = await board.get("/api/tasks/gone/activity")
     wire.Trail.model_validate(trail)

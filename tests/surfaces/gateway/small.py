@@ -9,11 +9,11 @@ from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp
 
-from stentor.auth.keys import KeyRing, _digest, parse
+from stentor.auth.api_keys import KeyRing, _digest, parse_key_variable
 from stentor.core import errors
 from stentor.surfaces.gateway import app as gateway
-from stentor.web.gate import RateLimit
-from stentor.web.routes import PUBLIC, GatewayRoute, needs
+from stentor.web.middleware import RateLimiter
+from stentor.web.routes import PUBLIC, GatewayRoute, requires_permission
 from stentor.web.wire import api_router
 
 MAX_BODY = 1000
@@ -31,7 +31,7 @@ RAISED: dict[str, Exception] = {
 }
 
 
-def build(limit: RateLimit | None = None) -> ASGIApp:
+def build(limit: RateLimiter | None = None) -> ASGIApp:
     """GET /api/v1/things, /api/v1/raise/{what}, /api/v1/half and the public /health."""
     api, root = api_router(), APIRouter(route_class=GatewayRoute)
 
@@ -47,13 +47,16 @@ def build(limit: RateLimit | None = None) -> ASGIApp:
     async def half() -> StreamingResponse:
         return StreamingResponse(_half())
 
-    @root.get("/health", openapi_extra=needs(PUBLIC))
+    @root.get("/health", openapi_extra=requires_permission(PUBLIC))
     async def health() -> dict[str, bool]:
         return {"ok": True}
 
-    keys = [parse("SERVICE_API_KEY_ONE", "key-one:admin:read"), parse("SERVICE_API_KEY_TWO", "key-two:agent:read")]
+    keys = [
+        parse_key_variable("SERVICE_API_KEY_ONE", "key-one:admin:read"),
+        parse_key_variable("SERVICE_API_KEY_TWO", "key-two:agent:read"),
+    ]
     ring = KeyRing({_digest(key): principal for key, principal in keys})
-    return gateway.build([api, root], ring, limit or RateLimit(0), MAX_BODY)
+    return gateway.build([api, root], ring, limit or RateLimiter(0), MAX_BODY)
 
 
 async def _half() -> AsyncIterator[bytes]:

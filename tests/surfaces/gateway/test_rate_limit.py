@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from stentor.web.gate import RateLimit
+from stentor.web.middleware import RateLimiter
 from tests.conftest import MakeWorld
 from tests.requirements import requirement
 from tests.surfaces.gateway.small import build, client
@@ -45,7 +45,7 @@ def used_up(codes: Iterable[int]) -> tuple[int, int]:
 
 @requirement("http.rate-limit-window")
 async def test_a_hundred_requests_a_minute_pass_and_the_next_does_not(seconds: Seconds) -> None:
-    app = build(RateLimit(100, seconds))
+    app = build(RateLimiter(100, seconds))
     codes = await statuses(app, 105)
     assert codes == [200] * 100 + [429] * 5
     seconds.now += 59.9
@@ -56,7 +56,7 @@ async def test_a_hundred_requests_a_minute_pass_and_the_next_does_not(seconds: S
 
 @requirement("http.rate-limit-window")
 async def test_the_window_is_fixed_and_begins_with_its_first_request(seconds: Seconds) -> None:
-    app = build(RateLimit(2, seconds))
+    app = build(RateLimiter(2, seconds))
     assert await statuses(app, 1) == [200]
     seconds.now += 59
     assert await statuses(app, 2) == [200, 429]
@@ -66,7 +66,7 @@ async def test_the_window_is_fixed_and_begins_with_its_first_request(seconds: Se
 
 @requirement("http.rate-limit-headers")
 async def test_a_counted_answer_says_what_is_left_and_until_when(seconds: Seconds) -> None:
-    async with client(build(RateLimit(3, seconds))) as http:
+    async with client(build(RateLimiter(3, seconds))) as http:
         await http.get(THINGS)
         seconds.now += 20
         headers = (await http.get("/api/v1/nothing")).headers
@@ -80,7 +80,7 @@ async def test_a_counted_answer_says_what_is_left_and_until_when(seconds: Second
 
 @requirement("http.rate-limit-429-body", "http.rate-limit-headers")
 async def test_429_has_its_own_body_and_says_when_to_come_back(seconds: Seconds) -> None:
-    async with client(build(RateLimit(1, seconds))) as http:
+    async with client(build(RateLimiter(1, seconds))) as http:
         await http.get(THINGS)
         seconds.now += 12.5
         answer = await http.get(THINGS, headers={"Accept": "application/problem+json"})
@@ -105,7 +105,7 @@ async def test_a_key_with_too_many_streams_gets_the_same_429() -> None:
 
 @requirement("http.rate-limit-exempts-health")
 async def test_health_is_never_limited_and_does_not_count(seconds: Seconds) -> None:
-    app = build(RateLimit(2, seconds))
+    app = build(RateLimiter(2, seconds))
     assert await statuses(app, 5, HEALTH) == [200] * 5
     assert await statuses(app, 3) == [200, 200, 429]
     async with client(app) as http:
@@ -116,14 +116,14 @@ async def test_health_is_never_limited_and_does_not_count(seconds: Seconds) -> N
 
 @requirement("http.rate-limit-per-key-after-auth")
 async def test_each_key_has_a_budget_of_its_own(seconds: Seconds) -> None:
-    app = build(RateLimit(2, seconds))
+    app = build(RateLimiter(2, seconds))
     assert await statuses(app, 3) == [200, 200, 429]
     assert await statuses(app, 3, key="key-two") == [200, 200, 429]
 
 
 @requirement("http.rate-limit-per-key-after-auth")
 async def test_refused_credentials_count_for_nobody(seconds: Seconds) -> None:
-    app = build(RateLimit(2, seconds))
+    app = build(RateLimiter(2, seconds))
     assert await statuses(app, 5, key="wrong") == [401] * 5
     assert await statuses(app, 5, key="") == [401] * 5
     assert await statuses(app, 3) == [200, 200, 429]
@@ -131,13 +131,13 @@ async def test_refused_credentials_count_for_nobody(seconds: Seconds) -> None:
 
 @requirement("http.rate-limit-per-key-after-auth")
 async def test_whoever_is_known_is_counted_even_where_nothing_is_found(seconds: Seconds) -> None:
-    app = build(RateLimit(2, seconds))
+    app = build(RateLimiter(2, seconds))
     assert await statuses(app, 3, "/api/v1/nothing") == [404, 404, 429]
 
 
 @requirement("http.rate-limit-per-key-after-auth")
 async def test_a_new_process_counts_from_nothing_and_two_share_no_budget(seconds: Seconds) -> None:
-    one, two = build(RateLimit(1, seconds)), build(RateLimit(1, seconds))
+    one, two = build(RateLimiter(1, seconds)), build(RateLimiter(1, seconds))
     assert [await statuses(app, 2) for app in (one, two)] == [[200, 429]] * 2
 
 
@@ -153,7 +153,7 @@ async def test_the_setting_is_the_size_of_the_window(make_world: MakeWorld) -> N
 
 @requirement("http.rate-limit-setting")
 async def test_0_switches_the_limit_off(seconds: Seconds) -> None:
-    app = build(RateLimit(0, seconds))
+    app = build(RateLimiter(0, seconds))
     assert await statuses(app, 150) == [200] * 150
     async with client(app) as http:
         headers: httpx.Headers = (await http.get(THINGS)).headers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from grpc import StatusCode
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.activity.service import CUT, Step
 from stentor.surfaces.grpc import steps
@@ -61,7 +61,7 @@ def as_http(task: pb.Task) -> dict[str, Any]:
     names = ("task_id", "type", "assigned_agent", "duration_ms", "timeout_seconds", "attempts", "queue_timeout_seconds")
     same = {name: getattr(task, name) for name in (*names, "learning_eligible", "provenance_id")}
     moments = ("created_at", "start_time", "completion_time")
-    times = {name: iso(getattr(task, name).ToMicroseconds()) for name in moments}
+    times = {name: format_iso(getattr(task, name).ToMicroseconds()) for name in moments}
     meta = task.metadata
     return {
         **same,
@@ -122,7 +122,7 @@ def test_a_grade_given_over_one_is_read_over_the_other(client: Client, waiting: 
         shown = http.get(f"/api/v1/tasks/{task_id}/grade").json()
     names = ("task_id", "agent_id", "grade", "comment", "graded_by", "learned")
     told = {name: getattr(given, name) for name in names}
-    assert told | {"graded_at": iso(given.graded_at.ToMicroseconds())} == shown
+    assert told | {"graded_at": format_iso(given.graded_at.ToMicroseconds())} == shown
     other = pb.GradeTaskRequest(task_id=task_id, grade=1.0)
     with refused(StatusCode.FAILED_PRECONDITION, "CONFLICT"):
         client.tasks.GradeTask(other, metadata=keyed(), timeout=SECONDS)
@@ -151,7 +151,7 @@ def test_the_same_id_is_the_same_task_whichever_way_it_comes(client: Client) -> 
         fields: dict[str, Any] = {"id": "once", "input_json": json.dumps(body["input"])}
         again = client.tasks.SubmitTask(request(**fields), metadata=keyed(), timeout=SECONDS)
         assert again.task_id == first["task_id"] == "once"
-        assert iso(again.estimated_start.ToMicroseconds()) == first["estimated_start"]
+        assert format_iso(again.estimated_start.ToMicroseconds()) == first["estimated_start"]
         with refused(StatusCode.FAILED_PRECONDITION, "CONFLICT"):
             client.submit(**{**fields, "input_json": "2"})
 

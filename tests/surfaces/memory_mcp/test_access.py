@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from starlette.requests import HTTPConnection
 
+from stentor.auth.api_keys import KeyRing
 from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
-from stentor.auth.keys import KeyRing
 from stentor.cli.inspection import inspect
 from stentor.surfaces.memory_mcp.access import Verifier
 from tests.requirements import requirement

@@ -14,11 +14,10 @@ from mcp.client.auth import OAuthClientProvider, OAuthRegistrationError
 from mcp.shared.auth import OAuthClientMetadata
 from pydantic import AnyUrl
 
-from stentor.auth.authority import own_key
-from stentor.auth.authority.client import ReceiptAuth
+from stentor.auth.authority import keys
 from stentor.auth.authority.keys import generate, thumbprint
-from stentor.auth.authority.proof import prove
-from stentor.auth.authority.receipts import issue, own_claims
+from stentor.auth.authority.proof import ReceiptAuth, prove
+from stentor.auth.authority.receipts import create_own_claims, issue_receipt
 from stentor.core.clock import SECOND, SystemClock
 from tests import forkserver
 from tests.conftest import Service
@@ -35,8 +34,8 @@ def receipt(service: Service, **claims: Any) -> str:
     spaces = claims.pop("ns", ("team",))
     granted = claims.pop("cap", ("memory.read", "memory.write"))
     now = SystemClock().now() - claims.pop("ago", 0) * SECOND
-    made = own_claims(names, spaces, granted, claims.pop("lifetime", 60), claims.pop("jkt", None), now=now)
-    return issue(made, own_key.find_or_make(service.data_dir))
+    made = create_own_claims(names, spaces, granted, claims.pop("lifetime", 60), claims.pop("jkt", None), now=now)
+    return issue_receipt(made, keys.ensure_signing_key(service.data_dir))
 
 
 def post(service: Service, body: Any = CALL, **headers: str) -> httpx.Response:

@@ -9,14 +9,14 @@ from datetime import datetime
 
 from stentor.core.errors import AuthorityDenied
 
-ALL = "*"
+ALL_NAMESPACES = "*"
 """The pattern that covers every namespace of the tenant, but no vault."""
-VAULT = "vault"
+VAULT_NAMESPACE = "vault"
 """The namespace of the whole vault: `vault/Projects` are the notes in the folder Projects."""
-NAMED = f"{VAULT}:"
+NAMED_VAULT_PREFIX = f"{VAULT_NAMESPACE}:"
 """What the namespaces of a named vault begin with: `vault:archive/2025` is the folder 2025 of the vault `archive`."""
-TASKS = f"{VAULT}/tasks"
-_GUARDED = frozenset({TASKS, f"{VAULT}/memory"})
+TASKS_NAMESPACE = f"{VAULT_NAMESPACE}/tasks"
+_GUARDED = frozenset({TASKS_NAMESPACE, f"{VAULT_NAMESPACE}/memory"})
 """Folders with the notes of tasks, and with the records of the other namespaces: `vault` does not cover them."""
 
 
@@ -42,37 +42,37 @@ class AuthorityContext:
     writable: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if blank(self.principal):
+        if is_blank(self.principal):
             raise AuthorityDenied("The evidence of the principal is blank.")
-        if blank(self.tenant):
+        if is_blank(self.tenant):
             raise AuthorityDenied("The evidence of the tenant is blank.")
-        if not self.capabilities or any(blank(capability) for capability in self.capabilities):
+        if not self.capabilities or any(is_blank(capability) for capability in self.capabilities):
             raise AuthorityDenied("The set of capabilities is blank.")
 
-    def may(self, capability: str) -> bool:
+    def has_capability(self, capability: str) -> bool:
         """Whether exactly this capability was granted; there is none that covers others."""
         return capability in self.capabilities
 
-    def reaches(self, namespace: str) -> bool:
+    def can_reach(self, namespace: str) -> bool:
         """Whether a pattern covers the namespace. What is no namespace, such as `a/../b`, is never reached."""
-        return within(namespace, self.namespaces)
+        return is_within(namespace, self.namespaces)
 
-    def reaches_to_write(self, namespace: str) -> bool:
+    def can_write(self, namespace: str) -> bool:
         """The same for those that it may write in."""
-        return self.reaches(namespace) and (self.writable is None or within(namespace, self.writable))
+        return self.can_reach(namespace) and (self.writable is None or is_within(namespace, self.writable))
 
     def require(self, capability: str, namespace: str) -> None:
         """Raises AuthorityDenied unless the capability was granted and the namespace is reached."""
-        if not self.may(capability):
+        if not self.has_capability(capability):
             raise AuthorityDenied("The authority does not have the capability that this needs.")
-        if not self.reaches(namespace):
+        if not self.can_reach(namespace):
             raise AuthorityDenied("The authority does not reach this namespace.")
 
-    def expired(self, now: datetime) -> bool:
+    def is_expired(self, now: datetime) -> bool:
         return self.expires_at is not None and now >= self.expires_at
 
 
-def blank(text: str) -> bool:
+def is_blank(text: str) -> bool:
     """Whether nothing of the text can be seen: empty, white space, control or zero-width characters."""
     return not any(character.isprintable() and not character.isspace() for character in text)
 
@@ -83,7 +83,7 @@ def is_namespace(text: str) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    return text == ALL or is_namespace(text)
+    return text == ALL_NAMESPACES or is_namespace(text)
 
 
 def covers(pattern: str, namespace: str) -> bool:
@@ -93,7 +93,7 @@ def covers(pattern: str, namespace: str) -> bool:
     """
     if not (is_pattern(pattern) and is_namespace(namespace)) or realm(pattern) != realm(namespace):
         return False
-    return pattern == ALL or namespace == pattern or namespace.startswith(pattern + "/")
+    return pattern == ALL_NAMESPACES or namespace == pattern or namespace.startswith(pattern + "/")
 
 
 def realm(namespace: str) -> str:
@@ -102,26 +102,26 @@ def realm(namespace: str) -> str:
     Without regard to the case of a guarded folder's name, because some file systems have none.
     """
     first, *rest = namespace.split("/")
-    if first.startswith(NAMED):
+    if first.startswith(NAMED_VAULT_PREFIX):
         return first
-    if first != VAULT:
+    if first != VAULT_NAMESPACE:
         return ""
-    folder = f"{VAULT}/{rest[0].casefold()}" if rest else VAULT
-    return folder if folder in _GUARDED else VAULT
+    folder = f"{VAULT_NAMESPACE}/{rest[0].casefold()}" if rest else VAULT_NAMESPACE
+    return folder if folder in _GUARDED else VAULT_NAMESPACE
 
 
-def within(namespace: str, patterns: Iterable[str]) -> bool:
+def is_within(namespace: str, patterns: Iterable[str]) -> bool:
     return any(covers(pattern, namespace) for pattern in patterns)
 
 
-def narrower(child: Iterable[str], parent: Iterable[str]) -> bool:
+def is_narrower(child: Iterable[str], parent: Iterable[str]) -> bool:
     """Whether every pattern of the child is covered by one of the parent; `*` only by `*`."""
     wide = tuple(parent)
-    return all(ALL in wide if pattern == ALL else within(pattern, wide) for pattern in child)
+    return all(ALL_NAMESPACES in wide if pattern == ALL_NAMESPACES else is_within(pattern, wide) for pattern in child)
 
 
 def _is_segment(text: str) -> bool:
-    if text in (".", "..") or text != text.strip() or blank(text):
+    if text in (".", "..") or text != text.strip() or is_blank(text):
         return False
     # The vault writes names in NFC: two spellings of one folder would be two namespaces here.
     return text.isprintable() and not set(text) & set("\\*") and unicodedata.is_normalized("NFC", text)

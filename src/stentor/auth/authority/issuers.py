@@ -13,17 +13,17 @@ from typing import Any
 
 from joserfc.jwk import OKPKey
 
-from stentor.auth.authority import own_key
-from stentor.auth.authority.compact import strict_object
-from stentor.auth.authority.context import blank
-from stentor.auth.authority.flaw import Flaw
-from stentor.auth.authority.keys import read_public, thumbprint
+from stentor.auth.authority import keys
+from stentor.auth.authority.claims import ReceiptError
+from stentor.auth.authority.context import is_blank
+from stentor.auth.authority.jws import parse_strict_object
+from stentor.auth.authority.keys import parse_public_jwk, thumbprint
 from stentor.core.errors import StartRefused
 from stentor.core.settings import Settings
 
-OWN = "stentor"
+OWN_ISSUER = "stentor"
 """The name of the service's own issuer."""
-LARGEST = 1_000_000
+MAX_FILE_BYTES = 1_000_000
 _WRITABLE_BY_ALL = 0o002
 
 
@@ -35,7 +35,7 @@ class Issuer:
     key: OKPKey
     tenants: frozenset[str] | None
 
-    def may_name(self, tenant: str) -> bool:
+    def may_issue_for(self, tenant: str) -> bool:
         return self.tenants is None or tenant in self.tenants
 
 
@@ -49,7 +49,7 @@ class Issuers:
         """Raises Flaw for a key id that nobody has."""
         issuer = self._by_kid.get(kid) if isinstance(kid, str) else None
         if issuer is None:
-            raise Flaw("the key id belongs to no trusted issuer")
+            raise ReceiptError("the key id belongs to no trusted issuer")
         return issuer
 
     @property
@@ -61,26 +61,26 @@ class Issuers:
         return len(self._by_kid)
 
 
-def own(key: OKPKey) -> Mapping[str, Issuer]:
+def own_issuer(key: OKPKey) -> Mapping[str, Issuer]:
     """The service's own entry. The private half of the key is not kept."""
-    return {thumbprint(key): Issuer(OWN, OKPKey.import_key(key.as_dict(private=False)), None)}
+    return {thumbprint(key): Issuer(OWN_ISSUER, OKPKey.import_key(key.as_dict(private=False)), None)}
 
 
-def trusted(settings: Settings) -> Issuers:
+def load_trusted_issuers(settings: Settings) -> Issuers:
     """Those of the settings, and the service itself if it ever had a key; none is made. Raises StartRefused."""
-    return load(settings.authority_issuers, own_key.find(settings.data_dir))
+    return load_issuers(settings.authority_issuers, keys.find_signing_key(settings.data_dir))
 
 
-def load(path: Path | None, mine: OKPKey | None) -> Issuers:
+def load_issuers(path: Path | None, own_key: OKPKey | None) -> Issuers:
     """The table of the file and the service's own entry. Raises StartRefused, which names the file and the entry."""
-    others = read(path) if path is not None else {}
-    ours = own(mine) if mine is not None else {}
+    others = read_issuers_file(path) if path is not None else {}
+    ours = own_issuer(own_key) if own_key is not None else {}
     if taken := set(ours) & set(others):
         raise StartRefused(f"{path}: the entry {min(taken)!r} has the key id of the service itself; rename it.")
     return Issuers({**others, **ours})
 
 
-def read(path: Path) -> dict[str, Issuer]:
+def read_issuers_file(path: Path) -> dict[str, Issuer]:
     """`{kid: {issuer, key: {kty, crv, x}, tenants: [...]}}`. Raises StartRefused."""
     if path.exists() and not path.is_file():
         raise StartRefused(f"SERVICE_AUTHORITY_ISSUERS: {path} is no file.")
@@ -88,53 +88,53 @@ def read(path: Path) -> dict[str, Issuer]:
         if path.stat().st_mode & _WRITABLE_BY_ALL:
             raise StartRefused(f"{path} names whom to trust, and everybody may write it: chmod o-w {path}")
         with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise StartRefused(f"SERVICE_AUTHORITY_ISSUERS: {path} cannot be read: {error.strerror}.") from None
     try:
         return _table(data)
-    except Flaw as flaw:
+    except ReceiptError as flaw:
         raise StartRefused(f"SERVICE_AUTHORITY_ISSUERS: {path}: {flaw}.") from None
 
 
 def _table(data: bytes) -> dict[str, Issuer]:
-    if len(data) > LARGEST:
-        raise Flaw("the file is too large for a table of issuers")
-    entries = strict_object(data, "it is not a JSON object in which every name stands once")
+    if len(data) > MAX_FILE_BYTES:
+        raise ReceiptError("the file is too large for a table of issuers")
+    entries = parse_strict_object(data, "it is not a JSON object in which every name stands once")
     table: dict[str, Issuer] = {}
     users: dict[str, str] = {}
     for kid, entry in entries.items():
         table[kid] = issuer = _entry(kid, entry)
         if (other := users.setdefault(thumbprint(issuer.key), kid)) != kid:
-            raise Flaw(f"the entries {other!r} and {kid!r} have the same key")
+            raise ReceiptError(f"the entries {other!r} and {kid!r} have the same key")
     return table
 
 
 def _entry(kid: str, entry: Any) -> Issuer:
     try:
         if not isinstance(entry, dict) or set(entry) != {"issuer", "key", "tenants"}:
-            raise Flaw("it is not an object with exactly issuer, key and tenants")
+            raise ReceiptError("it is not an object with exactly issuer, key and tenants")
         if isinstance(entry["key"], dict) and "d" in entry["key"]:
-            raise Flaw("it holds a private key; make a new one, and write only the public half here")
+            raise ReceiptError("it holds a private key; make a new one, and write only the public half here")
         name = _name(entry["issuer"], "issuer")
-        if name == OWN or not _is_name(kid):
-            raise Flaw(f"its issuer is {OWN!r}, which is the service itself, or its key id is blank")
-        return Issuer(name, read_public(entry["key"]), _tenants(entry["tenants"]))
-    except Flaw as flaw:
-        raise Flaw(f"the entry {kid[:100]!r}: {flaw}") from None
+        if name == OWN_ISSUER or not _is_name(kid):
+            raise ReceiptError(f"its issuer is {OWN_ISSUER!r}, which is the service itself, or its key id is blank")
+        return Issuer(name, parse_public_jwk(entry["key"]), _tenants(entry["tenants"]))
+    except ReceiptError as flaw:
+        raise ReceiptError(f"the entry {kid[:100]!r}: {flaw}") from None
 
 
 def _tenants(value: Any) -> frozenset[str]:
     if not isinstance(value, list) or not value:
-        raise Flaw("tenants is not a list of one or more tenants; there is no name for all")
+        raise ReceiptError("tenants is not a list of one or more tenants; there is no name for all")
     return frozenset(_name(tenant, "tenants") for tenant in value)
 
 
 def _name(value: Any, field: str) -> str:
     if not isinstance(value, str) or not _is_name(value) or value == "*":
-        raise Flaw(f"{field} is blank, too long, or not plain text")
+        raise ReceiptError(f"{field} is blank, too long, or not plain text")
     return value
 
 
 def _is_name(text: str) -> bool:
-    return not blank(text) and text == text.strip() and text.isprintable() and len(text) <= 255
+    return not is_blank(text) and text == text.strip() and text.isprintable() and len(text) <= 255

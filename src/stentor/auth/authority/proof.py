@@ -1,21 +1,36 @@
-"""Proof of possession: the holder signs each request with the key that its receipt names (after RFC 9449)."""
+"""Proof of possession: the holder signs each request with the key that its receipt names (after RFC 9449).
+
+For clients of `/mcp` and other programs that hold a receipt: it signs each request that httpx sends.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joserfc.jwk import OKPKey
 
-from stentor.auth.authority import compact
-from stentor.auth.authority.claims import LEEWAY, hash_text, moment, text
-from stentor.auth.authority.compact import Compact, digest
-from stentor.auth.authority.flaw import Flaw
-from stentor.auth.authority.keys import public_jwk, read_public, thumbprint
+from stentor.auth.authority import jws
+from stentor.auth.authority.claims import (
+    CLOCK_LEEWAY_S,
+    ReceiptError,
+    read_hash_claim,
+    read_text_claim,
+    read_time_claim,
+)
+from stentor.auth.authority.jws import UnverifiedJws, sha256_base64url
+from stentor.auth.authority.keys import parse_public_jwk, public_jwk, thumbprint
 from stentor.core import ids
+from stentor.core.clock import SystemClock
 
-TYPE = "receipt-proof+jwt"
-FRESH = 60
+if TYPE_CHECKING:
+    import httpx
+    from joserfc.jwk import OKPKey
+
+
+PROOF_TYPE = "receipt-proof+jwt"
+MAX_AGE_S = 60
 """Seconds that a proof may be old."""
 _CLAIMS = frozenset("jti iat htm htu digest receipt".split())
 
@@ -35,12 +50,12 @@ class ProofRequest:
 
 
 @dataclass(frozen=True)
-class Proof:
+class VerifiedProof:
     """A proof that holds, and has yet to be counted: once, until `until` (seconds since the epoch)."""
 
     jkt: str
     jti: str
-    until: int
+    expires_at_s: int
 
 
 def prove(holder: OKPKey, receipt: str, method: str, path: str, body: bytes = b"", *, now: int) -> str:
@@ -50,36 +65,60 @@ def prove(holder: OKPKey, receipt: str, method: str, path: str, body: bytes = b"
         "iat": now // 1_000_000,
         "htm": method,
         "htu": path,
-        "digest": digest(body),
-        "receipt": digest(receipt),
+        "digest": sha256_base64url(body),
+        "receipt": sha256_base64url(receipt),
     }
-    return compact.sign({"typ": TYPE, "jwk": public_jwk(holder)}, claims, holder)
+    return jws.sign({"typ": PROOF_TYPE, "jwk": public_jwk(holder)}, claims, holder)
 
 
-def check(request: ProofRequest, receipt: str, jkt: str, now: int) -> Proof:
+def verify_proof(request: ProofRequest, receipt: str, jkt: str, now: int) -> VerifiedProof:
     """Raises Flaw unless the key of this thumbprint signed this request with this receipt just now."""
     if not request.proof:
-        raise Flaw("the receipt is bound to a key, and there is no proof")
-    sent = compact.parse(request.proof)
-    compact.require_header(sent, TYPE, "jwk")
-    key = read_public(sent.header["jwk"])
+        raise ReceiptError("the receipt is bound to a key, and there is no proof")
+    sent = jws.parse(request.proof)
+    jws.require_header(sent, PROOF_TYPE, "jwk")
+    key = parse_public_jwk(sent.header["jwk"])
     if thumbprint(key) != jkt:
-        raise Flaw("the proof was signed with another key than the receipt names")
-    compact.verify(sent, key)
+        raise ReceiptError("the proof was signed with another key than the receipt names")
+    jws.verify(sent, key)
     return _check_claims(sent, request, receipt, jkt, now)
 
 
-def _check_claims(sent: Compact, request: ProofRequest, receipt: str, jkt: str, now: int) -> Proof:
+def _check_claims(sent: UnverifiedJws, request: ProofRequest, receipt: str, jkt: str, now: int) -> VerifiedProof:
     claims: dict[str, Any] = sent.claims
     if set(claims) != _CLAIMS:
-        raise Flaw("the proof has claims that are missing, or that are not taken")
-    made = moment(claims, "iat")
-    if not -LEEWAY <= now / 1_000_000 - made <= FRESH + LEEWAY:
-        raise Flaw("the proof is too old, or from the future")
+        raise ReceiptError("the proof has claims that are missing, or that are not taken")
+    made = read_time_claim(claims, "iat")
+    if not -CLOCK_LEEWAY_S <= now / 1_000_000 - made <= MAX_AGE_S + CLOCK_LEEWAY_S:
+        raise ReceiptError("the proof is too old, or from the future")
     if (claims["htm"], claims["htu"]) != (request.method, request.path):
-        raise Flaw("the proof is for another method or path")
-    if hash_text(claims, "digest") != digest(request.body):
-        raise Flaw("the proof is for another body")
-    if hash_text(claims, "receipt") != digest(receipt):
-        raise Flaw("the proof is for another receipt")
-    return Proof(jkt, text(claims, "jti", 128), made + FRESH)
+        raise ReceiptError("the proof is for another method or path")
+    if read_hash_claim(claims, "digest") != sha256_base64url(request.body):
+        raise ReceiptError("the proof is for another body")
+    if read_hash_claim(claims, "receipt") != sha256_base64url(receipt):
+        raise ReceiptError("the proof is for another receipt")
+    return VerifiedProof(jkt, read_text_claim(claims, "jti", 128), made + MAX_AGE_S)
+
+
+PROOF_HEADER = "Receipt-Proof"
+
+
+class ReceiptAuth:
+    """The `auth` of an httpx client (or one of httpx2, which the MCP SDK uses).
+
+    `receipt` is asked for each request, so that it can answer a new receipt before the old one expires. With the
+    `holder`'s private key each request brings a proof, which a receipt that is bound to that key needs.
+    """
+
+    def __init__(self, receipt: Callable[[], str], holder: OKPKey | None = None) -> None:
+        self._receipt = receipt
+        self._holder = holder
+
+    def __call__(self, request: httpx.Request) -> httpx.Request:
+        token = self._receipt()
+        request.headers["Authorization"] = f"Bearer {token}"
+        if self._holder is not None:
+            target, body = request.url.raw_path.decode("ascii"), request.read()
+            now = SystemClock().now()
+            request.headers[PROOF_HEADER] = prove(self._holder, token, request.method, target, body, now=now)
+        return request

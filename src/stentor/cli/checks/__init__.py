@@ -8,7 +8,7 @@ from pathlib import Path
 from stentor.cli.checks import cage, configuration, database, folder, memory, receipts, runlog, service, system
 from stentor.cli.checks.finding import Finding, Situation
 from stentor.cli.inspection import inspect
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 
 Check = Callable[[Situation], Iterable[Finding]]
 CHECKS: dict[str, Check] = {
@@ -44,12 +44,12 @@ def run(environ: Mapping[str, str], data_dir: Path | None) -> list[Finding]:
         found.effective.shared_key,
         found.effective.embedding_key,
     ):
-        redactor.add(secret)
+        redactor.add_secret(secret)
     findings: list[Finding] = []
     for name, check in CHECKS.items():
         try:
             findings += check(situation)
         except Exception as error:  # noqa: BLE001 - a doctor that falls ill helps nobody
-            reason = redactor.clean(f"{type(error).__name__}: {error}")
+            reason = redactor.redact(f"{type(error).__name__}: {error}")
             findings.append(Finding("problem", name, f"The check itself failed ({reason})."))
     return findings

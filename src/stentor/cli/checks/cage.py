@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stentor.bootstrap.cage import cage_of
 from stentor.cli.checks.finding import Finding, Situation
-from stentor.core.errors import CageUnavailable, StartRefused
+from stentor.core.errors import SandboxUnavailable, StartRefused
 from stentor.domains.sandbox.broker import programs
 from stentor.domains.sandbox.cage.cage import Cage, check_folder
 
@@ -27,7 +27,7 @@ def cage(situation: Situation) -> Iterator[Finding]:
         chosen = cage_of(settings)
         programs.load(settings.cage_tools, chosen)
         check_folder(chosen.folder)
-    except (StartRefused, CageUnavailable) as error:
+    except (StartRefused, SandboxUnavailable) as error:
         yield Finding("problem", "cage", error.message)
     with tempfile.TemporaryDirectory(prefix="stentor-") as folder:
         Path(folder).chmod(0o711)

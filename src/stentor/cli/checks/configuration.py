@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stentor.auth.keys import WELL_KNOWN, key_file
+from stentor.auth.api_keys import WELL_KNOWN_KEYS, admin_key_file
 from stentor.cli.checks.finding import Finding, Situation
 
 MAKE_KEY = "make one with `python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`"
@@ -61,11 +61,11 @@ def keys(situation: Situation) -> Iterator[Finding]:
         yield Finding("ok", "keys", f"From SERVICE_API_KEY_*: {listed}.")
         return
     if chosen.shared_key:
-        if chosen.shared_key.lower() in WELL_KNOWN:
+        if chosen.shared_key.lower() in WELL_KNOWN_KEYS:
             yield _well_known("MCP_API_KEY", development=chosen.development)
         yield Finding("ok", "keys", "MCP_API_KEY is the one key, with all permissions.")
         return
-    path = key_file(chosen.data_dir)
+    path = admin_key_file(chosen.data_dir)
     where = f"in {path}" if path.exists() else f"made at the first start, in {path}"
     yield Finding("ok", "keys", f"The one key is {where}.")
 

@@ -11,7 +11,7 @@ from stentor.cli.checks.finding import Finding, Situation
 from stentor.cli.local import ReadOnly
 from stentor.core import migrations
 from stentor.core.errors import StartRefused, StoreUnavailable
-from stentor.core.redaction import Redactor
+from stentor.core.security.redaction import Redactor
 
 
 def sqlite(situation: Situation) -> Iterator[Finding]:
@@ -50,11 +50,11 @@ def _schema(check: str, version: str | None) -> Finding:
     if version is None:
         return Finding("warning", check, "It has no schema yet; the next start makes it.")
     try:
-        migrations.require_known(version)
+        migrations.require_supported(version)
     except StartRefused as error:
         return Finding("problem", check, error.message)
     return Finding(
-        "warning", check, f"Its schema is {version}; the next start, or {migrations.UPGRADE}, makes it {head}."
+        "warning", check, f"Its schema is {version}; the next start, or {migrations.UPGRADE_COMMAND}, makes it {head}."
     )
 
 
@@ -63,11 +63,11 @@ def postgresql(situation: Situation) -> Iterator[Finding]:
     if not url:
         return
     redactor = Redactor()
-    redactor.add(url)
+    redactor.add_secret(url)
     try:
         version = migrations.current_version(ReadOnly(bootstrap.open_driver(situation.settings)))
     except (StoreUnavailable, StartRefused) as error:
-        reason = redactor.clean(" ".join(error.message.split()))
+        reason = redactor.redact(" ".join(error.message.split()))
         yield Finding("problem", "PostgreSQL", f"SERVICE_DATABASE_URL: {reason}")
         return
     yield Finding("ok", "PostgreSQL", "The server of SERVICE_DATABASE_URL answers.")

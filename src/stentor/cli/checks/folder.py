@@ -8,9 +8,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from stentor.auth.keys import key_file
+from stentor.auth.api_keys import admin_key_file
 from stentor.cli.checks.finding import Finding, Situation
-from stentor.core import private
+from stentor.core import filesystem
 
 LITTLE, TOO_LITTLE = 1_000_000_000, 50_000_000
 """Bytes free below which there is a warning, and a problem."""
@@ -27,7 +27,7 @@ def data_folder(situation: Situation) -> Iterator[Finding]:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("problem", "data folder", f"{folder} is not writable for this user: change its owner or mode.")
         return
-    for path, mode in private.open_places(folder):
+    for path, mode in filesystem.find_open_paths(folder):
         message = f"Other users may look into {path}: `chmod {mode:o} {path}`, or start the service, which does it."
         yield Finding("warning", "data folder", message)
     yield _space(folder)
@@ -55,7 +55,7 @@ PUBLIC = ".pub"
 
 
 def key_files(situation: Situation) -> Iterator[Finding]:
-    keys = key_file(situation.settings.data_dir).parent
+    keys = admin_key_file(situation.settings.data_dir).parent
     files = sorted(p for p in keys.iterdir() if p.is_file() and p.suffix != PUBLIC) if keys.is_dir() else []
     for path in files:
         mode = stat.S_IMODE(path.stat().st_mode)

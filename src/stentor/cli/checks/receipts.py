@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stentor.auth.authority.issuers import trusted
+from stentor.auth.authority.issuers import load_trusted_issuers
 from stentor.cli.checks.finding import Finding, Situation
 from stentor.core.errors import StartRefused
 
 
 def issuers(situation: Situation) -> Iterator[Finding]:
     try:
-        names = trusted(situation.settings).names
+        names = load_trusted_issuers(situation.settings).names
     except StartRefused as error:
         yield Finding("problem", "receipts", error.message)
         return

@@ -9,14 +9,14 @@ import httpx
 from stentor.cli.checks.finding import Finding, Situation
 from stentor.cli.connection import checked_url, is_loopback
 from stentor.cli.output import CommandFailed
-from stentor.core.owner import read_owner
+from stentor.core.filesystem import read_lock_holder
 
 SECONDS = 5
 
 
 def owner(situation: Situation) -> Iterator[Finding]:
     folder = situation.settings.data_dir
-    holder = read_owner(folder)
+    holder = read_lock_holder(folder)
     if holder is None:
         yield Finding("ok", "service", f"No service holds {folder}; `stentor serve` starts one.")
     elif holder.gateway is None:

@@ -8,7 +8,7 @@ import resource
 from dataclasses import dataclass
 from typing import Protocol
 
-from stentor.core.settings.edge import EdgeSettings
+from stentor.core.settings.listeners import ConnectionSettings
 
 KEPT_FILES = 512
 """File descriptors kept back for the database, notes and calls to others; of a low limit the half."""
@@ -41,7 +41,7 @@ class Limits:
     per_address: int = 1_000
 
 
-def limits(settings: EdgeSettings) -> Limits:
+def limits(settings: ConnectionSettings) -> Limits:
     """The settings, with as many connections as the system's limit of open files permits."""
     most = min(settings.max_connections, _connections_for(_raised_limit()))
     if most < settings.max_connections:

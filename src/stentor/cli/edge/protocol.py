@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from stentor.cli.edge.connections import Connections, network_of
 from stentor.cli.edge.refusals import BUSY, INVALID, LARGE, LATE, Refusal, written
 from stentor.cli.joined import Joining
-from stentor.core import deadlines
+from stentor.core import timers
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_FIELDS = 100
@@ -62,7 +62,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._connections = connections
         self._limits = limits = connections.limits
         self._seconds = {Phase.IDLE: limits.keep_alive_s, Phase.HEAD: limits.head_s, Phase.BODY: limits.body_s}
-        self._deadlines = deadlines.of(self.loop)
+        self._deadlines = timers.coarse_timers(self.loop)
         self._address = ""
         self._loose = 0  # bytes since the parser last finished something: of a head, or of the trailers of a body
         self._body = 0  # bytes of the body since its deadline was set
@@ -91,8 +91,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._refused = True
         self._connections.leave(self, self._address)
-        self._deadlines.drop(self)
-        self._deadlines.drop(self.flow)
+        self._deadlines.cancel(self)
+        self._deadlines.cancel(self.flow)
         super().connection_lost(exc)
 
     def drop(self) -> None:
@@ -154,18 +154,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._deadlines.put(self.flow, STUCK_S, self.drop)
+        self._deadlines.schedule(self.flow, STUCK_S, self.drop)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._deadlines.drop(self.flow)
+        self._deadlines.cancel(self.flow)
 
     def _set_deadline(self) -> None:
         self._armed = self._phase
         if self._phase is Phase.WORK:
-            self._deadlines.drop(self)
+            self._deadlines.cancel(self)
             return
-        self._deadlines.put(self, self._seconds[self._phase], self._on_deadline)
+        self._deadlines.schedule(self, self._seconds[self._phase], self._on_deadline)
 
     def _on_deadline(self) -> None:
         if self._refused:
@@ -199,7 +199,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refused = True
         if not self.is_waiting:
             self.cycle.keep_alive = False  # ends the connection after its answer
-            self._deadlines.drop(self)
+            self._deadlines.cancel(self)
             return
         if self.cycle is not None and not self.cycle.response_complete:
             if self.cycle.response_started:
@@ -211,4 +211,4 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.write(written(refusal))
         if self.transport.can_write_eof():  # TLS cannot
             self.transport.write_eof()
-        self._deadlines.put(self, LINGER_S, self.transport.abort)
+        self._deadlines.schedule(self, LINGER_S, self.transport.abort)

@@ -9,31 +9,31 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from stentor.core import durable
+from stentor.core import filesystem
 from stentor.core.errors import StartRefused
 
-PAGES = 4_096
+PAGES_PER_STEP = 4_096
 """Copied between two looks at the progress."""
-KEPT = 3
+MAX_UPGRADE_BACKUPS = 3
 Progress = Callable[[int, int], None]
 
 
-def before(database: Path, version: str) -> Path:
+def backup_before_upgrade(database: Path, version: str) -> Path:
     """The copy that is made before an upgrade to `version`, beside the database; the newest three are kept."""
     target = database.with_name(f"{database.name}.before-{version}")
-    copy(database, target)
-    for old in kept(database)[KEPT:]:
+    copy_database(database, target)
+    for old in list_upgrade_backups(database)[MAX_UPGRADE_BACKUPS:]:
         old.unlink(missing_ok=True)
     return target
 
 
-def kept(database: Path) -> list[Path]:
+def list_upgrade_backups(database: Path) -> list[Path]:
     """The copies made before upgrades, newest first."""
     found = database.parent.glob(f"{database.name}.before-*")
     return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
 
 
-def copy(source: Path, target: Path, progress: Progress | None = None) -> int:
+def copy_database(source: Path, target: Path, progress: Progress | None = None) -> int:
     """Copy into one file, durable and checked before it has its name; what had that name is replaced.
 
     Answers its size in bytes. `progress` is told pages done and pages in all. Raises StartRefused: then nothing
@@ -67,14 +67,14 @@ def _copy(source: Path, beside: Path, progress: Progress | None) -> None:
         # One view for all pages: otherwise every commit of the service has the copy begin anew.
         reading.execute("begin")
         reading.execute("select count(*) from sqlite_master").fetchone()
-        reading.backup(writing, pages=PAGES, progress=tell)
+        reading.backup(writing, pages=PAGES_PER_STEP, progress=tell)
         reading.execute("rollback")
         # Without a log of its own it can be read where nothing can be written.
         writing.execute("pragma journal_mode=delete")
-        require_sound(writing, source)
+        check_integrity(writing, source)
 
 
-def require_sound(connection: sqlite3.Connection, name: Path) -> None:
+def check_integrity(connection: sqlite3.Connection, name: Path) -> None:
     """Raises StartRefused when the file is damaged."""
     try:
         (answer,) = connection.execute("pragma quick_check(1)").fetchone()
@@ -86,6 +86,6 @@ def require_sound(connection: sqlite3.Connection, name: Path) -> None:
 
 
 def _settle(beside: Path, target: Path) -> None:
-    durable.flush(beside)
+    filesystem.fsync_path(beside)
     beside.replace(target)
-    durable.flush(target.parent)
+    filesystem.fsync_path(target.parent)

@@ -4,6 +4,8 @@
 meanwhile, runs them in one transaction, commits once, and only then answers: a failing unit takes
 down no other, and no answer leaves before its commit. Nobody can await inside a transaction, because
 the function is not a coroutine. Fail-closed: a failed commit fails every unit.
+
+What the log says while the store cannot be used: the beginning, a reminder now and then, the end.
 """
 
 from __future__ import annotations
@@ -19,23 +21,28 @@ from typing import TypeVar
 
 from prometheus_client.core import Metric
 
-from stentor.core.db import group as group_commit
-from stentor.core.db.driver import Connection, Driver, Locks
-from stentor.core.db.group import Unit
-from stentor.core.db.looks import Looks
-from stentor.core.db.outage import Outage
-from stentor.core.db.tx import Tx
+from stentor.core.db import group_commit
+from stentor.core.db.driver import DbConnection, Driver, Locks
+from stentor.core.db.group_commit import WriteUnit
+from stentor.core.db.polling import PollBatch
+from stentor.core.db.transaction import Tx
 from stentor.core.errors import StoreConflict, StoreUnavailable
-from stentor.core.figures import USUAL, Histogram, counters, gauges, histogram
+from stentor.core.metrics import (
+    REQUEST_BUCKETS_S,
+    Histogram,
+    histogram_family,
+    labeled_counter_family,
+    labeled_gauge_family,
+)
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-MAX_GROUP = 128
+MAX_GROUP_SIZE = 128
 """Units that share one commit at most: bounds the wait of the first one."""
 
-READERS = 3
-_GROUPS = (1, 2, 4, 8, 16, 32, 64, MAX_GROUP)
+READER_THREADS = 3
+_GROUPS = (1, 2, 4, 8, 16, 32, 64, MAX_GROUP_SIZE)
 
 
 class Database:
@@ -43,16 +50,16 @@ class Database:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self._queue: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[WriteUnit | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_loop, name="stentor-db-writer", daemon=True)
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="stentor-db-reader")
+        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="stentor-db-reader")
         self._local = threading.local()
-        self._looks = Looks(self.read)
-        self._open_readers: list[Connection] = []
-        self._writing, self._reading = Outage("written"), Outage("read")
-        self._waits, self._groups = Histogram(USUAL), Histogram(_GROUPS)
+        self._looks = PollBatch(self.read)
+        self._open_readers: list[DbConnection] = []
+        self._writing, self._reading = OutageLog("written"), OutageLog("read")
+        self._waits, self._groups = Histogram(REQUEST_BUCKETS_S), Histogram(_GROUPS)
         self._closed = False
-        self.commits, self.wrote = 0, asyncio.Event()
+        self.commits, self.write_event = 0, asyncio.Event()
         """How often this process wrote, and that it did: who looks for what is new need not look while it did not."""
         self._writer.start()
 
@@ -66,11 +73,11 @@ class Database:
         if self._closed:
             raise StoreUnavailable("The service is shutting down.")
         loop = asyncio.get_running_loop()
-        unit = Unit(fn, locks, loop, loop.create_future())
+        unit = WriteUnit(fn, locks, loop, loop.create_future())
         self._queue.put(unit)
         result: T = await unit.future
         self.commits += 1
-        self.wrote.set()
+        self.write_event.set()
         return result
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
@@ -79,9 +86,9 @@ class Database:
             raise StoreUnavailable("The service is shutting down.")
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, fn)
 
-    async def look(self, fn: Callable[[Tx], T]) -> T:
+    async def poll(self, fn: Callable[[Tx], T]) -> T:
         """Like `read`, for those who look again and again: all who do so at the same pulse share one view."""
-        result: T = await self._looks.look(fn)
+        result: T = await self._looks.poll(fn)
         return result
 
     def close(self) -> None:
@@ -101,9 +108,9 @@ class Database:
             except StoreConflict:
                 result = self._read_once(fn)  # the connection broke: a new one may do
         except StoreUnavailable as error:
-            self._reading.failed(error.message)
+            self._reading.record_failure(error.message)
             raise
-        self._reading.worked()
+        self._reading.record_success()
         return result
 
     def _read_once(self, fn: Callable[[Tx], T]) -> T:
@@ -117,49 +124,95 @@ class Database:
             connection.rollback()
 
     def _write_loop(self) -> None:
-        connection: Connection | None = None
+        connection: DbConnection | None = None
         while units := self._next_group():
             try:
                 connection = connection or self.driver.writer()
-                group_commit.run(connection, units)
-                self._writing.worked()
+                group_commit.run_group(connection, units)
+                self._writing.record_success()
                 self._observe(units)
             except StoreUnavailable as error:
-                self._writing.failed(error.message)
-                group_commit.fail(units, error)
+                self._writing.record_failure(error.message)
+                group_commit.fail_group(units, error)
             except Exception as error:
                 # Nothing was committed, and the one writer must outlive whatever broke.
                 log.exception("the writer failed in a way it did not foresee")
-                group_commit.fail(units, StoreUnavailable(f"The database failed ({type(error).__name__})."))
-            group_commit.answer(units)
+                group_commit.fail_group(units, StoreUnavailable(f"The database failed ({type(error).__name__})."))
+            group_commit.resolve_group(units)
         if connection is not None:
             connection.close()
 
-    def _observe(self, units: list[Unit]) -> None:
+    def _observe(self, units: list[WriteUnit]) -> None:
         now = time.perf_counter()
         self._groups.observe(len(units))
-        self._waits.observe_all([now - unit.since for unit in units])
+        self._waits.observe_all([now - unit.queued_at for unit in units])
 
-    def figures(self) -> Iterable[Metric]:
+    def collect_metrics(self) -> Iterable[Metric]:
         """For /metrics, from memory alone."""
         ways = {"write": self._writing, "read": self._reading}
         text = "Time from handing in a transaction to its commit."
-        yield histogram("stentor_database_write_duration_seconds", text, self._waits)
-        yield histogram("stentor_database_commit_group_size", "Transactions that shared a commit.", self._groups)
-        outages = {way: float(outage.lasts) for way, outage in ways.items()}
-        yield gauges("stentor_database_outage", "Whether the last try failed, by operation.", "operation", outages)
-        failures = {(way,): float(outage.total) for way, outage in ways.items()}
+        yield histogram_family("stentor_database_write_duration_seconds", text, self._waits)
+        yield histogram_family("stentor_database_commit_group_size", "Transactions that shared a commit.", self._groups)
+        outages = {way: float(outage.is_ongoing) for way, outage in ways.items()}
+        yield labeled_gauge_family(
+            "stentor_database_outage", "Whether the last try failed, by operation.", "operation", outages
+        )
+        failures = {(way,): float(outage.total_failures) for way, outage in ways.items()}
         text = "Tries that failed because the store could not be used."
-        yield counters("stentor_database_failures", text, ("operation",), failures)
+        yield labeled_counter_family("stentor_database_failures", text, ("operation",), failures)
 
-    def _next_group(self) -> list[Unit]:
+    def _next_group(self) -> list[WriteUnit]:
         """Wait for one unit, take what else is there. Empty at the end."""
         first = self._queue.get()
-        group: list[Unit] = []
+        group: list[WriteUnit] = []
         while first is not None:
             group.append(first)
-            if len(group) == MAX_GROUP or self._queue.empty():
+            if len(group) == MAX_GROUP_SIZE or self._queue.empty():
                 return group
             first = self._queue.get()
         self._queue.put(None)  # seen the end: finish this group, then meet the end again
         return group
+
+
+REMINDER_SECONDS = 30
+logger = logging.getLogger(__name__)
+
+
+class OutageLog:
+    """Told of every failure and success; silent about most of them, because thousands may come a second."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._began: float | None = None
+        self._said = 0.0
+        self._failures = 0
+        self.total_failures = 0
+        """Failures since the start."""
+
+    @property
+    def is_ongoing(self) -> bool:
+        return self._began is not None
+
+    def record_failure(self, reason: str) -> None:
+        with self._lock:
+            now = self._clock()
+            self._failures += 1
+            self.total_failures += 1
+            if self._began is None:
+                self._began = self._said = now
+                logger.error("the database cannot be %s: %s", self._what, reason)
+            elif now - self._said >= REMINDER_SECONDS:
+                self._said = now
+                text = "for %.0f s the database cannot be %s (%d tries): %s"
+                logger.error(text, now - self._began, self._what, self._failures, reason)
+
+    def record_success(self) -> None:
+        if self._began is None:
+            return
+        with self._lock:
+            if self._began is not None:
+                text = "the database can be %s again after %.1f s (%d tries failed)"
+                logger.warning(text, self._what, self._clock() - self._began, self._failures)
+            self._began, self._failures = None, 0

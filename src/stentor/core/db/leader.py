@@ -13,16 +13,15 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from stentor.core.db.driver import Connection, Driver
-from stentor.core.db.sql import Sql
+from stentor.core.db.driver import DbConnection, Driver, Sql
 from stentor.core.errors import StoreUnavailable
-from stentor.core.pulse import beat
+from stentor.core.timers import sleep_until_tick
 
-SEQUENCER, VAULT, INDEX = 7305001, 7305002, 7305003
+SEQUENCER_LOCK_ID, VAULT_LOCK_ID, INDEX_LOCK_ID = 7305001, 7305002, 7305003
 """Numbers of the locks: of the run log's numbers, of all that follows the vault, of writes to the search index."""
-EVERY_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """Between two looks whether the lead is free, or still held."""
-PATIENCE_SECONDS = 5.0
+QUERY_TIMEOUT_SECONDS = 5.0
 """For an answer of the database, after which the lead counts as lost."""
 log = logging.getLogger(__name__)
 
@@ -35,39 +34,39 @@ _NOTICE = Sql(
 )
 
 
-class Leader:
+class LeaderElection:
     """The lead of one job, which `job` names for the log. `every` in seconds."""
 
-    def __init__(self, driver: Driver, lock: int, job: str, every: float = EVERY_SECONDS) -> None:
+    def __init__(self, driver: Driver, lock: int, job: str, poll_seconds: float = POLL_SECONDS) -> None:
         self._driver = driver
         self._lock = lock
         self._job = job
-        self._every = every
+        self._every = poll_seconds
         self._asking = asyncio.Lock()
-        self._connection: Connection | None = None
-        self._asked = -every
-        self.held = not driver.shared
+        self._connection: DbConnection | None = None
+        self._asked = -poll_seconds
+        self.was_leader = not driver.shared
         """Whether this process led when it last looked."""
 
-    async def leads(self) -> bool:
+    async def is_leader(self) -> bool:
         """Whether this process leads; it takes the lead when nobody has it. A lead that was there a moment ago counts.
         Fails closed: an outage is no lead.
         """
         if not self._driver.shared:
             return True
         async with self._asking:
-            before, now = self.held, time.monotonic()
+            before, now = self.was_leader, time.monotonic()
             if before and now < self._asked + self._every:
                 return True
             self._asked = now
             try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    self.held = await asyncio.to_thread(self._ask, self.held)
+                async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
+                    self.was_leader = await asyncio.to_thread(self._ask, self.was_leader)
             except (StoreUnavailable, TimeoutError):
-                self._connection, self.held = None, False
-            if self.held != before:
-                log.debug("%s: this process %s", self._job, "leads" if self.held else "leads no longer")
-        return self.held
+                self._connection, self.was_leader = None, False
+            if self.was_leader != before:
+                log.debug("%s: this process %s", self._job, "leads" if self.was_leader else "leads no longer")
+        return self.was_leader
 
     def _ask(self, held: bool) -> bool:
         connection = self._connection
@@ -81,20 +80,20 @@ class Leader:
             connection.close()
             raise
 
-    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run_while_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do the work whenever this process leads, for ever; it is cancelled when the lead is lost."""
         if not self._driver.shared:
             await work()
             return
         while True:
-            if await self.leads():
+            if await self.is_leader():
                 await self._lead(work)
-            await beat(self._every)
+            await sleep_until_tick(self._every)
 
     async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.create_task(work())
         try:
-            while not task.done() and await self.leads():
+            while not task.done() and await self.is_leader():
                 await asyncio.wait([task], timeout=self._every)
         finally:
             task.cancel()
@@ -106,6 +105,6 @@ class Leader:
         """Give the lead away."""
         async with self._asking:
             connection, self._connection = self._connection, None
-            self.held = not self._driver.shared
+            self.was_leader = not self._driver.shared
             if connection is not None:
                 await asyncio.to_thread(connection.close)

@@ -15,13 +15,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
-from stentor.core.db import advisory
-from stentor.core.db.driver import Locks, Params, Row
-from stentor.core.db.journal import Journal, statements
-from stentor.core.db.sql import Sql
+from stentor.core.db import locks as advisory
+from stentor.core.db.driver import AppendOnlyTable, Locks, Params, Row, Sql, insert_statements
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
-STANDSTILL_SECONDS = 10
+IDLE_IN_TRANSACTION_SECONDS = 10
 """How long a transaction may wait for its own process."""
 
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
@@ -37,7 +35,7 @@ _CONNECT = {
 # A statement that is planned while its table is empty would read all of it later, until somebody analyzes it.
 _SESSION = (
     "set synchronous_commit = on; set statement_timeout = '60s'; set enable_seqscan = off; set jit = off; "
-    f"set idle_in_transaction_session_timeout = '{STANDSTILL_SECONDS}s'"
+    f"set idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_SECONDS}s'"
 )
 _AGAIN = frozenset(("40001", "40P01", "55P03", "25P03"))
 """Serialization failure, deadlock, lock not to be had, thrown out for standing still: nothing was written."""
@@ -51,12 +49,18 @@ class TableMissing(StoreUnavailable):
 
 class PostgresConnection:
     def __init__(
-        self, url: str, clock: Clock | None, session: Sequence[str] = (), space: int = _SPACE, *, read_only: bool
+        self,
+        url: str,
+        clock: Clock | None,
+        session_statements: Sequence[str] = (),
+        lock_space: int = _SPACE,
+        *,
+        read_only: bool,
     ) -> None:
         self._url = url
         self._clock = clock
-        self._session = session
-        self._space = space
+        self._session = session_statements
+        self._space = lock_space
         self._read_only = read_only
         self._raw = self._connect()
         self._held: set[int] | None = set()
@@ -146,9 +150,9 @@ class PostgresConnection:
             for row in rows:
                 self._raw.execute(sql.pyformat, row)
 
-    def add(self, journal: Journal, rows: list[Row]) -> None:
+    def add(self, journal: AppendOnlyTable, rows: list[Row]) -> None:
         with self._store_errors():
-            for text, values in statements(journal, rows, "%s"):
+            for text, values in insert_statements(journal, rows, "%s"):
                 self._raw.execute(text, values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
@@ -190,7 +194,7 @@ def _options(url: str) -> dict[str, Any]:
 
 def _serve(raw: psycopg.Connection[Row]) -> None:
     """Whoever writes is known to a copy of the database, and comes in only when none is under way."""
-    row = raw.execute("select pg_try_advisory_lock_shared(%s)", (advisory.SERVING,)).fetchone()
+    row = raw.execute("select pg_try_advisory_lock_shared(%s)", (advisory.SERVING_LOCK_ID,)).fetchone()
     if row is None or not row[0]:
         raw.close()
         raise StoreUnavailable(
@@ -206,11 +210,13 @@ class PostgresDriver:
     name = "postgresql"
     shared = True
 
-    def __init__(self, url: str, clock: Clock | None = None, session: Sequence[str] = (), space: int = _SPACE) -> None:
+    def __init__(
+        self, url: str, clock: Clock | None = None, session_statements: Sequence[str] = (), lock_space: int = _SPACE
+    ) -> None:
         self.url = url
         self._clock = clock
-        self._session = session
-        self._space = space
+        self._session = session_statements
+        self._space = lock_space
 
     def writer(self) -> PostgresConnection:
         return PostgresConnection(self.url, self._clock, self._session, self._space, read_only=False)

@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stentor.core.clock import Clock, SystemClock
-from stentor.core.db.driver import Locks, Params, Row
-from stentor.core.db.journal import Journal, statements
-from stentor.core.db.sql import Sql
+from stentor.core.db.driver import AppendOnlyTable, Locks, Params, Row, Sql, insert_statements
 from stentor.core.errors import StoreUnavailable
 
 BUSY_MS = 5_000
@@ -77,9 +75,9 @@ class SqliteConnection:
         with _store_errors():
             self._raw.executemany(sql.qmark, map(sql.values, rows))
 
-    def add(self, journal: Journal, rows: list[Row]) -> None:
+    def add(self, journal: AppendOnlyTable, rows: list[Row]) -> None:
         with _store_errors():
-            for text, values in statements(journal, rows, "?"):
+            for text, values in insert_statements(journal, rows, "?"):
                 self._raw.execute(text, values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
@@ -89,7 +87,7 @@ class SqliteConnection:
             with _store_errors():
                 raise
 
-    def read_anything(self) -> None:
+    def allow_invalid_utf8(self) -> None:
         """From now on a text that is not UTF-8 is read with lone surrogates in it, instead of refused."""
         self._raw.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
 

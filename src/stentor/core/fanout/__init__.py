@@ -4,19 +4,30 @@ Nothing rests on a message: whatever it tells can be found in the rows, a moment
 fails, messages that wait together share a payload, and those that would say the same are sent once.
 """
 
-from stentor.core.fanout.fanout import Fanout, Transport
-from stentor.core.fanout.messages import Changed, Fresh, Message, Queued, Reconnected, Seen, Stopped, Tokens, Watched
+from stentor.core.fanout.fanout import (
+    CacheInvalidated,
+    Fanout,
+    FanoutMessage,
+    FanoutTransport,
+    Reconnected,
+    TaskChanged,
+    TaskQueued,
+    TaskStopped,
+    TaskWatched,
+    TokenBatch,
+    WorkerSeen,
+)
 
 __all__ = [
-    "Changed",
+    "CacheInvalidated",
     "Fanout",
-    "Fresh",
-    "Message",
-    "Queued",
+    "FanoutMessage",
+    "FanoutTransport",
     "Reconnected",
-    "Seen",
-    "Stopped",
-    "Tokens",
-    "Transport",
-    "Watched",
+    "TaskChanged",
+    "TaskQueued",
+    "TaskStopped",
+    "TaskWatched",
+    "TokenBatch",
+    "WorkerSeen",
 ]

@@ -1,25 +1,128 @@
-"""Sends what waits every few milliseconds, and gives what comes to whoever asked for its kind."""
+"""The messages, and how many of them make a payload.
+
+Sends what waits every few milliseconds, and gives what comes to whoever asked for its kind.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from stentor.core import ids
-from stentor.core.fanout import messages
-from stentor.core.fanout.messages import Message, Reconnected, Tokens
+
+logger = logging.getLogger(__name__)
+
+
+class FanoutMessage(msgspec.Struct, frozen=True, tag_field="k", array_like=True):
+    """One of those below."""
+
+
+class TaskQueued(FanoutMessage, frozen=True, tag="q"):
+    """A task waits for an agent; `inside`: one that the service runs itself."""
+
+    agent_id: str
+    in_process: bool
+
+
+class TaskStopped(FanoutMessage, frozen=True, tag="s"):
+    """A task is over: nobody works on it any more."""
+
+    tenant: str
+    task_id: str
+
+
+class TaskWatched(FanoutMessage, frozen=True, tag="w"):
+    """Somebody follows a task at the sender, and wants to hear of it for a while; `new`: from its beginning."""
+
+    tenant: str
+    task_id: str
+    from_start: bool = True
+
+
+class TaskChanged(FanoutMessage, frozen=True, tag="c"):
+    """The run log has something new of a task."""
+
+    tenant: str
+    task_id: str
+
+
+class TokenBatch(FanoutMessage, frozen=True, tag="t"):
+    """Pieces of an answer, from the `first`-th on; `whole`: all there are of this attempt so far."""
+
+    tenant: str
+    task_id: str
+    attempt: str
+    first_index: int
+    texts: tuple[str, ...]
+    is_complete: bool = False
+
+
+class CacheInvalidated(FanoutMessage, frozen=True, tag="f"):
+    """Something that every process keeps in memory was changed: agents, webhooks, providers."""
+
+
+class WorkerSeen(FanoutMessage, frozen=True, tag="p"):
+    """A worker polled or answered at the sender, at that moment in microseconds."""
+
+    agent_id: str
+    at: int
+
+
+class Reconnected(FanoutMessage, frozen=True, tag="r"):
+    """Never sent: messages may have been missed, so look at everything."""
+
+
+Sendable = TaskQueued | TaskStopped | TaskWatched | TaskChanged | TokenBatch | CacheInvalidated | WorkerSeen
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(tuple[str, list[msgspec.Raw]])
+_message = msgspec.json.Decoder(Sendable)
+
+
+def encode_payloads(sender: str, messages: list[FanoutMessage], limit: int) -> Iterator[bytes]:
+    """JSON texts of at most `limit` bytes; a message that is larger by itself is left out."""
+    head = b'["' + sender.encode() + b'",['
+    room = limit - len(head) - 2
+    parts: list[bytes] = []
+    size = 0
+    for part in map(_encode, messages):
+        if len(part) > room:
+            continue
+        if parts and size + len(part) + len(parts) > room:
+            yield head + b",".join(parts) + b"]]"
+            parts, size = [], 0
+        parts.append(part)
+        size += len(part)
+    if parts:
+        yield head + b",".join(parts) + b"]]"
+
+
+def decode_payload(payload: bytes | str, own: str) -> Iterator[FanoutMessage]:
+    """The messages of others; what cannot be read, of a newer version perhaps, is passed over."""
+    try:
+        sender, parts = _decoder.decode(payload)
+    except msgspec.MsgspecError:
+        logger.debug("a message between processes cannot be read")
+        return
+    for part in parts if sender != own else ():
+        try:
+            yield _message.decode(part)
+        except msgspec.MsgspecError:
+            logger.debug("a message between processes cannot be read")
+
 
 FLUSH_SECONDS = 0.01
-MOST_WAITING = 20_000
+MAX_QUEUED_MESSAGES = 20_000
 """Messages that may wait to be sent; more are dropped."""
-PAUSE_SECONDS, LONGEST_PAUSE = 0.2, 10.0
-M = TypeVar("M", bound=Message)
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
+M = TypeVar("M", bound=FanoutMessage)
 log = logging.getLogger(__name__)
 
 
-class Transport(Protocol):
+class FanoutTransport(Protocol):
     """Carries payloads to all processes of the installation, the sender perhaps among them. One that does not work
     raises what it likes, and is tried again.
     """
@@ -39,30 +142,30 @@ class Transport(Protocol):
 class Fanout:
     """Without a transport there are no other processes, and all of it does nothing."""
 
-    def __init__(self, transport: Transport | None = None) -> None:
+    def __init__(self, transport: FanoutTransport | None = None) -> None:
         self._transport = transport
         self._own = ids.new_id()
-        self._handlers: dict[type[Message], list[Callable[[Any], None]]] = {}
-        self._waiting: dict[Message, None] = {}
+        self._handlers: dict[type[FanoutMessage], list[Callable[[Any], None]]] = {}
+        self._waiting: dict[FanoutMessage, None] = {}
         self._wake = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
-        self.up = False
+        self.is_connected = False
         """Whether messages arrive."""
-        self.dropped = 0
+        self.dropped_messages = 0
 
     @property
-    def alone(self) -> bool:
+    def is_single_process(self) -> bool:
         return self._transport is None
 
-    def on(self, kind: type[M], handler: Callable[[M], None]) -> None:
+    def subscribe(self, kind: type[M], handler: Callable[[M], None]) -> None:
         """Have a handler called, on the event loop, for every message of a kind that another process sends."""
         self._handlers.setdefault(kind, []).append(handler)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: FanoutMessage) -> None:
         if self._transport is None or not self._background:
             return
-        if len(self._waiting) >= MOST_WAITING:
-            self.dropped += 1
+        if len(self._waiting) >= MAX_QUEUED_MESSAGES:
+            self.dropped_messages += 1
             return
         self._waiting[message] = None
         self._wake.set()
@@ -87,23 +190,23 @@ class Fanout:
         except Exception as error:  # noqa: BLE001 - whatever the transport raises: nothing rests on it
             log.debug("the last messages to other processes were not sent: %r", error)
 
-    async def _listen(self, transport: Transport) -> None:
+    async def _listen(self, transport: FanoutTransport) -> None:
         pause = PAUSE_SECONDS
         while True:
             try:
                 await transport.listen(self._receive, self._ready)
             except Exception as error:  # noqa: BLE001 - whatever the transport raises
-                if self.up or pause == PAUSE_SECONDS:
+                if self.is_connected or pause == PAUSE_SECONDS:
                     log.warning("messages of other processes do not arrive: %s; what they tell is found later", error)
-                pause = PAUSE_SECONDS if self.up else min(2 * pause, LONGEST_PAUSE)
-            self.up = False
+                pause = PAUSE_SECONDS if self.is_connected else min(2 * pause, MAX_PAUSE_SECONDS)
+            self.is_connected = False
             await asyncio.sleep(pause)
 
     def _ready(self) -> None:
-        self.up = True
+        self.is_connected = True
         self._handle(Reconnected())
 
-    async def _publish(self, transport: Transport) -> None:
+    async def _publish(self, transport: FanoutTransport) -> None:
         while True:
             await self._wake.wait()
             try:
@@ -113,17 +216,17 @@ class Fanout:
                 await asyncio.sleep(PAUSE_SECONDS)
             await asyncio.sleep(FLUSH_SECONDS)
 
-    async def _flush(self, transport: Transport) -> None:
+    async def _flush(self, transport: FanoutTransport) -> None:
         self._wake.clear()
         waiting, self._waiting = list(self._waiting), {}
         if waiting:
-            await transport.publish(list(messages.payloads(self._own, _joined(waiting), transport.limit)))
+            await transport.publish(list(encode_payloads(self._own, _joined(waiting), transport.limit)))
 
     def _receive(self, payload: bytes | str) -> None:
-        for message in messages.read(payload, self._own):
+        for message in decode_payload(payload, self._own):
             self._handle(message)
 
-    def _handle(self, message: Message) -> None:
+    def _handle(self, message: FanoutMessage) -> None:
         for handler in self._handlers.get(type(message), ()):
             try:
                 handler(message)
@@ -131,16 +234,16 @@ class Fanout:
                 log.exception("a message of another process could not be handled")
 
 
-def _joined(waiting: list[Message]) -> list[Message]:
+def _joined(waiting: list[FanoutMessage]) -> list[FanoutMessage]:
     """With tokens of one attempt that follow each other in one message."""
-    joined: list[Message] = []
+    joined: list[FanoutMessage] = []
     last: dict[tuple[str, str], int] = {}
     for message in waiting:
-        if isinstance(message, Tokens):
+        if isinstance(message, TokenBatch):
             key = message.tenant, message.task_id
             at = last.get(key)
             before = joined[at] if at is not None else None
-            if isinstance(before, Tokens) and at is not None and (both := _together(before, message)) is not None:
+            if isinstance(before, TokenBatch) and at is not None and (both := _together(before, message)) is not None:
                 joined[at] = both
                 continue
             last[key] = len(joined)
@@ -148,12 +251,18 @@ def _joined(waiting: list[Message]) -> list[Message]:
     return joined
 
 
-MOST_TOGETHER = 1_200
+MAX_BATCH_CHARACTERS = 1_200
 """Characters of tokens in one message; more would not fit the smallest payload."""
 
 
-def _together(one: Tokens, next_one: Tokens) -> Tokens | None:
-    follows = one.attempt == next_one.attempt and one.first + len(one.texts) == next_one.first and not next_one.whole
-    if not follows or sum(map(len, one.texts)) + sum(map(len, next_one.texts)) > MOST_TOGETHER:
+def _together(one: TokenBatch, next_one: TokenBatch) -> TokenBatch | None:
+    follows = (
+        one.attempt == next_one.attempt
+        and one.first_index + len(one.texts) == next_one.first_index
+        and not next_one.is_complete
+    )
+    if not follows or sum(map(len, one.texts)) + sum(map(len, next_one.texts)) > MAX_BATCH_CHARACTERS:
         return None
-    return Tokens(one.tenant, one.task_id, one.attempt, one.first, one.texts + next_one.texts, one.whole)
+    return TokenBatch(
+        one.tenant, one.task_id, one.attempt, one.first_index, one.texts + next_one.texts, one.is_complete
+    )

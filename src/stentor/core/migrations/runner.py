@@ -13,10 +13,10 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from stentor.core.db import advisory
+from stentor.core.db import locks
 from stentor.core.db.driver import Driver
 from stentor.core.errors import StartRefused
-from stentor.core.migrations import pending, revisions, scripts_folder
+from stentor.core.migrations import pending_revisions, revisions, scripts_folder
 
 LOCK_SECONDS = 60
 """How long a step waits for a table that others use, before it gives up and leaves everything as it was."""
@@ -71,7 +71,7 @@ def _server(url: str) -> Any:
 
 def _alone(connection: Connection, say: Callable[[str], None]) -> None:
     """Whoever comes second waits here, and then finds nothing left to do."""
-    key = {"key": advisory.SCHEMA}
+    key = {"key": locks.SCHEMA_LOCK_ID}
     connection.execute(text("set transaction isolation level read committed"))
     if not connection.execute(text("select pg_try_advisory_xact_lock(:key)"), key).scalar():
         say("Another process is upgrading the schema; this one waits for it.")
@@ -90,7 +90,7 @@ def _failed(error: Exception, reached: str | None, copy: Path | None) -> StartRe
 
 def _where(reached: str | None) -> str:
     """At the version after the last one that went well."""
-    left = pending(reached)
+    left = pending_revisions(reached)
     return f" at version {left[0]} ({revisions()[left[0]]})" if left else " when it was written"
 
 

@@ -11,43 +11,49 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from stentor.core.errors import StartRefused
-from stentor.core.settings.auth import AuthSettings
-from stentor.core.settings.client import ClientSettings
-from stentor.core.settings.dashboard import DashboardSettings
-from stentor.core.settings.edge import EdgeSettings
-from stentor.core.settings.governance import GovernanceSettings
-from stentor.core.settings.grpc import GrpcSettings
-from stentor.core.settings.kinds import Meta
+from stentor.core.settings.installation import (
+    AuthSettings,
+    ClientSettings,
+    MigrationSettings,
+    ProcessSettings,
+    ProvenanceSettings,
+    StorageSettings,
+)
+from stentor.core.settings.listeners import (
+    ConnectionSettings,
+    DashboardSettings,
+    GrpcSettings,
+    NetworkSettings,
+    NotesAndMcpSettings,
+    VaultSettings,
+)
 from stentor.core.settings.llm import LlmSettings
 from stentor.core.settings.memory import MemorySettings
-from stentor.core.settings.migrations import MigrationSettings
-from stentor.core.settings.network import NetworkSettings
-from stentor.core.settings.provenance import ProvenanceSettings
-from stentor.core.settings.routing import RoutingSettings
-from stentor.core.settings.sandbox import SandboxSettings
-from stentor.core.settings.scale import ScaleSettings
-from stentor.core.settings.servers import ServerSettings
-from stentor.core.settings.storage import StorageSettings
-from stentor.core.settings.tasknotes import TaskNoteSettings
-from stentor.core.settings.tasks import TaskSettings
-from stentor.core.settings.vault import VaultSettings
-from stentor.core.settings.webhooks import WebhookSettings
+from stentor.core.settings.parsers import SettingInfo
+from stentor.core.settings.tasks import (
+    GovernanceSettings,
+    RoutingSettings,
+    SandboxSettings,
+    TaskNoteSettings,
+    TaskSettings,
+    WebhookSettings,
+)
 
-__all__ = ["Settings", "load", "metas"]
+__all__ = ["Settings", "load", "setting_infos"]
 
 
 # A dataclass takes the fields of its last base first: read the list upwards.
 @dataclass(frozen=True)
 class Settings(
     GrpcSettings,
-    ScaleSettings,
+    ProcessSettings,
     DashboardSettings,
     GovernanceSettings,
     WebhookSettings,
     ProvenanceSettings,
     SandboxSettings,
     LlmSettings,
-    ServerSettings,
+    NotesAndMcpSettings,
     TaskNoteSettings,
     VaultSettings,
     MemorySettings,
@@ -55,7 +61,7 @@ class Settings(
     TaskSettings,
     ClientSettings,
     AuthSettings,
-    EdgeSettings,
+    ConnectionSettings,
     NetworkSettings,
     MigrationSettings,
     StorageSettings,
@@ -73,7 +79,7 @@ class Settings(
         return self.host in {"127.0.0.1", "localhost", "::1"}
 
 
-def metas() -> dict[str, Meta]:
+def setting_infos() -> dict[str, SettingInfo]:
     """Field name to its description, in order."""
     return {f.name: f.metadata["meta"] for f in fields(Settings) if "meta" in f.metadata}
 
@@ -82,7 +88,7 @@ def load(environ: Mapping[str, str], options: Mapping[str, Any] | None = None) -
     """Settings from the environment; options of the command line win. Raises StartRefused."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for name, meta in metas().items():
+    for name, meta in setting_infos().items():
         option = (options or {}).get(name)
         if option is not None:
             values[name], sources[name] = option, "option"
@@ -95,7 +101,7 @@ def load(environ: Mapping[str, str], options: Mapping[str, Any] | None = None) -
     return settings
 
 
-def _parse(meta: Meta, text: str) -> Any:
+def _parse(meta: SettingInfo, text: str) -> Any:
     try:
         return meta.parse(text.strip())
     except ValueError as error:

@@ -14,8 +14,18 @@ from stentor.domains.activity.service import Activity
 from stentor.domains.reports.api import ReportOut
 from stentor.domains.tasks.api import shown
 from stentor.domains.tasks.model import Task
-from stentor.web.sse import EventStream, Frame, StreamLimit
-from stentor.web.wire import Answer, Caller, Json, TaskId, Timestamp, api_router, decode_cursor, encode_cursor, errors
+from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
+from stentor.web.wire import (
+    Caller,
+    JsonResponse,
+    ResponseModel,
+    TaskId,
+    Timestamp,
+    api_router,
+    decode_cursor,
+    encode_cursor,
+    error_responses,
+)
 
 # The service checks the range, because a limit out of it is told before a task that is unknown.
 Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
@@ -25,7 +35,7 @@ Cursor = Annotated[
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200)]
 
 
-class EventOut(Answer):
+class EventOut(ResponseModel):
     event_id: str
     timestamp: Timestamp
     event_type: str
@@ -37,7 +47,7 @@ class EventOut(Answer):
     parent_provenance_id: str | None
 
 
-class Trail(Answer):
+class Trail(ResponseModel):
     task_id: str
     task: dict[str, Any] | None
     status: str
@@ -69,17 +79,17 @@ NoticeOf = Callable[[Task], str | None]
 def router(activity: Activity, streams: StreamLimit, notice_of: NoticeOf) -> APIRouter:
     api = api_router("/tasks", tags=["tasks"])
 
-    @api.get("/{task_id}/activity", response_model=Trail, responses=errors(404, 500))
-    async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> Json:
+    @api.get("/{task_id}/activity", response_model=Trail, responses=error_responses(404, 500))
+    async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> JsonResponse:
         """What happened to a task and why: its routing, its events oldest first, its outcome."""
         history = await activity.of(caller, task_id, limit, after(cursor))
         task = shown(history.task, notice_of(history.task)) if history.task else None
-        return Json(model.trail(task_id, task, history.events, history.reports) | next_of(history.events))
+        return JsonResponse(model.trail(task_id, task, history.events, history.reports) | next_of(history.events))
 
     @api.get(
         "/{task_id}/stream",
         response_class=StreamingResponse,
-        responses={200: {"content": {"text/event-stream": {}}, "description": "Events"}, **errors(404)},
+        responses={200: {"content": {"text/event-stream": {}}, "description": "Events"}, **error_responses(404)},
     )
     async def stream(caller: Caller, task_id: TaskId, last_event_id: LastEventId = None) -> StreamingResponse:
         """Server-sent events: routing, activity, token, and one terminal complete or error. Each carries `atp` and a
@@ -89,10 +99,10 @@ def router(activity: Activity, streams: StreamLimit, notice_of: NoticeOf) -> API
         common = await activity.envelope(caller.tenant, task_id)
         steps = activity.stream(caller.tenant, task_id, last_event_id)
 
-        async def frames() -> AsyncIterator[Frame]:
+        async def frames() -> AsyncIterator[SseEvent]:
             async for step in steps:
-                yield Frame(step.kind, step.data, step.id)
+                yield SseEvent(step.kind, step.data, step.id)
 
-        return EventStream(frames(), streams, f"{caller.tenant}/{caller.name}", common)
+        return EventStreamResponse(frames(), streams, f"{caller.tenant}/{caller.name}", common)
 
     return api

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stentor.core.clock import iso
-from stentor.core.runlog import Event
+from stentor.core.clock import format_iso
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.reports import model as reports
 from stentor.domains.reports.model import Report
 from stentor.domains.tasks.model import Task
@@ -25,13 +25,13 @@ class Events(msgspec.Struct, frozen=True):
     All are oldest first; `more` says that events follow the page.
     """
 
-    first: list[Event] = []
-    last: list[Event] = []
-    page: list[Event] = []
+    first: list[RunLogEvent] = []
+    last: list[RunLogEvent] = []
+    page: list[RunLogEvent] = []
     more: bool = False
 
     @property
-    def known(self) -> list[Event]:
+    def known(self) -> list[RunLogEvent]:
         return [*self.first, *self.last]
 
     @property
@@ -40,11 +40,11 @@ class Events(msgspec.Struct, frozen=True):
         return self.page[-1].event_id if self.more else None
 
 
-def event_out(event: Event) -> dict[str, Any]:
+def event_out(event: RunLogEvent) -> dict[str, Any]:
     """An event as readers see it; the exact task id stands in its metadata."""
     return {
         "event_id": event.event_id,
-        "timestamp": iso(event.happened_at),
+        "timestamp": format_iso(event.happened_at),
         "event_type": event.event_type,
         "component": event.component,
         "message": event.message,
@@ -76,12 +76,12 @@ def trail(task_id: str, task: dict[str, Any] | None, events: Events, linked: Seq
     }
 
 
-def _capability(root: Event | None) -> str | None:
+def _capability(root: RunLogEvent | None) -> str | None:
     wanted = root.metadata.get("required_capabilities") if root else None
     return ", ".join(wanted) if wanted else None
 
 
-def _last(events: Sequence[Event], name: str) -> Any:
+def _last(events: Sequence[RunLogEvent], name: str) -> Any:
     """The latest word of the events on something."""
     return next((e.metadata[name] for e in reversed(events) if name in e.metadata), None)
 

@@ -12,8 +12,8 @@ from stentor.auth.principal import Principal
 from stentor.core import runlog
 from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
-from stentor.core.live import Hub, Look, Token, Watcher
-from stentor.core.runlog import Event
+from stentor.core.live import Hub, RunLogChanged, StreamedToken, TaskWatcher
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.activity import model, store
 from stentor.domains.activity.model import MAX_EVENTS, Events
 from stentor.domains.registry.snapshot import Snapshot
@@ -102,14 +102,14 @@ class Activity:
 
     async def _read(
         self, tenant: str, task_id: str, after: str = "", most: int = MAX_EVENTS
-    ) -> tuple[Task | None, list[Event]]:
+    ) -> tuple[Task | None, list[RunLogEvent]]:
         """The task, and its first events after one of them."""
         if not _storable(task_id):
             return None, []
         return await self._db.read(
             lambda tx: (
                 task_store.find(tx, tenant, task_id),
-                runlog.read_task(tx, tenant, task_id, most, after),
+                runlog.read_task_events(tx, tenant, task_id, most, after),
             )
         )
 
@@ -138,13 +138,13 @@ class Activity:
             for step in _token_steps(tokens, seen):
                 yield step
             task, _ = await self._read(tenant, task_id, seen.event_id)
-            while task is not None and _over(task) and not watcher.empty:
+            while task is not None and _over(task) and not watcher.is_empty:
                 if late := self._next(await watcher.get(), seen):
                     yield late
             while task is not None and not _over(task):
                 async for step in self._until_change(watcher, seen):
                     yield step
-                if watcher.cut:
+                if watcher.is_cut:
                     yield Step("error", {"error": CUT, "task_id": task_id})
                     return
                 async for step in self._past(tenant, task_id, seen):
@@ -160,28 +160,28 @@ class Activity:
             for event in events:
                 yield self._step(event, seen)
 
-    async def _until_change(self, watcher: Watcher, seen: Position) -> AsyncIterator[Step]:
+    async def _until_change(self, watcher: TaskWatcher, seen: Position) -> AsyncIterator[Step]:
         """Steps up to and with the next terminal event and what waits behind it, or until the cut, or until the run
         log is to be looked at.
         """
         ended = False
-        while not (watcher.empty and (ended or watcher.cut)):
+        while not (watcher.is_empty and (ended or watcher.is_cut)):
             message = await watcher.get()
-            if isinstance(message, Look):
+            if isinstance(message, RunLogChanged):
                 return
             if step := self._next(message, seen):
                 yield step
-                ended = ended or (isinstance(message, Event) and message.event_type in model.TERMINAL_EVENTS)
+                ended = ended or (isinstance(message, RunLogEvent) and message.event_type in model.TERMINAL_EVENTS)
 
-    def _next(self, message: Token | Event | Look, seen: Position) -> Step | None:
+    def _next(self, message: StreamedToken | RunLogEvent | RunLogChanged, seen: Position) -> Step | None:
         """What a message of the hub adds to what the reader has seen."""
-        if isinstance(message, Look):
+        if isinstance(message, RunLogChanged):
             return None
-        if isinstance(message, Token):
+        if isinstance(message, StreamedToken):
             return _token_step(message, seen)
         return self._step(message, seen) if message.event_id > seen.event_id else None
 
-    def _step(self, event: Event, seen: Position) -> Step:
+    def _step(self, event: RunLogEvent, seen: Position) -> Step:
         seen.event_id = event.event_id
         if event.event_type != "routing_decision":
             return Step("activity", model.event_out(event), event.event_id)
@@ -216,11 +216,11 @@ def _over(task: Task) -> bool:
     return task.completion_time is not None
 
 
-def _token_steps(tokens: list[Token], seen: Position) -> list[Step]:
+def _token_steps(tokens: list[StreamedToken], seen: Position) -> list[Step]:
     return [step for token in tokens if (step := _token_step(token, seen))]
 
 
-def _token_step(token: Token, seen: Position) -> Step | None:
+def _token_step(token: StreamedToken, seen: Position) -> Step | None:
     if token.attempt == seen.attempt and token.n <= seen.token:
         return None
     seen.attempt, seen.token = token.attempt, token.n

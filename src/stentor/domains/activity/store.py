@@ -9,8 +9,8 @@ from stentor.domains.activity.model import MAX_EVENTS, Events
 
 def read(tx: Tx, tenant: str, task_id: str, limit: int, after: str = "") -> Events:
     """Read a page of at most `limit` events after the event `after`. Raises CorruptRecord."""
-    first = last = runlog.read_task(tx, tenant, task_id, MAX_EVENTS + 1)  # one more, to see whether more follow
+    first = last = runlog.read_task_events(tx, tenant, task_id, MAX_EVENTS + 1)  # one more, to see whether more follow
     if len(first) > MAX_EVENTS:
-        last = runlog.read_newest(tx, tenant, task_id, MAX_EVENTS)
-    page = runlog.read_task(tx, tenant, task_id, limit + 1, after) if after else first
+        last = runlog.read_latest_events(tx, tenant, task_id, MAX_EVENTS)
+    page = runlog.read_task_events(tx, tenant, task_id, limit + 1, after) if after else first
     return Events(first, last, page[:limit], len(page) > limit)

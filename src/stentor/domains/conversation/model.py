@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from stentor.core import jsontext
-from stentor.core.errors import AgentFault, BudgetSpent, Conflict, InvalidRequest, ProviderError, StentorError, Timeout
+from stentor.core.errors import (
+    AgentFault,
+    BudgetExceeded,
+    Conflict,
+    InvalidRequest,
+    ProviderError,
+    StentorError,
+    Timeout,
+)
 from stentor.domains.llm.model import Finish, Image, Message, Reply, Request, Usage
 from stentor.domains.tasks.model import TaskDraft
 
@@ -79,8 +87,8 @@ def failure(task_id: str, status: str, code: str | None) -> StentorError:
         return Timeout(f"The agent did not answer in time. {where}", {"task_id": task_id})
     if status == "cancelled":
         return Conflict(f"The task was cancelled. {where}", {"task_id": task_id})
-    if code == BudgetSpent.code:
-        spent = BudgetSpent(f"The budget that the agent works on is spent. {where}", {"task_id": task_id})
+    if code == BudgetExceeded.code:
+        spent = BudgetExceeded(f"The budget that the agent works on is spent. {where}", {"task_id": task_id})
         spent.retry_after = BUDGET_SECONDS
         return spent
     if code in PROVIDERS:

@@ -8,42 +8,54 @@ from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 from starlette.requests import Request
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.domains.execution import model
 from stentor.domains.execution.model import Outcome
 from stentor.domains.execution.service import Workers
 from stentor.domains.tasks.model import Claim, OutcomeClass, Status, Task
-from stentor.web.routes import Wire, example
-from stentor.web.wire import AgentId, Answer, Caller, Epoch, Json, Name, TaskId, Text, Timestamp, api_router, errors
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import (
+    AgentId,
+    Caller,
+    Epoch,
+    JsonResponse,
+    Name,
+    ResponseModel,
+    TaskId,
+    Text,
+    Timestamp,
+    api_router,
+    error_responses,
+)
 
 LeaseSeconds = Annotated[int, Field(ge=1, le=model.MAX_LEASE_SECONDS)]
 MAX_TOKEN = 65_536
 
 
-class ClaimIn(Wire):
-    model_config = example(max=1, wait_seconds=0, lease_seconds=30)
+class ClaimIn(RequestModel):
+    model_config = example_config(max=1, wait_seconds=0, lease_seconds=30)
 
     max: Annotated[int, Field(ge=1, le=model.MAX_CLAIM)] = 1
     wait_seconds: Annotated[float, Field(ge=0, le=model.MAX_WAIT_SECONDS, allow_inf_nan=False)] = 0
     lease_seconds: LeaseSeconds = model.DEFAULT_LEASE_SECONDS
 
 
-class HeartbeatIn(Wire):
-    model_config = example(epoch=1, lease_seconds=30)
+class HeartbeatIn(RequestModel):
+    model_config = example_config(epoch=1, lease_seconds=30)
 
     epoch: Epoch
     lease_seconds: LeaseSeconds = model.DEFAULT_LEASE_SECONDS
 
 
-class TokensIn(Wire):
-    model_config = example(epoch=1, tokens=["Once ", "upon "])
+class TokensIn(RequestModel):
+    model_config = example_config(epoch=1, tokens=["Once ", "upon "])
 
     epoch: Epoch
     tokens: Annotated[list[Annotated[str, StringConstraints(max_length=MAX_TOKEN)]], Field(max_length=1000)]
 
 
-class CompleteIn(Wire):
-    model_config = example(epoch=1, result={"summary": "All is well."}, performance=0.9)
+class CompleteIn(RequestModel):
+    model_config = example_config(epoch=1, result={"summary": "All is well."}, performance=0.9)
 
     epoch: Epoch
     result: Any
@@ -52,20 +64,20 @@ class CompleteIn(Wire):
     cost: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] | None = None
 
 
-class ErrorIn(Wire):
+class ErrorIn(RequestModel):
     message: Annotated[Text, StringConstraints(min_length=1)]
     code: Name = "AGENT_ERROR"
 
 
-class FailIn(Wire):
-    model_config = example(epoch=1, error={"code": "NO_SOURCE", "message": "The page is gone."})
+class FailIn(RequestModel):
+    model_config = example_config(epoch=1, error={"code": "NO_SOURCE", "message": "The page is gone."})
 
     epoch: Epoch
     error: ErrorIn
     outcome_class: Literal["agent_failure", "provider_failure"] = "agent_failure"
 
 
-class ClaimOut(Answer):
+class ClaimOut(ResponseModel):
     task_id: str
     epoch: int
     type: str
@@ -78,22 +90,22 @@ class ClaimOut(Answer):
     lease_until: Timestamp
 
 
-class Claims(Answer):
+class Claims(ResponseModel):
     tasks: list[ClaimOut]
 
 
-class Renewed(Answer):
+class Renewed(ResponseModel):
     task_id: str
     epoch: int
     lease_until: Timestamp
 
 
-class Taken(Answer):
+class Taken(ResponseModel):
     task_id: str
     accepted: int
 
 
-class Ended(Answer):
+class Ended(ResponseModel):
     task_id: str
     status: Status
     outcome_class: OutcomeClass
@@ -103,35 +115,35 @@ class Ended(Answer):
 def router(workers: Workers) -> APIRouter:
     api = api_router(tags=["workers"])
 
-    @api.post("/agents/{agent_id}/claims", response_model=Claims, responses=errors(404, 409))
-    async def claim(request: Request, caller: Caller, agent_id: AgentId, body: ClaimIn) -> Json:
+    @api.post("/agents/{agent_id}/claims", response_model=Claims, responses=error_responses(404, 409))
+    async def claim(request: Request, caller: Caller, agent_id: AgentId, body: ClaimIn) -> JsonResponse:
         """Take up to `max` tasks for the agent, waiting up to `wait_seconds` for the first."""
         claims = await workers.claim(
             caller, agent_id, body.max, body.wait_seconds, body.lease_seconds, request.is_disconnected
         )
-        return Json({"tasks": [_claim(c) for c in claims]})
+        return JsonResponse({"tasks": [_claim(c) for c in claims]})
 
-    @api.post("/tasks/{task_id}/heartbeat", response_model=Renewed, responses=errors(404, 409))
-    async def heartbeat(caller: Caller, task_id: TaskId, body: HeartbeatIn) -> Json:
+    @api.post("/tasks/{task_id}/heartbeat", response_model=Renewed, responses=error_responses(404, 409))
+    async def heartbeat(caller: Caller, task_id: TaskId, body: HeartbeatIn) -> JsonResponse:
         """Keep the lease; 409 LEASE_LOST says to stop the work."""
         until = await workers.heartbeat(caller, task_id, body.epoch, body.lease_seconds)
-        return Json({"task_id": task_id, "epoch": body.epoch, "lease_until": iso(until)})
+        return JsonResponse({"task_id": task_id, "epoch": body.epoch, "lease_until": format_iso(until)})
 
-    @api.post("/tasks/{task_id}/tokens", response_model=Taken, responses=errors(404, 409))
-    async def tokens(caller: Caller, task_id: TaskId, body: TokensIn) -> Json:
+    @api.post("/tasks/{task_id}/tokens", response_model=Taken, responses=error_responses(404, 409))
+    async def tokens(caller: Caller, task_id: TaskId, body: TokensIn) -> JsonResponse:
         """Pieces of the answer, for whoever watches the task."""
         await workers.tokens(caller, task_id, body.epoch, body.tokens)
-        return Json({"task_id": task_id, "accepted": len(body.tokens)})
+        return JsonResponse({"task_id": task_id, "accepted": len(body.tokens)})
 
-    @api.post("/tasks/{task_id}/complete", response_model=Ended, responses=errors(404, 409))
-    async def complete(caller: Caller, task_id: TaskId, body: CompleteIn) -> Json:
+    @api.post("/tasks/{task_id}/complete", response_model=Ended, responses=error_responses(404, 409))
+    async def complete(caller: Caller, task_id: TaskId, body: CompleteIn) -> JsonResponse:
         """The answer. Sent twice, it is taken once."""
         kind: OutcomeClass = "degraded_success" if body.degraded else "success"
         outcome = Outcome(kind, body.result, performance=body.performance, cost=body.cost)
         return _ended(await workers.end(caller, task_id, body.epoch, outcome))
 
-    @api.post("/tasks/{task_id}/fail", response_model=Ended, responses=errors(404, 409))
-    async def fail(caller: Caller, task_id: TaskId, body: FailIn) -> Json:
+    @api.post("/tasks/{task_id}/fail", response_model=Ended, responses=error_responses(404, 409))
+    async def fail(caller: Caller, task_id: TaskId, body: FailIn) -> JsonResponse:
         """The agent could not do it; a provider's failure is not held against it."""
         error = {"code": body.error.code, "message": body.error.message}
         return _ended(await workers.end(caller, task_id, body.epoch, Outcome(body.outcome_class, error=error)))
@@ -149,13 +161,13 @@ def _claim(claim: Claim) -> dict[str, Any]:
         "metadata": claim.metadata.for_agent,
         "timeout_seconds": claim.timeout_seconds,
         "idempotency_key": claim.idempotency_key,
-        "start_time": iso(claim.start_time),
-        "lease_until": iso(claim.lease_until),
+        "start_time": format_iso(claim.start_time),
+        "lease_until": format_iso(claim.lease_until),
     }
 
 
-def _ended(task: Task) -> Json:
-    return Json(
+def _ended(task: Task) -> JsonResponse:
+    return JsonResponse(
         {
             "task_id": task.task_id,
             "status": task.status,

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from stentor.core import ids, tracing
+from stentor.core import ids, trace_context
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied
 from stentor.core.live import Hub
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.execution.model import TIMED_OUT, AgentFailed, Outcome
 from stentor.domains.execution.outcomes import Ending
 from stentor.domains.execution.runtimes import Driver
@@ -72,13 +72,13 @@ class Attempts:
         self.held[key] = claim
         try:
             outcome = await self._work(claim)
-            await self._db.write(lambda tx: self.end(tx, claim, outcome), (locks.of_agent(claim.agent_id),))
+            await self._db.write(lambda tx: self.end(tx, claim, outcome), (locks.agent_lock(claim.agent_id),))
         except LeaseLost:
             log.info("task %s was taken from this attempt", claim.task_id)
         finally:
             if self.held.get(key) is claim:
                 del self.held[key]
-                self._hub.forget(*key)
+                self._hub.drop_tokens(*key)
 
     def claim(self, tx: Tx, queued: Queued, lease: int) -> Claim | None:
         """Admit again and claim, in one transaction; a task that is denied now ends as failed.
@@ -89,7 +89,9 @@ class Attempts:
         if task is not None:
             self._deny(tx, *task)
             return None
-        started = Draft("task_started", "execution", "Started.", {"epoch": queued.epoch + 1}, queued.agent_id, None)
+        started = EventDraft(
+            "task_started", "execution", "Started.", {"epoch": queued.epoch + 1}, queued.agent_id, None
+        )
         claim = store.claim(tx, queued, lease, started.event_id)
         if claim is None:
             return None
@@ -108,7 +110,7 @@ class Attempts:
         if agent is None or driver is None:
             return BROKEN
         try:
-            with tracing.carrying(claim.metadata.traceparent):
+            with trace_context.use_traceparent(claim.metadata.traceparent):
                 async with asyncio.timeout(claim.timeout_seconds):
                     return await driver.run(claim, agent, self._emitter(claim))
         except AgentFailed as failure:
@@ -122,7 +124,7 @@ class Attempts:
 
     def _emitter(self, claim: Claim):  # type: ignore[no-untyped-def]
         def emit(text: str) -> None:
-            self._hub.token(claim.tenant, claim.task_id, claim.head_id, text)
+            self._hub.append_token(claim.tenant, claim.task_id, claim.head_id, text)
 
         return emit
 
@@ -152,8 +154,8 @@ class Attempts:
         error = {"code": denial.code, "message": denial.message, "details": denial.details or {}}
         meta = error | {"outcome_class": "routing_failed", "learning_eligible": False}
         drafts = [
-            Draft("dispatch_denied", "routing", denial.message, meta, event_id=ids.new_id()),
-            Draft(
+            EventDraft("dispatch_denied", "routing", denial.message, meta, event_id=ids.new_id()),
+            EventDraft(
                 "task_failed",
                 "execution",
                 denial.message,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stentor.auth.roles import Roles
+from stentor.auth.principal import RoleRegistry
 from stentor.core.db import Tx
 from stentor.domains.learning import store as learning
 from stentor.domains.registry import standing
@@ -33,7 +33,7 @@ class Work(Protocol):
 class Independence:
     """`most` is how many outcomes and grades a day one agent's key may have one agent learn from; 0 is no limit."""
 
-    def __init__(self, snapshot: Snapshot, roles: Roles, most: int) -> None:
+    def __init__(self, snapshot: Snapshot, roles: RoleRegistry, most: int) -> None:
         self._snapshot = snapshot
         self._roles = roles
         self._most = most

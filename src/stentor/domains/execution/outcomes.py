@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from stentor.core.db import Tx
 from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.live import Hub
-from stentor.core.runlog import Draft, EventType, RunLog
+from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.execution.independence import Independence
 from stentor.domains.execution.model import Outcome
 from stentor.domains.learning import model as learning_model
@@ -103,7 +103,7 @@ class Ending:
         if not won:
             raise LeaseLost("The task is not in your hands any more.", {"task_id": task_id, "epoch": epoch})
         listing.count(tx, tenant, attempt.created_at, ("executing", agent_id, -1), (outcome.status, agent_id, 1))
-        tx.after_commit(lambda: self._hub.forget(tenant, task_id))
+        tx.after_commit(lambda: self._hub.drop_tokens(tenant, task_id))
 
     def learn_late(self, tx: Tx, task: Task) -> None:
         """Learn from an outcome whose lesson failed before."""
@@ -151,7 +151,7 @@ class Ending:
         return self._runlog.append(tx, attempt.tenant, drafts, task_id=attempt.task_id, parent=parent)
 
 
-def _ended(outcome: Outcome, agent_id: str, duration: int, *, learnable: bool) -> Draft:
+def _ended(outcome: Outcome, agent_id: str, duration: int, *, learnable: bool) -> EventDraft:
     meta: dict[str, Any] = {
         "status": outcome.status,
         "outcome_class": outcome.outcome_class,
@@ -164,7 +164,7 @@ def _ended(outcome: Outcome, agent_id: str, duration: int, *, learnable: bool) -
     if outcome.cost is not None:
         meta["cost"] = outcome.cost
     message = outcome.error["message"] if outcome.error else "Completed."
-    return Draft(_EVENTS[outcome.status], "execution", message, meta, agent_id=agent_id, duration_ms=duration)
+    return EventDraft(_EVENTS[outcome.status], "execution", message, meta, agent_id=agent_id, duration_ms=duration)
 
 
 def _lesson(attempt: Attempt, agent_id: str, outcome: Outcome, duration: int) -> Lesson | None:

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from stentor.core import idempotency
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, idempotency
 from stentor.core.errors import LeaseLost, StoreUnavailable
-from stentor.core.pulse import beat
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.timers import sleep_until_tick
 from stentor.domains.execution import model
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch import Engine
@@ -66,7 +65,7 @@ class Reconciler:
         """For ever; an outage of the store is waited out."""
         tick = 0
         while True:
-            await beat(EVERY_SECONDS)
+            await sleep_until_tick(EVERY_SECONDS)
             tick += 1
             try:
                 await self.tick(tick)
@@ -83,7 +82,7 @@ class Reconciler:
             overdue, expired = store.overdue(tx, BATCH), store.expired(tx, BATCH)
             return overdue, expired, waiting(tx) if waiting else None
 
-        overdue, expired, take_up = await self._db.look(look)
+        overdue, expired, take_up = await self._db.poll(look)
         for task in overdue:
             await self._db.write(self._repairing(task))
         for task in expired:
@@ -95,7 +94,7 @@ class Reconciler:
         if tick % RELEARN_EVERY == 0:
             await self._relearn()
         if tick % PURGE_EVERY == PURGE_EVERY - 1:
-            await self._db.write(idempotency.purge)
+            await self._db.write(idempotency.purge_expired)
 
     async def _relearn(self) -> None:
         for task in await self._db.read(lambda tx: store.unlearned(tx, tx.now - SECOND, BATCH)):
@@ -157,7 +156,7 @@ class Reconciler:
             message = f"No agent took the task within {task.queue_timeout_seconds} s."
             error = {"code": "QUEUE_TIMEOUT", "message": message}
             meta = {"status": "aborted", "outcome_class": "timeout", "learning_eligible": False, "error": error}
-            drafts = [Draft("task_aborted", "execution", message, meta), skipped("timeout")]
+            drafts = [EventDraft("task_aborted", "execution", message, meta), skipped("timeout")]
             head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
             if store.end(tx, task, "aborted", "timeout", error, head):
                 changes = ("queued", task.assigned_agent, -1), ("aborted", task.assigned_agent, 1)
@@ -182,7 +181,7 @@ class Reconciler:
         tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))
 
     def _requeue(self, tx: Tx, task: Task, why: str) -> Queued:
-        drafts = [Draft("task_requeued", "execution", why, {"epoch": task.epoch}, agent_id=task.assigned_agent)]
+        drafts = [EventDraft("task_requeued", "execution", why, {"epoch": task.epoch}, agent_id=task.assigned_agent)]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
         if not store.queue(tx, task, "queued", head):
             raise LeaseLost("The task changed at the same moment.")

@@ -18,8 +18,8 @@ import msgspec
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StoreUnavailable
-from stentor.core.pulse import beat_or
-from stentor.core.runlog import RunLog, read_newest
+from stentor.core.runlog import RunLog, read_latest_events
+from stentor.core.timers import wait_until_tick
 from stentor.domains.execution.dispatch import Engine
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
@@ -78,7 +78,7 @@ class Rerouting:
     async def run(self) -> None:
         """For ever; an outage of the store is waited out."""
         while True:
-            await beat_or(self._presence.changed, EVERY_SECONDS)
+            await wait_until_tick(self._presence.changed, EVERY_SECONDS)
             if self._presence.changed.is_set():
                 await asyncio.sleep(LEAST_SECONDS)  # who comes together is looked at together
             try:
@@ -195,7 +195,7 @@ class Rerouting:
 
     def _movable_from(self, tx: Tx, task: Task) -> int:
         """When the task may move, in microseconds; 0 for one that has not moved since it was last submitted."""
-        for event in reversed(read_newest(tx, task.tenant, task.task_id, NEWEST)):
+        for event in reversed(read_latest_events(tx, task.tenant, task.task_id, NEWEST)):
             if event.event_type == "routing_decision":
                 return event.happened_at + self._presence.interval if "rerouted_from" in event.metadata else 0
         return 0

@@ -94,7 +94,7 @@ class Workers:
         """Announce pieces of the answer to whoever watches. Raises LeaseLost."""
         task = await self._db.read(lambda tx: self._held(tx, principal, task_id, epoch))
         for text in tokens:
-            self._hub.token(task.tenant, task_id, task.head_id, text)
+            self._hub.append_token(task.tenant, task_id, task.head_id, text)
 
     async def end(self, principal: Principal, task_id: str, epoch: int, outcome: Outcome) -> Task:
         """Complete or fail; the same answer twice is taken once. Raises LeaseLost."""

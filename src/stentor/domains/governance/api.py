@@ -9,37 +9,37 @@ from pydantic import AfterValidator
 from starlette.requests import Request
 
 from stentor.auth.principal import Principal
-from stentor.core import canonical
-from stentor.core.idempotency import IdempotencyKey
+from stentor.core import canonical_json
+from stentor.core.db.idempotency import IdempotencyKey
 from stentor.domains.governance import shown, wire
 from stentor.domains.governance.checkpoints import Checkpoints
 from stentor.domains.governance.model import Filter
 from stentor.domains.governance.rollbacks import Rollbacks
 from stentor.domains.governance.scoring import Scoring
 from stentor.domains.governance.service import Updates
-from stentor.web.requests import segment
-from stentor.web.routes import needs
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import requires_permission
 from stentor.web.wire import (
     AgentId,
     Caller,
     IdempotencyHeader,
-    Json,
+    JsonResponse,
     Offset,
     api_router,
     decode_cursor,
     encode_cursor,
-    errors,
+    error_responses,
     next_link,
 )
 
-ADMIN: dict[str, Any] = {"openapi_extra": needs("admin")}
-PROPOSE: dict[str, Any] = {"openapi_extra": needs("propose")}
+ADMIN: dict[str, Any] = {"openapi_extra": requires_permission("admin")}
+PROPOSE: dict[str, Any] = {"openapi_extra": requires_permission("propose")}
 """For a key that proposes updates of its own agent; `admin` covers it."""
 Tier = Literal["1", "2", "3", "auto", "monitored", "human"]
 Status = Literal["pending", "submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
-UpdateId = Annotated[str, Path(description="The update's id."), AfterValidator(segment)]
-CheckpointId = Annotated[str, Path(description="The checkpoint's id."), AfterValidator(segment)]
-RollbackId = Annotated[str, Path(description="The rollback's id."), AfterValidator(segment)]
+UpdateId = Annotated[str, Path(description="The update's id."), AfterValidator(decode_path_segment)]
+CheckpointId = Annotated[str, Path(description="The checkpoint's id."), AfterValidator(decode_path_segment)]
+RollbackId = Annotated[str, Path(description="The rollback's id."), AfterValidator(decode_path_segment)]
 Agent = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]*$")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=512)]
@@ -52,26 +52,32 @@ def router(updates: Updates, checkpoints: Checkpoints, rollbacks: Rollbacks, sco
     _checkpoints(api, checkpoints)
     _rollbacks(api, rollbacks)
 
-    @api.post("/agents/{agent_id}/trust", response_model=wire.TrustOut, responses=errors(404, 422), **ADMIN)
-    async def trust(caller: Caller, agent_id: AgentId, body: wire.ComputeTrust | None = None) -> Json:
+    @api.post("/agents/{agent_id}/trust", response_model=wire.TrustOut, responses=error_responses(404, 422), **ADMIN)
+    async def trust(caller: Caller, agent_id: AgentId, body: wire.ComputeTrust | None = None) -> JsonResponse:
         """Compute an agent's trust from metrics, given or our own records, with the breakdown; stored by default."""
         wanted = body or wire.ComputeTrust()
         given, persist = wanted.given(), wanted.persist
         found = await scoring.compute(caller.tenant, agent_id, given, caller, persist=persist)
-        return Json(shown.computed(agent_id, found, wanted=persist))
+        return JsonResponse(shown.computed(agent_id, found, wanted=persist))
 
     return api
 
 
 def _updates(api: APIRouter, updates: Updates) -> None:
-    @api.post("/updates", status_code=202, response_model=wire.ProposedOut, responses=errors(404, 409, 422), **PROPOSE)
-    async def propose(caller: Caller, body: wire.Propose, idempotency_key: IdempotencyHeader = None) -> Json:
+    @api.post(
+        "/updates",
+        status_code=202,
+        response_model=wire.ProposedOut,
+        responses=error_responses(404, 409, 422),
+        **PROPOSE,
+    )
+    async def propose(caller: Caller, body: wire.Propose, idempotency_key: IdempotencyHeader = None) -> JsonResponse:
         """Propose an update of an agent; the answer says which tier has to approve it, and until when."""
         proposal = body.proposal()
         given = "update_id" in body.model_fields_set
-        hashed = proposal.body_hash if given else canonical.digest(body.model_dump(exclude={"update_id"}))
+        hashed = proposal.body_hash if given else canonical_json.digest(body.model_dump(exclude={"update_id"}))
         key = _key(caller, "updates", idempotency_key, hashed)
-        return Json(shown.proposed(await updates.propose(caller, proposal, key)), 202)
+        return JsonResponse(shown.proposed(await updates.propose(caller, proposal, key)), 202)
 
     @api.get("/updates", response_model=wire.UpdatePage, **ADMIN)
     async def list_updates(
@@ -82,18 +88,18 @@ def _updates(api: APIRouter, updates: Updates) -> None:
         agent_id: Agent = None,
         limit: Limit = 100,
         cursor: Cursor = None,
-    ) -> Json:
+    ) -> JsonResponse:
         """Updates, newest first."""
         wanted = Filter(_status(status), shown.tier_of(tier), agent_id, _before(cursor))
         found = await updates.page(caller.tenant, wanted, limit + 1)
         following = _following(found, limit, "submitted_at", "update_id")
         body = {"updates": [shown.whole(u) for u in found[:limit]], "limit": limit, "next_cursor": following}
-        return Json(body, headers=next_link(request, following))
+        return JsonResponse(body, headers=next_link(request, following))
 
-    @api.get("/updates/{update_id}", response_model=wire.UpdateOut, responses=errors(404), **PROPOSE)
-    async def read(caller: Caller, update_id: UpdateId) -> Json:
+    @api.get("/updates/{update_id}", response_model=wire.UpdateOut, responses=error_responses(404), **PROPOSE)
+    async def read(caller: Caller, update_id: UpdateId) -> JsonResponse:
         """One update, with what its tier was decided on and the diff of its patch; without `admin` one's own."""
-        return Json(shown.whole(await updates.read(caller, update_id)))
+        return JsonResponse(shown.whole(await updates.read(caller, update_id)))
 
 
 def _decisions(api: APIRouter, updates: Updates) -> None:
@@ -104,74 +110,88 @@ def _decisions(api: APIRouter, updates: Updates) -> None:
         status: Annotated[Status, Query()] = "pending",
         limit: Limit = 100,
         offset: Offset = 0,
-    ) -> Json:
+    ) -> JsonResponse:
         """What waits for approval, oldest first; `count` and `overdue` are of all that match."""
         wanted = Filter(_status(status), shown.tier_of(tier))
         found, count, overdue = await updates.waiting(caller.tenant, wanted, limit, offset)
-        return Json({"pending": [shown.pending(update) for update in found], "count": count, "overdue": overdue})
+        return JsonResponse(
+            {"pending": [shown.pending(update) for update in found], "count": count, "overdue": overdue}
+        )
 
-    @api.post("/updates/{update_id}/approve", response_model=wire.ApprovedOut, responses=errors(404, 409), **ADMIN)
-    async def approve(caller: Caller, update_id: UpdateId, body: wire.Approve) -> Json:
+    @api.post(
+        "/updates/{update_id}/approve", response_model=wire.ApprovedOut, responses=error_responses(404, 409), **ADMIN
+    )
+    async def approve(caller: Caller, update_id: UpdateId, body: wire.Approve) -> JsonResponse:
         """Approve an update that somebody else proposed. A patch is deployed at once."""
-        return Json(shown.approved(await updates.approve(caller, update_id, body.approval())))
+        return JsonResponse(shown.approved(await updates.approve(caller, update_id, body.approval())))
 
-    @api.post("/updates/{update_id}/reject", response_model=wire.RejectedOut, responses=errors(404, 409), **ADMIN)
-    async def reject(caller: Caller, update_id: UpdateId, body: wire.Reject) -> Json:
+    @api.post(
+        "/updates/{update_id}/reject", response_model=wire.RejectedOut, responses=error_responses(404, 409), **ADMIN
+    )
+    async def reject(caller: Caller, update_id: UpdateId, body: wire.Reject) -> JsonResponse:
         """Reject an update."""
-        return Json(shown.rejected(await updates.reject(caller, update_id, body.rejection())))
+        return JsonResponse(shown.rejected(await updates.reject(caller, update_id, body.rejection())))
 
-    @api.post("/updates/{update_id}/deployed", response_model=wire.UpdateOut, responses=errors(404, 409), **ADMIN)
-    async def deployed(caller: Caller, update_id: UpdateId, body: wire.Deployed) -> Json:
+    @api.post(
+        "/updates/{update_id}/deployed", response_model=wire.UpdateOut, responses=error_responses(404, 409), **ADMIN
+    )
+    async def deployed(caller: Caller, update_id: UpdateId, body: wire.Deployed) -> JsonResponse:
         """Report an approved update that lives outside as deployed; failed tests roll it back."""
         results = body.test_results.model_dump()
-        return Json(shown.whole(await updates.report(caller, update_id, results)))
+        return JsonResponse(shown.whole(await updates.report(caller, update_id, results)))
 
 
 def _checkpoints(api: APIRouter, checkpoints: Checkpoints) -> None:
-    @api.post("/checkpoints", status_code=201, response_model=wire.CheckpointOut, responses=errors(404), **ADMIN)
-    async def take(caller: Caller, body: wire.TakeCheckpoint) -> Json:
+    @api.post(
+        "/checkpoints", status_code=201, response_model=wire.CheckpointOut, responses=error_responses(404), **ADMIN
+    )
+    async def take(caller: Caller, body: wire.TakeCheckpoint) -> JsonResponse:
         """Record the state of an agent with its hash."""
         made = await checkpoints.create(caller.tenant, body.agent_id, caller.name)
-        return Json(shown.checkpoint(made, with_state=True), 201)
+        return JsonResponse(shown.checkpoint(made, with_state=True), 201)
 
     @api.get("/checkpoints", response_model=wire.CheckpointPage, **ADMIN)
     async def list_checkpoints(
         request: Request, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
-    ) -> Json:
+    ) -> JsonResponse:
         """Checkpoints, newest first, without their states."""
         found = await checkpoints.page(caller.tenant, agent_id, _before(cursor), limit + 1)
         following = _following(found, limit, "taken_at", "checkpoint_id")
         rows = [shown.checkpoint(one, with_state=False) for one in found[:limit]]
         body = {"checkpoints": rows, "limit": limit, "next_cursor": following}
-        return Json(body, headers=next_link(request, following))
+        return JsonResponse(body, headers=next_link(request, following))
 
-    @api.get("/checkpoints/{checkpoint_id}", response_model=wire.CheckpointOut, responses=errors(404), **ADMIN)
-    async def read_checkpoint(caller: Caller, checkpoint_id: CheckpointId) -> Json:
+    @api.get("/checkpoints/{checkpoint_id}", response_model=wire.CheckpointOut, responses=error_responses(404), **ADMIN)
+    async def read_checkpoint(caller: Caller, checkpoint_id: CheckpointId) -> JsonResponse:
         """One checkpoint; `intact` says whether it may be restored."""
-        return Json(shown.checkpoint(await checkpoints.get(caller.tenant, checkpoint_id), with_state=True))
+        return JsonResponse(shown.checkpoint(await checkpoints.get(caller.tenant, checkpoint_id), with_state=True))
 
 
 def _rollbacks(api: APIRouter, rollbacks: Rollbacks) -> None:
-    @api.post("/rollbacks", status_code=202, response_model=wire.StartedOut, responses=errors(404, 409, 422), **ADMIN)
-    async def start(caller: Caller, body: wire.StartRollback, idempotency_key: IdempotencyHeader = None) -> Json:
+    @api.post(
+        "/rollbacks", status_code=202, response_model=wire.StartedOut, responses=error_responses(404, 409, 422), **ADMIN
+    )
+    async def start(
+        caller: Caller, body: wire.StartRollback, idempotency_key: IdempotencyHeader = None
+    ) -> JsonResponse:
         """Set an agent back to a checkpoint."""
-        key = _key(caller, "rollbacks", idempotency_key, canonical.digest(body.model_dump()))
-        return Json(shown.started(await rollbacks.start(caller, body.draft(), key)), 202)
+        key = _key(caller, "rollbacks", idempotency_key, canonical_json.digest(body.model_dump()))
+        return JsonResponse(shown.started(await rollbacks.start(caller, body.draft(), key)), 202)
 
     @api.get("/rollbacks", response_model=wire.RollbackPage, **ADMIN)
     async def list_rollbacks(
         request: Request, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
-    ) -> Json:
+    ) -> JsonResponse:
         """Rollbacks, newest first."""
         found = await rollbacks.page(caller.tenant, agent_id, _before(cursor), limit + 1)
         following = _following(found, limit, "initiated_at", "rollback_id")
         body = {"rollbacks": [shown.rolled(r) for r in found[:limit]], "limit": limit, "next_cursor": following}
-        return Json(body, headers=next_link(request, following))
+        return JsonResponse(body, headers=next_link(request, following))
 
-    @api.get("/rollbacks/{rollback_id}", response_model=wire.RollbackOut, responses=errors(404), **ADMIN)
-    async def read_rollback(caller: Caller, rollback_id: RollbackId) -> Json:
+    @api.get("/rollbacks/{rollback_id}", response_model=wire.RollbackOut, responses=error_responses(404), **ADMIN)
+    async def read_rollback(caller: Caller, rollback_id: RollbackId) -> JsonResponse:
         """One rollback; `verified` is true only when what was read back has the checkpoint's hash."""
-        return Json(shown.rolled(await rollbacks.get(caller.tenant, rollback_id)))
+        return JsonResponse(shown.rolled(await rollbacks.get(caller.tenant, rollback_id)))
 
 
 def _key(caller: Principal, route: str, value: str | None, hashed: str) -> IdempotencyKey | None:

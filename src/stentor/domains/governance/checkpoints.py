@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import canonical, ids, jsontext
+from stentor.core import canonical_json, ids, jsontext
 from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx
 from stentor.core.errors import NotFound, StentorError
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.governance import archive, patch
 from stentor.domains.governance.model import Cause, Checkpoint, CheckpointCorrupt
 from stentor.domains.registry import store as agents
@@ -47,7 +47,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     @property
     def text(self) -> str:
-        return canonical.text(self.document)
+        return canonical_json.dumps(self.document)
 
 
 class RestoreFailed(StentorError):
@@ -81,7 +81,7 @@ class Checkpoints:
         taken_id, digest = ids.new_id(), _digest(state)
         meta = {"checkpoint_id": taken_id, "cause": cause, "state_hash": digest, "by": by}
         message = f"Checkpoint of agent {agent.name} taken."
-        draft = Draft("checkpoint_taken", "governance", message, meta, agent_id=agent.agent_id)
+        draft = EventDraft("checkpoint_taken", "governance", message, meta, agent_id=agent.agent_id)
         event = self._runlog.append(tx, agent.tenant, [draft], parent=parent)
         made = Checkpoint(agent.tenant, taken_id, agent.agent_id, cause, state, digest, by, tx.now, event)
         archive.put(tx, made)
@@ -136,7 +136,7 @@ class Checkpoints:
                 by_tenant.setdefault(tenant, []).append(checkpoint_id)
             for tenant, gone in by_tenant.items():
                 message = f"{len(gone)} checkpoints were kept long enough."
-                draft = Draft("checkpoints_expired", "governance", message, {"checkpoint_ids": gone})
+                draft = EventDraft("checkpoints_expired", "governance", message, {"checkpoint_ids": gone})
                 self._runlog.append(tx, tenant, [draft])
             return len(old)
 

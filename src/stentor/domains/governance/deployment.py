@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from stentor.core.db import Database, Tx
-from stentor.core.errors import CageUnavailable, InvalidRequest
+from stentor.core.errors import InvalidRequest, SandboxUnavailable
 from stentor.core.runlog import RunLog
 from stentor.domains.governance import archive, checkpoints, model, moves, patch, store
 from stentor.domains.governance.checkpoints import Checkpoints, RestoreFailed
@@ -58,7 +58,7 @@ class Deployer:
         agent = checkpoints.require_agent(tx, tenant, update.agent_id)
         try:
             target = self._judging.target(agent, update.changes.agent_patch or {})
-        except (InvalidRequest, CageUnavailable) as error:
+        except (InvalidRequest, SandboxUnavailable) as error:
             self._give_up(tx, update, f"The registry would not take the agent any more. {error.message}")
             return None
         taken = self._checkpoints.take(tx, agent, "deployment", model.SYSTEM, update.head_id)

@@ -9,7 +9,7 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.db import Tx
-from stentor.core.policy import Entity, Rules
+from stentor.core.security.policy import PolicyEntity, PolicySet
 from stentor.domains.governance import patch, tiers
 from stentor.domains.governance.model import HUMAN, Basis, Proposal, Update
 from stentor.domains.governance.patch import Config
@@ -34,7 +34,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 class Judging:
-    def __init__(self, configuration: Configuration, rules: Rules | None) -> None:
+    def __init__(self, configuration: Configuration, rules: PolicySet | None) -> None:
         self._configuration = configuration
         self._rules = rules
 
@@ -99,5 +99,5 @@ class Judging:
             "files_modified": changes.files_modified,
             "patched_fields": sorted(changes.agent_patch or ()),
         }
-        who, whom = Entity("Principal", principal.name), agent_policy.entity(agent)
-        return not self._rules.ask("propose_update", who, whom, context).allowed
+        who, whom = PolicyEntity("Principal", principal.name), agent_policy.entity(agent)
+        return not self._rules.authorize("propose_update", who, whom, context).allowed

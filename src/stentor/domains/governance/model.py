@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from stentor.core import canonical
+from stentor.core import canonical_json
 from stentor.core.clock import HOUR, SECOND
 from stentor.core.errors import Conflict, Forbidden, StentorError
 
@@ -77,7 +77,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
     @property
     def body_hash(self) -> str:
-        return canonical.digest(msgspec.to_builtins(self))
+        return canonical_json.digest(msgspec.to_builtins(self))
 
 
 class Basis(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.db import Tx
 from stentor.core.errors import Conflict
-from stentor.core.runlog import Draft, EventType, RunLog
+from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.governance import model, store
 from stentor.domains.governance.judging import Judged
 from stentor.domains.governance.model import Proposal, Update, UpdateStatus
@@ -37,7 +37,7 @@ def submit(
         "ratio": judged.basis.ratio,
         "reasons": judged.basis.reasons,
     }
-    draft = Draft("update_submitted", "governance", "Update proposed.", meta, agent_id=proposal.agent_id)
+    draft = EventDraft("update_submitted", "governance", "Update proposed.", meta, agent_id=proposal.agent_id)
     event = runlog.append(tx, principal.tenant, [draft], parent=cause)
     told: UpdateStatus = "rejected" if judged.impossible else "approved" if tier == model.AUTO else "submitted"
     update = Update(
@@ -71,7 +71,7 @@ def move(
 ) -> Update:
     """Make one move and record it. Raises Conflict when somebody else moved it at the same moment."""
     shown = _meta(update.update_id, update.tier) | {"from": update.status, "status": status} | meta
-    draft = Draft(EVENTS[status], "governance", message, shown, agent_id=update.agent_id)
+    draft = EventDraft(EVENTS[status], "governance", message, shown, agent_id=update.agent_id)
     head = runlog.append(tx, update.tenant, [draft], parent=update.head_id)
     moved = msgspec.structs.replace(update, status=status, head_id=head, updated_at=tx.now, **fields)
     if not store.move(tx, update, moved):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import canonical, jsontext
+from stentor.core import canonical_json, jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitelist
 
@@ -27,7 +27,7 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def hash(self) -> str:
-        return canonical.digest(self.document)
+        return canonical_json.digest(self.document)
 
 
 def of(agent: Agent) -> Config:

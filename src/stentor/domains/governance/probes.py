@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 import msgspec
 
 from stentor.core.errors import InvalidRequest, StentorError
-from stentor.core.outbound import Outbound, TargetRefused
+from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.domains.registry.model import Agent, Runtime
 
 PROBE_SECONDS = 10.0
@@ -73,7 +73,7 @@ async def worker(agent: Agent) -> Found:
     return Found(True, "A worker cannot be probed: it pulls its work. Its next claim shows whether it works.")
 
 
-def http(outbound: Outbound) -> Probe:
+def http(outbound: OutboundHttp) -> Probe:
     async def probe(agent: Agent) -> Found:
         import aiohttp  # a fifth of all imports at the start, for the first such probe only
 
@@ -89,10 +89,10 @@ def http(outbound: Outbound) -> Probe:
     return probe
 
 
-async def _reach(outbound: Outbound, endpoint: str) -> Found:
+async def _reach(outbound: OutboundHttp, endpoint: str) -> Found:
     import aiohttp
 
-    outbound.check(endpoint)
+    outbound.check_url(endpoint)
     timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
     async with outbound.session.head(endpoint, timeout=timeout, allow_redirects=False) as answer:
         there = answer.status < 500 or answer.status in NOT_FOR_HEAD

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.core import idempotency, ids
+from stentor.core import ids
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx
+from stentor.core.db import Database, Tx, idempotency
+from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, NotFound
-from stentor.core.idempotency import Answer, IdempotencyKey
-from stentor.core.runlog import Draft, EventType, RunLog
+from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.governance import archive, checkpoints, moves, patch, store
 from stentor.domains.governance.checkpoints import Checkpoints, RestoreFailed
 from stentor.domains.governance.model import (
@@ -53,11 +53,11 @@ class Rollbacks:
         """Raises NotFound, CheckpointCorrupt, SelfApproval."""
 
         def work(tx: Tx) -> Rollback:
-            if key is not None and (known := idempotency.find(tx, key)):
+            if key is not None and (known := idempotency.find_response(tx, key)):
                 return require(tx, principal.tenant, known.body)
             rollback = self.start_in(tx, principal, draft)
             if key is not None:
-                idempotency.keep(tx, key, Answer(202, rollback.rollback_id))
+                idempotency.store_response(tx, key, StoredResponse(202, rollback.rollback_id))
             return rollback
 
         return await self._db.write(work)
@@ -76,7 +76,7 @@ class Rollbacks:
         rollback_id = ids.new_id()
         meta = {"rollback_id": rollback_id, "checkpoint_id": checkpoint.checkpoint_id, "status": "initiated"}
         meta |= {"by": principal.name, "reason": draft.reason}
-        started = Draft("rollback_started", "governance", "Rollback started.", meta, agent_id=checkpoint.agent_id)
+        started = EventDraft("rollback_started", "governance", "Rollback started.", meta, agent_id=checkpoint.agent_id)
         event = self._runlog.append(tx, principal.tenant, [started], parent=cause)
         rollback = Rollback(
             tenant=principal.tenant,
@@ -163,7 +163,7 @@ class Rollbacks:
         event, message = EVENTS[status]
         meta: dict[str, Any] = {"rollback_id": rollback.rollback_id, "checkpoint_id": rollback.checkpoint_id}
         meta |= {"status": status, "verified": fields.get("verified", False), "notes": fields.get("notes")}
-        draft = Draft(event, "governance", message, meta, agent_id=rollback.agent_id)
+        draft = EventDraft(event, "governance", message, meta, agent_id=rollback.agent_id)
         head = self._runlog.append(tx, rollback.tenant, [draft], parent=rollback.head_id)
         moved = msgspec.structs.replace(rollback, status=status, head_id=head, **fields)
         if not archive.move(tx, rollback, moved):

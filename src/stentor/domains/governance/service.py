@@ -8,12 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from stentor.auth.principal import Principal
-from stentor.auth.roles import Roles
-from stentor.core import idempotency
-from stentor.core.db import Database, Tx
+from stentor.auth.principal import Principal, RoleRegistry
+from stentor.core.db import Database, Tx, idempotency
+from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.core.runlog import RunLog
 from stentor.domains.governance import model, moves, store
 from stentor.domains.governance.checkpoints import Checkpoints, possible
@@ -50,7 +48,7 @@ class Updates:
         checkpoints: Checkpoints,
         rollbacks: Rollbacks,
         wake: Callable[[], None],
-        roles: Roles,
+        roles: RoleRegistry,
         *,
         self_approval: bool,
     ) -> None:
@@ -67,11 +65,11 @@ class Updates:
         """Raises Conflict for an id that has another body, InvalidRequest for a patch that cannot be."""
 
         def work(tx: Tx) -> Update:
-            if key is not None and (known := idempotency.find(tx, key)):
+            if key is not None and (known := idempotency.find_response(tx, key)):
                 return require(tx, principal.tenant, known.body)
             update = self.propose_in(tx, principal, proposal)
             if key is not None:
-                idempotency.keep(tx, key, Answer(202, update.update_id))
+                idempotency.store_response(tx, key, StoredResponse(202, update.update_id))
             return update
 
         return await self._db.write(work)

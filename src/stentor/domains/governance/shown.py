@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.governance import checkpoints, model, wire
 from stentor.domains.governance.model import Checkpoint, Rollback, Update
 from stentor.domains.governance.scores import Breakdown
@@ -16,7 +16,7 @@ def proposed(update: Update) -> dict[str, Any]:
         "update_id": update.update_id,
         "status": update.submitted_status,
         "tier": update.tier,
-        "approval_deadline": iso(update.approval_deadline),
+        "approval_deadline": format_iso(update.approval_deadline),
     }
 
 
@@ -26,7 +26,7 @@ def approved(update: Update) -> dict[str, Any]:
         "update_id": update.update_id,
         "status": update.status,
         "deployment_scheduled": update.scheduled,
-        "deployment_time": iso_or_none(update.approved_at) if update.scheduled else None,
+        "deployment_time": format_iso_or_none(update.approved_at) if update.scheduled else None,
     }
 
 
@@ -34,7 +34,7 @@ def rejected(update: Update) -> dict[str, Any]:
     return {
         "update_id": update.update_id,
         "status": update.status,
-        "rejected_at": iso_or_none(update.rejected_at),
+        "rejected_at": format_iso_or_none(update.rejected_at),
     }
 
 
@@ -48,7 +48,7 @@ def whole(update: Update) -> dict[str, Any]:
     basis = {name: getattr(update.basis, name) for name in ("diff", "trust", "ratio", "reasons", "risks")}
     return (
         {name: getattr(update, name) for name in same}
-        | {name: iso_or_none(getattr(update, name)) for name in times}
+        | {name: format_iso_or_none(getattr(update, name)) for name in times}
         | basis
     )
 
@@ -58,8 +58,8 @@ def pending(update: Update) -> dict[str, Any]:
         "update_id": update.update_id,
         "agent_id": update.agent_id,
         "tier": update.tier,
-        "submitted_at": iso(update.submitted_at),
-        "deadline": iso(update.approval_deadline),
+        "submitted_at": format_iso(update.submitted_at),
+        "deadline": format_iso(update.approval_deadline),
         "status": update.status,
         "update_type": update.update_type,
         "risks": update.basis.risks,
@@ -73,7 +73,7 @@ def checkpoint(found: Checkpoint, *, with_state: bool) -> dict[str, Any]:
     shown_state = checkpoints.opened(found).document if with_state and sound else None
     return {name: getattr(found, name) for name in names} | {
         "intact": sound,
-        "taken_at": iso(found.taken_at),
+        "taken_at": format_iso(found.taken_at),
         "state": shown_state,
     }
 
@@ -84,13 +84,16 @@ def started(rollback: Rollback) -> dict[str, Any]:
         "rollback_id": rollback.rollback_id,
         "checkpoint_id": rollback.checkpoint_id,
         "status": "initiated",
-        "estimated_completion": iso(rollback.estimated_completion),
+        "estimated_completion": format_iso(rollback.estimated_completion),
     }
 
 
 def rolled(rollback: Rollback) -> dict[str, Any]:
     same = [name for name in wire.RollbackOut.model_fields if name not in ("initiated_at", "completed_at")]
-    times = {"initiated_at": iso(rollback.initiated_at), "completed_at": iso_or_none(rollback.completed_at)}
+    times = {
+        "initiated_at": format_iso(rollback.initiated_at),
+        "completed_at": format_iso_or_none(rollback.completed_at),
+    }
     return {name: getattr(rollback, name) for name in same} | times
 
 

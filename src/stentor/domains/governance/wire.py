@@ -18,8 +18,8 @@ from stentor.domains.governance.model import (
     UpdateStatus,
 )
 from stentor.domains.governance.scores import Metrics
-from stentor.web.routes import Wire, example
-from stentor.web.wire import Answer, Name, Score, Text, Timestamp, UuidText
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Name, ResponseModel, Score, Text, Timestamp, UuidText
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Hours = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -27,7 +27,7 @@ Share = bool | Score
 Reason = Annotated[Text, StringConstraints(min_length=1)]
 
 
-class ChangesIn(Wire):
+class ChangesIn(RequestModel):
     files_modified: Annotated[list[Annotated[Text, StringConstraints(max_length=4096)]], Field(max_length=10_000)]
     lines_added: Count
     lines_deleted: Count
@@ -38,8 +38,8 @@ class ChangesIn(Wire):
     agent_patch: dict[str, Any] | None = None
 
 
-class Propose(Wire):
-    model_config = example(
+class Propose(RequestModel):
+    model_config = example_config(
         update_id="018f3a2e-0000-7000-8000-000000000001",
         agent_id="018f3a2e-0000-7000-8000-000000000002",
         update_type="prompt",
@@ -67,8 +67,8 @@ class Propose(Wire):
         return Proposal(self.update_id, self.agent_id, self.update_type, self.description, changes, self.checkpoint_id)
 
 
-class Approve(Wire):
-    model_config = example(approved_by="dana", rationale="The tests are green.", override_risk=False)
+class Approve(RequestModel):
+    model_config = example_config(approved_by="dana", rationale="The tests are green.", override_risk=False)
 
     approved_by: Name
     rationale: Reason
@@ -78,8 +78,10 @@ class Approve(Wire):
         return Approval(self.approved_by, self.rationale, self.override_risk)
 
 
-class Reject(Wire):
-    model_config = example(rejected_by="dana", reason="It drops the sources.", feedback="Keep the list of sources.")
+class Reject(RequestModel):
+    model_config = example_config(
+        rejected_by="dana", reason="It drops the sources.", feedback="Keep the list of sources."
+    )
 
     rejected_by: Name
     reason: Reason
@@ -89,12 +91,12 @@ class Reject(Wire):
         return Rejection(self.rejected_by, self.reason, self.feedback)
 
 
-class Tests(Wire):
+class Tests(RequestModel):
     passed: Annotated[int, Field(ge=0, le=2**31)]
     failed: Annotated[int, Field(ge=0, le=2**31)]
 
 
-class TestResults(Wire):
+class TestResults(RequestModel):
     unit_tests: Tests | None = None
     integration_tests: Tests | None = None
 
@@ -105,22 +107,22 @@ class TestResults(Wire):
         return self
 
 
-class Deployed(Wire):
-    model_config = example(
+class Deployed(RequestModel):
+    model_config = example_config(
         test_results={"unit_tests": {"passed": 120, "failed": 0}, "integration_tests": {"passed": 9, "failed": 0}}
     )
 
     test_results: TestResults
 
 
-class TakeCheckpoint(Wire):
-    model_config = example(agent_id="018f3a2e-0000-7000-8000-000000000002")
+class TakeCheckpoint(RequestModel):
+    model_config = example_config(agent_id="018f3a2e-0000-7000-8000-000000000002")
 
     agent_id: UuidText
 
 
-class StartRollback(Wire):
-    model_config = example(
+class StartRollback(RequestModel):
+    model_config = example_config(
         checkpoint_id="018f3a2e-0000-7000-8000-000000000003",
         initiated_by="dana",
         reason="It answers without sources.",
@@ -136,7 +138,7 @@ class StartRollback(Wire):
         return RollbackDraft(self.checkpoint_id, self.reason, self.details, self.initiated_by)
 
 
-class MetricsIn(Wire):
+class MetricsIn(RequestModel):
     successful_executions: Count | None = None
     total_executions: Count | None = None
     recent_violation_count: Count | None = None
@@ -149,8 +151,8 @@ class MetricsIn(Wire):
     total_hours: Hours | None = None
 
 
-class ComputeTrust(Wire):
-    model_config = example(
+class ComputeTrust(RequestModel):
+    model_config = example_config(
         metrics={"successful_executions": 95, "total_executions": 100, "recent_violation_count": 0}, persist=True
     )
 
@@ -166,20 +168,20 @@ class ComputeTrust(Wire):
         return Metrics(**values)
 
 
-class ProposedOut(Answer):
+class ProposedOut(ResponseModel):
     update_id: str
     status: UpdateStatus
     tier: int
     approval_deadline: Timestamp
 
 
-class DiffOut(Answer):
+class DiffOut(ResponseModel):
     path: str
     before: Any
     after: Any
 
 
-class UpdateOut(Answer):
+class UpdateOut(ResponseModel):
     update_id: str
     agent_id: str
     status: UpdateStatus
@@ -208,13 +210,13 @@ class UpdateOut(Answer):
     provenance_id: str
 
 
-class UpdatePage(Answer):
+class UpdatePage(ResponseModel):
     updates: list[UpdateOut]
     limit: int
     next_cursor: str | None
 
 
-class PendingOut(Answer):
+class PendingOut(ResponseModel):
     update_id: str
     agent_id: str
     tier: int
@@ -225,26 +227,26 @@ class PendingOut(Answer):
     risks: list[str]
 
 
-class Approvals(Answer):
+class Approvals(ResponseModel):
     pending: list[PendingOut]
     count: int
     overdue: int
 
 
-class ApprovedOut(Answer):
+class ApprovedOut(ResponseModel):
     update_id: str
     status: UpdateStatus
     deployment_scheduled: bool
     deployment_time: Timestamp | None
 
 
-class RejectedOut(Answer):
+class RejectedOut(ResponseModel):
     update_id: str
     status: UpdateStatus
     rejected_at: Timestamp
 
 
-class CheckpointOut(Answer):
+class CheckpointOut(ResponseModel):
     checkpoint_id: str
     agent_id: str
     cause: Cause
@@ -255,20 +257,20 @@ class CheckpointOut(Answer):
     state: dict[str, Any] | None
 
 
-class CheckpointPage(Answer):
+class CheckpointPage(ResponseModel):
     checkpoints: list[CheckpointOut]
     limit: int
     next_cursor: str | None
 
 
-class StartedOut(Answer):
+class StartedOut(ResponseModel):
     rollback_id: str
     checkpoint_id: str
     status: RollbackStatus
     estimated_completion: Timestamp
 
 
-class RollbackOut(Answer):
+class RollbackOut(ResponseModel):
     rollback_id: str
     checkpoint_id: str
     status: RollbackStatus
@@ -285,20 +287,20 @@ class RollbackOut(Answer):
     provenance_id: str
 
 
-class RollbackPage(Answer):
+class RollbackPage(ResponseModel):
     rollbacks: list[RollbackOut]
     limit: int
     next_cursor: str | None
 
 
-class BreakdownOut(Answer):
+class BreakdownOut(ResponseModel):
     components: dict[str, float]
     weights: dict[str, float]
     contributions: dict[str, float]
     missing: list[str]
 
 
-class TrustOut(Answer):
+class TrustOut(ResponseModel):
     agent_id: str
     trust_score: float
     persisted: bool

@@ -9,24 +9,35 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from stentor.auth.principal import Principal
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.learning.model import Connection
 from stentor.domains.learning.service import Learning
-from stentor.web.routes import Wire, example
-from stentor.web.wire import AgentId, Answer, Caller, Enveloped, Json, Name, Timestamp, api_router, enveloped, errors
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import (
+    AgentId,
+    Caller,
+    Enveloped,
+    JsonResponse,
+    Name,
+    ResponseModel,
+    Timestamp,
+    api_router,
+    enveloped_response,
+    error_responses,
+)
 
 AgentKnown = Callable[[str, str], bool]
 """(tenant, agent id) -> whether the registry has it; learning itself knows no agents."""
 
 
-class Weights(Answer):
+class Weights(ResponseModel):
     agent_id: str
     weights: dict[str, float]
     last_updated: Timestamp | None
 
 
-class EntryOut(Answer):
+class EntryOut(ResponseModel):
     timestamp: Timestamp
     task_type: str
     delta: int
@@ -35,14 +46,14 @@ class EntryOut(Answer):
     weight_after: float
 
 
-class History(Answer):
+class History(ResponseModel):
     agent_id: str
     history: list[EntryOut]
     total_entries: int
     limit: int
 
 
-class ConnectionOut(Answer):
+class ConnectionOut(ResponseModel):
     connection: str
     agent1: str
     agent2: str
@@ -50,18 +61,18 @@ class ConnectionOut(Answer):
     last_updated: Timestamp
 
 
-class Connections(Answer):
+class Connections(ResponseModel):
     connections: list[ConnectionOut]
     total: int
 
 
-class Matrix(Answer):
+class Matrix(ResponseModel):
     weights: dict[str, float]
     matrix: dict[str, dict[str, float]]
 
 
-class Move(Wire):
-    model_config = example(
+class Move(RequestModel):
+    model_config = example_config(
         agent1="01a1fb6f-0000-7000-8000-000000000001", agent2="01a1fb6f-0000-7000-8000-000000000002", delta=0.1
     )
 
@@ -70,7 +81,7 @@ class Move(Wire):
     delta: Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 
 
-class Moved(Answer):
+class Moved(ResponseModel):
     connection: str
     newWeight: float  # noqa: N815
     delta: float
@@ -83,27 +94,31 @@ def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
         if not agent_known(tenant, agent_id):
             raise NotFound(f"No agent has the id {agent_id!r}.")
 
-    @api.get("/weights", response_model=Weights, responses=errors(404))
-    async def weights(caller: Caller, agent_id: Annotated[str, Query()]) -> Json:
+    @api.get("/weights", response_model=Weights, responses=error_responses(404))
+    async def weights(caller: Caller, agent_id: Annotated[str, Query()]) -> JsonResponse:
         """An agent's weight for each task type it has done, as of now."""
         check(caller.tenant, agent_id)
         found, last = await learning.weights(agent_id)
-        return Json({"agent_id": agent_id, "weights": found, "last_updated": iso_or_none(last)})
+        return JsonResponse({"agent_id": agent_id, "weights": found, "last_updated": format_iso_or_none(last)})
 
-    @api.get("/history/{agent_id}", response_model=History, responses=errors(404))
-    async def history(caller: Caller, agent_id: AgentId, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
+    @api.get("/history/{agent_id}", response_model=History, responses=error_responses(404))
+    async def history(
+        caller: Caller, agent_id: AgentId, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    ) -> JsonResponse:
         """What the agent's weights learned from, the newest first."""
         check(caller.tenant, agent_id)
         entries, total = await learning.history(agent_id, limit)
-        rows = [{f: getattr(e, f) for f in e.__struct_fields__} | {"timestamp": iso(e.timestamp)} for e in entries]
-        return Json({"agent_id": agent_id, "history": rows, "total_entries": total, "limit": limit})
+        rows = [
+            {f: getattr(e, f) for f in e.__struct_fields__} | {"timestamp": format_iso(e.timestamp)} for e in entries
+        ]
+        return JsonResponse({"agent_id": agent_id, "history": rows, "total_entries": total, "limit": limit})
 
     @api.get("/connections", response_model=Connections)
-    async def connections(caller: Caller, agent_id: Annotated[str | None, Query()] = None) -> Json:
+    async def connections(caller: Caller, agent_id: Annotated[str | None, Query()] = None) -> JsonResponse:
         """The weights between agents, of one agent or of all."""
         links = await learning.connections(caller.tenant)
         rows = [_connection(c) for c in links if agent_id in (None, c.agent1, c.agent2)]
-        return Json({"connections": rows, "total": len(rows)})
+        return JsonResponse({"connections": rows, "total": len(rows)})
 
     return api
 
@@ -116,17 +131,17 @@ def trust_router(learning: Learning, allow: Allow) -> APIRouter:
     api = api_router("/trust/hebbian", tags=["trust"])
 
     @api.get("/weights", response_model=Enveloped[Matrix])
-    async def matrix(caller: Caller) -> Json:
+    async def matrix(caller: Caller) -> JsonResponse:
         """The agent-to-agent weights, by connection and as a symmetric matrix."""
         rows: dict[str, dict[str, float]] = {}
         links = await learning.connections(caller.tenant)
         for link in links:
             rows.setdefault(link.agent1, {})[link.agent2] = link.weight
             rows.setdefault(link.agent2, {})[link.agent1] = link.weight
-        return enveloped({"weights": {link.key: link.weight for link in links}, "matrix": rows})
+        return enveloped_response({"weights": {link.key: link.weight for link in links}, "matrix": rows})
 
     @api.put("/weights", response_model=Enveloped[Moved])
-    async def move(caller: Caller, body: Move) -> Json:
+    async def move(caller: Caller, body: Move) -> JsonResponse:
         """Strengthen (positive delta) or weaken a connection."""
         if body.agent1 == body.agent2:
             raise InvalidRequest("A connection has two different agents.")
@@ -134,7 +149,7 @@ def trust_router(learning: Learning, allow: Allow) -> APIRouter:
             await allow(caller, one)
         link = await learning.connect(caller.tenant, body.agent1, body.agent2, body.delta, caller.name)
         key = f"{body.agent1}-{body.agent2}"
-        return enveloped({"connection": key, "newWeight": link.weight, "delta": body.delta})
+        return enveloped_response({"connection": key, "newWeight": link.weight, "delta": body.delta})
 
     return api
 
@@ -145,5 +160,5 @@ def _connection(link: Connection) -> dict[str, Any]:
         "agent1": link.agent1,
         "agent2": link.agent2,
         "weight": link.weight,
-        "last_updated": iso(link.updated_at),
+        "last_updated": format_iso(link.updated_at),
     }

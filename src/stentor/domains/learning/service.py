@@ -8,8 +8,8 @@ import msgspec
 
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx, locks
-from stentor.core.db.looks import Meanwhile, News
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.db.polling import ConcurrentWrites, PollQuery
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import model, store
 from stentor.domains.learning.model import Alert, Connection, Entry, Pace, Weight
 
@@ -49,16 +49,16 @@ class LearningView:
         self._by_type: dict[tuple[str, str], Records] = {}
         self.sums_of_agent: dict[str, Sums] = {}
         """Of an agent over all its task types: sum of rewards and number of outcomes, as far as they still count."""
-        self._meanwhile = Meanwhile[tuple[str, str]]()
+        self._meanwhile = ConcurrentWrites[tuple[str, str]]()
 
     def put(self, tenant: str, weight: Weight) -> None:
         """What this process wrote."""
-        self._meanwhile.wrote((weight.task_type, weight.agent_id))
+        self._meanwhile.record_write((weight.task_type, weight.agent_id))
         self._keep(tenant, weight)
 
-    def news(self, since: int) -> News:
+    def news(self, since: int) -> PollQuery:
         """What changed since, for the view."""
-        return self._meanwhile.look(lambda tx: store.changed_since(tx, since), self._hear)
+        return self._meanwhile.start_poll(lambda tx: store.changed_since(tx, since), self._hear)
 
     def _hear(self, changed: list[tuple[str, Weight]], written: set[tuple[str, str]]) -> None:
         for tenant, weight in changed:
@@ -99,7 +99,7 @@ class Learning:
 
         Applied once per (task, attempt): the unique index makes a second time fail.
         """
-        tx.lock(locks.of_agent(lesson.agent_id))
+        tx.lock(locks.agent_lock(lesson.agent_id))
         known = store.find(tx, lesson.agent_id, lesson.task_type)
         known = known or model.fresh(lesson.agent_id, lesson.task_type, tx.now)
         before = known.at(tx.now)
@@ -124,7 +124,7 @@ class Learning:
 
         The unique index makes a second correction of the same attempt fail.
         """
-        tx.lock(locks.of_agent(lesson.agent_id))
+        tx.lock(locks.agent_lock(lesson.agent_id))
         learned, sample = store.sample_of(tx, lesson.tenant, lesson.task_id, lesson.epoch)
         known = store.find(tx, lesson.agent_id, lesson.task_type) if learned else None
         if known is None:
@@ -136,10 +136,10 @@ class Learning:
         tx.after_commit(lambda: self.view.put(lesson.tenant, weight))
         meta = _meta(lesson, "graded", before, weight) | {"grade": grade, "was": lesson.performance}
         message = f"Weight for {lesson.task_type} went from {before:.3f} to {weight.weight:.3f} after a grade."
-        draft = Draft("learning_updated", "learning", message, meta, agent_id=lesson.agent_id)
+        draft = EventDraft("learning_updated", "learning", message, meta, agent_id=lesson.agent_id)
         return self._runlog.append(tx, lesson.tenant, [draft], task_id=lesson.task_id, parent=parent)
 
-    def _watch(self, tx: Tx, known: Weight, weight: Weight) -> list[Draft]:
+    def _watch(self, tx: Tx, known: Weight, weight: Weight) -> list[EventDraft]:
         """The sentinel: opens and resolves alerts, and does nothing else."""
         was, now = (model.alarming(one.recent, self._threshold) for one in (known, weight))
         scope = (weight.agent_id, weight.task_type)
@@ -158,7 +158,7 @@ class Learning:
         word = "opened" if now else "resolved"
         meta = {"task_type": weight.task_type, "state": word, "rate": rate, "samples": len(weight.recent)}
         message = f"Oscillation alert {word} for task type {weight.task_type}."
-        return [Draft("sentinel_alert", "learning", message, meta, agent_id=weight.agent_id)]
+        return [EventDraft("sentinel_alert", "learning", message, meta, agent_id=weight.agent_id)]
 
     async def weights(self, agent_id: str) -> tuple[dict[str, float], int | None]:
         """Task type to weight now, and when the last one changed."""
@@ -183,14 +183,14 @@ class Learning:
             link = self.strengthen(tx, tenant, one, other, delta)
             meta = {"connection": link.key, "delta": delta, "weight": link.weight, "by": by}
             message = f"Connection {link.key} is {link.weight:g}."
-            self._runlog.append(tx, tenant, [Draft("connection_changed", "learning", message, meta)])
+            self._runlog.append(tx, tenant, [EventDraft("connection_changed", "learning", message, meta)])
             return link
 
         return await self._db.write(work)
 
     def strengthen(self, tx: Tx, tenant: str, one: str, other: str, delta: float) -> Connection:
         """The same inside a transaction that records its own event."""
-        tx.lock(locks.of_pair(tenant, *sorted((one, other))))
+        tx.lock(locks.pair_lock(tenant, *sorted((one, other))))
         known = store.connection(tx, tenant, one, other)
         known = known or Connection(one, other, model.START, tx.now)
         weight = model.strengthened(known.at(tx.now), delta)
@@ -202,21 +202,21 @@ class Learning:
         return await self._db.read(lambda tx: store.alerts(tx, open_only=open_only, limit=limit))
 
 
-def skipped(outcome_class: str, reason: str | None = None) -> Draft:
+def skipped(outcome_class: str, reason: str | None = None) -> EventDraft:
     """The event of an outcome that nothing is learned from; `reason` where its class alone does not say why."""
     meta: dict[str, Any] = {"outcome_class": outcome_class, "learning_eligible": False}
     message = f"Nothing is learned from the outcome {outcome_class}."
     if reason is not None:
         meta["reason"] = reason
         message = f"{message} {reason}"
-    return Draft("learning_skipped", "learning", message, meta)
+    return EventDraft("learning_skipped", "learning", message, meta)
 
 
-def _updated(lesson: Lesson, before: float, weight: Weight) -> Draft:
+def _updated(lesson: Lesson, before: float, weight: Weight) -> EventDraft:
     result = "success" if lesson.success else "failure"
     meta = _meta(lesson, result, before, weight)
     message = f"Weight for {lesson.task_type} went from {before:.3f} to {weight.weight:.3f} after a {result}."
-    return Draft("learning_updated", "learning", message, meta, agent_id=lesson.agent_id)
+    return EventDraft("learning_updated", "learning", message, meta, agent_id=lesson.agent_id)
 
 
 def _meta(lesson: Lesson, result: str, before: float, weight: Weight) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stentor.core import ids
 from stentor.core.clock import DAY
-from stentor.core.db import Journal, Sql, Tx
+from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.domains.learning.model import Alert, Connection, Entry, Weight
 
 _FIELDS = Weight.__struct_fields__
@@ -27,7 +27,7 @@ _PUT = Sql(
     on conflict (agent_id, task_type) do update set
         {", ".join(f"{name} = excluded.{name}" for name in _FIELDS[2:])}"""
 )
-_ENTRIES = Journal(
+_ENTRIES = AppendOnlyTable(
     "hebbian_history",
     (
         "entry_id",

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import ProviderFault, StentorError
-from stentor.core.redaction import MASK
+from stentor.core.security.redaction import MASK
 from stentor.domains.atp.model import Message, shown
 from stentor.domains.llm import report
 from stentor.domains.llm.catalogue import Listing
@@ -46,11 +46,11 @@ from stentor.domains.llm.wire import (
     UsageReport,
     left_out,
 )
-from stentor.web.leaving import while_there
-from stentor.web.routes import needs
-from stentor.web.sse import COMMENT, DataStream, StreamLimit
+from stentor.web.cancel_on_disconnect import cancel_on_disconnect
+from stentor.web.routes import requires_permission
+from stentor.web.sse import HEARTBEAT_COMMENT, RawStreamResponse, StreamLimit
 from stentor.web.wire import Caller as CallerOf
-from stentor.web.wire import Enveloped, Json, api_router, enveloped, errors
+from stentor.web.wire import Enveloped, JsonResponse, api_router, enveloped_response, error_responses
 
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b'event: heartbeat\ndata: {"delta":""}\n\n'
@@ -58,8 +58,8 @@ HEARTBEAT = b'event: heartbeat\ndata: {"delta":""}\n\n'
 SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Lines `data: {delta}`"}
 }
-FAILURES = errors(404, 502, 504)
-TALKING = errors(404, 409, 422, 502, 504)
+FAILURES = error_responses(404, 502, 504)
+TALKING = error_responses(404, 409, 422, 502, 504)
 Speaker = Callable[[Principal, Message, str | None], tuple[str, str | None]]
 """Who sends a message, and which agent that is, given the agent that the caller names beside it. Raises NotFound or
 Forbidden for one that the caller may not speak for."""
@@ -86,73 +86,78 @@ def router(
     api = api_router("/llm", tags=["llm"])
 
     @api.post("/chat", response_model=Enveloped[ChatOut], responses=TALKING)
-    async def chat(http: HttpRequest, caller: CallerOf, body: ChatBody) -> Json:
+    async def chat(http: HttpRequest, caller: CallerOf, body: ChatBody) -> JsonResponse:
         """The next message of a conversation, by a provider's model."""
         work = talk.chat(caller, body.request())
-        return enveloped(_done(await while_there(http, work)))
+        return enveloped_response(_done(await cancel_on_disconnect(http, work)))
 
     @api.post("/complete", response_model=Enveloped[ChatOut], responses=TALKING)
-    async def complete(http: HttpRequest, caller: CallerOf, body: CompleteBody) -> Json:
+    async def complete(http: HttpRequest, caller: CallerOf, body: CompleteBody) -> JsonResponse:
         """What a provider's model makes of a prompt."""
         work = talk.chat(caller, body.request())
-        return enveloped(_done(await while_there(http, work)))
+        return enveloped_response(_done(await cancel_on_disconnect(http, work)))
 
     @api.post("/embed", response_model=Enveloped[EmbedOut], responses=FAILURES)
-    async def embed(http: HttpRequest, caller: CallerOf, body: EmbedBody) -> Json:
+    async def embed(http: HttpRequest, caller: CallerOf, body: EmbedBody) -> JsonResponse:
         """The vector of a text, by a provider's model."""
         work = gateway.embed(caller_for(caller), body.model, [body.text])
-        made = await while_there(http, work)
+        made = await cancel_on_disconnect(http, work)
         vector = made.found.vectors[0]
         out = {"model": made.found.model, "embedding": vector, "dimensions": len(vector)}
         rest = {"usage": _usage(made.usage), "provenance_id": made.provenance_id}
-        return enveloped(out | rest | _degraded(degraded=made.found.degraded))
+        return enveloped_response(out | rest | _degraded(degraded=made.found.degraded))
 
     @api.post("/stream", response_class=Response, responses={**TALKING, **SSE})
-    async def stream(http: HttpRequest, caller: CallerOf, body: ChatBody) -> DataStream:
+    async def stream(http: HttpRequest, caller: CallerOf, body: ChatBody) -> RawStreamResponse:
         """The same as chat, as server-sent events: a line `data: {delta}` per piece, at the end `data: [DONE]`."""
         streams.check(stream_key(caller))
-        found = await while_there(http, talk.stream(caller, body.request()))
+        found = await cancel_on_disconnect(http, talk.stream(caller, body.request()))
         return await streaming(found, _pieces(found), streams, caller, _failed, HEARTBEAT)
 
     @api.post("/atp", response_model=Enveloped[AtpOut], responses=TALKING)
-    async def atp(http: HttpRequest, caller: CallerOf, body: AtpBody) -> Json:
+    async def atp(http: HttpRequest, caller: CallerOf, body: AtpBody) -> JsonResponse:
         """A model's answer to an ATP message, with the message's own header. `agentId` is who it is for."""
         message = body.message()
         sender, agent_id = speaker(caller, message, body.agentId)
         work = talk.chat(caller, body.request(message), agent_id)
         header = {**shown(message.header), "senderId": sender}
-        return enveloped(_done(await while_there(http, work)) | {"atp": {**header, "header": header}})
+        return enveloped_response(_done(await cancel_on_disconnect(http, work)) | {"atp": {**header, "header": header}})
 
     @api.get("/models", response_model=Enveloped[list[ModelOut]])
-    async def models(caller: CallerOf) -> Json:
+    async def models(caller: CallerOf) -> JsonResponse:
         """The models that can be routed to; prices in US dollars per million tokens."""
         listings = await gateway.listings(caller.tenant)
         found = await asyncio.to_thread(lambda: [m for listing in listings for m in _models(listing, prices)])
-        return enveloped(found)
+        return enveloped_response(found)
 
-    @api.get("/providers", response_model=Enveloped[list[ProviderState]], openapi_extra=needs("admin"))
-    async def providers(caller: CallerOf) -> Json:
+    @api.get("/providers", response_model=Enveloped[list[ProviderState]], openapi_extra=requires_permission("admin"))
+    async def providers(caller: CallerOf) -> JsonResponse:
         """The configured providers, and whether each can be reached now."""
         listings = await gateway.listings(caller.tenant, live=True)
-        return enveloped([_shown(listing.provider) | _state(listing) for listing in listings])
+        return enveloped_response([_shown(listing.provider) | _state(listing) for listing in listings])
 
-    @api.post("/provider", response_model=Enveloped[ProviderOut], responses=errors(409), openapi_extra=needs("admin"))
-    async def provider(caller: CallerOf, body: ProviderBody) -> Json:
+    @api.post(
+        "/provider",
+        response_model=Enveloped[ProviderOut],
+        responses=error_responses(409),
+        openapi_extra=requires_permission("admin"),
+    )
+    async def provider(caller: CallerOf, body: ProviderBody) -> JsonResponse:
         """Register or change a provider. Another base address drops the key unless a new one comes with it."""
         default = body.options.default_model if body.options else None
         draft = ProviderDraft(body.provider, body.apiKey, body.baseUrl, default, body.format)
-        return enveloped(_shown(await gateway.directory.register(caller.tenant, draft, caller.name)))
+        return enveloped_response(_shown(await gateway.directory.register(caller.tenant, draft, caller.name)))
 
     @api.delete(
         "/provider/{name}",
         response_model=Enveloped[RemovedOut],
-        responses=errors(404),
-        openapi_extra=needs("admin"),
+        responses=error_responses(404),
+        openapi_extra=requires_permission("admin"),
     )
-    async def remove(caller: CallerOf, name: ProviderName) -> Json:
+    async def remove(caller: CallerOf, name: ProviderName) -> JsonResponse:
         """Forget a provider that was registered at runtime, and its key."""
         await gateway.directory.remove(caller.tenant, name, caller.name)
-        return enveloped({"name": name, "removed": True})
+        return enveloped_response({"name": name, "removed": True})
 
     @api.get("/usage", response_model=Enveloped[UsageReport])
     async def usage(
@@ -160,16 +165,16 @@ def router(
         startDate: Day = None,  # noqa: N803
         endDate: Day = None,  # noqa: N803
         provider: Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9._-]*$"), Query()] = "",
-    ) -> Json:
+    ) -> JsonResponse:
         """Tokens and estimated cost in US dollars, both days included, by provider, model and day."""
         start, end = report.bounds(startDate, endDate)
-        return enveloped(report.report(await gateway.usage(caller.tenant, start, end, provider)))
+        return enveloped_response(report.report(await gateway.usage(caller.tenant, start, end, provider)))
 
     @api.get("/config", response_model=Enveloped[ConfigOut])
-    async def config(caller: CallerOf) -> Json:
+    async def config(caller: CallerOf) -> JsonResponse:
         """How the gateway is set up, with the state of each provider asked live."""
         listings = await gateway.listings(caller.tenant, live=True)
-        return enveloped(_config(gateway, about, listings))
+        return enveloped_response(_config(gateway, about, listings))
 
     return api
 
@@ -180,11 +185,11 @@ async def streaming(
     streams: StreamLimit,
     caller: Principal,
     failed: Any,
-    heartbeat: bytes = COMMENT,
-) -> DataStream:
+    heartbeat: bytes = HEARTBEAT_COMMENT,
+) -> RawStreamResponse:
     """The streaming answer; the provider's work ends with it."""
     try:
-        return DataStream(frames, streams, stream_key(caller), failed, found.close, heartbeat)
+        return RawStreamResponse(frames, streams, stream_key(caller), failed, found.close, heartbeat)
     except BaseException:
         await found.close()
         raise
@@ -206,16 +211,24 @@ async def _pieces(found: Answering) -> AsyncIterator[bytes]:
     if found.choice:
         # Only who asked for `auto` reads it; without it nobody could tell the model, or grade the answer.
         told = {"delta": "", "model": found.name, "provenance_id": found.provenance_id}
-        yield b"event: routing\ndata: " + jsontext.line(told | {"routing": msgspec.to_builtins(found.choice)}) + b"\n\n"
+        yield (
+            b"event: routing\ndata: "
+            + jsontext.encode_line(told | {"routing": msgspec.to_builtins(found.choice)})
+            + b"\n\n"
+        )
     async for delta in found:
         if delta.content:
-            yield b"data: " + jsontext.line({"delta": delta.content} | _degraded(degraded=found.degraded)) + b"\n\n"
+            yield (
+                b"data: "
+                + jsontext.encode_line({"delta": delta.content} | _degraded(degraded=found.degraded))
+                + b"\n\n"
+            )
     yield DONE
 
 
 def _failed(error: Exception) -> bytes:
     code = error.code if isinstance(error, StentorError) else StentorError.code
-    return b"event: error\ndata: " + jsontext.line({"error": broke_off(error), "code": code}) + b"\n\n"
+    return b"event: error\ndata: " + jsontext.encode_line({"error": broke_off(error), "code": code}) + b"\n\n"
 
 
 def _done(done: Done) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Breaker:
         if left > 0 or state.trying:
             fault = ProviderUnreachable(f"The provider {name} failed {state.failures} times and is left alone for now.")
             fault.retry_after = max(1, left // SECOND)
-            fault.called = False
+            fault.was_called = False
             raise fault
         state.trying = True
 
@@ -69,4 +69,4 @@ def _outage(fault: ProviderFault) -> bool:
     if isinstance(fault, ProviderBusy):
         return False
     unwell = isinstance(fault, ProviderUnreachable | ProviderTimeout)
-    return unwell or fault.upstream is None or fault.upstream >= 500
+    return unwell or fault.upstream_status is None or fault.upstream_status >= 500

@@ -63,7 +63,7 @@ class Catalogue:
             models: tuple[str, ...] | None = await self._models(provider)
         except ProviderFault as fault:
             # One without such a list, or with another key than it wants, answers nevertheless.
-            models = () if fault.upstream is not None and fault.upstream < 500 else None
+            models = () if fault.upstream_status is not None and fault.upstream_status < 500 else None
         now = time.monotonic()
         return Listing(provider, models, round((now - started) * 1000), now)
 

@@ -12,9 +12,9 @@ import msgspec
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ProviderFault
-from stentor.core.redaction import Redactor
-from stentor.core.runlog import Draft, RunLog
-from stentor.core.sealing import Sealer
+from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.security.redaction import Redactor
+from stentor.core.security.sealing import Sealer
 from stentor.domains.llm import store
 from stentor.domains.llm.formats import FormatName
 from stentor.domains.llm.providers import FOUND_OLLAMA, KNOWN, Known, Provider, normal_url
@@ -148,7 +148,7 @@ class Directory:
         key = (self._sealer.open(row.sealed_key, tenant, row.name, address) if row.sealed_key else None) or ""
         own = not row.base_url and row.name in self._found
         if key and self._redactor is not None:
-            self._redactor.add(key)
+            self._redactor.add_secret(key)
         return Provider(row.name, cast(FormatName, row.format), address, key, row.default_model, operator=own)
 
     def _address(self, row: ProviderRow) -> str:
@@ -178,13 +178,15 @@ class Directory:
             self._found = {"ollama": ollama}
 
 
-def _changed(row: ProviderRow, by: str) -> Draft:
+def _changed(row: ProviderRow, by: str) -> EventDraft:
     meta = {"provider": row.name, "base_url": shown_url(row.base_url), "key_set": bool(row.sealed_key), "by": by}
-    return Draft("provider_changed", "llm", f"Provider {row.name} registered or changed.", meta)
+    return EventDraft("provider_changed", "llm", f"Provider {row.name} registered or changed.", meta)
 
 
-def _removed(name: str, by: str) -> Draft:
-    return Draft("provider_changed", "llm", f"Provider {name} removed.", {"provider": name, "removed": True, "by": by})
+def _removed(name: str, by: str) -> EventDraft:
+    return EventDraft(
+        "provider_changed", "llm", f"Provider {name} removed.", {"provider": name, "removed": True, "by": by}
+    )
 
 
 def shown_url(url: str) -> str:

@@ -15,8 +15,8 @@ import msgspec
 
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import BudgetSpent, ProviderUnreachable, StentorError
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.errors import BudgetExceeded, ProviderUnreachable, StentorError
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import budgets, store
 from stentor.domains.llm.breaker import Breaker
 from stentor.domains.llm.budgets import NANO, Budget, Kind, Spent
@@ -122,7 +122,7 @@ class Gate:
                 await self._let_in_within_budgets(passage, expected())
             else:
                 self._let_in(passage)
-        except (BudgetSpent, ProviderUnreachable) as error:
+        except (BudgetExceeded, ProviderUnreachable) as error:
             self.calls.refused(error)
             raise
         passage.begin(self._spans, self._clock.now())
@@ -262,7 +262,7 @@ class Gate:
         )
 
 
-def _draft(passage: Passage, usage: Usage, outcome: str) -> Draft:
+def _draft(passage: Passage, usage: Usage, outcome: str) -> EventDraft:
     target, evidence = passage.target, passage.evidence
     meta = {
         **evidence.redacted(),
@@ -275,7 +275,7 @@ def _draft(passage: Passage, usage: Usage, outcome: str) -> Draft:
     }
     message = f"Called {target.name}: {outcome}."
     agent, latency = passage.caller.agent_id, evidence.latency_ms
-    return Draft("llm_called", "llm", message, meta, agent, latency, event_id=evidence.call_id)
+    return EventDraft("llm_called", "llm", message, meta, agent, latency, event_id=evidence.call_id)
 
 
 def _total(usage: Usage) -> int:
@@ -290,7 +290,7 @@ def _bounded(usage: Usage) -> Usage:
     return msgspec.structs.replace(usage, **most)
 
 
-def _spent(message: str, wait: int) -> BudgetSpent:
-    error = BudgetSpent(message)
+def _spent(message: str, wait: int) -> BudgetExceeded:
+    error = BudgetExceeded(message)
     error.retry_after = wait
     return error

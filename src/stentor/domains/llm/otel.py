@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from stentor import __version__
-from stentor.core import tracing
+from stentor.core import trace_context
 from stentor.domains.llm import semconv
 from stentor.domains.llm.model import Usage
 from stentor.domains.llm.spans import CallStart
@@ -49,7 +49,7 @@ class CallSpan:
         """The caller's own place where the SDK is switched off."""
         context = self._span.get_span_context()
         if not context.is_valid:
-            return tracing.current()
+            return trace_context.current_traceparent()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def end(self, usage: Usage | None, *, response_id: str = "", error_type: str | None = None) -> None:
@@ -74,7 +74,7 @@ class OtelSpans:
     def begin(self, call: CallStart) -> CallSpan:
         span = self._tracer.start_span(
             semconv.name(call),
-            _parent(tracing.current()),
+            _parent(trace_context.current_traceparent()),
             SpanKind.CLIENT,
             dict(semconv.at_start(call)),
             start_time=call.started * 1000,
@@ -171,7 +171,7 @@ def _resource() -> Resource:
 
 
 def _parent(traceparent: str | None) -> Context:
-    if traceparent is None or tracing.parse(traceparent) is None:
+    if traceparent is None or trace_context.parse_traceparent(traceparent) is None:
         return Context()
     _, trace_id, span_id, flags = traceparent.split("-")
     place = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))

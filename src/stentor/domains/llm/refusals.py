@@ -17,7 +17,7 @@ from stentor.core.errors import (
     ProviderTimeout,
     ProviderUnreachable,
 )
-from stentor.core.redaction import MASK
+from stentor.core.security.redaction import MASK
 from stentor.domains.llm.providers import Provider
 
 MAX_MESSAGE = 500
@@ -32,11 +32,11 @@ _LIKE_A_KEY = re.compile(r"(?i)\b(sk|pk|rk|gsk|xai|aiza|key|bearer)[-_ ]?[\w*.-]
 def refusal(provider: Provider, status: int, retry_after: str, body: bytes) -> ProviderFault:
     """The fault that an answer with this status stands for."""
     fault = _kind(provider, status, body)
-    fault.upstream = status
+    fault.upstream_status = status
     fault.details = {"provider": provider.name, "status": status}
     if status in NOT_TAKEN:
         wait = seconds(retry_after)
-        fault.named_time = wait is not None
+        fault.has_retry_after = wait is not None
         fault.retry_after = wait or (WAIT if status == 429 else 1)
     return fault
 

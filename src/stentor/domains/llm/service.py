@@ -245,7 +245,7 @@ class Gateway:
                 return await once(target)
             except ProviderFault as fault:
                 say_whose(fault, target)
-                if fault.upstream in WRONG:
+                if fault.upstream_status in WRONG:
                     raise  # the request itself is wrong, and would be wrong elsewhere
                 failure = failure or fault
         raise failure or ModelNotFound(_missing(asked, providers))

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from stentor.core import tracing
+from stentor.core import trace_context
 from stentor.domains.llm.model import Operation, Usage
 from stentor.domains.llm.routes import Target
 
@@ -47,7 +47,7 @@ class Spans(Protocol):
 class _NoSpan:
     @property
     def traceparent(self) -> str | None:
-        return tracing.current()
+        return trace_context.current_traceparent()
 
     def end(self, usage: Usage | None, *, response_id: str = "", error_type: str | None = None) -> None:
         pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core.clock import DAY
-from stentor.core.db import Journal, Sql, Tally, Tx
+from stentor.core.db import AppendOnlyTable, CounterTable, Sql, Tx
 from stentor.domains.llm.budgets import Kind, Spent
 
 _PROVIDERS = Sql(
@@ -19,7 +19,7 @@ _PUT = Sql(
         sealed_key = excluded.sealed_key, default_model = excluded.default_model, updated_at = excluded.updated_at"""
 )
 _DELETE = Sql("delete from llm_providers where tenant = :tenant and name = :name")
-_SPEND = Tally(
+_SPEND = CounterTable(
     ("tenant", "kind", "subject", "day"),
     Sql(
         """insert into llm_spent (tenant, kind, subject, day, tokens, cost)
@@ -33,7 +33,7 @@ _SPENT = Sql(
     """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
     where tenant = :tenant and kind = :kind and subject = :subject and day >= :day"""
 )
-_CALLS = Journal(
+_CALLS = AppendOnlyTable(
     "llm_calls",
     (
         "call_id",
@@ -129,7 +129,7 @@ def record(tx: Tx, call: CallRow) -> None:
     tokens = call.input_tokens + call.output_tokens
     for kind, subject in subjects:
         if subject:
-            tx.add(_SPEND, (call.tenant, kind, subject, tx.now // DAY), tokens, call.cost or 0)
+            tx.increment(_SPEND, (call.tenant, kind, subject, tx.now // DAY), tokens, call.cost or 0)
 
 
 def spent(tx: Tx, tenant: str, kind: Kind, subject: str, first_day: int) -> Spent:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-from stentor.core import jsontext, tracing
+from stentor.core import jsontext, trace_context
 from stentor.core.errors import (
     InvalidRequest,
     ProviderError,
@@ -16,8 +16,14 @@ from stentor.core.errors import (
     ProviderTimeout,
     ProviderUnreachable,
 )
-from stentor.core.http1 import Answer, BrokenOff, NotConnected, Request, TooLarge
-from stentor.core.outbound import Outbound, TargetRefused
+from stentor.core.http_client.client import (
+    ClientRequest,
+    ClientResponse,
+    ConnectError,
+    RemoteProtocolError,
+    ResponseTooLarge,
+)
+from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.domains.llm import formats
 from stentor.domains.llm.evidence import Evidence
 from stentor.domains.llm.model import Call
@@ -46,7 +52,7 @@ class Limits:
 class EventSource:
     """An open stream of a provider: (event, data) after each other. `close` ends the provider's work."""
 
-    def __init__(self, answer: Answer, evidence: Evidence, idle: float) -> None:
+    def __init__(self, answer: ClientResponse, evidence: Evidence, idle: float) -> None:
         self._answer = answer
         self._evidence = evidence
         self._idle = idle
@@ -82,7 +88,7 @@ class EventSource:
             yield (block.removeprefix(codecs.BOM_UTF8) if first else block).removesuffix(b"\n").split(b"\n")
 
     async def _block(self) -> bytes:
-        return await self._answer.lines(MAX_ANSWER, self._idle)
+        return await self._answer.read_lines(MAX_ANSWER, self._idle)
 
 
 class Transport:
@@ -92,7 +98,7 @@ class Transport:
     """
 
     def __init__(
-        self, trusted: Outbound, outbound: Outbound, limits: Limits, clean: Callable[[str], str] = str
+        self, trusted: OutboundHttp, outbound: OutboundHttp, limits: Limits, clean: Callable[[str], str] = str
     ) -> None:
         self._trusted = trusted
         self._outbound = outbound
@@ -104,7 +110,7 @@ class Transport:
 
         async def once() -> bytes:
             async with await self._send(provider, call, evidence, self.limits.total) as answer:
-                body = await answer.body(MAX_ANSWER)
+                body = await answer.read_body(MAX_ANSWER)
             evidence.received(body)
             return body
 
@@ -130,11 +136,11 @@ class Transport:
         async def once() -> bytes:
             url = self._checked(provider, form.MODELS)
             headers = {"Accept": "application/json", **form.headers(provider.key, provider.quirks)}
-            request = Request("GET", url, headers, credential=provider.key)
+            request = ClientRequest("GET", url, headers, credential=provider.key)
             limit = min(ASKING, self.limits.total)
             async with asyncio.timeout(limit), await self._of(provider).client.send(request, limit) as answer:
                 await self._accept(answer, provider)
-                return await answer.body(MAX_ANSWER)
+                return await answer.read_body(MAX_ANSWER)
 
         return form.models(await guarded(once))
 
@@ -153,22 +159,24 @@ class Transport:
         """Seconds until the next try; None when there is none. A provider that names no time is not guessed at."""
         if attempts > self.limits.retries:
             return None
-        if fault.upstream is None and isinstance(fault, ProviderUnreachable):
+        if fault.upstream_status is None and isinstance(fault, ProviderUnreachable):
             return float(PAUSE * 2**attempts)
-        soon = fault.named_time and fault.retry_after <= min(MAX_WAIT, self.limits.total)
+        soon = fault.has_retry_after and fault.retry_after <= min(MAX_WAIT, self.limits.total)
         return float(fault.retry_after) if soon else None
 
-    async def _send(self, provider: Provider, call: Call, evidence: Evidence, total: float | None = None) -> Answer:
+    async def _send(
+        self, provider: Provider, call: Call, evidence: Evidence, total: float | None = None
+    ) -> ClientResponse:
         form = formats.of(provider.format)
         url, body = self._checked(provider, call.path), jsontext.encode(call.body)
         headers = {
             "Content-Type": "application/json",
             **form.headers(provider.key, provider.quirks),
-            **tracing.headers(evidence.traceparent),
+            **trace_context.outbound_headers(evidence.traceparent),
         }
         evidence.upstream_status = None
         evidence.sent(url.partition("?")[0], body)
-        request = Request("POST", url, headers, body, evidence.tenant, provider.key)
+        request = ClientRequest("POST", url, headers, body, evidence.tenant, provider.key)
         answer = await self._of(provider).client.send(request, self.limits.connect, total)
         evidence.upstream_status = answer.status
         try:
@@ -178,21 +186,21 @@ class Transport:
             raise
         return answer
 
-    async def _accept(self, answer: Answer, provider: Provider) -> None:
+    async def _accept(self, answer: ClientResponse, provider: Provider) -> None:
         if answer.status != 200:
-            body = await answer.start(MAX_PROBLEM)
+            body = await answer.read_prefix(MAX_PROBLEM)
             fault = refusal(provider, answer.status, answer.headers.get("retry-after", ""), body)
             fault.message = self._clean(fault.message)
             raise fault
         if answer.headers.get("content-encoding", "identity") != "identity":
             raise ProviderError("The provider's answer is compressed, which nobody asked for.")
 
-    def _of(self, provider: Provider) -> Outbound:
+    def _of(self, provider: Provider) -> OutboundHttp:
         return self._trusted if provider.operator else self._outbound
 
     def _checked(self, provider: Provider, path: str) -> str:
         try:
-            self._of(provider).check(provider.base_url)
+            self._of(provider).check_url(provider.base_url)
         except InvalidRequest:
             raise ProviderError(f"The base address of {provider.name} is not one that may be called.") from None
         return provider.base_url + path
@@ -206,11 +214,11 @@ async def guarded(work: Callable[[], Awaitable[T]]) -> T:
         raise ProviderError("The provider's address is not one that may be called.") from None
     except socket.gaierror:
         raise ProviderUnreachable("The provider cannot be reached: its name is not known.") from None
-    except NotConnected as error:
+    except ConnectError as error:
         raise ProviderUnreachable(f"The provider cannot be reached{' ' + str(error) if str(error) else ''}.") from None
     except TimeoutError:
         raise ProviderTimeout("The provider did not answer in time.") from None
-    except TooLarge:
+    except ResponseTooLarge:
         raise ProviderError("The provider's answer is too large.") from None
-    except (BrokenOff, OSError, ValueError) as error:
+    except (RemoteProtocolError, OSError, ValueError) as error:
         raise ProviderError(f"The connection to the provider broke off ({type(error).__name__}).") from None

@@ -15,9 +15,9 @@ from stentor.domains.atp.schema import MESSAGE
 from stentor.domains.atp.template import example as example_message
 from stentor.domains.atp.text import without_head
 from stentor.domains.llm.model import Message, Request, Text
-from stentor.web.requests import segment
-from stentor.web.routes import Wire, example
-from stentor.web.wire import Answer, Name
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Name, ResponseModel
 
 MAX_MESSAGES = 2_000
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -40,12 +40,12 @@ def _day(text: object) -> object:
     return date.fromisoformat(text)
 
 
-class ChatMessage(Wire):
+class ChatMessage(RequestModel):
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class ChatOptions(Wire):
+class ChatOptions(RequestModel):
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
@@ -58,11 +58,11 @@ Options = Annotated[ChatOptions, BeforeValidator(_object)]
 ModelName = Annotated[Name, Field(description="`provider/model`, a bare name that a provider lists, or `auto`.")]
 Day = Annotated[date | None, BeforeValidator(_day), Query(description="A day in UTC, such as 2026-11-20.")]
 Provider = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-ProviderName = Annotated[str, Path(description="The provider's name."), AfterValidator(segment)]
+ProviderName = Annotated[str, Path(description="The provider's name."), AfterValidator(decode_path_segment)]
 
 
-class ChatBody(Wire):
-    model_config = example(
+class ChatBody(RequestModel):
+    model_config = example_config(
         messages=[{"role": "user", "content": "Why is the sea salty?"}],
         model="openai/gpt-5-mini",
         options={"temperature": 0.2, "max_tokens": 400},
@@ -77,8 +77,10 @@ class ChatBody(Wire):
         return _request(self.model, messages, self.options)
 
 
-class CompleteBody(Wire):
-    model_config = example(prompt="The sea is salty because", model="openai/gpt-5-mini", options={"max_tokens": 40})
+class CompleteBody(RequestModel):
+    model_config = example_config(
+        prompt="The sea is salty because", model="openai/gpt-5-mini", options={"max_tokens": 40}
+    )
 
     prompt: Annotated[str, StringConstraints(min_length=1)]
     model: ModelName | None = None
@@ -88,10 +90,10 @@ class CompleteBody(Wire):
         return _request(self.model, (Message("user", (Text(self.prompt),)),), self.options)
 
 
-class AtpBody(Wire):
+class AtpBody(RequestModel):
     """An ATP message for a model: its content is the prompt, its header is nothing that a model reads."""
 
-    model_config = example(atpMessage=example_message(), model="openai/gpt-5-mini")
+    model_config = example_config(atpMessage=example_message(), model="openai/gpt-5-mini")
 
     atpMessage: Annotated[dict[str, Any], WithJsonSchema(MESSAGE)]  # noqa: N815
     model: ModelName | None = None
@@ -105,19 +107,19 @@ class AtpBody(Wire):
         return _request(self.model, (Message("user", (Text(without_head(message.content)),)),), ChatOptions())
 
 
-class EmbedBody(Wire):
-    model_config = example(text="Why is the sea salty?", model="openai/text-embedding-3-small")
+class EmbedBody(RequestModel):
+    model_config = example_config(text="Why is the sea salty?", model="openai/text-embedding-3-small")
 
     text: Annotated[str, StringConstraints(min_length=1)]
     model: ModelName
 
 
-class ProviderOptions(Wire):
+class ProviderOptions(RequestModel):
     default_model: Name | None = None
 
 
-class ProviderBody(Wire):
-    model_config = example(
+class ProviderBody(RequestModel):
+    model_config = example_config(
         provider="acme",
         apiKey="the-key-of-this-provider",
         baseUrl="https://llm.example.com/v1",
@@ -131,13 +133,13 @@ class ProviderBody(Wire):
     options: Annotated[ProviderOptions, BeforeValidator(_object), WithJsonSchema({})] | None = None
 
 
-class UsageOut(Answer):
+class UsageOut(ResponseModel):
     input_tokens: int
     output_tokens: int
     estimated: bool = False
 
 
-class ChoiceOut(Answer):
+class ChoiceOut(ResponseModel):
     """Why `auto` chose the model."""
 
     kind: str
@@ -146,7 +148,7 @@ class ChoiceOut(Answer):
     decision_id: str
 
 
-class ChatOut(Answer):
+class ChatOut(ResponseModel):
     model: str
     content: str
     usage: UsageOut
@@ -157,7 +159,7 @@ class ChatOut(Answer):
     routing: ChoiceOut | None = None
 
 
-class AtpContext(Answer):
+class AtpContext(ResponseModel):
     """The header's fields, as in every other `atp`; `header` holds them once more, as the message did."""
 
     model_config = ConfigDict(extra="allow")
@@ -169,7 +171,7 @@ class AtpOut(ChatOut):
     atp: AtpContext
 
 
-class EmbedOut(Answer):
+class EmbedOut(ResponseModel):
     model: str
     embedding: list[float]
     dimensions: int
@@ -178,7 +180,7 @@ class EmbedOut(Answer):
     degraded: bool = False
 
 
-class ModelOut(Answer):
+class ModelOut(ResponseModel):
     id: str
     provider: str
     contextWindow: int | None = None  # noqa: N815
@@ -187,7 +189,7 @@ class ModelOut(Answer):
     outputCost: float | None = None  # noqa: N815
 
 
-class ProviderOut(Answer):
+class ProviderOut(ResponseModel):
     name: str
     format: str
     baseUrl: str  # noqa: N815
@@ -196,7 +198,7 @@ class ProviderOut(Answer):
     default_model: str | None
 
 
-class RemovedOut(Answer):
+class RemovedOut(ResponseModel):
     name: str
     removed: bool
 
@@ -206,20 +208,20 @@ class ProviderState(ProviderOut):
     latency_ms: int
 
 
-class StateOut(Answer):
+class StateOut(ResponseModel):
     name: str
     reachable: bool
     latency_ms: int
     models: int
 
 
-class TimeoutsOut(Answer):
+class TimeoutsOut(ResponseModel):
     total_seconds: float
     stream_idle_seconds: float
     retries: int
 
 
-class ConfigOut(Answer):
+class ConfigOut(ResponseModel):
     defaultProvider: str | None  # noqa: N815
     defaultModel: str | None  # noqa: N815
     timeouts: TimeoutsOut
@@ -230,7 +232,7 @@ class ConfigOut(Answer):
     providers: list[StateOut]
 
 
-class Totals(Answer):
+class Totals(ResponseModel):
     requests: int
     totalTokens: int  # noqa: N815
     inputTokens: int  # noqa: N815
@@ -238,7 +240,7 @@ class Totals(Answer):
     estimatedCost: float  # noqa: N815
 
 
-class UsageReport(Answer):
+class UsageReport(ResponseModel):
     totalRequests: int  # noqa: N815
     totalTokens: int  # noqa: N815
     inputTokens: int  # noqa: N815

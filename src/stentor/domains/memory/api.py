@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.service import Caller, Written
@@ -34,9 +34,9 @@ from stentor.domains.memory.wire import (
     WrittenOut,
 )
 from stentor.domains.notes.model import NoSuchNote
-from stentor.web.direct import DirectRoute
-from stentor.web.routes import needs, principal_of
-from stentor.web.wire import Answer, Json, api_router, errors
+from stentor.web.fast_routes import FastRoute
+from stentor.web.routes import get_principal, requires_permission
+from stentor.web.wire import JsonResponse, ResponseModel, api_router, error_responses
 
 TaskHeader = Annotated[
     str | None, Header(alias="X-Task-Id", max_length=255, description="The task that this is done for.")
@@ -56,20 +56,20 @@ VaultQuery = Annotated[VaultName, Query()]
 def router(vaults: Vaults, tenant: str) -> APIRouter:
     """All vaults belong to one tenant; keys of others are refused."""
     api = api_router("/memory", tags=["memory"])
-    admin = needs("admin")
+    admin = requires_permission("admin")
 
     def caller(request: Request, task_id: str | None, agent_id: str | None = None) -> Caller:
-        principal = principal_of(request)
+        principal = get_principal(request)
         if principal.tenant != tenant:
             raise Forbidden(f"The memory belongs to the tenant {tenant!r}; this key is another's.")
         return Caller(principal, agent_id, task_id)
 
-    def direct(path: str, model: type[Answer], *statuses: int) -> Callable[[Any], Any]:
+    def direct(path: str, model: type[ResponseModel], *statuses: int) -> Callable[[Any], Any]:
         """A POST that is called all the time."""
-        options: Any = {"response_model": model, "responses": errors(*statuses), "openapi_extra": admin}
+        options: Any = {"response_model": model, "responses": error_responses(*statuses), "openapi_extra": admin}
 
         def add(function: Any) -> Any:
-            api.add_api_route(path, function, methods=["POST"], route_class_override=DirectRoute, **options)
+            api.add_api_route(path, function, methods=["POST"], route_class_override=FastRoute, **options)
             return function
 
         return add
@@ -81,28 +81,30 @@ def router(vaults: Vaults, tenant: str) -> APIRouter:
         if_match: IfMatch = None,
         if_none_match: IfNoneMatch = None,
         task: TaskHeader = None,
-    ) -> Json:
+    ) -> JsonResponse:
         """Write, update or delete a document."""
         started = time.perf_counter()
         asking = caller(request, task, body.metadata.source_agent)
         done = await vaults.named(body.vault).bus.write(asking, body.draft(if_match, if_none_match))
         headers = {"ETag": f'"{done.etag}"'} if done.etag else {}
-        return Json(_written(done, started), headers=headers)
+        return JsonResponse(_written(done, started), headers=headers)
 
-    @api.get("/read/exact", response_model=ReadOut, responses=errors(404, 502, 504), openapi_extra=admin)
-    async def read(request: Request, path: PathQuery, vault: VaultQuery = DEFAULT, task: TaskHeader = None) -> Json:
+    @api.get("/read/exact", response_model=ReadOut, responses=error_responses(404, 502, 504), openapi_extra=admin)
+    async def read(
+        request: Request, path: PathQuery, vault: VaultQuery = DEFAULT, task: TaskHeader = None
+    ) -> JsonResponse:
         """One document by its exact path."""
         started = time.perf_counter()
         asking = caller(request, task)
         try:
             document, etag = await vaults.named(vault).bus.read(asking, path)
         except NoSuchNote:
-            return Json({"status": "not_found", "document": None, "latency_ms": _since(started)})
+            return JsonResponse({"status": "not_found", "document": None, "latency_ms": _since(started)})
         answer = {"status": "success", "document": _shown(document), "latency_ms": _since(started)}
-        return Json(answer, headers={"ETag": f'"{etag}"'})
+        return JsonResponse(answer, headers={"ETag": f'"{etag}"'})
 
-    @api.get("/versions", response_model=VersionsOut, responses=errors(404, 502, 504), openapi_extra=admin)
-    async def versions(request: Request, path: PathQuery, vault: VaultQuery = DEFAULT) -> Json:
+    @api.get("/versions", response_model=VersionsOut, responses=error_responses(404, 502, 504), openapi_extra=admin)
+    async def versions(request: Request, path: PathQuery, vault: VaultQuery = DEFAULT) -> JsonResponse:
         """The states of a document that are kept, newest first; also of one that was deleted."""
         caller(request, None)
         found, current = await vaults.named(vault).history.versions(path)
@@ -111,33 +113,37 @@ def router(vaults: Vaults, tenant: str) -> APIRouter:
                 "version": one.content_hash,
                 "size": one.size,
                 "origin": one.origin,
-                "created_at": iso(one.created_at),
+                "created_at": format_iso(one.created_at),
                 "current": one.content_hash == current,
             }
             for one in found
         ]
-        return Json({"path": path, "current": current, "versions": shown})
+        return JsonResponse({"path": path, "current": current, "versions": shown})
 
-    @api.get("/versions/{version}", response_model=VersionDocumentOut, responses=errors(404), openapi_extra=admin)
+    @api.get(
+        "/versions/{version}", response_model=VersionDocumentOut, responses=error_responses(404), openapi_extra=admin
+    )
     async def one_version(
         request: Request, version: str, path: PathQuery, vault: VaultQuery = DEFAULT, task: TaskHeader = None
-    ) -> Json:
+    ) -> JsonResponse:
         """A document as it was: write its content and frontmatter to go back to it."""
         asking = caller(request, task)
         document = await vaults.named(vault).history.version(asking, path, version)
-        return Json({"path": document.path, "version": version, "document": _shown(document)})
+        return JsonResponse({"path": document.path, "version": version, "document": _shown(document)})
 
     @direct("/search/keyword", KeywordOut, 404)
-    async def search_keyword(request: Request, body: KeywordIn, task: TaskHeader = None) -> Json:
+    async def search_keyword(request: Request, body: KeywordIn, task: TaskHeader = None) -> JsonResponse:
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
         asking = caller(request, task)
         search = vaults.named(body.vault).search
         matches, total = await search.keyword(asking, body.terms, body.fields, body.match_mode, body.limit)
-        return Json({"matches": _of(body.vault, matches), "total_matches": total, "search_latency_ms": _since(started)})
+        return JsonResponse(
+            {"matches": _of(body.vault, matches), "total_matches": total, "search_latency_ms": _since(started)}
+        )
 
     @direct("/search/semantic", SemanticOut, 404)
-    async def search_semantic(request: Request, body: SemanticIn, task: TaskHeader = None) -> Json:
+    async def search_semantic(request: Request, body: SemanticIn, task: TaskHeader = None) -> JsonResponse:
         """Documents that mean something like the query; the nearest first."""
         started = time.perf_counter()
         asking = caller(request, task)
@@ -145,35 +151,39 @@ def router(vaults: Vaults, tenant: str) -> APIRouter:
             raise InvalidRequest("query: say what to look for, or give an embedding.")
         search, filters = vaults.named(body.vault).search, body.filters.filters()
         found, total = await search.semantic(asking, body.query, body.embedding, body.top_k, filters)
-        return Json({"matches": _of(body.vault, found), "total_matches": total, "search_latency_ms": _since(started)})
+        return JsonResponse(
+            {"matches": _of(body.vault, found), "total_matches": total, "search_latency_ms": _since(started)}
+        )
 
     @direct("/search/hybrid", HybridOut, 404)
-    async def search_hybrid(request: Request, body: HybridIn, task: TaskHeader = None) -> Json:
+    async def search_hybrid(request: Request, body: HybridIn, task: TaskHeader = None) -> JsonResponse:
         """Documents by word and by meaning together; the best first."""
         started = time.perf_counter()
         asking = caller(request, task)
         search = vaults.named(body.vault).search
         found, total = await search.hybrid(asking, body.query, body.limit, body.filters.filters())
-        return Json({"matches": _of(body.vault, found), "total_matches": total, "search_latency_ms": _since(started)})
+        return JsonResponse(
+            {"matches": _of(body.vault, found), "total_matches": total, "search_latency_ms": _since(started)}
+        )
 
-    @api.post("/reindex", response_model=StepOut, responses=errors(502, 504), openapi_extra=admin)
-    async def reindex(request: Request, body: StepIn) -> Json:
+    @api.post("/reindex", response_model=StepOut, responses=error_responses(502, 504), openapi_extra=admin)
+    async def reindex(request: Request, body: StepIn) -> JsonResponse:
         """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
         caller(request, None)
         step = await vaults.named(body.vault).steps.reindex(body.after, body.limit)
-        return Json({"done": step.done, "total": step.total, "next": step.next})
+        return JsonResponse({"done": step.done, "total": step.total, "next": step.next})
 
-    @api.post("/verify", response_model=VerifyOut, responses=errors(502, 504), openapi_extra=admin)
-    async def verify(request: Request, body: StepIn) -> Json:
+    @api.post("/verify", response_model=VerifyOut, responses=error_responses(502, 504), openapi_extra=admin)
+    async def verify(request: Request, body: StepIn) -> JsonResponse:
         """Compare the next notes with the index and change nothing; call it again as `reindex`."""
         caller(request, None)
-        return Json(await vaults.named(body.vault).steps.verify(body.after, body.limit))
+        return JsonResponse(await vaults.named(body.vault).steps.verify(body.after, body.limit))
 
     @api.get("/health", response_model=HealthOut, openapi_extra=admin)
-    async def report(request: Request, vault: VaultQuery = DEFAULT) -> Json:
+    async def report(request: Request, vault: VaultQuery = DEFAULT) -> JsonResponse:
         """The note store and the vector store of one vault, asked now."""
         caller(request, None)
-        return Json({**await vaults.named(vault).health.report(), "vaults": vaults.names})
+        return JsonResponse({**await vaults.named(vault).health.report(), "vaults": vaults.names})
 
     return api
 
@@ -192,11 +202,11 @@ def _written(done: Written, started: float) -> dict[str, Any]:
     return {
         "status": done.status,
         "write_id": done.write_id,
-        "timestamp": iso(done.at),
+        "timestamp": format_iso(done.at),
         "latency_ms": _since(started),
         "content_hash": done.content_hash,
         "sync_pending": done.ready_at is not None,
-        "estimated_sync_completion": iso(done.at if done.ready_at is None else done.ready_at),
+        "estimated_sync_completion": format_iso(done.at if done.ready_at is None else done.ready_at),
         "merged": done.merged,
         "conflict_copy": done.conflict_copy,
     }

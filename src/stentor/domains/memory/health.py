@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from stentor.core.clock import iso_or_none
+from stentor.core.clock import format_iso_or_none
 from stentor.domains.memory.cache import Cache
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.model import Totals
@@ -71,7 +71,7 @@ class MemoryHealth:
             "total_documents": totals.documents,
             "total_size_mb": round(totals.size / 1_000_000, 6),
             "cache_hit_ratio": round(self._cache.hit_ratio, 4),
-            "last_sync": iso_or_none(totals.synced_at),
+            "last_sync": format_iso_or_none(totals.synced_at),
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stentor.core.db import Database
-from stentor.core.runlog import Draft
+from stentor.core.runlog import EventDraft
 from stentor.domains.memory import documents, store
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.service import Bus, Caller
@@ -36,7 +36,7 @@ class History:
         if document is None:
             raise NoSuchNote(f"{path!r} has no version {version[:80]!r} that is kept as text.")
         meta = {"path": path, "content_hash": document.content_hash, "by": caller.principal.name, "version": version}
-        event = Draft("memory_read", "memory", f"A version of {path} was read.", meta, agent_id=caller.agent_id)
+        event = EventDraft("memory_read", "memory", f"A version of {path} was read.", meta, agent_id=caller.agent_id)
         await self._db.write(lambda tx: self._bus.record(tx, caller, event))
         return document
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from stentor.core.clock import SECOND, Clock, from_datetime
+from stentor.core.clock import SECOND, Clock, micros_from_datetime
 from stentor.domains.memory import documents
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.model import Entry, State, entry_of
@@ -245,6 +245,6 @@ def _created_at(frontmatter: dict[str, Any]) -> int | None:
         return None
     try:
         moment = datetime.fromisoformat(given)
-        return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        return micros_from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None

@@ -7,7 +7,7 @@ from collections import deque
 import msgspec
 
 from stentor.core.clock import SECOND
-from stentor.core.figures import LONG, Histogram
+from stentor.core.metrics import LONG_BUCKETS_S, Histogram
 from stentor.domains.notes.model import Stat
 
 KEPT = 256
@@ -33,7 +33,7 @@ class Look(msgspec.Struct, frozen=True):
 class Lag:
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=KEPT)
-        self.all = Histogram(LONG)
+        self.all = Histogram(LONG_BUCKETS_S)
         """Of all changes since the start."""
 
     def add(self, seconds: float) -> None:

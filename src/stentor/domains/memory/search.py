@@ -10,7 +10,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Database
-from stentor.core.runlog import Draft
+from stentor.core.runlog import EventDraft
 from stentor.domains.memory.embedding.model import EmbeddingUnavailable
 from stentor.domains.memory.index.index import Index
 from stentor.domains.memory.index.model import Filters, Folders, Row
@@ -127,7 +127,7 @@ class Search:
 
     async def _record(self, caller: Caller, mode: str, total: int) -> None:
         meta = {"search": mode, "matches": total, "by": caller.principal.name}
-        event = Draft("memory_read", "memory", f"A {mode} search found {total}.", meta, agent_id=caller.agent_id)
+        event = EventDraft("memory_read", "memory", f"A {mode} search found {total}.", meta, agent_id=caller.agent_id)
         await self._db.write(lambda tx: self._bus.record(tx, caller, event))
 
 

@@ -17,7 +17,7 @@ from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.memory import copies, documents, model, reserved, store
 from stentor.domains.memory.cache import Cache
 from stentor.domains.memory.documents import Document
@@ -102,7 +102,7 @@ class Bus:
         if document is None:
             raise NoSuchNote(f"{path!r} is no text.")
         meta = {"path": path, "content_hash": document.content_hash, "by": caller.principal.name}
-        event = Draft("memory_read", "memory", f"{path} was read.", meta, agent_id=caller.agent_id)
+        event = EventDraft("memory_read", "memory", f"{path} was read.", meta, agent_id=caller.agent_id)
         await self._db.write(lambda tx: self._remember(tx, caller, note, event))
         self._seen.put(caller.who, path, note.hash)
         return document, note.hash
@@ -163,7 +163,7 @@ class Bus:
         return intent, at
 
     def _intend(
-        self, tx: Tx, caller: Caller, intent: Intent, before: bytes | None, after: bytes | None, event: Draft,
+        self, tx: Tx, caller: Caller, intent: Intent, before: bytes | None, after: bytes | None, event: EventDraft,
         *, changes: bool,
     ) -> int:  # fmt: skip
         self.record(tx, caller, event)
@@ -175,12 +175,12 @@ class Bus:
             store.intend(tx, intent, self.scope)
         return tx.now
 
-    async def _change(self, caller: Caller, intent: Intent, after: bytes | None, event: Draft) -> None:
+    async def _change(self, caller: Caller, intent: Intent, after: bytes | None, event: EventDraft) -> None:
         try:
             change = await self.intents.carry_out(intent, after)
         except Exception:
             failed = {**event.metadata, "status": "failed"}
-            undone = Draft("memory_written", "memory", f"{intent.path} could not be written.", failed)
+            undone = EventDraft("memory_written", "memory", f"{intent.path} could not be written.", failed)
             await self._db.write(lambda tx: self._give_up(tx, caller, intent, undone))
             raise
         await self._index(intent.path, change, after)
@@ -196,7 +196,7 @@ class Bus:
         except Exception:
             log.exception("%r is written, but not indexed yet", path)
 
-    def _give_up(self, tx: Tx, caller: Caller, intent: Intent, event: Draft) -> None:
+    def _give_up(self, tx: Tx, caller: Caller, intent: Intent, event: EventDraft) -> None:
         store.settle(tx, [intent.write_id])
         self.record(tx, caller, event)
 
@@ -223,13 +223,13 @@ class Bus:
 
         return await self._db.read(find)
 
-    def _remember(self, tx: Tx, caller: Caller, note: Note, event: Draft) -> None:
+    def _remember(self, tx: Tx, caller: Caller, note: Note, event: EventDraft) -> None:
         """What was read is the base of a merge to come."""
         self.record(tx, caller, event)
         if not store.has(tx, self.scope + note.path, note.hash):
             store.keep(tx, self.scope + note.path, note.hash, note.content, "vault")
 
-    def record(self, tx: Tx, caller: Caller, event: Draft) -> None:
+    def record(self, tx: Tx, caller: Caller, event: EventDraft) -> None:
         """An event of a use of the memory, under the task that it was for; one of a named vault says which it was."""
         if self._name:
             event = msgspec.structs.replace(event, metadata={**event.metadata, "vault": self._name})
@@ -238,7 +238,7 @@ class Bus:
         self._runlog.append(tx, tenant, [event], task_id=caller.task_id, parent=parent)
 
 
-def _event(caller: Caller, draft: WriteDraft, intent: Intent, status: str) -> Draft:
+def _event(caller: Caller, draft: WriteDraft, intent: Intent, status: str) -> EventDraft:
     meta: dict[str, Any] = {
         "write_id": intent.write_id,
         "path": intent.path,
@@ -251,7 +251,7 @@ def _event(caller: Caller, draft: WriteDraft, intent: Intent, status: str) -> Dr
     }
     word = {"write": "written", "update": "updated", "delete": "deleted"}[draft.operation]
     message = f"{intent.path} was {word}." if status == "success" else f"{intent.path} was left: a write conflict."
-    return Draft("memory_written", "memory", message, meta, agent_id=caller.agent_id)
+    return EventDraft("memory_written", "memory", message, meta, agent_id=caller.agent_id)
 
 
 async def _decided(draft: WriteDraft, present: bytes | None, seen: frozenset[str], base: bytes | None) -> Decision:

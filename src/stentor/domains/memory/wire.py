@@ -6,35 +6,35 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from stentor.core.clock import from_datetime
+from stentor.core.clock import micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.index.model import Filters
 from stentor.domains.memory.index.query import FIELDS
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.vaults import DEFAULT
-from stentor.web.conditions import NoTags, tags
-from stentor.web.routes import Wire, example
-from stentor.web.wire import Answer, Name, Time, Timestamp, UuidText
+from stentor.web.entity_tags import InvalidEntityTags, parse_entity_tags
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Name, ResponseModel, Time, Timestamp, UuidText
 
 Term = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 VaultName = Annotated[Name, Field(description="The vault, by its name in SERVICE_VAULTS.")]
 
 
-class DocumentIn(Wire):
+class DocumentIn(RequestModel):
     path: Annotated[str, StringConstraints(max_length=4096)]
     content: str | None = None
     frontmatter: dict[str, Any] | None = None
 
 
-class WriteMetadata(Wire):
+class WriteMetadata(RequestModel):
     source_agent: UuidText | None = None
     priority: Literal["high", "normal", "low"] = "normal"
     conflict_resolution: Literal["last_write_wins", "abort", "merge"] = "last_write_wins"
     base_hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
 
 
-class WriteIn(Wire):
-    model_config = example(
+class WriteIn(RequestModel):
+    model_config = example_config(
         operation="write",
         vault="default",
         document={
@@ -70,12 +70,12 @@ class WriteIn(Wire):
 def _tags(header: str, text: str) -> frozenset[str]:
     """Weak ones too, because a proxy that packs an answer makes its tag one."""
     try:
-        return tags(text, weak=True)
-    except NoTags as error:
+        return parse_entity_tags(text, weak=True)
+    except InvalidEntityTags as error:
         raise InvalidRequest(f"{header}: {error}.") from None
 
 
-class WrittenOut(Answer):
+class WrittenOut(ResponseModel):
     status: Literal["success", "conflict"]
     write_id: str
     timestamp: Timestamp
@@ -87,21 +87,21 @@ class WrittenOut(Answer):
     conflict_copy: str | None
 
 
-class DocumentOut(Answer):
+class DocumentOut(ResponseModel):
     path: str
     content: str
     frontmatter: dict[str, Any]
     frontmatter_problem: str | None = None
 
 
-class ReadOut(Answer):
+class ReadOut(ResponseModel):
     status: Literal["success", "not_found"]
     document: DocumentOut | None
     latency_ms: float
 
 
-class KeywordIn(Wire):
-    model_config = example(terms=["deployment"], fields=["title", "content"], match_mode="any", limit=20)
+class KeywordIn(RequestModel):
+    model_config = example_config(terms=["deployment"], fields=["title", "content"], match_mode="any", limit=20)
 
     terms: Annotated[list[Term], Field(min_length=1, max_length=64)]
     fields: Annotated[list[Literal["title", "tags", "content"]], Field(min_length=1)] = list(FIELDS)
@@ -110,7 +110,7 @@ class KeywordIn(Wire):
     vault: VaultName = DEFAULT
 
 
-class KeywordMatch(Answer):
+class KeywordMatch(ResponseModel):
     path: str
     vault: str
     title: str
@@ -118,23 +118,23 @@ class KeywordMatch(Answer):
     relevance_score: float
 
 
-class KeywordOut(Answer):
+class KeywordOut(ResponseModel):
     matches: list[KeywordMatch]
     total_matches: int
     search_latency_ms: float
 
 
-class FiltersIn(Wire):
+class FiltersIn(RequestModel):
     hebbian_weight_min: Annotated[float, Field(allow_inf_nan=False)] | None = None
     created_after: Time | None = None
 
     def filters(self) -> Filters:
-        after = None if self.created_after is None else from_datetime(self.created_after)
+        after = None if self.created_after is None else micros_from_datetime(self.created_after)
         return Filters(self.hebbian_weight_min, after)
 
 
-class SemanticIn(Wire):
-    model_config = example(
+class SemanticIn(RequestModel):
+    model_config = example_config(
         query="how tasks find their agent", top_k=5, filters={"created_after": "2026-01-01T00:00:00Z"}
     )
 
@@ -147,7 +147,7 @@ class SemanticIn(Wire):
     vault: VaultName = DEFAULT
 
 
-class SemanticMatchOut(Answer):
+class SemanticMatchOut(ResponseModel):
     path: str
     vault: str
     content_preview: str
@@ -156,14 +156,14 @@ class SemanticMatchOut(Answer):
     hebbian_weights: dict[str, Any]
 
 
-class SemanticOut(Answer):
+class SemanticOut(ResponseModel):
     matches: list[SemanticMatchOut]
     total_matches: int
     search_latency_ms: float
 
 
-class HybridIn(Wire):
-    model_config = example(query="how tasks find their agent", limit=5)
+class HybridIn(RequestModel):
+    model_config = example_config(query="how tasks find their agent", limit=5)
 
     query: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
     limit: Annotated[int, Field(ge=1, le=200)] = 20
@@ -171,7 +171,7 @@ class HybridIn(Wire):
     vault: VaultName = DEFAULT
 
 
-class HybridMatchOut(Answer):
+class HybridMatchOut(ResponseModel):
     path: str
     vault: str
     title: str
@@ -181,13 +181,13 @@ class HybridMatchOut(Answer):
     similarity_score: float
 
 
-class HybridOut(Answer):
+class HybridOut(ResponseModel):
     matches: list[HybridMatchOut]
     total_matches: int
     search_latency_ms: float
 
 
-class VersionOut(Answer):
+class VersionOut(ResponseModel):
     """`version` is the SHA-256 of the file's bytes; `origin` says whether the bus wrote it or found it."""
 
     version: str
@@ -197,7 +197,7 @@ class VersionOut(Answer):
     current: bool
 
 
-class VersionsOut(Answer):
+class VersionsOut(ResponseModel):
     """`current` is the state of the note as it is, which may be one that is not kept yet; null when it is gone."""
 
     path: str
@@ -205,21 +205,21 @@ class VersionsOut(Answer):
     versions: list[VersionOut]
 
 
-class VersionDocumentOut(Answer):
+class VersionDocumentOut(ResponseModel):
     path: str
     version: str
     document: DocumentOut
 
 
-class StepIn(Wire):
-    model_config = example(after="", limit=500)
+class StepIn(RequestModel):
+    model_config = example_config(after="", limit=500)
 
     after: Annotated[str, StringConstraints(max_length=4096)] = ""
     limit: Annotated[int, Field(ge=1, le=5000)] = 500
     vault: VaultName = DEFAULT
 
 
-class StepOut(Answer):
+class StepOut(ResponseModel):
     """`next` is what the next call gives as `after`; null at the end."""
 
     done: int
@@ -227,7 +227,7 @@ class StepOut(Answer):
     next: str | None
 
 
-class DifferenceOut(Answer):
+class DifferenceOut(ResponseModel):
     path: str
     problem: Literal["missing", "stale", "gone", "unwritten", "altered"]
 
@@ -236,21 +236,21 @@ class VerifyOut(StepOut):
     differences: list[DifferenceOut]
 
 
-class PartOut(Answer):
+class PartOut(ResponseModel):
     status: Literal["healthy", "degraded", "unhealthy"]
     latency_ms: float
     sync_lag_ms: float
     detail: str
 
 
-class StatsOut(Answer):
+class StatsOut(ResponseModel):
     total_documents: int | None
     total_size_mb: float | None
     cache_hit_ratio: float | None
     last_sync: Timestamp | None
 
 
-class HealthOut(Answer):
+class HealthOut(ResponseModel):
     """`vaults` are the names of all vaults; the rest is of the one that was asked about."""
 
     vaults: list[str]

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
+from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import Forbidden, InvalidRequest
-from stentor.core.idempotency import IdempotencyKey
 from stentor.domains.atp import checks, jsonform, model
 from stentor.domains.atp.model import Flaw, Message, MessageInvalid
 from stentor.domains.atp.template import template
@@ -24,27 +24,35 @@ from stentor.domains.messaging.model import Stored
 from stentor.domains.messaging.service import Messaging
 from stentor.domains.messaging.streams import Streams
 from stentor.domains.messaging.wire import MessageIn, RouteIn, ValidateIn
-from stentor.web.direct import DirectRoute
-from stentor.web.requests import segment
-from stentor.web.routes import needs, principal_of
-from stentor.web.sse import EventStream, Frame, StreamLimit
-from stentor.web.wire import Caller, Enveloped, IdempotencyHeader, Json, api_router, enveloped, errors
+from stentor.web.fast_routes import FastRoute
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import get_principal, requires_permission
+from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
+from stentor.web.wire import (
+    Caller,
+    Enveloped,
+    IdempotencyHeader,
+    JsonResponse,
+    api_router,
+    enveloped_response,
+    error_responses,
+)
 
-MessageId = Annotated[str, Path(description="The message's id."), AfterValidator(segment)]
+MessageId = Annotated[str, Path(description="The message's id."), AfterValidator(decode_path_segment)]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=200)]
 EVENTS = "text/event-stream"
-ASKS: dict[str, Any] = {"openapi_extra": needs("read")}
+ASKS: dict[str, Any] = {"openapi_extra": requires_permission("read")}
 """Routes that take a message and change nothing."""
 
 
 def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRouter:
     api = api_router("/atp", tags=["atp"])
 
-    async def send(request: Request, body: MessageIn, idempotency_key: IdempotencyHeader = None) -> Json:
+    async def send(request: Request, body: MessageIn, idempotency_key: IdempotencyHeader = None) -> JsonResponse:
         """Queue a message; its id asks for the answer later."""
-        caller, message = principal_of(request), body.message()
+        caller, message = get_principal(request), body.message()
         key = key_of(caller, body, idempotency_key)
-        return Json({"success": True, "messageId": await messaging.send(caller, message, key)}, 202)
+        return JsonResponse({"success": True, "messageId": await messaging.send(caller, message, key)}, 202)
 
     api.add_api_route(
         "/send",
@@ -52,23 +60,23 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
         methods=["POST"],
         status_code=202,
         response_model=wire.Sent,
-        responses=errors(422),
-        route_class_override=DirectRoute,
+        responses=error_responses(422),
+        route_class_override=FastRoute,
     )
 
-    @api.post("/route", response_model=Enveloped[wire.RouteOut], responses=errors(409, 422), **ASKS)
-    async def route(caller: Caller, body: RouteIn) -> Json:
+    @api.post("/route", response_model=Enveloped[wire.RouteOut], responses=error_responses(409, 422), **ASKS)
+    async def route(caller: Caller, body: RouteIn) -> JsonResponse:
         """Who would carry the message out now, and why; nothing is sent."""
-        return enveloped(messaging.route(caller, body.read()))
+        return enveloped_response(messaging.route(caller, body.read()))
 
     @api.post("/validate", response_model=Enveloped[wire.Validated], **ASKS)
-    async def validate(caller: Caller, body: ValidateIn) -> Json:
+    async def validate(caller: Caller, body: ValidateIn) -> JsonResponse:
         """All that is wrong with a message, in its JSON form or as `text` in its wire form."""
         flaws = _flaws(messaging, caller, body)
-        return enveloped({"valid": not flaws, "errors": flaws})
+        return enveloped_response({"valid": not flaws, "errors": flaws})
 
     @api.post("/format", response_model=Enveloped[wire.Formatted], **ASKS)
-    async def formatted(caller: Caller, body: MessageIn) -> Json:
+    async def formatted(caller: Caller, body: MessageIn) -> JsonResponse:
         """The wire form of a message, and what a reader finds in it."""
         message = body.message()
         checks.body_of(message)
@@ -76,19 +84,19 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
         text = format_message(message)
         read = parse(text)
         parsed = {"header": model.shown(read.header), "body": checks.decoded(read.content)}
-        return enveloped({"formatted": text, "message": jsonform.shown(message), "parsed": parsed})
+        return enveloped_response({"formatted": text, "message": jsonform.shown(message), "parsed": parsed})
 
     _lists(api)
 
-    @api.get("/message/{message_id}", response_model=Enveloped[wire.StoredOut], responses=errors(404))
-    async def message(caller: Caller, message_id: MessageId) -> Json:
+    @api.get("/message/{message_id}", response_model=Enveloped[wire.StoredOut], responses=error_responses(404))
+    async def message(caller: Caller, message_id: MessageId) -> JsonResponse:
         """A message as it was sent, and how far it has come."""
-        return enveloped(wire.stored_out(await messaging.get(caller, message_id)))
+        return enveloped_response(wire.stored_out(await messaging.get(caller, message_id)))
 
     @api.get(
         "/response/{message_id}",
         response_model=Enveloped[wire.ResponseOut],
-        responses={200: {"content": {EVENTS: {}}}, **errors(404)},
+        responses={200: {"content": {EVENTS: {}}}, **error_responses(404)},
     )
     async def response(
         request: Request, caller: Caller, message_id: MessageId, last_event_id: LastEventId = None
@@ -97,18 +105,18 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
         if EVENTS in request.headers.get("accept", ""):
             stored = await messaging.get(caller, message_id)
             frames = _frames(streams, stored, last_event_id)
-            return EventStream(frames, limit, f"{caller.tenant}/{caller.name}", wire.block(stored))
-        return enveloped(wire.response_out(await messaging.answered(caller, message_id)))
+            return EventStreamResponse(frames, limit, f"{caller.tenant}/{caller.name}", wire.block(stored))
+        return enveloped_response(wire.response_out(await messaging.answered(caller, message_id)))
 
     @api.get("/queue", response_model=Enveloped[wire.QueueOut])
-    async def queue(caller: Caller) -> Json:
+    async def queue(caller: Caller) -> JsonResponse:
         """How many messages wait, of each priority, and which has waited longest."""
         found = await messaging.queue(caller.tenant)
         oldest = None
         if found.oldest is not None:
             message_id, priority, created_at = found.oldest
-            oldest = {"message_id": message_id, "priority": priority, "created_at": iso(created_at)}
-        return enveloped({"depth": found.depth, "oldest": oldest, "counts": found.counts})
+            oldest = {"message_id": message_id, "priority": priority, "created_at": format_iso(created_at)}
+        return enveloped_response({"depth": found.depth, "oldest": oldest, "counts": found.counts})
 
     return api
 
@@ -118,7 +126,7 @@ def key_of(caller: Principal, body: MessageIn, value: str | None) -> Idempotency
     if value is None:
         return None
     return IdempotencyKey(
-        caller.tenant, caller.name, "atp/send", value, jsontext.digest(body.model_dump(exclude={"messageId"}))
+        caller.tenant, caller.name, "atp/send", value, jsontext.sorted_digest(body.model_dump(exclude={"messageId"}))
     )
 
 
@@ -126,24 +134,24 @@ def _lists(api: APIRouter) -> None:
     """What a header may hold, and a message to start from."""
 
     @api.get("/modes", response_model=Enveloped[wire.Modes])
-    async def modes(caller: Caller) -> Json:
+    async def modes(caller: Caller) -> JsonResponse:
         """The values of header.mode."""
-        return enveloped({"modes": model.MODES})
+        return enveloped_response({"modes": model.MODES})
 
     @api.get("/priorities", response_model=Enveloped[wire.Priorities])
-    async def priorities(caller: Caller) -> Json:
+    async def priorities(caller: Caller) -> JsonResponse:
         """The values of header.priority, the most urgent first."""
-        return enveloped({"priorities": model.PRIORITIES})
+        return enveloped_response({"priorities": model.PRIORITIES})
 
     @api.get("/action-types", response_model=Enveloped[wire.ActionTypes])
-    async def action_types(caller: Caller) -> Json:
+    async def action_types(caller: Caller) -> JsonResponse:
         """The values of header.actionType."""
-        return enveloped({"actionTypes": model.ACTION_TYPES})
+        return enveloped_response({"actionTypes": model.ACTION_TYPES})
 
     @api.get("/template", response_model=Enveloped[wire.TemplateOut])
-    async def starter(caller: Caller) -> Json:
+    async def starter(caller: Caller) -> JsonResponse:
         """A valid message to start from, and what its fields mean."""
-        return enveloped(template())
+        return enveloped_response(template())
 
 
 def _flaws(messaging: Messaging, caller: Any, body: ValidateIn) -> list[Flaw]:
@@ -172,7 +180,7 @@ def _flaws(messaging: Messaging, caller: Any, body: ValidateIn) -> list[Flaw]:
     return flaws if missing is None else [*flaws, Flaw("header.targetZone", missing)]
 
 
-async def _frames(streams: Streams, stored: Stored, last_event_id: str | None) -> AsyncIterator[Frame]:
+async def _frames(streams: Streams, stored: Stored, last_event_id: str | None) -> AsyncIterator[SseEvent]:
     async for kind, data, at in streams.of(stored, last_event_id):
         own = {"event_provenance_id": data["provenance_id"]} if "provenance_id" in data else {}
-        yield Frame(kind, {**data, **own, **wire.block(stored)}, at)
+        yield SseEvent(kind, {**data, **own, **wire.block(stored)}, at)

@@ -15,7 +15,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
 from stentor.core.live import Hub
-from stentor.core.pulse import beat
+from stentor.core.timers import sleep_until_tick
 from stentor.domains.atp import checks
 from stentor.domains.messaging import store
 from stentor.domains.messaging.endings import Endings, HandedOn, Missed
@@ -111,7 +111,7 @@ class Carrier:
 
     async def _taken(self, most: int) -> list[Stored]:
         try:
-            return await self._db.write(lambda tx: self._endings.claim(tx, self._lease, most), (locks.MESSAGES,))
+            return await self._db.write(lambda tx: self._endings.claim(tx, self._lease, most), (locks.MESSAGES_LOCK,))
         except StoreUnavailable:
             return []  # the watch wakes us again
         except Exception:
@@ -162,7 +162,7 @@ class Carrier:
     async def _watch(self) -> None:
         tick = 0
         while True:
-            await beat()
+            await sleep_until_tick()
             tick += 1
             try:
                 await self._tick(tick)
@@ -183,7 +183,7 @@ class Carrier:
             held = list(self._held.values())
             await self._db.write(lambda tx: store.renew(tx, held, self._lease), ())
         everything = self._shared or tick % SCAN_EVERY == 0
-        due, lost, missed = await self._db.look(lambda tx: self._look(tx, everything=everything))
+        due, lost, missed = await self._db.poll(lambda tx: self._look(tx, everything=everything))
         if due:
             self._work.set()
         await self._give_back([one for one in lost if (one.tenant, one.message_id) not in self._held])

@@ -10,7 +10,7 @@ import msgspec
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StoreUnavailable, Timeout
-from stentor.core.runlog import Draft, EventType, RunLog
+from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.messaging import store
 from stentor.domains.messaging.actions.kernel import outcome
 from stentor.domains.messaging.model import Reply, Status, Stored, failure
@@ -54,7 +54,7 @@ class Endings:
         return taken
 
     def _claim(self, tx: Tx, lease: int) -> Stored | None:
-        started = Draft("message_started", "messaging", "Taken.")
+        started = EventDraft("message_started", "messaging", "Taken.")
         stored = store.claim_next(tx, lease, started.event_id)
         if stored is None:
             return None
@@ -66,7 +66,7 @@ class Endings:
     def requeue(self, tx: Tx, stored: Stored) -> bool:
         """Give back what nobody carries any more; False when somebody does."""
         meta = {"message_id": stored.message_id, "epoch": stored.epoch}
-        again = Draft("message_requeued", "messaging", "Its carrier was stopped.", meta)
+        again = EventDraft("message_requeued", "messaging", "Its carrier was stopped.", meta)
         if not store.requeue(tx, stored, again.event_id):
             return False
         self._runlog.append(tx, stored.tenant, [again], parent=stored.head_id)
@@ -93,7 +93,7 @@ class Endings:
             meta["task_id"] = stored.task_id
         if status == "failed" and isinstance(response, dict) and response.get("error"):
             meta["error"] = response["error"]
-        done = Draft(kind, "messaging", "Answered." if status == "completed" else "Failed.", meta, agent_id=agent)
+        done = EventDraft(kind, "messaging", "Answered." if status == "completed" else "Failed.", meta, agent_id=agent)
         if not store.finish(tx, stored, status, _by_operation(stored, status, response), route, done.event_id):
             raise HandedOn
         self._runlog.append(tx, stored.tenant, [done], parent=stored.head_id)

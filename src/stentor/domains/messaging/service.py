@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.core import idempotency, ids
-from stentor.core.clock import SECOND, from_datetime
-from stentor.core.db import Database, Tx
+from stentor.core import ids
+from stentor.core.clock import SECOND, micros_from_datetime
+from stentor.core.db import Database, Tx, idempotency
+from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Forbidden, NotFound
-from stentor.core.idempotency import Answer, IdempotencyKey
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.atp import checks, model
 from stentor.domains.atp.bodies import Body, Schedule
 from stentor.domains.atp.model import Message
@@ -51,13 +51,13 @@ class Messaging:
         """
         body = checks.body_of(message)
         sender = self.sender(principal, message)
-        received = Draft("message_received", "messaging", f"Message to {message.header.target_zone}.")
+        received = EventDraft("message_received", "messaging", f"Message to {message.header.target_zone}.")
         stored = _stored(principal, message, sender, received.event_id)
         admit(stored, self._actions[message.header.address])
         return await self._db.write(lambda tx: self._send(tx, stored, body, received, key))
 
-    def _send(self, tx: Tx, stored: Stored, body: Body, received: Draft, key: IdempotencyKey | None) -> str:
-        if key is not None and (known := idempotency.find(tx, key)):
+    def _send(self, tx: Tx, stored: Stored, body: Body, received: EventDraft, key: IdempotencyKey | None) -> str:
+        if key is not None and (known := idempotency.find_response(tx, key)):
             return str(known.body)
         times = {"created_at": tx.now, "updated_at": tx.now, "due_at": _due(tx.now, body)}
         store.insert(tx, msgspec.structs.replace(stored, **times))
@@ -65,7 +65,7 @@ class Messaging:
         event = msgspec.structs.replace(received, metadata=meta, agent_id=stored.sender_agent)
         self._runlog.append(tx, stored.tenant, [event])
         if key is not None:
-            idempotency.keep(tx, key, Answer(202, stored.message_id))
+            idempotency.store_response(tx, key, StoredResponse(202, stored.message_id))
         tx.after_commit(self._arrived)
         return stored.message_id
 
@@ -164,7 +164,7 @@ def _due(now: int, body: Body) -> int:
     if not isinstance(body, Schedule):
         return now
     if body.run_at is not None:
-        return max(now, min(from_datetime(body.run_at), now + LATEST))
+        return max(now, min(micros_from_datetime(body.run_at), now + LATEST))
     return now + (body.delay_seconds or 0) * SECOND
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
 from stentor.domains.atp import jsonform
 from stentor.domains.atp.model import Message, shown
@@ -14,8 +14,8 @@ from stentor.domains.atp.schema import HEADER, MESSAGE, MESSAGE_ID, PAYLOAD
 from stentor.domains.atp.template import example as example_message
 from stentor.domains.atp.text import format_message
 from stentor.domains.messaging.model import Status, Stored
-from stentor.web.routes import Wire, example
-from stentor.web.wire import Answer, Timestamp
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import ResponseModel, Timestamp
 
 Loose = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": True})]
 
@@ -25,10 +25,10 @@ Payload = Annotated[dict[str, Any], WithJsonSchema(PAYLOAD)]
 ReadId = Annotated[str | None, WithJsonSchema(MESSAGE_ID)]
 
 
-class MessageIn(Wire):
+class MessageIn(RequestModel):
     """A message to send."""
 
-    model_config = example(**example_message())
+    model_config = example_config(**example_message())
 
     header: Header
     payload: Payload
@@ -39,10 +39,10 @@ class MessageIn(Wire):
         return jsonform.read({"header": self.header, "payload": self.payload, "messageId": self.messageId})
 
 
-class RouteIn(Wire):
+class RouteIn(RequestModel):
     """The `message` of the contract, or the message by itself as it is sent."""
 
-    model_config = example(message=example_message())
+    model_config = example_config(message=example_message())
 
     message: Annotated[dict[str, Any], WithJsonSchema(MESSAGE)] | None = None
     header: Header | None = None
@@ -58,10 +58,10 @@ class RouteIn(Wire):
         return jsonform.read_within("message", self.message)
 
 
-class ValidateIn(Wire):
+class ValidateIn(RequestModel):
     """A message in its JSON form, or `text` with its wire form."""
 
-    model_config = example(**example_message())
+    model_config = example_config(**example_message())
 
     text: str | None = None
     header: Loose | None = None
@@ -69,65 +69,65 @@ class ValidateIn(Wire):
     messageId: str | None = None  # noqa: N815
 
 
-class Sent(Answer):
+class Sent(ResponseModel):
     success: bool
     messageId: str  # noqa: N815
 
 
-class RouteOut(Answer):
+class RouteOut(ResponseModel):
     targetAgents: list[str]  # noqa: N815
     rationale: str
 
 
-class FlawOut(Answer):
+class FlawOut(ResponseModel):
     field: str
     message: str
 
 
-class Validated(Answer):
+class Validated(ResponseModel):
     valid: bool
     errors: list[FlawOut]
 
 
-class MessageOut(Answer):
+class MessageOut(ResponseModel):
     header: dict[str, str]
     payload: dict[str, str]
     messageId: str | None = None  # noqa: N815
 
 
-class ParsedOut(Answer):
+class ParsedOut(ResponseModel):
     """What a reader of `formatted` finds: the header, and the body where it is JSON."""
 
     header: dict[str, str]
     body: Any
 
 
-class Formatted(Answer):
+class Formatted(ResponseModel):
     formatted: str
     message: MessageOut
     parsed: ParsedOut
 
 
-class Modes(Answer):
+class Modes(ResponseModel):
     modes: list[str]
 
 
-class Priorities(Answer):
+class Priorities(ResponseModel):
     priorities: list[str]
 
 
-class ActionTypes(Answer):
+class ActionTypes(ResponseModel):
     actionTypes: list[str]  # noqa: N815
 
 
-class TemplateOut(Answer):
+class TemplateOut(ResponseModel):
     template: MessageOut
     requiredFields: list[str]  # noqa: N815
     optionalFields: list[str]  # noqa: N815
     annotations: dict[str, str]
 
 
-class StoredOut(Answer):
+class StoredOut(ResponseModel):
     message_id: str
     message: MessageOut
     formatted: str
@@ -138,7 +138,7 @@ class StoredOut(Answer):
     updated_at: Timestamp
 
 
-class ResponseOut(Answer):
+class ResponseOut(ResponseModel):
     """`atp` is the header of the message that it answers: as `header`, like everywhere, and as its own fields, as it
     was before the others had one.
     """
@@ -151,13 +151,13 @@ class ResponseOut(Answer):
     atp: dict[str, str | dict[str, str]]
 
 
-class OldestOut(Answer):
+class OldestOut(ResponseModel):
     message_id: str
     priority: str
     created_at: Timestamp
 
 
-class QueueOut(Answer):
+class QueueOut(ResponseModel):
     depth: int
     oldest: OldestOut | None
     counts: dict[str, int]
@@ -171,8 +171,8 @@ def stored_out(stored: Stored) -> dict[str, Any]:
         "status": stored.status,
         "route": stored.route,
         "provenance_id": stored.provenance_id,
-        "created_at": iso(stored.created_at),
-        "updated_at": iso(stored.updated_at),
+        "created_at": format_iso(stored.created_at),
+        "updated_at": format_iso(stored.updated_at),
     }
 
 

@@ -7,21 +7,21 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from pydantic import AfterValidator
 
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.modelrouting.grades import Answers
 from stentor.domains.modelrouting.model import Answer
-from stentor.web.requests import segment
-from stentor.web.routes import Wire, example
-from stentor.web.wire import Answer as Out
-from stentor.web.wire import Caller, GradeComment, GradeValue, Json, Timestamp, api_router, errors
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Caller, GradeComment, GradeValue, JsonResponse, Timestamp, api_router, error_responses
+from stentor.web.wire import ResponseModel as Out
 
 AnswerId = Annotated[
-    str, Path(description="The id of an answer, or its provenance_id, as it came."), AfterValidator(segment)
+    str, Path(description="The id of an answer, or its provenance_id, as it came."), AfterValidator(decode_path_segment)
 ]
 
 
-class AnswerGradeIn(Wire):
-    model_config = example(grade=0.4, comment="It compiles, and sorts the wrong way round.")
+class AnswerGradeIn(RequestModel):
+    model_config = example_config(grade=0.4, comment="It compiles, and sorts the wrong way round.")
 
     grade: GradeValue
     comment: GradeComment | None = None
@@ -49,23 +49,23 @@ class AnswerOut(AnswerGradeOut):
 def router(answers: Answers) -> APIRouter:
     api = api_router("/llm/answers", tags=["llm"])
 
-    @api.get("/{answer_id}", response_model=AnswerOut, responses=errors(404))
-    async def read(caller: Caller, answer_id: AnswerId) -> Json:
+    @api.get("/{answer_id}", response_model=AnswerOut, responses=error_responses(404))
+    async def read(caller: Caller, answer_id: AnswerId) -> JsonResponse:
         """An answer of `auto`: the model, the decision that chose it, and the grade."""
         answer, decided = await answers.of(caller, answer_id)
         rest = {
-            "answered_at": iso(answer.answered_at),
+            "answered_at": format_iso(answer.answered_at),
             "asked_by": answer.key_name,
             "requested": decided.get("requested", ""),
             "decision_id": answer.decision_id,
             "decision": decided.get("routing"),
         }
-        return Json(_shown(answer) | rest)
+        return JsonResponse(_shown(answer) | rest)
 
-    @api.post("/{answer_id}/grade", response_model=AnswerGradeOut, responses=errors(404, 409))
-    async def grade(caller: Caller, answer_id: AnswerId, body: AnswerGradeIn) -> Json:
+    @api.post("/{answer_id}/grade", response_model=AnswerGradeOut, responses=error_responses(404, 409))
+    async def grade(caller: Caller, answer_id: AnswerId, body: AnswerGradeIn) -> JsonResponse:
         """Say what an answer of `auto` was worth, from 0 to 1; what was learned from it is corrected, once."""
-        return Json(_shown(await answers.grade(caller, answer_id, body.grade, body.comment)))
+        return JsonResponse(_shown(await answers.grade(caller, answer_id, body.grade, body.comment)))
 
     return api
 
@@ -78,6 +78,6 @@ def _shown(answer: Answer) -> dict[str, Any]:
         "grade": answer.grade,
         "comment": answer.comment,
         "graded_by": answer.graded_by,
-        "graded_at": iso_or_none(answer.graded_at),
+        "graded_at": format_iso_or_none(answer.graded_at),
         "learned": answer.learned,
     }

@@ -9,7 +9,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, Forbidden, NotFound
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.model import graded
 from stentor.domains.modelrouting import store
 from stentor.domains.modelrouting.learning import KEPT_DAYS
@@ -65,8 +65,8 @@ class Answers:
         meta = {"grade": value, "by": answer.graded_by, "model": answer.model, "kind": answer.kind}
         if answer.comment is not None:
             meta["comment"] = answer.comment
-        drafts = [Draft("answer_graded", "modelrouting", f"Graded {value:g}.", meta)]
-        tx.lock(locks.of_model(tenant, answer.model))
+        drafts = [EventDraft("answer_graded", "modelrouting", f"Graded {value:g}.", meta)]
+        tx.lock(locks.model_lock(tenant, answer.model))
         known = store.find(tx, tenant, answer.model, answer.kind) if answer.learned else None
         if known is not None:
             weight = graded(known, sample=answer.sample, was=UNGRADED, grade=value, now=tx.now)
@@ -75,7 +75,7 @@ class Answers:
             rewards, outcomes = weight.counted
             known_now = {"model": answer.model, "kind": answer.kind, "rewards": rewards, "outcomes": outcomes}
             message = f"{answer.model} has a grade instead of a success at {answer.kind}."
-            drafts.append(Draft("learning_updated", "modelrouting", message, known_now))
+            drafts.append(EventDraft("learning_updated", "modelrouting", message, known_now))
         self._runlog.append(tx, tenant, drafts, parent=answer.answer_id)
 
 

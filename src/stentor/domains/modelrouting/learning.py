@@ -7,11 +7,11 @@ from itertools import count
 
 import msgspec
 
-from stentor.auth.roles import Roles
+from stentor.auth.principal import RoleRegistry
 from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StoreUnavailable
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import store as lessons
 from stentor.domains.learning.model import Weight, fresh, learned
 from stentor.domains.llm.gate import Caller
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True):
 class Teacher:
     """`most` is how many outcomes a day one agent's key may have one model learn from; 0 is no limit."""
 
-    def __init__(self, db: Database, runlog: RunLog, roles: Roles, records: Records, most: int) -> None:
+    def __init__(self, db: Database, runlog: RunLog, roles: RoleRegistry, records: Records, most: int) -> None:
         self._db = db
         self._runlog = runlog
         self._roles = roles
@@ -69,7 +69,7 @@ class Teacher:
                 store.forget(tx, tx.now - KEPT_DAYS * DAY)
 
         try:
-            await self._db.write(work, (locks.of_model(caller.tenant, outcome.model),))
+            await self._db.write(work, (locks.model_lock(caller.tenant, outcome.model),))
         except StoreUnavailable as error:
             log.warning("modelrouting: outcome not recorded model=%s reason=%s", outcome.model, error.message)
 
@@ -97,13 +97,13 @@ class Teacher:
         return weight
 
 
-def _event(outcome: Outcome, weight: Weight | None) -> Draft:
+def _event(outcome: Outcome, weight: Weight | None) -> EventDraft:
     meta = {"model": outcome.model, "kind": outcome.kind, "reward": outcome.reward, "cost": outcome.cost}
     if weight is None:
         message = f"Nothing is learned about {outcome.model}: the caller's key had it learn enough today."
-        return Draft("learning_skipped", "modelrouting", message, meta)
+        return EventDraft("learning_skipped", "modelrouting", message, meta)
     rewards, outcomes = weight.counted
     meta |= {"rewards": rewards, "outcomes": outcomes, "changed": weight.changed_tick == weight.tick}
     word = "success" if outcome.reward else "failure"
     message = f"{outcome.model} has a {word} more at {outcome.kind}."
-    return Draft("learning_updated", "modelrouting", message, meta, duration_ms=outcome.duration_ms)
+    return EventDraft("learning_updated", "modelrouting", message, meta, duration_ms=outcome.duration_ms)

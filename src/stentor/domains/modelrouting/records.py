@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stentor.core.db.looks import Meanwhile, News
+from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.service import LearningView
 from stentor.domains.modelrouting import store
@@ -13,19 +13,19 @@ class Records:
 
     def __init__(self) -> None:
         self._of: dict[str, LearningView] = {}
-        self._meanwhile = Meanwhile[tuple[str, str, str]]()
+        self._meanwhile = ConcurrentWrites[tuple[str, str, str]]()
 
     def of(self, tenant: str) -> LearningView:
         return self._of.get(tenant) or NOTHING
 
     def put(self, tenant: str, weight: Weight) -> None:
         """What this process wrote."""
-        self._meanwhile.wrote((tenant, weight.task_type, weight.agent_id))
+        self._meanwhile.record_write((tenant, weight.task_type, weight.agent_id))
         self._keep(tenant, weight)
 
-    def news(self, since: int) -> News:
+    def news(self, since: int) -> PollQuery:
         """What changed since, for the view."""
-        return self._meanwhile.look(lambda tx: store.changed_since(tx, since), self._hear)
+        return self._meanwhile.start_poll(lambda tx: store.changed_since(tx, since), self._hear)
 
     def _hear(self, changed: list[tuple[str, Weight]], written: set[tuple[str, str, str]]) -> None:
         for tenant, weight in changed:

@@ -15,7 +15,7 @@ import msgspec
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderBusy, ProviderFault
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm.directory import LOCAL
 from stentor.domains.llm.gate import Caller, Gate
 from stentor.domains.llm.model import Image, Request, Usage
@@ -123,7 +123,7 @@ class AutoModels:
         took = (time.perf_counter_ns() - started) // 1000
         record = msgspec.to_builtins(msgspec.structs.replace(decision, duration_us=took))
         why = model.sentence(record)
-        draft = Draft("model_chosen", "modelrouting", why, {"requested": name, "kind": kind, "routing": record})
+        draft = EventDraft("model_chosen", "modelrouting", why, {"requested": name, "kind": kind, "routing": record})
 
         by_name = {target.name: target for target in able}
         order = [by_name[each.name] for each in decision.candidates[:TRIES]]
@@ -212,14 +212,14 @@ class AutoModels:
                 say_whose(fault, target)
                 failure = failure or fault
                 outcome = self._outcome(run, target, started, 0.0)
-                if fault.upstream in WRONG:
+                if fault.upstream_status in WRONG:
                     refused.append(outcome)
                     if len(refused) == REFUSALS:
                         raise
                 elif isinstance(fault, ProviderBusy):
                     wait = (fault.retry_after or 1) * SECOND
                     self._busy_until[run.caller.tenant, target.name] = self._clock.now() + wait
-                elif fault.called:
+                elif fault.was_called:
                     await self._teacher.learn(run.caller, outcome)
             else:
                 for outcome in refused:

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from stentor import __version__
 from stentor.domains.monitoring.metrics import CONTENT_TYPE
 from stentor.domains.monitoring.service import Health
-from stentor.web.routes import PUBLIC, GatewayRoute, needs
-from stentor.web.wire import ERRORS, Answer, Json
+from stentor.web.routes import PUBLIC, GatewayRoute, requires_permission
+from stentor.web.wire import COMMON_ERROR_RESPONSES, JsonResponse, ResponseModel
 
 HEALTH = "/api/v1/health"
 PATHS = frozenset(("/health", HEALTH, f"{HEALTH}/detailed", f"{HEALTH}/ready", f"{HEALTH}/live", "/api/v1"))
@@ -28,17 +28,17 @@ ENDPOINTS = {name: f"/api/v1/{name}" for name in _GROUPS} | {
 
 METRICS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-    **{status: ERRORS[status] for status in (401, 403)},
+    **{status: COMMON_ERROR_RESPONSES[status] for status in (401, 403)},
 }
 
 
-class Liveness(Answer):
+class Liveness(ResponseModel):
     status: Literal["ok"]
     service: str
     version: str
 
 
-class ComponentOut(Answer):
+class ComponentOut(ResponseModel):
     """`detail` and `latency_ms` are null for a caller without a key."""
 
     status: Literal["available", "unavailable", "disabled"]
@@ -46,22 +46,22 @@ class ComponentOut(Answer):
     latency_ms: float | None
 
 
-class Detailed(Answer):
+class Detailed(ResponseModel):
     status: Literal["healthy", "unhealthy"]
     service: str
     version: str
     components: dict[str, ComponentOut]
 
 
-class Ready(Answer):
+class Ready(ResponseModel):
     ready: bool
 
 
-class Live(Answer):
+class Live(ResponseModel):
     alive: bool
 
 
-class Information(Answer):
+class Information(ResponseModel):
     name: str
     version: str
     apiVersion: str  # noqa: N815
@@ -70,14 +70,14 @@ class Information(Answer):
 
 
 def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
-    api = APIRouter(tags=["health"], route_class=GatewayRoute, responses={400: ERRORS[400]})
-    public = needs(PUBLIC)
+    api = APIRouter(tags=["health"], route_class=GatewayRoute, responses={400: COMMON_ERROR_RESPONSES[400]})
+    public = requires_permission(PUBLIC)
 
     @api.get("/health", response_model=Liveness, openapi_extra=public)
     @api.get(HEALTH, response_model=Liveness, openapi_extra=public)
-    async def liveness() -> Json:
+    async def liveness() -> JsonResponse:
         """The service answers."""
-        return Json({"status": "ok", "service": "stentor", "version": __version__})
+        return JsonResponse({"status": "ok", "service": "stentor", "version": __version__})
 
     @api.get(
         f"{HEALTH}/detailed",
@@ -85,30 +85,30 @@ def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
         responses={503: {"model": Detailed}},
         openapi_extra=public,
     )
-    async def detailed(request: Request) -> Json:
+    async def detailed(request: Request) -> JsonResponse:
         """Each component, with its detail for callers with a key; 503 when one is unavailable."""
         components = await health.components()
         known = "principal" in request.scope.get("state", {})
         shown = components if known else {name: one.bare for name, one in components.items()}
         down = any(c.status == "unavailable" for c in components.values())
         body = {"status": "unhealthy" if down else "healthy", "service": "stentor", "version": __version__}
-        return Json(body | {"components": shown}, 503 if down else 200)
+        return JsonResponse(body | {"components": shown}, 503 if down else 200)
 
     @api.get(f"{HEALTH}/ready", response_model=Ready, responses={503: {"model": Ready}}, openapi_extra=public)
-    async def ready() -> Json:
+    async def ready() -> JsonResponse:
         """Whether to send requests here."""
         is_ready = await health.ready()
-        return Json({"ready": is_ready}, 200 if is_ready else 503)
+        return JsonResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     @api.get(f"{HEALTH}/live", response_model=Live, openapi_extra=public)
-    async def live() -> Json:
+    async def live() -> JsonResponse:
         """The process lives."""
-        return Json({"alive": True})
+        return JsonResponse({"alive": True})
 
     @api.get("/api/v1", response_model=Information, openapi_extra=public)
-    async def information() -> Json:
+    async def information() -> JsonResponse:
         """What this service is and where to go on."""
-        return Json(
+        return JsonResponse(
             {
                 "name": "stentor",
                 "version": __version__,

@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from stentor import __version__
-from stentor.core.figures import gauge, gauges
+from stentor.core.metrics import gauge_family, labeled_gauge_family
 from stentor.domains.monitoring.service import Health
 
 
@@ -27,13 +27,17 @@ async def components(health: Health) -> Iterable[Metric]:
     """As /health/detailed shows them; what is not part of this installation is left out."""
     found = await health.components()
     up = {name: float(one.status == "available") for name, one in found.items() if one.status != "disabled"}
-    return [gauges("stentor_component_up", "Whether a component works, as the health route says.", "component", up)]
+    return [
+        labeled_gauge_family(
+            "stentor_component_up", "Whether a component works, as the health route says.", "component", up
+        )
+    ]
 
 
 async def disk(folder: Path) -> Iterable[Metric]:
     """Of the file system that the data folder lies on."""
     usage = await asyncio.to_thread(shutil.disk_usage, folder)
     return [
-        gauge("stentor_data_free_bytes", "Free space where the data folder lies.", usage.free),
-        gauge("stentor_data_total_bytes", "Size of the file system where the data folder lies.", usage.total),
+        gauge_family("stentor_data_free_bytes", "Free space where the data folder lies.", usage.free),
+        gauge_family("stentor_data_total_bytes", "Size of the file system where the data folder lies.", usage.total),
     ]

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from stentor.core.figures import gauges
+from stentor.core.metrics import labeled_gauge_family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = 5.0
@@ -42,7 +42,7 @@ def scrape(sources: Mapping[str, Source]) -> Callable[[], Awaitable[bytes]]:
         worked = {name: float(metrics is not None) for name, metrics in zip(sources, read, strict=True)}
         text = "Whether a source of figures could be read; without it its figures are missing."
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Read([*found, gauges("stentor_collector_success", text, "source", worked)]))
+        registry.register(Read([*found, labeled_gauge_family("stentor_collector_success", text, "source", worked)]))
         ProcessCollector(registry=registry)
         return generate_latest(registry)
 

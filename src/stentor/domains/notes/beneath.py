@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stentor.core import private
+from stentor.core import filesystem
 from stentor.domains.notes.model import NameTaken, NoSuchNote, VaultUnavailable
 from stentor.domains.notes.paths import folded, hidden
 
@@ -63,7 +63,7 @@ def _step(above: int, part: str, *, make: bool) -> int:
         else:
             opened = _opened(above, name, part)
             # Added to what it has: a folder that gives its group to what is made in it goes on doing so.
-            os.fchmod(opened, os.fstat(opened).st_mode & stat.S_ISGID | private.mode_within(above, 0o777))
+            os.fchmod(opened, os.fstat(opened).st_mode & stat.S_ISGID | filesystem.inherited_mode(above, 0o777))
             os.fsync(above)
             return opened
     return _opened(above, name, part)

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 
-from stentor.core import ids, private
+from stentor.core import filesystem, ids
 from stentor.domains.notes import beneath, model, paths, swap
 from stentor.domains.notes.model import NoSuchNote, Note, NoteChanged, Stat, expects
 
@@ -58,7 +58,7 @@ def aside(folder: int) -> tuple[str, int]:
     """A new empty file under a name that no vault shows, open for writing."""
     name = f"{PREFIX}{ids.new_id()}"
     opened = os.open(name, _MAKE, 0o666, dir_fd=folder)
-    os.fchmod(opened, private.mode_within(folder, 0o666))
+    os.fchmod(opened, filesystem.inherited_mode(folder, 0o666))
     return name, opened
 
 

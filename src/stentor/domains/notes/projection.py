@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from stentor.core import private
+from stentor.core import filesystem
 from stentor.domains.notes import beneath, files, paths
 from stentor.domains.notes.model import NoSuchNote
 
@@ -53,7 +53,7 @@ def _put(folder: int, name: str, content: bytes, aside: str, *, compare: bool) -
         return False
     opened = os.open(aside, _MAKE, 0o666, dir_fd=folder)
     try:
-        os.fchmod(opened, private.mode_within(folder, 0o666))
+        os.fchmod(opened, filesystem.inherited_mode(folder, 0o666))
         files.write_all(opened, content)
     finally:
         os.close(opened)

@@ -10,24 +10,26 @@ from fastapi import APIRouter, Header, Path, Query
 from pydantic import AfterValidator
 from starlette.responses import PlainTextResponse, Response
 
-from stentor.core.clock import iso
-from stentor.core.runlog import Event
+from stentor.core.clock import format_iso
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.provenance.model import Run
 from stentor.domains.provenance.notes import Verifier
 from stentor.domains.provenance.service import Provenance
 from stentor.domains.provenance.store import Stored
-from stentor.web.requests import segment
-from stentor.web.routes import needs
-from stentor.web.wire import Answer, Caller, Json, Timestamp, api_router, errors
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import requires_permission
+from stentor.web.wire import Caller, JsonResponse, ResponseModel, Timestamp, api_router, error_responses
 
 ProvenanceId = Annotated[
-    str, Path(description="A provenance id or a task id; a slash in it is written %2F."), AfterValidator(segment)
+    str,
+    Path(description="A provenance id or a task id; a slash in it is written %2F."),
+    AfterValidator(decode_path_segment),
 ]
 Size = Annotated[int, Query(ge=1, le=2**53)]
 TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
-class NodeOut(Answer):
+class NodeOut(ResponseModel):
     provenance_id: str
     parent_provenance_id: str | None
     number: int | None
@@ -41,13 +43,13 @@ class NodeOut(Answer):
     metadata: dict[str, Any]
 
 
-class RunOut(Answer):
+class RunOut(ResponseModel):
     root: str
     events: list[NodeOut]
     truncated: bool
 
 
-class CheckpointOut(Answer):
+class CheckpointOut(ResponseModel):
     origin: str
     size: int
     root: str
@@ -56,7 +58,7 @@ class CheckpointOut(Answer):
     made_at: Timestamp
 
 
-class InclusionOut(Answer):
+class InclusionOut(ResponseModel):
     provenance_id: str
     number: int
     size: int
@@ -67,7 +69,7 @@ class InclusionOut(Answer):
     checkpoint: str | None
 
 
-class ConsistencyOut(Answer):
+class ConsistencyOut(ResponseModel):
     from_size: int
     to_size: int
     from_root: str
@@ -81,30 +83,33 @@ def router(provenance: Provenance, key: Callable[[], Verifier | None]) -> APIRou
     def answer(found: Stored, accept: str | None) -> Response:
         if accept is not None and accept.partition(";")[0].strip().lower() == "text/plain":
             return PlainTextResponse(found.note)
-        return Json(_checkpoint(found, key()))
+        return JsonResponse(_checkpoint(found, key()))
 
     # Before the routes with an id: routes are tried in their order.
-    @api.get("/checkpoint", response_model=CheckpointOut, responses={**TEXT, **errors(404)})
+    @api.get("/checkpoint", response_model=CheckpointOut, responses={**TEXT, **error_responses(404)})
     async def checkpoint(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Response:
         """The newest signed checkpoint; with Accept: text/plain the signed note itself."""
         return answer(await provenance.checkpoint(), accept)
 
     @api.post(
-        "/checkpoint", response_model=CheckpointOut, responses={**TEXT, **errors(500)}, openapi_extra=needs("admin")
+        "/checkpoint",
+        response_model=CheckpointOut,
+        responses={**TEXT, **error_responses(500)},
+        openapi_extra=requires_permission("admin"),
     )
     async def publish(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Response:
         """Number all that is recorded, and sign the tree as it is now."""
         return answer(await provenance.publish(), accept)
 
-    @api.get("/consistency", response_model=ConsistencyOut, responses=errors(500))
+    @api.get("/consistency", response_model=ConsistencyOut, responses=error_responses(500))
     async def consistency(
         caller: Caller,
         old: Annotated[Size, Query(alias="from", description="Size of the older tree.")],
         new: Annotated[Size, Query(alias="to", description="Size of the newer tree.")],
-    ) -> Json:
+    ) -> JsonResponse:
         """The proof that the newer tree begins with the older one (RFC 9162, 2.1.4)."""
         found = await provenance.consistency(old, new)
-        return Json(
+        return JsonResponse(
             {
                 "from_size": found.old,
                 "to_size": found.new,
@@ -114,20 +119,20 @@ def router(provenance: Provenance, key: Callable[[], Verifier | None]) -> APIRou
             }
         )
 
-    @api.get("/{provenance_id}", response_model=RunOut, responses=errors(404, 500))
-    async def run(caller: Caller, provenance_id: ProvenanceId) -> Json:
+    @api.get("/{provenance_id}", response_model=RunOut, responses=error_responses(404, 500))
+    async def run(caller: Caller, provenance_id: ProvenanceId) -> JsonResponse:
         """The run that an event or a task is of: its events as a flat list, each with its parent, oldest first."""
-        return Json(run_out(await provenance.run(caller.tenant, provenance_id)))
+        return JsonResponse(run_out(await provenance.run(caller.tenant, provenance_id)))
 
-    @api.get("/{provenance_id}/proof", response_model=InclusionOut, responses=errors(404, 409, 500))
+    @api.get("/{provenance_id}/proof", response_model=InclusionOut, responses=error_responses(404, 409, 500))
     async def proof(
         caller: Caller,
         provenance_id: ProvenanceId,
         size: Annotated[Size | None, Query(description="Size of the tree; without it that of a checkpoint.")] = None,
-    ) -> Json:
+    ) -> JsonResponse:
         """The proof that an event (of a task the first one) is in the tree (RFC 9162, 2.1.3)."""
         found = await provenance.inclusion(caller.tenant, provenance_id, size)
-        return Json(
+        return JsonResponse(
             {
                 "provenance_id": found.event_id,
                 "number": found.number,
@@ -150,7 +155,7 @@ def _checkpoint(found: Stored, key: Verifier | None) -> dict[str, Any]:
         "root": _text(bytes.fromhex(found.root)),
         "note": found.note,
         "key": key.text if key else None,
-        "made_at": iso(found.made_at),
+        "made_at": format_iso(found.made_at),
     }
 
 
@@ -160,14 +165,14 @@ def run_out(run: Run) -> dict[str, Any]:
     return {"root": run.root, "events": events, "truncated": run.truncated}
 
 
-def _node(event: Event, number: int | None) -> dict[str, Any]:
+def _node(event: RunLogEvent, number: int | None) -> dict[str, Any]:
     return {
         "provenance_id": event.event_id,
         "parent_provenance_id": event.parent_id,
         "number": number,
         "task_id": event.task_id,
         "agent_id": event.agent_id,
-        "timestamp": iso(event.happened_at),
+        "timestamp": format_iso(event.happened_at),
         "event_type": event.event_type,
         "component": event.component,
         "message": event.message,

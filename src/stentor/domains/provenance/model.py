@@ -7,14 +7,14 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRecord
-from stentor.core.runlog import Event
+from stentor.core.runlog import RunLogEvent
 
 
 class Run(msgspec.Struct, frozen=True):
     """A run: what its root led to, oldest first, the root among them; `numbers` are of those that have one."""
 
     root: str
-    events: list[Event]
+    events: list[RunLogEvent]
     numbers: dict[str, int]
     truncated: bool
 
@@ -42,10 +42,10 @@ class Consistency(msgspec.Struct, frozen=True):
     path: list[bytes]
 
 
-def event_of(row: Row) -> Event:
+def event_of(row: Row) -> RunLogEvent:
     """Raises CorruptRecord."""
     *fields, metadata = row
     try:
-        return Event(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
+        return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"The event {row[0]} of the run log is malformed.") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from stentor.core import durable
+from stentor.core import filesystem
 from stentor.core.errors import RunLogDamaged
 from stentor.domains.provenance.notes import NoteError, read_note, split_notes
 
@@ -53,7 +53,7 @@ class Outside:
     def keep(self, note: str) -> None:
         """Raises RunLogDamaged: what is not kept must not be signed."""
         try:
-            durable.replace(self.state_path, note)
+            filesystem.write_atomically(self.state_path, note)
         except OSError as error:
             raise RunLogDamaged(f"{self.state_path.name} cannot be written: {error.strerror}.") from error
 
@@ -90,7 +90,7 @@ class Outside:
 
     def accept(self, acceptance: Acceptance) -> None:
         """Raises OSError."""
-        durable.replace(self.acceptance_path, msgspec.json.encode(acceptance).decode())
+        filesystem.write_atomically(self.acceptance_path, msgspec.json.encode(acceptance).decode())
 
     def forget_acceptance(self) -> None:
         self.acceptance_path.unlink(missing_ok=True)

@@ -15,9 +15,9 @@ from contextlib import suppress
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx, locks
-from stentor.core.db.leader import Leader
+from stentor.core.db.leader import LeaderElection
 from stentor.core.errors import RunLogDamaged, StentorError, StoreUnavailable
-from stentor.core.pulse import beat, beat_or
+from stentor.core.timers import sleep_until_tick, wait_until_tick
 from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import Checkpoints
 from stentor.domains.provenance.store import Moved
@@ -42,7 +42,7 @@ class Sequencer:
         self,
         db: Database,
         clock: Clock,
-        leader: Leader,
+        leader: LeaderElection,
         checkpoints: Checkpoints,
         interval: float,
         checkpoint_interval: float,
@@ -89,20 +89,20 @@ class Sequencer:
 
     async def _rest(self, seen: int) -> None:
         """Until something is written here, and for the interval then; what others write is looked for now and then."""
-        if not self._leader.held:
-            await beat(ASK_SECONDS)
+        if not self._leader.was_leader:
+            await sleep_until_tick(ASK_SECONDS)
             return
         until = time.monotonic() + ASK_SECONDS
         while self._db.commits == seen and time.monotonic() < until:
-            self._db.wrote.clear()
-            await beat_or(self._db.wrote, LOOK_SECONDS)
+            self._db.write_event.clear()
+            await wait_until_tick(self._db.write_event, LOOK_SECONDS)
             if self._db.commits == seen and await self._some_wait():
                 return
         await asyncio.sleep(self._interval)
 
     async def _some_wait(self) -> bool:
         try:
-            return await self._db.look(store.some_wait)
+            return await self._db.poll(store.some_wait)
         except Exception:  # noqa: BLE001 - the next turn meets it too, and says so
             return True
 
@@ -114,7 +114,7 @@ class Sequencer:
     async def step(self) -> int:
         """Number one batch; 0 when nothing waits or another process numbers. Raises StentorError."""
         async with self._lock:
-            if not await self._leader.leads():
+            if not await self._leader.is_leader():
                 self._edge = None
                 return 0
             return await self._number()
@@ -132,7 +132,7 @@ class Sequencer:
         self._edge = None  # until the commit is known
         if batch:
             try:
-                await self._db.write(lambda tx: store.add(tx, before.size, batch, tiles), (locks.NUMBERS,))
+                await self._db.write(lambda tx: store.add(tx, before.size, batch, tiles), (locks.RUN_LOG_NUMBERS_LOCK,))
             except Moved:
                 return 1  # look again
         self._edge = after

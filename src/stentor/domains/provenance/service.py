@@ -5,7 +5,7 @@ from __future__ import annotations
 from stentor.core.db import Database, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable
-from stentor.core.leaves import canonical, leaf_hash
+from stentor.core.runlog import encode_event_row, leaf_hash
 from stentor.domains.provenance import store, tree
 from stentor.domains.provenance.checkpoints import Checkpoints
 from stentor.domains.provenance.model import Consistency, Inclusion, Run, event_of
@@ -110,7 +110,7 @@ def _inclusion(tx: Tx, row: Row, size: int | None) -> Inclusion:
     tiles = Tiles(tx)
     path, root = tree.inclusion_path(tiles, number, size), tree.subtree(tiles, 0, size)
     note = checkpoint.note if checkpoint else None
-    return Inclusion(event_id, number, size, canonical(row), leaf_hash(row), path, root, note)
+    return Inclusion(event_id, number, size, encode_event_row(row), leaf_hash(row), path, root, note)
 
 
 def _consistency(tx: Tx, old: int, new: int) -> Consistency:

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stentor.core.db import Journal, Sql, Tx
+from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import RunLogDamaged
-from stentor.core.leaves import COLUMNS, leaf_hash
+from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import tree
 from stentor.domains.provenance.tree import BITS, FULL, HASH, Edge
 
 LOOK = "Run `stentor provenance verify` to see what was changed."
-_EVENT = ", ".join(COLUMNS)
-_LEAVES = Journal("provenance_leaves", ("number", "event_id", "hash"))
+_EVENT = ", ".join(EVENT_COLUMNS)
+_LEAVES = AppendOnlyTable("provenance_leaves", ("number", "event_id", "hash"))
 _MARKS = "(select event_id, leaf from events_waiting where leaf is not null order by event_id limit :limit) as marks"
 _WAITING = {
     # One row with all of them: rows cost more each than the marks in them.
@@ -24,7 +24,7 @@ _WAITING = {
 }
 _OLD = Sql("select event_id from events_waiting where leaf is null order by event_id limit 1")
 _BACKLOG = Sql(
-    f"""select {", ".join(f"e.{name}" for name in COLUMNS)} from events_waiting w
+    f"""select {", ".join(f"e.{name}" for name in EVENT_COLUMNS)} from events_waiting w
     join events e on e.event_id = w.event_id where w.leaf is null order by w.event_id limit :limit"""
 )
 _UNMARK = Sql(

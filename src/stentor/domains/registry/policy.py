@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stentor.core.policy import Entity
+from stentor.core.security.policy import PolicyEntity
 from stentor.domains.registry.model import Agent
 
 
-def entity(agent: Agent) -> Entity:
-    return Entity(
+def entity(agent: Agent) -> PolicyEntity:
+    return PolicyEntity(
         "Agent",
         agent.agent_id,
         {

@@ -13,9 +13,9 @@ from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.db.looks import News
+from stentor.core.db.polling import PollQuery
 from stentor.core.errors import Conflict, NotFound, RegistryRecordError
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.registry import model, standing, store
 from stentor.domains.registry.model import (
     Agent,
@@ -63,7 +63,7 @@ class Registry:
         self.before_clear: list[Look] = []
         self._malformed: dict[str, str] = {}
 
-    def news(self, since: int) -> News:
+    def news(self, since: int) -> PollQuery:
         """What changed since, for the snapshot. A malformed record is logged and left out: it is never routed to."""
         return lambda tx: partial(self._hear, *store.changed_since(tx, since))
 
@@ -239,11 +239,11 @@ class Registry:
         )
         store.update(tx, changed)
         meta = {"violation_id": violation.violation_id, "type": kind, "violation_count": count}
-        drafts = [Draft("violation_recorded", "registry", details, meta, agent_id=agent.agent_id)]
+        drafts = [EventDraft("violation_recorded", "registry", details, meta, agent_id=agent.agent_id)]
         if status != agent.status:
             meta = {"from": agent.status, "to": status, "by": "system"}
             message = f"Agent {agent.name} quarantined."
-            drafts.append(Draft("agent_status_changed", "registry", message, meta, agent_id=agent.agent_id))
+            drafts.append(EventDraft("agent_status_changed", "registry", message, meta, agent_id=agent.agent_id))
         self._runlog.append(tx, agent.tenant, drafts, task_id=task_id, parent=parent)
         tx.after_commit(lambda: self.snapshot.put(changed))
         return changed
@@ -293,7 +293,7 @@ class Registry:
     def _record(
         self, tx: Tx, agent: Agent, event: Any, message: str, meta: dict[str, Any], cause: str | None = None
     ) -> None:
-        draft = Draft(event, "registry", message, meta, agent_id=agent.agent_id)
+        draft = EventDraft(event, "registry", message, meta, agent_id=agent.agent_id)
         self._runlog.append(tx, agent.tenant, [draft], parent=cause)
         tx.after_commit(lambda: self.snapshot.put(agent))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import Field, StringConstraints, model_validator
 
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.registry.model import (
     Agent,
     LlmOptions,
@@ -20,8 +20,8 @@ from stentor.domains.registry.model import (
     Whitelist,
 )
 from stentor.domains.registry.service import AgentDraft
-from stentor.web.routes import Wire, example
-from stentor.web.wire import Answer, Name, Score, Text, Timestamp
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Name, ResponseModel, Score, Text, Timestamp
 
 Present = tuple[bool, int | None]
 """Whether an agent is online, and when it was last seen, in microseconds; None for what never was."""
@@ -31,24 +31,24 @@ Capability = Annotated[Name, StringConstraints(max_length=128)]
 Paths = Annotated[list[Annotated[Name, StringConstraints(max_length=1024)]], Field(max_length=256)]
 
 
-class ToolIn(Wire):
+class ToolIn(RequestModel):
     name: Name
     paths: Paths = []
     operations: Annotated[list[Name], Field(max_length=64)] = []
     rate_limit: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
 
-class NetworkIn(Wire):
+class NetworkIn(RequestModel):
     allowlist: Annotated[list[Name], Field(max_length=256)] = []
     ports: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(max_length=256)] = []
 
 
-class WhitelistIn(Wire):
+class WhitelistIn(RequestModel):
     tools: Annotated[list[ToolIn], Field(max_length=256)] = []
     network: NetworkIn = NetworkIn()
 
 
-class RuntimeIn(Wire):
+class RuntimeIn(RequestModel):
     """How the agent works: `worker` pulls, `http` is called at `endpoint`, `builtin` runs in the service, `llm` is a
     model with a system prompt in `options`, `command` a program in a cage.
     """
@@ -81,8 +81,8 @@ def _check_llm(options: dict[str, Any]) -> None:
         raise ValueError("the model of an agent cannot be an agent")
 
 
-class Register(Wire):
-    model_config = example(
+class Register(RequestModel):
+    model_config = example_config(
         name="ann",
         capabilities=["summarize"],
         trust_tier="monitored",
@@ -127,8 +127,8 @@ class Register(Wire):
         )
 
 
-class Rescore(Wire):
-    model_config = example(accuracy_score=0.9)
+class Rescore(RequestModel):
+    model_config = example_config(accuracy_score=0.9)
 
     alignment_score: Score | None = None
     accuracy_score: Score | None = None
@@ -141,44 +141,44 @@ class Rescore(Wire):
         return self
 
 
-class Clear(Wire):
-    model_config = example(override_tier="human", rationale="The tool was listed by mistake.")
+class Clear(RequestModel):
+    model_config = example_config(override_tier="human", rationale="The tool was listed by mistake.")
 
     override_tier: TrustTier
     rationale: Annotated[Text, StringConstraints(min_length=1)]
 
 
-class Suspend(Wire):
-    model_config = example(reason="Its endpoint is being moved.")
+class Suspend(RequestModel):
+    model_config = example_config(reason="Its endpoint is being moved.")
 
     reason: Annotated[Text, StringConstraints(min_length=1)]
 
 
-class Registered(Answer):
+class Registered(ResponseModel):
     agent_id: str
     name: str
     status: Status
     created_at: Timestamp
 
 
-class ToolOut(Answer):
+class ToolOut(ResponseModel):
     name: str
     paths: list[str]
     operations: list[str]
     rate_limit: int
 
 
-class NetworkOut(Answer):
+class NetworkOut(ResponseModel):
     allowlist: list[str]
     ports: list[int]
 
 
-class WhitelistOut(Answer):
+class WhitelistOut(ResponseModel):
     tools: list[ToolOut]
     network: NetworkOut
 
 
-class RuntimeOut(Answer):
+class RuntimeOut(ResponseModel):
     kind: str
     name: str | None
     endpoint: str | None
@@ -186,7 +186,7 @@ class RuntimeOut(Answer):
     command: list[str]
 
 
-class AgentOut(Answer):
+class AgentOut(ResponseModel):
     agent_id: str
     name: str
     capabilities: list[str]
@@ -208,7 +208,7 @@ class AgentOut(Answer):
     updated_at: Timestamp
 
 
-class AgentRow(Answer):
+class AgentRow(ResponseModel):
     agent_id: str
     name: str
     capabilities: list[str]
@@ -218,7 +218,7 @@ class AgentRow(Answer):
     last_seen: Timestamp | None
 
 
-class AgentPage(Answer):
+class AgentPage(ResponseModel):
     agents: list[AgentRow]
     total: int
     limit: int
@@ -227,7 +227,7 @@ class AgentPage(Answer):
     malformed: list[str]
 
 
-class Scores(Answer):
+class Scores(ResponseModel):
     agent_id: str
     alignment_score: float
     accuracy_score: float
@@ -235,7 +235,7 @@ class Scores(Answer):
     updated_at: Timestamp
 
 
-class ViolationOut(Answer):
+class ViolationOut(ResponseModel):
     violation_id: str
     timestamp: Timestamp
     type: ViolationType
@@ -243,14 +243,14 @@ class ViolationOut(Answer):
     cleared_at: Timestamp | None
 
 
-class Violations(Answer):
+class Violations(ResponseModel):
     agent_id: str
     violation_count: int
     quarantined: bool
     violations: list[ViolationOut]
 
 
-class Cleared(Answer):
+class Cleared(ResponseModel):
     agent_id: str
     violation_count: int
     quarantined: bool
@@ -258,7 +258,7 @@ class Cleared(Answer):
     override_timestamp: Timestamp
 
 
-class StatusOut(Answer):
+class StatusOut(ResponseModel):
     agent_id: str
     status: Status
     reason: str | None
@@ -267,15 +267,15 @@ class StatusOut(Answer):
 
 def present(presence: Present) -> dict[str, Any]:
     online, last_seen = presence
-    return {"online": online, "last_seen": iso_or_none(last_seen)}
+    return {"online": online, "last_seen": format_iso_or_none(last_seen)}
 
 
 def agent_out(agent: Agent, trust_score: float | None, last_task: int | None, presence: Present) -> dict[str, Any]:
     shown = {name: getattr(agent, name) for name in AgentOut.model_fields if hasattr(agent, name)}
     return shown | {
         "trust_score": trust_score,
-        "last_task": iso_or_none(last_task),
+        "last_task": format_iso_or_none(last_task),
         **present(presence),
-        "created_at": iso(agent.created_at),
-        "updated_at": iso(agent.updated_at),
+        "created_at": format_iso(agent.created_at),
+        "updated_at": format_iso(agent.updated_at),
     }

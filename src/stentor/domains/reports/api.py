@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stentor.web.wire import Answer, Timestamp
+from stentor.web.wire import ResponseModel, Timestamp
 
 
-class ReportOut(Answer):
+class ReportOut(ResponseModel):
     """What the note says; `modified_at` is the file's."""
 
     path: str

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.domains.notes import frontmatter
 from stentor.domains.notes.frontmatter import BadFrontmatter
 from stentor.domains.notes.model import Stat
@@ -52,7 +52,7 @@ def read(stat: Stat, text: str) -> Report:
         task_id=_id(said.get("task_id")),
         agent_name=_text(said, "agent_name", "agent"),
         created_at=_text(said, "created_at", "created", "date"),
-        modified_at=iso(stat.modified_at),
+        modified_at=format_iso(stat.modified_at),
         summary=_text(said, "summary") or _first_paragraph(parts.body),
     )
 

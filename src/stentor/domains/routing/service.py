@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from stentor.auth.principal import Principal
 from stentor.core.clock import DAY, Clock
 from stentor.core.errors import CapabilityUnavailable, RoutingDenied, TenantDenied, all_errors
-from stentor.core.figures import SHORT, Counts, Histogram, counters, histogram
+from stentor.core.metrics import SHORT_BUCKETS_S, Histogram, LabeledCounter, histogram_family, labeled_counter_family
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.service import NO_RECORDS, LearningView, Records, Sums
 from stentor.domains.registry.model import Agent
@@ -63,7 +63,7 @@ class Routing:
         self.policy = policy
         self.load: Load = _idle
         """Set once the engine is there, which needs routing itself."""
-        self._times, self._denied = Histogram(SHORT), Counts(*_REASONS)
+        self._times, self._denied = Histogram(SHORT_BUCKETS_S), LabeledCounter(*_REASONS)
 
     def decide(self, request: Request) -> Decision:
         """Raises a RoutingDenied. The decision says how long it took, in microseconds."""
@@ -71,7 +71,7 @@ class Routing:
         try:
             decision = self._decided(request)
         except RoutingDenied as denial:
-            self._denied.add(denial.code)
+            self._denied.increment(denial.code)
             raise
         took = time.perf_counter_ns() - started
         self._times.observe(took / 1e9)
@@ -109,9 +109,9 @@ class Routing:
     def figures(self) -> Iterable[Metric]:
         """For /metrics."""
         text = "Time of a routing decision that chose an agent."
-        yield histogram("stentor_routing_duration_seconds", text, self._times)
+        yield histogram_family("stentor_routing_duration_seconds", text, self._times)
         text = "Routing decisions that nobody was admitted in, by reason."
-        yield counters("stentor_routing_denials", text, ("reason",), self._denied.read())
+        yield labeled_counter_family("stentor_routing_denials", text, ("reason",), self._denied.snapshot())
 
     def recheck(self, request: Request, agent_id: str) -> RoutingDenied | None:
         """Admission again, at dispatch, for the agent that was chosen."""

@@ -12,12 +12,12 @@ from stentor.domains.registry.model import ViolationType
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.sandbox.model import Access
 from stentor.domains.sandbox.service import Sandbox
-from stentor.web.routes import Wire, example
-from stentor.web.wire import AgentId, Answer, Caller, Json, Name, Text, api_router, errors
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import AgentId, Caller, JsonResponse, Name, ResponseModel, Text, api_router, error_responses
 
 
-class Authorize(Wire):
-    model_config = example(tool="files", operation="read", path="notes/today.md")
+class Authorize(RequestModel):
+    model_config = example_config(tool="files", operation="read", path="notes/today.md")
 
     tool: Name
     operation: Name
@@ -26,7 +26,7 @@ class Authorize(Wire):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
 
 
-class Verdict(Answer):
+class Verdict(ResponseModel):
     agent_id: str
     allowed: bool
     reason: str | None
@@ -38,8 +38,8 @@ class Verdict(Answer):
 def router(sandbox: Sandbox, snapshot: Snapshot) -> APIRouter:
     api = api_router("/registry/agents", tags=["registry"])
 
-    @api.post("/{agent_id}/authorize", response_model=Verdict, responses=errors(404))
-    async def authorize(caller: Caller, agent_id: AgentId, body: Authorize) -> Json:
+    @api.post("/{agent_id}/authorize", response_model=Verdict, responses=error_responses(404))
+    async def authorize(caller: Caller, agent_id: AgentId, body: Authorize) -> JsonResponse:
         """May the agent do this? No answer means no. Agents ask for themselves, admins for all."""
         agent = snapshot.get(caller.tenant, agent_id)
         if not caller.may("admin") and (agent is None or agent.key_name != caller.name):
@@ -47,7 +47,7 @@ def router(sandbox: Sandbox, snapshot: Snapshot) -> APIRouter:
         access = Access(body.tool, body.operation, body.path, body.host, body.port)
         verdict = await sandbox.authorize(caller.tenant, agent_id, access)
         refusal = verdict.refusal
-        return Json(
+        return JsonResponse(
             {
                 "agent_id": agent_id,
                 "allowed": verdict.allowed,

@@ -8,8 +8,8 @@ import msgspec
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import NotFound
-from stentor.core.policy import Entity, Rules
-from stentor.core.runlog import Draft, EventType, RunLog
+from stentor.core.runlog import EventDraft, EventType, RunLog
+from stentor.core.security.policy import PolicyEntity, PolicySet
 from stentor.domains.registry import policy as agent_policy
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
@@ -31,7 +31,7 @@ class Verdict(msgspec.Struct, frozen=True):
 class Sandbox:
     """`rules`: the policy file, which may refuse what the whitelist allows."""
 
-    def __init__(self, db: Database, registry: Registry, runlog: RunLog, rules: Rules | None = None) -> None:
+    def __init__(self, db: Database, registry: Registry, runlog: RunLog, rules: PolicySet | None = None) -> None:
         self._db = db
         self._registry = registry
         self._runlog = runlog
@@ -64,7 +64,7 @@ class Sandbox:
             refusal = self._refusal(tx, agent, access)
             event: EventType = "tool_denied" if refusal else "tool_called"
             message = refusal.details if refusal else f"{access.operation} with {access.tool} allowed."
-            draft = Draft(event, "sandbox", message, msgspec.to_builtins(access), agent_id=agent_id)
+            draft = EventDraft(event, "sandbox", message, msgspec.to_builtins(access), agent_id=agent_id)
             head = self._runlog.append(tx, tenant, [draft], task_id=task_id, parent=parent)
             if refusal and agent.status == "active":
                 agent = self._registry.violate(tx, agent, refusal.type, refusal.details, task_id=task_id, parent=head)
@@ -97,7 +97,9 @@ class Sandbox:
             return None
         host = None if access.host is None else model.plain_host(access.host)
         context = {"operation": access.operation, "path": access.path, "host": host, "port": access.port}
-        ruling = self._rules.ask("use_tool", agent_policy.entity(agent), Entity("Tool", access.tool), context)
+        ruling = self._rules.authorize(
+            "use_tool", agent_policy.entity(agent), PolicyEntity("Tool", access.tool), context
+        )
         if ruling.allowed:
             return None
         by = ", ".join(ruling.reasons) or "no permit"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.domains.tasks.model import Metadata, OutcomeClass, Status
 
 FOLDER = "Tasks"
@@ -73,7 +73,7 @@ class Written(msgspec.Struct, frozen=True):
 
 def place(tenant: str, task_id: str, created_at: int) -> tuple[str, str]:
     """Folder and name of a task's note; nothing of the id that a caller chose is in them."""
-    time = iso(created_at)
+    time = format_iso(created_at)
     digest = hashlib.sha256(f"{tenant}\0{task_id}".encode()).hexdigest()[:16]
     return f"{FOLDER}/{time[:4]}/{time[5:7]}", f"{time[:10]}T{time[11:19].replace(':', '')}-{digest}.md"
 
@@ -101,10 +101,10 @@ def frontmatter(record: Record) -> dict[str, Any]:
         "status": record.shown_status,
         "required_capabilities": list(record.required_capabilities),
         "assigned_agent": record.assigned_agent,
-        "created_at": iso(record.created_at),
-        "queued_at": iso(record.queued_at),
-        "start_time": None if record.start_time is None else iso(record.start_time),
-        "completion_time": None if record.completion_time is None else iso(record.completion_time),
+        "created_at": format_iso(record.created_at),
+        "queued_at": format_iso(record.queued_at),
+        "start_time": None if record.start_time is None else format_iso(record.start_time),
+        "completion_time": None if record.completion_time is None else format_iso(record.completion_time),
         "duration_ms": record.duration_ms,
         "outcome_class": record.outcome_class,
         "learning_eligible": record.learning_eligible,

@@ -9,24 +9,24 @@ from pydantic import Field
 from starlette.requests import Request
 
 from stentor.auth.principal import Principal
-from stentor.core.clock import from_datetime, iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none, micros_from_datetime
+from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import InvalidRequest
-from stentor.core.idempotency import IdempotencyKey
 from stentor.domains.routing.ranking import Prefer
 from stentor.domains.tasks import envelope, model
 from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, Task, TaskDraft
 from stentor.domains.tasks.service import Tasks
 from stentor.domains.tasks.submission import Submission
-from stentor.web.direct import DirectRoute
-from stentor.web.routes import Wire, example, needs, principal_of
+from stentor.web.fast_routes import FastRoute
+from stentor.web.routes import RequestModel, example_config, get_principal, requires_permission
 from stentor.web.wire import (
     After,
-    Answer,
     Caller,
     IdempotencyHeader,
-    Json,
+    JsonResponse,
     Name,
     Offset,
+    ResponseModel,
     TaskId,
     Text,
     Timestamp,
@@ -34,12 +34,12 @@ from stentor.web.wire import (
     api_router,
     decode_cursor,
     encode_cursor,
-    errors,
+    error_responses,
     next_link,
 )
 
 
-class MetadataIn(Wire):
+class MetadataIn(RequestModel):
     user_id: UuidText | None = None
     priority: Literal["high", "normal", "low"] | None = None
     retry_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
@@ -49,8 +49,8 @@ class MetadataIn(Wire):
     prefer: Prefer | None = None
 
 
-class Submit(Wire):
-    model_config = example(
+class Submit(RequestModel):
+    model_config = example_config(
         type="summarize",
         input={
             "text": "Agents do tasks. Stentor routes each task to the best agent. It records why.",
@@ -91,13 +91,13 @@ class Submit(Wire):
         )
 
 
-class Reject(Wire):
-    model_config = example(reason="It would write outside its folder.")
+class Reject(RequestModel):
+    model_config = example_config(reason="It would write outside its folder.")
 
     reason: Text | None = None
 
 
-class HeaderOut(Answer):
+class HeaderOut(ResponseModel):
     """The ATP header under which work runs."""
 
     mode: str
@@ -108,11 +108,11 @@ class HeaderOut(Answer):
     specialNotes: str | None = None  # noqa: N815
 
 
-class AtpOut(Answer):
+class AtpOut(ResponseModel):
     header: HeaderOut
 
 
-class SubmittedOut(Answer):
+class SubmittedOut(ResponseModel):
     task_id: str
     status: Status
     estimated_start: Timestamp
@@ -122,7 +122,7 @@ class SubmittedOut(Answer):
     atp: AtpOut
 
 
-class TaskOut(Answer):
+class TaskOut(ResponseModel):
     task_id: str
     type: str
     status: Status
@@ -145,7 +145,7 @@ class TaskOut(Answer):
     notice: str | None
 
 
-class Row(Answer):
+class Row(ResponseModel):
     task_id: str
     status: Status
     assigned_agent: str | None
@@ -154,7 +154,7 @@ class Row(Answer):
     completed_at: Timestamp | None
 
 
-class Page(Answer):
+class Page(ResponseModel):
     tasks: list[Row]
     total: int
     limit: int
@@ -162,7 +162,7 @@ class Page(Answer):
     next_cursor: str | None
 
 
-class CancelledOut(Answer):
+class CancelledOut(ResponseModel):
     task_id: str
     status: Literal["cancelled"]
     cancelled_at: Timestamp
@@ -171,17 +171,17 @@ class CancelledOut(Answer):
 def router(submission: Submission, tasks: Tasks) -> APIRouter:
     api = api_router("/tasks", tags=["tasks"])
 
-    async def submit(request: Request, body: Submit, idempotency_key: IdempotencyHeader = None) -> Json:
+    async def submit(request: Request, body: Submit, idempotency_key: IdempotencyHeader = None) -> JsonResponse:
         """Route a task to the best agent that may have it, and queue it."""
-        caller = principal_of(request)
+        caller = get_principal(request)
         draft = body.draft()
         done = await submission.submit(caller, draft, key_of(caller, draft, idempotency_key))
-        return Json(
+        return JsonResponse(
             {
                 "task_id": done.task_id,
                 "status": done.status,
-                "estimated_start": iso(done.estimated_start),
-                "estimated_completion": iso(done.estimated_completion),
+                "estimated_start": format_iso(done.estimated_start),
+                "estimated_completion": format_iso(done.estimated_completion),
                 "notice": done.notice,
                 **envelope.block(done.provenance_id, done.priority),
             },
@@ -194,8 +194,8 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
         methods=["POST"],
         status_code=202,
         response_model=SubmittedOut,
-        responses=errors(409, 422),
-        route_class_override=DirectRoute,
+        responses=error_responses(409, 422),
+        route_class_override=FastRoute,
     )
 
     @api.get("", response_model=Page)
@@ -208,11 +208,11 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         offset: Offset = 0,
         cursor: Annotated[str | None, Query(max_length=1024)] = None,
-    ) -> Json:
+    ) -> JsonResponse:
         """The tasks that match, newest first; without a filter all of them."""
         if agent_id is not None and "\0" in agent_id:
             raise InvalidRequest("agent_id: must not contain the character NUL")
-        after = None if created_after is None else from_datetime(created_after)
+        after = None if created_after is None else micros_from_datetime(created_after)
         before = None if cursor is None else decode_cursor(cursor, int, str)
         wanted = Filter(status, agent_id, after, before)
         page = await tasks.page(caller, wanted, limit, offset)
@@ -224,34 +224,44 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
             "offset": offset,
             "next_cursor": following,
         }
-        return Json(body, headers=next_link(request, following))
+        return JsonResponse(body, headers=next_link(request, following))
 
-    @api.get("/{task_id}", response_model=TaskOut, responses=errors(404))
-    async def read(caller: Caller, task_id: TaskId) -> Json:
+    @api.get("/{task_id}", response_model=TaskOut, responses=error_responses(404))
+    async def read(caller: Caller, task_id: TaskId) -> JsonResponse:
         """One task by its exact id, in any state."""
         task = await tasks.get(caller, task_id)
-        return Json(shown(task, tasks.notice(task)))
+        return JsonResponse(shown(task, tasks.notice(task)))
 
-    @api.post("/{task_id}/cancel", response_model=CancelledOut, responses=errors(404, 409))
-    async def cancel(caller: Caller, task_id: TaskId) -> Json:
+    @api.post("/{task_id}/cancel", response_model=CancelledOut, responses=error_responses(404, 409))
+    async def cancel(caller: Caller, task_id: TaskId) -> JsonResponse:
         """Cancel a task that has not ended; its work is stopped."""
         moment = await tasks.cancel(caller, task_id)
-        return Json({"task_id": task_id, "status": "cancelled", "cancelled_at": iso(moment)})
+        return JsonResponse({"task_id": task_id, "status": "cancelled", "cancelled_at": format_iso(moment)})
 
-    @api.post("/{task_id}/retry", status_code=202, response_model=TaskOut, responses=errors(404, 409, 422))
-    async def retry(caller: Caller, task_id: TaskId) -> Json:
+    @api.post("/{task_id}/retry", status_code=202, response_model=TaskOut, responses=error_responses(404, 409, 422))
+    async def retry(caller: Caller, task_id: TaskId) -> JsonResponse:
         """A new attempt of a failed or aborted task, routed anew."""
-        return Json(shown(await tasks.retry(caller, task_id)), 202)
+        return JsonResponse(shown(await tasks.retry(caller, task_id)), 202)
 
-    @api.post("/{task_id}/approve", response_model=TaskOut, responses=errors(404, 409), openapi_extra=needs("admin"))
-    async def approve(caller: Caller, task_id: TaskId) -> Json:
+    @api.post(
+        "/{task_id}/approve",
+        response_model=TaskOut,
+        responses=error_responses(404, 409),
+        openapi_extra=requires_permission("admin"),
+    )
+    async def approve(caller: Caller, task_id: TaskId) -> JsonResponse:
         """Let a task that waits for approval go into the queue."""
-        return Json(shown(await tasks.approve(caller, task_id)))
+        return JsonResponse(shown(await tasks.approve(caller, task_id)))
 
-    @api.post("/{task_id}/reject", response_model=TaskOut, responses=errors(404, 409), openapi_extra=needs("admin"))
-    async def reject(caller: Caller, task_id: TaskId, body: Reject | None = None) -> Json:
+    @api.post(
+        "/{task_id}/reject",
+        response_model=TaskOut,
+        responses=error_responses(404, 409),
+        openapi_extra=requires_permission("admin"),
+    )
+    async def reject(caller: Caller, task_id: TaskId, body: Reject | None = None) -> JsonResponse:
         """Refuse the approval; the task is aborted."""
-        return Json(shown(await tasks.reject(caller, task_id, body.reason if body else None)))
+        return JsonResponse(shown(await tasks.reject(caller, task_id, body.reason if body else None)))
 
     return api
 
@@ -270,12 +280,12 @@ def shown(task: Task, notice: str | None = None) -> dict[str, Any]:
         "type": task.type,
         "status": task.status,
         "assigned_agent": task.assigned_agent,
-        "start_time": iso_or_none(task.start_time),
-        "completion_time": iso_or_none(task.completion_time),
+        "start_time": format_iso_or_none(task.start_time),
+        "completion_time": format_iso_or_none(task.completion_time),
         "duration_ms": task.duration_ms,
         "result": task.result,
         "error": task.error,
-        "created_at": iso(task.created_at),
+        "created_at": format_iso(task.created_at),
         "timeout_seconds": task.timeout_seconds,
         "required_capabilities": task.required_capabilities,
         "agent_preference": task.agent_preference,
@@ -295,6 +305,6 @@ def _row(row: model.Summary) -> dict[str, Any]:
         "status": row.status,
         "assigned_agent": row.assigned_agent,
         "type": row.type,
-        "created_at": iso(row.created_at),
-        "completed_at": iso_or_none(row.completed_at),
+        "created_at": format_iso(row.created_at),
+        "completed_at": format_iso_or_none(row.completed_at),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stentor.core.runlog import Event
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.tasks.model import Task
 
 
@@ -24,7 +24,7 @@ def block(provenance_id: str, priority: str | None, header: dict[str, Any] | Non
     return {"provenance_id": provenance_id, "atp": {"header": header or own}}
 
 
-def of_task(task: Task, root: Event | None) -> dict[str, Any]:
+def of_task(task: Task, root: RunLogEvent | None) -> dict[str, Any]:
     """The block of a stored task; `root` is its first event."""
     header = root.metadata.get("atp") if root is not None else None
     return block(task.provenance_id, task.metadata.priority, header)

@@ -8,7 +8,7 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import RoutingDenied
-from stentor.core.runlog import Draft
+from stentor.core.runlog import EventDraft
 from stentor.domains.atp import model as atp
 from stentor.domains.atp.model import Header
 from stentor.domains.learning.service import skipped
@@ -20,7 +20,7 @@ from stentor.domains.tasks.placement import Placement
 
 def submitted(
     principal: Principal, draft: TaskDraft, placement: Placement, header: Header | None = None
-) -> list[Draft]:
+) -> list[EventDraft]:
     """`header` is that of the message which the task came as."""
     meta: dict[str, Any] = {
         "type": draft.type,
@@ -31,28 +31,28 @@ def submitted(
     if header is not None:
         meta["atp"] = atp.shown(header)
     return [
-        Draft("prompt_received", "tasks", f"Task of type {draft.type} received.", meta),
+        EventDraft("prompt_received", "tasks", f"Task of type {draft.type} received.", meta),
         *placed(placement, draft.priority, {}),
     ]
 
 
-def placed(placement: Placement, priority: int, extra: dict[str, Any]) -> list[Draft]:
+def placed(placement: Placement, priority: int, extra: dict[str, Any]) -> list[EventDraft]:
     if placement.denial is not None:
         error = error_of(placement.denial) | {"outcome_class": "routing_failed", "learning_eligible": False}
-        denied = Draft("dispatch_denied", "routing", placement.denial.message, error | extra)
+        denied = EventDraft("dispatch_denied", "routing", placement.denial.message, error | extra)
         return [denied, skipped("routing_failed")]
     decision = placement.decision
     assert decision is not None
     routing = {"routing": msgspec.to_builtins(decision), "agent_name": decision.agent_name} | extra
     message = f"Routed to {decision.agent_name} among {decision.candidates_total}."
-    decided = Draft("routing_decision", "routing", message, routing, agent_id=decision.agent_id)
+    decided = EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id)
     if placement.status == "pending_approval":
         meta = {"agent_id": decision.agent_id, "trust_tier": "human"}
-        return [decided, Draft("approval_requested", "tasks", "Waits for a human's approval.", meta)]
+        return [decided, EventDraft("approval_requested", "tasks", "Waits for a human's approval.", meta)]
     return [decided, queued(priority)]
 
 
-def rerouted(decision: Decision, priority: int, offline: Agent) -> list[Draft]:
+def rerouted(decision: Decision, priority: int, offline: Agent) -> list[EventDraft]:
     """A task that waited for an agent which is offline waits for another one."""
     routing = {
         "routing": msgspec.to_builtins(decision),
@@ -60,11 +60,11 @@ def rerouted(decision: Decision, priority: int, offline: Agent) -> list[Draft]:
         "rerouted_from": {"agent_id": offline.agent_id, "agent_name": offline.name, "reason": "offline"},
     }
     message = f"Routed to {decision.agent_name} among {decision.candidates_total}, because {offline.name} is offline."
-    return [Draft("routing_decision", "routing", message, routing, agent_id=decision.agent_id), queued(priority)]
+    return [EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id), queued(priority)]
 
 
-def queued(priority: int) -> Draft:
-    return Draft("task_queued", "execution", "Queued.", {"priority": priority})
+def queued(priority: int) -> EventDraft:
+    return EventDraft("task_queued", "execution", "Queued.", {"priority": priority})
 
 
 def error_of(denial: RoutingDenied, **details: str) -> dict[str, Any]:

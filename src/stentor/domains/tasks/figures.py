@@ -10,9 +10,17 @@ from prometheus_client.core import Metric
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
-from stentor.core.figures import LONG, Counts, Histograms, counters, gauge, gauges, histograms
 from stentor.core.live import Hub
-from stentor.core.runlog import Event
+from stentor.core.metrics import (
+    LONG_BUCKETS_S,
+    LabeledCounter,
+    LabeledHistogram,
+    gauge_family,
+    labeled_counter_family,
+    labeled_gauge_family,
+    labeled_histogram_family,
+)
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.tasks.model import STATUSES, OutcomeClass
 
 OUTCOMES: tuple[str, ...] = get_args(OutcomeClass)
@@ -28,9 +36,9 @@ _OLDEST = Sql("select min(queued_at) from tasks where status = 'queued' and prio
 
 def metrics(tx: Tx) -> Iterable[Metric]:
     """Of all tenants together."""
-    yield gauges("stentor_tasks", "Tasks by state.", "status", _states(tx))
+    yield labeled_gauge_family("stentor_tasks", "Tasks by state.", "status", _states(tx))
     text = "How long the task that waits longest for its agent has waited; 0 when none waits."
-    yield gauge("stentor_queue_oldest_seconds", text, _waits(tx))
+    yield gauge_family("stentor_queue_oldest_seconds", text, _waits(tx))
 
 
 def _states(tx: Tx) -> dict[str, float]:
@@ -52,25 +60,25 @@ class Outcomes:
     """Counts the ends of attempts as the run log announces them, after their commit."""
 
     def __init__(self, hub: Hub) -> None:
-        self._ended = Counts(*((name,) for name in OUTCOMES))
-        self._times = Histograms(LONG)
+        self._ended = LabeledCounter(*((name,) for name in OUTCOMES))
+        self._times = LabeledHistogram(LONG_BUCKETS_S)
         hub.listeners.append(self._saw)
 
-    def _saw(self, tenant: str, task_id: str, events: list[Event]) -> None:
+    def _saw(self, tenant: str, task_id: str, events: list[RunLogEvent]) -> None:
         # A denial at dispatch is followed by the failure it leads to, in the same list: one end.
         for event in events:
             if event.event_type in _ENDS:
                 self._count(event)
                 return
 
-    def _count(self, event: Event) -> None:
+    def _count(self, event: RunLogEvent) -> None:
         outcome = str(event.metadata.get("outcome_class", "cancelled"))
-        self._ended.add(outcome)
+        self._ended.increment(outcome)
         if event.duration_ms is not None:
-            self._times.of(outcome).observe(event.duration_ms / 1000)
+            self._times.labels(outcome).observe(event.duration_ms / 1000)
 
     def figures(self) -> Iterable[Metric]:
         text = "Attempts at tasks that ended, and submits that nobody was admitted for, by outcome class."
-        yield counters("stentor_task_outcomes", text, ("outcome_class",), self._ended.read())
+        yield labeled_counter_family("stentor_task_outcomes", text, ("outcome_class",), self._ended.snapshot())
         text = "Time from the claim of a task to its end, by outcome class."
-        yield histograms("stentor_task_duration_seconds", text, ("outcome_class",), self._times.items())
+        yield labeled_histogram_family("stentor_task_duration_seconds", text, ("outcome_class",), self._times.items())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from stentor.core.clock import HOUR
-from stentor.core.db import Sql, Tally, Tx
+from stentor.core.db import CounterTable, Sql, Tx
 from stentor.domains.tasks.model import Filter, Summary
 
-_COUNTS = Tally(
+_COUNTS = CounterTable(
     ("tenant", "hour", "status", "agent_id"),
     Sql(
         """insert into task_counts (tenant, hour, status, agent_id, n) values (:tenant, :hour, :status, :agent_id, :n)
@@ -35,7 +35,7 @@ def count(tx: Tx, tenant: str, created_at: int, *changes: tuple[str, str | None,
     """Add to the counts, each change a (status, agent, by)."""
     for status, agent_id, by in changes:
         for hour in (EVER, created_at // HOUR):
-            tx.add(_COUNTS, (tenant, hour, status, agent_id or ""), by)
+            tx.increment(_COUNTS, (tenant, hour, status, agent_id or ""), by)
 
 
 def page(tx: Tx, tenant: str, wanted: Filter, limit: int, offset: int) -> list[Summary]:

@@ -229,7 +229,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 def body_hash(draft: TaskDraft) -> str:
     """The same for the same body, whatever the order of its keys."""
-    return jsontext.digest(draft)
+    return jsontext.sorted_digest(draft)
 
 
 def estimate(now: int, ahead: int, mean_ms: float, lanes: int) -> tuple[int, int]:

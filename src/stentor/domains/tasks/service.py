@@ -11,7 +11,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, Forbidden, NotFound
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import skipped
 from stentor.domains.registry import standing
 from stentor.domains.registry import store as agents
@@ -59,7 +59,7 @@ class Tasks:
         """The same as a part of somebody's own transaction; `via` goes into the event."""
         task = _living(tx, principal, task_id, "cancelled")
         meta = {"by": principal.name, "from": task.status, "status": "cancelled", **via}
-        self._end(tx, task, "cancelled", None, Draft("task_cancelled", "tasks", "Task cancelled.", meta))
+        self._end(tx, task, "cancelled", None, EventDraft("task_cancelled", "tasks", "Task cancelled.", meta))
         return tx.now
 
     async def approve(self, principal: Principal, task_id: str) -> Task:
@@ -70,7 +70,7 @@ class Tasks:
         """The same as a part of somebody's own transaction. Raises Forbidden for the agent's own hand."""
         task = _pending(tx, principal.tenant, task_id)
         _check_approver(tx, principal, task)
-        given = Draft("approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True, **via})
+        given = EventDraft("approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True, **via})
         return self._requeue(tx, task, "queued", [given, events.queued(task.priority)])
 
     async def reject(self, principal: Principal, task_id: str, reason: str | None) -> Task:
@@ -82,7 +82,7 @@ class Tasks:
         task = _pending(tx, principal.tenant, task_id)
         error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was refused."}
         meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted", **via}
-        self._end(tx, task, "aborted", error, Draft("task_aborted", "tasks", "Rejected.", meta))
+        self._end(tx, task, "aborted", error, EventDraft("task_aborted", "tasks", "Rejected.", meta))
         return require(tx, task.tenant, task.task_id)
 
     async def retry(self, principal: Principal, task_id: str) -> Task:
@@ -114,7 +114,7 @@ class Tasks:
         tx: Tx,
         task: Task,
         status: Status,
-        drafts: list[Draft],
+        drafts: list[EventDraft],
         placement: Placement | None = None,
         metadata: model.Metadata | None = None,
     ) -> Task:
@@ -134,7 +134,7 @@ class Tasks:
         offer_after_commit(tx, changed, self._dispatch)
         return changed
 
-    def _end(self, tx: Tx, task: Task, status: Status, error: Any, draft: Draft) -> None:
+    def _end(self, tx: Tx, task: Task, status: Status, error: Any, draft: EventDraft) -> None:
         """A human's word ends the task: outcome class cancelled, and nothing is learned."""
         drafts = [draft, skipped("cancelled")]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)

@@ -326,7 +326,7 @@ def unlearned(tx: Tx, before: int, limit: int) -> list[Task]:
 
 def _queued(*row: Any) -> Queued:
     queued = Queued(*row[:-1])
-    ids.see(queued.head_id)
+    ids.advance_past(queued.head_id)
     return msgspec.structs.replace(queued, granted=True) if '"grant_id"' in row[-1] else queued
 
 
@@ -336,7 +336,7 @@ _metadata = msgspec.json.Decoder(Metadata)
 
 def _task(row: tuple[Any, ...]) -> Task:
     values = dict(zip(_FIELDS, row, strict=True))
-    ids.see(values["head_id"])  # the next event of the task is to sort behind it
+    ids.advance_past(values["head_id"])  # the next event of the task is to sort behind it
     try:
         values["required_capabilities"] = _capabilities.decode(values["required_capabilities"])
         values["metadata"] = _metadata.decode(values["metadata"])

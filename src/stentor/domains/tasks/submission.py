@@ -10,13 +10,13 @@ import msgspec
 from prometheus_client.core import Metric
 
 from stentor.auth.principal import Principal
-from stentor.core import idempotency, ids, tracing
+from stentor.core import ids, trace_context
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx, idempotency, locks
+from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, RoutingDenied, all_errors
-from stentor.core.figures import USUAL, Histograms, histograms
-from stentor.core.idempotency import Answer, IdempotencyKey
-from stentor.core.runlog import Draft, RunLog, read_task
+from stentor.core.metrics import REQUEST_BUCKETS_S, LabeledHistogram, labeled_histogram_family
+from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import Header
 from stentor.domains.routing.model import NO_WORKER_ONLINE, Decision
 from stentor.domains.tasks import events, listing, model, sight, store
@@ -32,7 +32,7 @@ class Submission:
         self._dispatch = dispatch
         self._grants = grants
         self._running: set[tuple[str, str, str, str]] = set()
-        self._times = Histograms(USUAL, ("accepted",), ("denied",), ("failed",))
+        self._times = LabeledHistogram(REQUEST_BUCKETS_S, ("accepted",), ("denied",), ("failed",))
 
     async def submit(
         self,
@@ -53,13 +53,13 @@ class Submission:
             answer = await self._answered(principal, draft, key, header)
             result = "accepted" if answer.status_code == 202 else "denied"
         finally:
-            self._times.of(result).observe(time.perf_counter() - started)
+            self._times.labels(result).observe(time.perf_counter() - started)
         return _submitted(answer)
 
     async def _answered(
         self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None, header: Header | None
-    ) -> Answer:
-        trace = tracing.current()  # here, because the writer's thread has another context
+    ) -> StoredResponse:
+        trace = trace_context.current_traceparent()  # here, because the writer's thread has another context
         with self._alone(key):
             draft, placement = await self._placed(principal, draft)
             return await self._db.write(
@@ -69,7 +69,7 @@ class Submission:
     def figures(self) -> Iterable[Metric]:
         """For /metrics."""
         text = "Time of a submit until it was stored, by whether an agent was found; failed ones stored nothing."
-        yield histograms("stentor_submit_duration_seconds", text, ("result",), self._times.items())
+        yield labeled_histogram_family("stentor_submit_duration_seconds", text, ("result",), self._times.items())
 
     async def _placed(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement]:
         """Work with delegated authority belongs to the task that the authority is for."""
@@ -78,7 +78,9 @@ class Submission:
         granted, task_id = await self._grants.authority(principal, draft.metadata.grant_id)
         return model.below(draft, task_id), self._placing.place(principal, draft, granted)
 
-    def submitting(self, principal: Principal, draft: TaskDraft, cause: str, header: Header) -> Callable[[Tx], Answer]:
+    def submitting(
+        self, principal: Principal, draft: TaskDraft, cause: str, header: Header
+    ) -> Callable[[Tx], StoredResponse]:
         """The same as a part of a message's own transaction, under the event that led to it. The answer is 202 with
         a Submitted, or a denial's status with `{code, message, details}`.
         """
@@ -95,12 +97,12 @@ class Submission:
         cause: str | None = None,
         header: Header | None = None,
         trace: str | None = None,
-    ) -> Answer:
-        if key is not None and (known := idempotency.find(tx, key)):
+    ) -> StoredResponse:
+        if key is not None and (known := idempotency.find_response(tx, key)):
             return _complete(tx, principal.tenant, known)
         body_hash = model.body_hash(draft)
         if draft.id is not None:
-            tx.lock(locks.of_task(principal.tenant, draft.id))
+            tx.lock(locks.task_lock(principal.tenant, draft.id))
         if draft.id is not None and (task := store.find(tx, principal.tenant, draft.id)):
             # What the caller does not see is another body, else it could guess what the input was.
             if task.body_hash != body_hash or not sight.sees(tx, principal, task):
@@ -110,7 +112,7 @@ class Submission:
             # After the hash: the same task may be sent again within another trace.
             answer = self._store(tx, principal, model.traced(draft, trace), placement, body_hash, cause, header)
         if key is not None:
-            idempotency.keep(tx, key, answer)
+            idempotency.store_response(tx, key, answer)
         return answer
 
     def _store(
@@ -122,7 +124,7 @@ class Submission:
         body_hash: str,
         cause: str | None,
         header: Header | None,
-    ) -> Answer:
+    ) -> StoredResponse:
         drafts = events.submitted(principal, draft, placement, header)
         task = self._task(tx, principal, draft, placement, drafts, body_hash)
         store.insert(tx, task, draft)
@@ -137,7 +139,7 @@ class Submission:
         principal: Principal,
         draft: TaskDraft,
         placement: Placement,
-        drafts: list[Draft],
+        drafts: list[EventDraft],
         body_hash: str,
     ) -> Task:
         start, completion = self._placing.estimate(tx.now, principal.tenant, placement.agent_id, draft.type)
@@ -196,19 +198,19 @@ class Submission:
             self._running.discard(key.scope)
 
 
-def _first_answer(tx: Tx, task: Task, decision: Decision | None = None) -> Answer:
+def _first_answer(tx: Tx, task: Task, decision: Decision | None = None) -> StoredResponse:
     """What the first submit of this task answered; what the row does not tell is read from the run log, where it
     outlives retries. `decision` is at hand for a task that is stored just now.
     """
     if task.submitted_status == "failed":
-        denied = read_task(tx, task.tenant, task.task_id, 2)[-1].metadata
+        denied = read_task_events(tx, task.tenant, task.task_id, 2)[-1].metadata
         details = denied["details"] | {"task_id": task.task_id, "provenance_id": task.provenance_id}
         error = {"code": denied["code"], "message": denied["message"], "details": details}
-        return Answer(_DENIALS[denied["code"]].status, error)
+        return StoredResponse(_DENIALS[denied["code"]].status, error)
     if decision is not None:
         online = decision.online
     else:
-        online = read_task(tx, task.tenant, task.task_id, 2)[-1].metadata["routing"].get("online", True)
+        online = read_task_events(tx, task.tenant, task.task_id, 2)[-1].metadata["routing"].get("online", True)
     answer = Submitted(
         task.task_id,
         task.submitted_status,
@@ -218,10 +220,10 @@ def _first_answer(tx: Tx, task: Task, decision: Decision | None = None) -> Answe
         task.provenance_id,
         task.metadata.priority,
     )
-    return Answer(202, msgspec.structs.asdict(answer))
+    return StoredResponse(202, msgspec.structs.asdict(answer))
 
 
-def _complete(tx: Tx, tenant: str, known: Answer) -> Answer:
+def _complete(tx: Tx, tenant: str, known: StoredResponse) -> StoredResponse:
     """A kept answer; one that an earlier version kept has no provenance id, so it is made again from the row."""
     if known.status_code != 202 or "provenance_id" in known.body:
         return known
@@ -229,7 +231,7 @@ def _complete(tx: Tx, tenant: str, known: Answer) -> Answer:
     return known if task is None else _first_answer(tx, task)
 
 
-def _submitted(answer: Answer) -> Submitted:
+def _submitted(answer: StoredResponse) -> Submitted:
     if answer.status_code != 202:
         raise _DENIALS[answer.body["code"]](answer.body["message"], answer.body["details"])
     return Submitted(**answer.body)

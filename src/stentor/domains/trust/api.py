@@ -9,24 +9,24 @@ from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
 from stentor.auth.principal import Principal
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.trust import model
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 from stentor.domains.trust.service import Trust
-from stentor.web.routes import Wire, example, needs
+from stentor.web.routes import RequestModel, example_config, requires_permission
 from stentor.web.wire import (
-    Answer,
     Caller,
     EntityId,
     Enveloped,
-    Json,
+    JsonResponse,
     Name,
+    ResponseModel,
     Score,
     Timestamp,
     api_router,
-    enveloped,
-    errors,
+    enveloped_response,
+    error_responses,
 )
 
 MAX_ENTITY_ID = 255
@@ -34,26 +34,26 @@ RESERVED = frozenset(("levels", "report"))
 """Reading such an entity would answer another route's data."""
 
 
-class SetScore(Wire):
-    model_config = example(score=0.8, entityType="agent")
+class SetScore(RequestModel):
+    model_config = example_config(score=0.8, entityType="agent")
 
     score: Score
     entityType: Name | None = None  # noqa: N815
 
 
-class Amount(Wire):
-    model_config = example(amount=0.02)
+class Amount(RequestModel):
+    model_config = example_config(amount=0.02)
 
     amount: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
 
 
-class Operation(Wire):
-    model_config = example(operation="search")
+class Operation(RequestModel):
+    model_config = example_config(operation="search")
 
     operation: Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
-class TrustOut(Answer):
+class TrustOut(ResponseModel):
     entityId: str  # noqa: N815
     entityType: str  # noqa: N815
     score: float
@@ -66,32 +66,32 @@ class Moved(TrustOut):
     delta: float
 
 
-class Permissions(Answer):
+class Permissions(ResponseModel):
     entityId: str  # noqa: N815
     level: str
     operations: list[str]
 
 
-class CanPerform(Answer):
+class CanPerform(ResponseModel):
     entityId: str  # noqa: N815
     operation: str
     allowed: bool
 
 
-class LevelOut(Answer):
+class LevelOut(ResponseModel):
     name: str
     range: str
     operations: list[str]
 
 
-class Levels(Answer):
+class Levels(ResponseModel):
     levels: list[LevelOut]
     decayRate: str  # noqa: N815
     reinforcement: str
     penalty: str
 
 
-class ChangeOut(Answer):
+class ChangeOut(ResponseModel):
     entityId: str  # noqa: N815
     kind: str
     delta: float
@@ -100,7 +100,7 @@ class ChangeOut(Answer):
     timestamp: Timestamp
 
 
-class Report(Answer):
+class Report(ResponseModel):
     totalEntities: int  # noqa: N815
     byLevel: dict[str, int]  # noqa: N815
     byType: dict[str, int]  # noqa: N815
@@ -117,10 +117,10 @@ def router(trust: Trust, allow: Allow) -> APIRouter:
     api = api_router("/trust", tags=["trust"])
 
     @api.get("/report", response_model=Enveloped[Report])
-    async def report(caller: Caller) -> Json:
+    async def report(caller: Caller) -> JsonResponse:
         """Every tracked entity with its score and level, and the latest changes."""
         found = await trust.report(caller.tenant)
-        return enveloped(
+        return enveloped_response(
             {
                 "totalEntities": len(found["entities"]),
                 "byLevel": found["by_level"],
@@ -132,9 +132,9 @@ def router(trust: Trust, allow: Allow) -> APIRouter:
         )
 
     @api.get("/levels", response_model=Enveloped[Levels])
-    async def levels() -> Json:
+    async def levels() -> JsonResponse:
         """The levels, what each permits, and how scores move."""
-        return enveloped(
+        return enveloped_response(
             {
                 "levels": [
                     {"name": v.name, "range": f"{v.low} - {v.high}", "operations": v.operations} for v in model.LEVELS
@@ -145,18 +145,18 @@ def router(trust: Trust, allow: Allow) -> APIRouter:
             }
         )
 
-    @api.get("/{entityId}", response_model=Enveloped[TrustOut], responses=errors(404))
-    async def read(caller: Caller, entityId: EntityId) -> Json:  # noqa: N803
+    @api.get("/{entityId}", response_model=Enveloped[TrustOut], responses=error_responses(404))
+    async def read(caller: Caller, entityId: EntityId) -> JsonResponse:  # noqa: N803
         """An entity's score now, after decay."""
-        return enveloped(_entity(*await find(caller, entityId)))
+        return enveloped_response(_entity(*await find(caller, entityId)))
 
-    @api.put("/{entityId}", response_model=Enveloped[Moved], openapi_extra=needs("admin"))
-    async def put(caller: Caller, entityId: EntityId, body: SetScore) -> Json:  # noqa: N803
+    @api.put("/{entityId}", response_model=Enveloped[Moved], openapi_extra=requires_permission("admin"))
+    async def put(caller: Caller, entityId: EntityId, body: SetScore) -> JsonResponse:  # noqa: N803
         """Set a score explicitly."""
         _check_id(entityId)
         await allow(caller, entityId)
         entity, delta = await trust.set_score(caller.tenant, entityId, body.score, body.entityType, caller.name)
-        return enveloped(_moved(entity, delta))
+        return enveloped_response(_moved(entity, delta))
 
     async def find(caller: Principal, entity_id: str) -> tuple[Entity, float]:
         if not _possible(entity_id):
@@ -164,39 +164,39 @@ def router(trust: Trust, allow: Allow) -> APIRouter:
             raise NotFound("No trust is recorded under this id.")
         return await trust.get(caller.tenant, entity_id)
 
-    async def reinforce(caller: Principal, entity_id: str, kind: ChangeKind, amount: float) -> Json:
+    async def reinforce(caller: Principal, entity_id: str, kind: ChangeKind, amount: float) -> JsonResponse:
         _check_id(entity_id)
         await allow(caller, entity_id)
-        return enveloped(_moved(*await trust.reinforce(caller.tenant, entity_id, kind, amount, caller.name)))
+        return enveloped_response(_moved(*await trust.reinforce(caller.tenant, entity_id, kind, amount, caller.name)))
 
     @api.post("/{entityId}/success", response_model=Enveloped[Moved])
-    async def success(caller: Caller, entityId: EntityId, body: Amount | None = None) -> Json:  # noqa: N803
+    async def success(caller: Caller, entityId: EntityId, body: Amount | None = None) -> JsonResponse:  # noqa: N803
         """One success: +0.02, or the amount."""
         return await reinforce(caller, entityId, "success", (body and body.amount) or model.REWARD)
 
     @api.post("/{entityId}/failure", response_model=Enveloped[Moved])
-    async def failure(caller: Caller, entityId: EntityId, body: Amount | None = None) -> Json:  # noqa: N803
+    async def failure(caller: Caller, entityId: EntityId, body: Amount | None = None) -> JsonResponse:  # noqa: N803
         """One failure: -0.05, or the amount as a decrement."""
         return await reinforce(caller, entityId, "failure", (body and body.amount) or model.PENALTY)
 
-    @api.get("/{entityId}/permissions", response_model=Enveloped[Permissions], responses=errors(404))
-    async def permissions(caller: Caller, entityId: EntityId) -> Json:  # noqa: N803
+    @api.get("/{entityId}/permissions", response_model=Enveloped[Permissions], responses=error_responses(404))
+    async def permissions(caller: Caller, entityId: EntityId) -> JsonResponse:  # noqa: N803
         """What the entity's level permits."""
         entity, score = await find(caller, entityId)
         level = model.level_of(score)
-        return enveloped({"entityId": entity.entity_id, "level": level.name, "operations": level.operations})
+        return enveloped_response({"entityId": entity.entity_id, "level": level.name, "operations": level.operations})
 
     @api.post(
         "/{entityId}/can-perform",
         response_model=Enveloped[CanPerform],
-        responses=errors(404),
-        openapi_extra=needs("read"),
+        responses=error_responses(404),
+        openapi_extra=requires_permission("read"),
     )
-    async def can_perform(caller: Caller, entityId: EntityId, body: Operation) -> Json:  # noqa: N803
+    async def can_perform(caller: Caller, entityId: EntityId, body: Operation) -> JsonResponse:  # noqa: N803
         """Whether the entity's level permits an operation."""
         entity, score = await find(caller, entityId)
         allowed = body.operation in model.level_of(score).operations
-        return enveloped({"entityId": entity.entity_id, "operation": body.operation, "allowed": allowed})
+        return enveloped_response({"entityId": entity.entity_id, "operation": body.operation, "allowed": allowed})
 
     return api
 
@@ -218,7 +218,7 @@ def _entity(entity: Entity, score: float) -> dict[str, Any]:
         "entityType": entity.entity_type,
         "score": score,
         "level": model.level_of(score).name,
-        "lastUpdated": iso(entity.updated_at),
+        "lastUpdated": format_iso(entity.updated_at),
     }
 
 
@@ -233,5 +233,5 @@ def _change(change: Change) -> dict[str, Any]:
         "delta": change.delta,
         "score": change.score,
         "cause": change.cause,
-        "timestamp": iso(change.happened_at),
+        "timestamp": format_iso(change.happened_at),
     }

@@ -8,9 +8,9 @@ from typing import Any
 
 from stentor.core.clock import DAY, Clock
 from stentor.core.db import Database, Tx, locks
-from stentor.core.db.looks import Meanwhile, News
+from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import NotFound
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.trust import model, store
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 
@@ -26,15 +26,15 @@ class TrustView:
 
     def __init__(self) -> None:
         self._entities: dict[Key, Entity] = {}
-        self._meanwhile = Meanwhile[Key]()
+        self._meanwhile = ConcurrentWrites[Key]()
         self.available = True
 
     def put(self, tenant: str, entity: Entity) -> None:
         """What this process wrote."""
-        self._meanwhile.wrote((tenant, entity.entity_id))
+        self._meanwhile.record_write((tenant, entity.entity_id))
         self._entities[tenant, entity.entity_id] = entity
 
-    def news(self, since: int) -> News:
+    def news(self, since: int) -> PollQuery:
         """What changed since, for the view. Fails open: routing goes on without trust and says so."""
 
         def read(tx: Tx) -> list[tuple[str, Entity]]:
@@ -44,7 +44,7 @@ class TrustView:
                 self.available = False
                 raise
 
-        return self._meanwhile.look(read, self._hear)
+        return self._meanwhile.start_poll(read, self._hear)
 
     def _hear(self, changed: list[tuple[str, Entity]], written: set[Key]) -> None:
         self.available = True
@@ -92,7 +92,7 @@ class Trust:
         self, tx: Tx, tenant: str, entity_id: str, score: float, entity_type: str | None, by: str
     ) -> tuple[Entity, float]:
         """The same as a part of somebody's own transaction, who has looked already."""
-        tx.lock(locks.of_agent(entity_id))
+        tx.lock(locks.agent_lock(entity_id))
         known = store.find(tx, tenant, entity_id)
         before = known.at(tx.now) if known else None
         kind = entity_type or (known.entity_type if known else model.DEFAULT_TYPE)
@@ -118,7 +118,7 @@ class Trust:
         by: str | None = None,
     ) -> tuple[Entity, float]:
         """The same inside a transaction; a `cause` is applied once. An event tells what `by` did, or a new level."""
-        tx.lock(locks.of_agent(entity_id))
+        tx.lock(locks.agent_lock(entity_id))
         known = store.find(tx, tenant, entity_id)
         before = known.at(tx.now) if known else model.START
         after = model.moved(before, amount if kind == "success" else -amount)
@@ -171,7 +171,7 @@ class Trust:
                 "by": by,
             }
             message = f"Trust of {entity.entity_id} is {entity.score:g}."
-            draft = Draft("trust_changed", "trust", message, meta, agent_id=entity.entity_id)
+            draft = EventDraft("trust_changed", "trust", message, meta, agent_id=entity.entity_id)
             self._runlog.append(tx, tenant, [draft])
         tx.after_commit(lambda: self.view.put(tenant, entity))
         return entity, delta

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stentor.core import ids
-from stentor.core.db import Journal, Sql, Tx
+from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.domains.trust.model import Change, ChangeKind, Entity
 
 _ONE = Sql(
@@ -20,7 +20,7 @@ _PUT = Sql(
     on conflict (tenant, entity_id) do update set
         entity_type = excluded.entity_type, score = excluded.score, updated_at = excluded.updated_at"""
 )
-_CHANGES = Journal(
+_CHANGES = AppendOnlyTable(
     "trust_changes", ("change_id", "tenant", "entity_id", "kind", "delta", "score", "cause", "happened_at")
 )
 _RECENT = Sql(

@@ -105,7 +105,7 @@ class Courier:
         taken: tuple[Subscription, list[Delivery]] | None = None
         bodies: list[bytes] = []
         try:
-            taken = await self._db.write(lambda tx: self._claim(tx, room), (locks.of_webhook(self._id),))
+            taken = await self._db.write(lambda tx: self._claim(tx, room), (locks.webhook_lock(self._id),))
             bodies = await self._bodies(taken[1]) if taken and taken[1] else []
         except StoreUnavailable:
             pass  # the next look wakes this courier again; what was taken comes back when its lease ends

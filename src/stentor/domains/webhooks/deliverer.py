@@ -16,11 +16,11 @@ from contextlib import suppress
 from stentor.core import ids
 from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx, locks
-from stentor.core.db.looks import News
+from stentor.core.db.polling import PollQuery
 from stentor.core.errors import ServiceUnavailable, StoreUnavailable
-from stentor.core.pulse import beat
-from stentor.core.runlog import Draft, RunLog
-from stentor.core.sealing import Sealer
+from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.security.sealing import Sealer
+from stentor.core.timers import sleep_until_tick
 from stentor.domains.webhooks import listing, model, naming, store
 from stentor.domains.webhooks.courier import Courier, Outcome, Pool
 from stentor.domains.webhooks.model import Delivery, Reply, Subscription, Verdict
@@ -129,7 +129,7 @@ class Deliverer:
             while deleted:
                 deleted = await self._db.write(lambda tx: listing.purge_of(tx, subscription_id, BATCH))
 
-    def news(self) -> News:
+    def news(self) -> PollQuery:
         """For the subscriptions of all tenants: before anything happens, and when others may have changed them."""
         generation = self._view.generation
 
@@ -151,7 +151,7 @@ class Deliverer:
         def read(tx: Tx) -> tuple[list[Delivery], list[str]]:
             return store.lost(tx, tx.now, BATCH), [one for one in enabled if store.some_due(tx, one)]
 
-        lost, due = await self._db.look(read)
+        lost, due = await self._db.poll(read)
         if left := [one for one in lost if one.delivery_id not in held]:
             await self._db.write(_giving_back(left))
         self.arrived({*due, *(one.subscription_id for one in left)} & enabled)
@@ -175,7 +175,7 @@ class Deliverer:
 
     async def _settled(self, delivery: Delivery, reply: Reply) -> Outcome | None:
         """Write what came of it, however long the store is out; None when the service leaves before."""
-        held = (locks.of_webhook(delivery.subscription_id),)
+        held = (locks.webhook_lock(delivery.subscription_id),)
         while True:
             try:
                 return await self._db.write(lambda tx: self._settle(tx, delivery, reply), held)
@@ -200,7 +200,7 @@ class Deliverer:
         if not store.disable(tx, delivery.subscription_id, verdict.disable):
             return
         meta = {"webhook_id": delivery.subscription_id, "delivery_id": delivery.delivery_id, "reason": verdict.disable}
-        draft = Draft("webhook_disabled", "webhooks", f"Webhook disabled. {verdict.disable}", meta)
+        draft = EventDraft("webhook_disabled", "webhooks", f"Webhook disabled. {verdict.disable}", meta)
         self._runlog.append(tx, delivery.tenant, [draft])
         subscriptions = store.every(tx)
         tx.after_commit(lambda: self._view.put(subscriptions))
@@ -231,7 +231,7 @@ class Deliverer:
     async def _run(self) -> None:
         looks = 0
         while True:
-            await beat(LOOK_SECONDS)
+            await sleep_until_tick(LOOK_SECONDS)
             looks += 1
             try:
                 await self.look()
@@ -246,7 +246,7 @@ class Deliverer:
     async def purge(self) -> int:
         """Forget deliveries that are older than the retention; answers how many."""
         found = 0
-        before = ids.floor(self._sender.now() - self._retention)
+        before = ids.min_id_at(self._sender.now() - self._retention)
         while number := await self._db.write(lambda tx: listing.purge(tx, before, BATCH)):
             found += number
         return found

@@ -10,7 +10,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict
-from stentor.core.runlog import Draft, Event, RunLog
+from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.domains.webhooks import listing, model, naming, outbox, service, store
 from stentor.domains.webhooks.model import Attempt, Delivery, Subscription
 
@@ -85,7 +85,7 @@ class History:
         return Replayed(queued, events[-1].happened_at)
 
     def _queuing(
-        self, principal: Principal, known: Subscription, events: list[Event], scope: Scope, since: int
+        self, principal: Principal, known: Subscription, events: list[RunLogEvent], scope: Scope, since: int
     ) -> Callable[[Tx], int]:
         names = frozenset(model.meant(known.events))
 
@@ -106,7 +106,7 @@ class History:
         self, tx: Tx, principal: Principal, subscription_id: str, rows: list[Delivery], about: dict[str, Any]
     ) -> None:
         meta = {"webhook_id": subscription_id, "queued": len(rows), "by": principal.name, **about}
-        draft = Draft("webhook_replayed", "webhooks", f"{len(rows)} deliveries queued again.", meta)
+        draft = EventDraft("webhook_replayed", "webhooks", f"{len(rows)} deliveries queued again.", meta)
         self._runlog.append(tx, principal.tenant, [draft])
         for row in rows:
             store.put(tx, row)

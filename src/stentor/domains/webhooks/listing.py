@@ -7,7 +7,7 @@ from typing import Any
 from stentor.core import ids, jsontext
 from stentor.core.clock import HOUR
 from stentor.core.db import Sql, Tx
-from stentor.core.runlog import Event
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.webhooks.model import Attempt, Delivery
 from stentor.domains.webhooks.naming import NAMES
 from stentor.domains.webhooks.store import DELIVERY_COLUMNS, delivery_of
@@ -26,7 +26,7 @@ _ATTEMPTS = Sql(
     """select attempt, started_at, duration_ms, status_code, error, response from webhook_attempts
     where delivery_id = :delivery_id order by attempt"""
 )
-_EVENT_COLUMNS = ", ".join(Event.__struct_fields__)
+_EVENT_COLUMNS = ", ".join(RunLogEvent.__struct_fields__)
 _EVENT = Sql(f"select {_EVENT_COLUMNS} from events where event_id = :event_id")
 _TYPES = ", ".join(f"'{name}'" for name in NAMES)
 _EVENTS = Sql(
@@ -84,14 +84,14 @@ def attempts(tx: Tx, delivery_id: str) -> list[Attempt]:
     return [Attempt(*row) for row in tx.rows(_ATTEMPTS, delivery_id=delivery_id)]
 
 
-def event(tx: Tx, event_id: str) -> Event | None:
+def event(tx: Tx, event_id: str) -> RunLogEvent | None:
     row = tx.row(_EVENT, event_id=event_id)
     return _event(row) if row else None
 
 
-def events(tx: Tx, tenant: str, since: int, until: int, after: str, limit: int) -> list[Event]:
+def events(tx: Tx, tenant: str, since: int, until: int, after: str, limit: int) -> list[RunLogEvent]:
     """A tenant's events of a span of time that may be events of webhooks, in the order of their ids, after an id."""
-    low, high = ids.floor(since - SKEW), ids.floor(until + SKEW)
+    low, high = ids.min_id_at(since - SKEW), ids.min_id_at(until + SKEW)
     span = {"since": since, "until": until, "after": max(after, low), "before": high}
     return [_event(row) for row in tx.rows(_EVENTS, tenant=tenant, limit=limit, **span)]
 
@@ -123,6 +123,6 @@ def figures(tx: Tx) -> dict[str, int]:
     return counts | {"waiting": int(waiting), "sending": int(sending), "oldest": int(oldest or 0)}
 
 
-def _event(row: tuple[Any, ...]) -> Event:
+def _event(row: tuple[Any, ...]) -> RunLogEvent:
     *fields, metadata = row
-    return Event(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
+    return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]

@@ -11,32 +11,32 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.clock import iso
-from stentor.core.runlog import Event
+from stentor.core.clock import format_iso
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.webhooks.model import PING
 
 LARGEST = 256 * 1024
 """Bytes of JSON that one field of `data` may have; a larger one is null and named in `truncated`."""
 
-Naming = Callable[[Event], str | None]
+Naming = Callable[[RunLogEvent], str | None]
 
 
-def _status(event: Event) -> str | None:
+def _status(event: RunLogEvent) -> str | None:
     if "override_tier" in event.metadata:
         return "agent.cleared"
     return {"suspended": "agent.suspended", "quarantined": "agent.quarantined"}.get(event.metadata.get("to", ""))
 
 
-def _failed(event: Event) -> str | None:
+def _failed(event: RunLogEvent) -> str | None:
     """A task that nobody may take is told by its denial, which knows why."""
     return None if event.metadata.get("outcome_class") == "routing_failed" else "task.failed"
 
 
-def _memory(event: Event) -> str:
+def _memory(event: RunLogEvent) -> str:
     return "memory.conflict" if event.metadata.get("status") == "conflict" else "memory.written"
 
 
-def _trust(event: Event) -> str | None:
+def _trust(event: RunLogEvent) -> str | None:
     moved = event.metadata.get("level") != event.metadata.get("previous_level")
     return "trust.level_changed" if moved else None
 
@@ -73,26 +73,26 @@ _STATUS = {
 }
 
 
-def name_of(event: Event) -> str | None:
+def name_of(event: RunLogEvent) -> str | None:
     """The webhook event that an event of the run log is; None for most."""
     name = NAMES.get(event.event_type)
     return name if name is None or isinstance(name, str) else name(event)
 
 
-def subject_of(event: Event) -> str:
+def subject_of(event: RunLogEvent) -> str:
     """Events with one subject are delivered in their order; an empty subject has none."""
     if event.task_id is not None:
         return f"task:{event.task_id}"
     return f"agent:{event.agent_id}" if event.agent_id is not None else ""
 
 
-def payload(name: str, event: Event, result: str | None) -> bytes:
+def payload(name: str, event: RunLogEvent, result: str | None) -> bytes:
     """The body of a delivery; `result` is a completed task's, as JSON text."""
     data = _bounded(_data(name, event, result))
-    return jsontext.encode({"event": name, "type": name, "timestamp": iso(event.happened_at), "data": data})
+    return jsontext.encode({"event": name, "type": name, "timestamp": format_iso(event.happened_at), "data": data})
 
 
-def _data(name: str, event: Event, result: str | None) -> dict[str, Any]:
+def _data(name: str, event: RunLogEvent, result: str | None) -> dict[str, Any]:
     own: dict[str, Any] = {"task_id": event.task_id, "agent_id": event.agent_id, "duration_ms": event.duration_ms}
     data = {field: value for field, value in own.items() if value is not None} | _details(event)
     if name in _STATUS:
@@ -104,7 +104,7 @@ def _data(name: str, event: Event, result: str | None) -> dict[str, Any]:
     return data
 
 
-def _details(event: Event) -> dict[str, Any]:
+def _details(event: RunLogEvent) -> dict[str, Any]:
     """The event's metadata; of a denial its error, as other failures have it."""
     if event.event_type != "dispatch_denied":
         return event.metadata

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from stentor.core import ids
 from stentor.core.db import Tx
-from stentor.core.runlog import Event
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.webhooks import model, naming, store
 from stentor.domains.webhooks.model import Delivery, Subscription
 
@@ -47,7 +47,7 @@ class Outbox:
         self._view = view
         self._arrived = arrived
 
-    def record(self, tx: Tx, tenant: str, events: list[Event]) -> None:
+    def record(self, tx: Tx, tenant: str, events: list[RunLogEvent]) -> None:
         """Called by the run log for all that it appends."""
         wanted = self._view.of(tenant)
         if wanted is None:
@@ -64,7 +64,7 @@ class Outbox:
             tx.after_commit(lambda: self._arrived(found))
 
 
-def fresh(subscription_id: str, name: str, event: Event, now: int, replay_of: str | None = None) -> Delivery:
+def fresh(subscription_id: str, name: str, event: RunLogEvent, now: int, replay_of: str | None = None) -> Delivery:
     """A delivery that is due at once."""
     return Delivery(
         delivery_id=ids.new_id(),

@@ -10,9 +10,9 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from stentor import __version__
-from stentor.core.clock import SECOND, Clock, from_datetime
+from stentor.core.clock import SECOND, Clock, micros_from_datetime
 from stentor.core.errors import InvalidRequest
-from stentor.core.outbound import Outbound, TargetRefused
+from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.domains.webhooks import signing
 from stentor.domains.webhooks.model import Reply
 
@@ -37,7 +37,7 @@ HEADERS = {
 class Sender:
     """`outbound` is its own, so that receivers and agents do not wait for each other's connections."""
 
-    def __init__(self, outbound: Outbound, clock: Clock, timeout: float = TIMEOUT) -> None:
+    def __init__(self, outbound: OutboundHttp, clock: Clock, timeout: float = TIMEOUT) -> None:
         self._outbound = outbound
         self._clock = clock
         self._timeout = timeout
@@ -53,7 +53,7 @@ class Sender:
         headers = HEADERS | signing.headers(message_id, now // SECOND, body, secrets)
         status = retry_after = text = error = None
         try:
-            self._outbound.check(url)
+            self._outbound.check_url(url)
             status, text, after = await self._post(url, body, headers)
             retry_after = _retry_after(after, now)
         except (InvalidRequest, TimeoutError, aiohttp.ClientError, OSError, ValueError) as failure:
@@ -117,7 +117,7 @@ def _retry_after(value: str | None, now: int) -> int | None:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return None
-    return max(0, from_datetime(_aware(moment)) - now)
+    return max(0, micros_from_datetime(_aware(moment)) - now)
 
 
 def _aware(moment: datetime) -> datetime:

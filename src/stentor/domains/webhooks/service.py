@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.core import idempotency, ids
-from stentor.core.db import Database, Tx
+from stentor.core import ids
+from stentor.core.db import Database, Tx, idempotency
+from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable
-from stentor.core.idempotency import Answer, IdempotencyKey
-from stentor.core.runlog import Draft, Event, RunLog
-from stentor.core.sealing import Sealer
+from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
+from stentor.core.security.sealing import Sealer
 from stentor.domains.webhooks import listing, model, outbox, signing, store
 from stentor.domains.webhooks.model import Attempt, Delivery, Subscription
 from stentor.domains.webhooks.outbox import View
@@ -62,7 +62,7 @@ class Webhooks:
         asked, secret = model.checked(events), signing.new_secret()
 
         def work(tx: Tx) -> Any:
-            if key is not None and (known := idempotency.find(tx, key)):
+            if key is not None and (known := idempotency.find_response(tx, key)):
                 return known.body
             if len(store.of_tenant(tx, principal.tenant)) >= MOST:
                 raise Conflict(f"This tenant has {MOST} webhooks, which is the most allowed: delete one.")
@@ -71,7 +71,7 @@ class Webhooks:
             self._changed(tx, made, "subscribed", principal.name)
             answer = msgspec.to_builtins(made)
             if key is not None:
-                idempotency.keep(tx, key, Answer(201, answer))
+                idempotency.store_response(tx, key, StoredResponse(201, answer))
             return answer
 
         kept = msgspec.convert(await self._db.write(work), Subscription)
@@ -166,9 +166,9 @@ class Webhooks:
         def work(tx: Tx) -> tuple[Subscription, Delivery]:
             known = require(tx, principal.tenant, subscription_id)
             meta = {"webhook_id": subscription_id, "by": principal.name}
-            draft = Draft("webhook_pinged", "webhooks", "Webhook tested.", meta, event_id=drawn)
+            draft = EventDraft("webhook_pinged", "webhooks", "Webhook tested.", meta, event_id=drawn)
             self._runlog.append(tx, known.tenant, [draft])
-            event = Event.of(draft, known.tenant, None, None, tx.now)
+            event = RunLogEvent.from_draft(draft, known.tenant, None, None, tx.now)
             waiting = outbox.fresh(subscription_id, model.PING, event, tx.now)
             held = msgspec.structs.replace(waiting, status="sending", epoch=1)
             store.put(tx, held, tx.now + self._lease)
@@ -189,7 +189,9 @@ class Webhooks:
             "enabled": subscription.enabled,
             "by": by,
         }
-        self._runlog.append(tx, subscription.tenant, [Draft("webhook_changed", "webhooks", f"Webhook {what}.", meta)])
+        self._runlog.append(
+            tx, subscription.tenant, [EventDraft("webhook_changed", "webhooks", f"Webhook {what}.", meta)]
+        )
         subscriptions = store.every(tx)
         tx.after_commit(lambda: self._view.put(subscriptions))
 

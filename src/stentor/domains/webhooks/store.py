@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.db import Journal, Sql, Tx
+from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.errors import CorruptRecord
 from stentor.domains.webhooks.model import Delivery, Reply, Subscription, Verdict
 
@@ -40,8 +40,8 @@ DELIVERY_FIELDS = Delivery.__struct_fields__
 DELIVERY_COLUMNS = ", ".join(DELIVERY_FIELDS)
 _OPEN = "status in ('waiting', 'sending')"
 _HELD = "delivery_id = :delivery_id and status = 'sending' and epoch = :epoch"
-DELIVERIES = Journal("webhook_deliveries", (*DELIVERY_FIELDS, "lease_until"))
-ATTEMPTS = Journal(
+DELIVERIES = AppendOnlyTable("webhook_deliveries", (*DELIVERY_FIELDS, "lease_until"))
+ATTEMPTS = AppendOnlyTable(
     "webhook_attempts",
     ("delivery_id", "attempt", "started_at", "duration_ms", "status_code", "error", "response"),
 )

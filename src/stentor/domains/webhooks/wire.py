@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.webhooks.model import Attempt, Delivery, Subscription
-from stentor.web.routes import Wire, example
-from stentor.web.wire import Answer, Time, Timestamp
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import ResponseModel, Time, Timestamp
 
 WEEK = 7 * 86_400
 
@@ -33,20 +33,22 @@ Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(_
 State = Literal["waiting", "sending", "delivered", "failed"]
 
 
-class Subscribe(Wire):
+class Subscribe(RequestModel):
     """`events` are names, `*`, or all of a kind such as `task.*`."""
 
-    model_config = example(url="https://hooks.example.com/stentor", events=["task.completed", "agent.quarantined"])
+    model_config = example_config(
+        url="https://hooks.example.com/stentor", events=["task.completed", "agent.quarantined"]
+    )
 
     url: Address
     events: EventNames
     description: Description = ""
 
 
-class Change(Wire):
+class Change(RequestModel):
     """What is left out stays as it is."""
 
-    model_config = example(enabled=True)
+    model_config = example_config(enabled=True)
 
     url: Address | None = None
     events: EventNames | None = None
@@ -54,23 +56,23 @@ class Change(Wire):
     enabled: bool | None = None
 
 
-class Rotate(Wire):
-    model_config = example(overlap_seconds=3600)
+class Rotate(RequestModel):
+    model_config = example_config(overlap_seconds=3600)
 
     overlap_seconds: Annotated[int, Field(ge=0, le=WEEK)] = 86_400
 
 
-class ReplaySince(Wire):
+class ReplaySince(RequestModel):
     """From `since` up to `until`, which is now when left out."""
 
-    model_config = example(since="2026-11-20T21:45:00Z", scope="undelivered")
+    model_config = example_config(since="2026-11-20T21:45:00Z", scope="undelivered")
 
     since: Time
     until: Time | None = None
     scope: Literal["undelivered", "all"] = "undelivered"
 
 
-class WebhookOut(Answer):
+class WebhookOut(ResponseModel):
     id: str
     url: str
     events: list[str]
@@ -83,7 +85,7 @@ class WebhookOut(Answer):
     updated_at: Timestamp
 
 
-class Subscribed(Answer):
+class Subscribed(ResponseModel):
     """The only answer but for that of a rotation that holds the secret."""
 
     id: str
@@ -94,23 +96,23 @@ class Subscribed(Answer):
     created_at: Timestamp
 
 
-class Rotated(Answer):
+class Rotated(ResponseModel):
     id: str
     secret: str
     old_secret_until: Timestamp | None
 
 
-class Webhooks(Answer):
+class Webhooks(ResponseModel):
     webhooks: list[WebhookOut]
     total: int
 
 
-class Deleted(Answer):
+class Deleted(ResponseModel):
     id: str
     deleted: bool
 
 
-class DeliveryOut(Answer):
+class DeliveryOut(ResponseModel):
     """`message_id` is the webhook-id that the receiver sees. `next_attempt_at` is set while it waits."""
 
     id: str
@@ -127,7 +129,7 @@ class DeliveryOut(Answer):
     replay_of: str | None
 
 
-class AttemptOut(Answer):
+class AttemptOut(ResponseModel):
     attempt: int
     started_at: Timestamp
     duration_ms: int
@@ -142,13 +144,13 @@ class DeliveryDetail(DeliveryOut):
     log: list[AttemptOut]
 
 
-class Deliveries(Answer):
+class Deliveries(ResponseModel):
     deliveries: list[DeliveryOut]
     limit: int
     next_cursor: str | None
 
 
-class ReplayedOut(Answer):
+class ReplayedOut(ResponseModel):
     """`next_since` is set when there is more: ask again from there."""
 
     queued: int
@@ -163,10 +165,10 @@ def webhook_out(one: Subscription) -> dict[str, Any]:
         "description": one.description,
         "enabled": one.enabled,
         "disabled_reason": one.disabled_reason,
-        "old_secret_until": iso_or_none(one.old_until),
+        "old_secret_until": format_iso_or_none(one.old_until),
         "created_by": one.created_by,
-        "created_at": iso(one.created_at),
-        "updated_at": iso(one.updated_at),
+        "created_at": format_iso(one.created_at),
+        "updated_at": format_iso(one.updated_at),
     }
 
 
@@ -178,9 +180,9 @@ def delivery_out(one: Delivery) -> dict[str, Any]:
         "event": one.event,
         "status": one.status,
         "attempts": one.attempts,
-        "created_at": iso(one.created_at),
-        "next_attempt_at": iso(one.due_at) if one.status == "waiting" else None,
-        "ended_at": iso_or_none(one.ended_at),
+        "created_at": format_iso(one.created_at),
+        "next_attempt_at": format_iso(one.due_at) if one.status == "waiting" else None,
+        "ended_at": format_iso_or_none(one.ended_at),
         "status_code": one.last_status,
         "error": one.last_error,
         "replay_of": one.replay_of,
@@ -191,7 +193,7 @@ def detail_out(one: Delivery, attempts: list[Attempt]) -> dict[str, Any]:
     log = [
         {
             "attempt": a.attempt,
-            "started_at": iso(a.started_at),
+            "started_at": format_iso(a.started_at),
             "duration_ms": a.duration_ms,
             "status_code": a.status_code,
             "error": a.error,

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
-from stentor.web.errors import render
-from stentor.web.hosts import LOOPBACK, host_name
+from stentor.web.allowed_hosts import LOOPBACK_NAMES, host_name
+from stentor.web.errors import render_error
 
 ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 FOREIGN = "Without a key the dashboard service answers only to its own address on this machine. Set DASHBOARD_API_KEY."
@@ -55,7 +55,7 @@ class Access:
 
     def _refusal(self, scope: Scope) -> Response | None:
         if not self._keyed:
-            return None if _local(scope) else render(scope, 403, "FORBIDDEN", FOREIGN)
+            return None if _local(scope) else render_error(scope, 403, "FORBIDDEN", FOREIGN)
         if not _all(scope, b"x-api-key"):
             return _unauthorized("Authentication required", "Send the key of the dashboard service as 'X-API-Key'.")
         if not self._knows(scope["headers"]):
@@ -87,7 +87,7 @@ def _credential(scope: Scope) -> str:
 def _local(scope: Scope) -> bool:
     """Fails closed: exactly one Host of this machine, and no Origin but the same."""
     hosts, origins = _all(scope, b"host"), _all(scope, b"origin")
-    if len(hosts) != 1 or len(origins) > 1 or host_name(hosts[0]) not in LOOPBACK:
+    if len(hosts) != 1 or len(origins) > 1 or host_name(hosts[0]) not in LOOPBACK_NAMES:
         return False
     return not origins or origins[0].lower().partition(b"://")[2] == hosts[0].lower()
 

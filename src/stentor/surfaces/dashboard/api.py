@@ -24,9 +24,9 @@ from stentor.surfaces.dashboard.routing import Ranking
 from stentor.surfaces.dashboard.stores import Stores
 from stentor.surfaces.dashboard.streaming import Execution
 from stentor.surfaces.dashboard.wire import NO_GATEWAY, NO_TASK, UNREADABLE
-from stentor.web.routes import PUBLIC, GatewayRoute, needs
-from stentor.web.sse import EventStream, StreamLimit
-from stentor.web.wire import AgentId, Json, TaskId
+from stentor.web.routes import PUBLIC, GatewayRoute, requires_permission
+from stentor.web.sse import EventStreamResponse, StreamLimit
+from stentor.web.wire import AgentId, JsonResponse, TaskId
 
 HEALTH = "/health"
 STREAMS = "dashboard"
@@ -44,13 +44,13 @@ def tasks(stores: Stores) -> APIRouter:
     api = _api()
 
     @api.get("/tasks/{task_id}", tags=["tasks"], response_model=wire.TaskRecord, responses=NO_TASK | UNREADABLE)
-    async def record(task_id: TaskId) -> Json:
+    async def record(task_id: TaskId) -> JsonResponse:
         """One task by its exact id, in any status, as its note tells it."""
         found = await stores.record(task_id)
-        return Json(shown.record(stores.tenant, found, mirrored=stores.mirrored))
+        return JsonResponse(shown.record(stores.tenant, found, mirrored=stores.mirrored))
 
     @api.get("/tasks/{task_id}/activity", tags=["tasks"], response_model=wire.Trail, responses=NO_TASK | UNREADABLE)
-    async def activity(task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> Json:
+    async def activity(task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> JsonResponse:
         """What happened to a task and why; at most `limit` events, oldest first."""
         if not 1 <= limit <= MAX_EVENTS:
             fields = {"fields": {"query.limit": "out of range"}}
@@ -59,12 +59,12 @@ def tasks(stores: Stores) -> APIRouter:
         found = history.record
         task = None if found is None else shown.record(stores.tenant, found, mirrored=stores.mirrored)
         trail = shown.trail(task_id, task, history, await stores.reports(task_id))
-        return Json(trail | next_of(history.events))
+        return JsonResponse(trail | next_of(history.events))
 
     @api.get("/reports", tags=["tasks"], response_model=list[ReportOut], responses=UNREADABLE)
-    async def reports() -> Json:
+    async def reports() -> JsonResponse:
         """The reports in the vault's folder `Reports`, the last written first, 500 at most."""
-        return Json([reports_model.shown(one) for one in await stores.reports()])
+        return JsonResponse([reports_model.shown(one) for one in await stores.reports()])
 
     return api
 
@@ -73,28 +73,28 @@ def agents(stores: Stores, clock: Clock, prometheus: Prometheus, ranking: Callab
     api = _api()
 
     @api.get("/monitoring/governance", tags=["monitoring"], response_model=wire.Governance)
-    async def governance() -> Json:
+    async def governance() -> JsonResponse:
         """All agents, and what the sentinel sees; a store that cannot be read is flagged, and no error."""
-        return Json(shown.governance(await stores.overview(), stores.threshold))
+        return JsonResponse(shown.governance(await stores.overview(), stores.threshold))
 
     @api.get("/monitoring/prometheus", tags=["monitoring"], response_model=wire.Metrics)
-    async def metrics() -> Json:
+    async def metrics() -> JsonResponse:
         """Alert rules and scrape targets of the metrics backend; never an error of that."""
-        return Json(await prometheus.snapshot())
+        return JsonResponse(await prometheus.snapshot())
 
     @api.get("/hebbian/sentinel", tags=["sentinel"], response_model=wire.Sentinel, responses=UNREADABLE)
-    async def sentinel() -> Json:
+    async def sentinel() -> JsonResponse:
         """What the sentinel sees of each agent at each task type."""
         scopes = shown.sentinel(*await stores.sentinel(), stores.threshold)
         active = sum(scope["alert_active"] for scope in scopes)
         head = {"threshold": stores.threshold, "window": SENTINEL_WINDOW, "active_alerts": active}
-        return Json(head | {"scopes": scopes})
+        return JsonResponse(head | {"scopes": scopes})
 
     @api.get("/hebbian/sentinel/alerts", tags=["sentinel"], response_model=wire.Alerts, responses=UNREADABLE)
-    async def alerts(open_only: bool = False, limit: AlertLimit = 100) -> Json:
+    async def alerts(open_only: bool = False, limit: AlertLimit = 100) -> JsonResponse:
         """The sentinel's alerts, the newest first."""
         found, names = await stores.alerts(open_only=open_only, limit=limit)
-        return Json({"alerts": [shown.alert(one, names) for one in found]})
+        return JsonResponse({"alerts": [shown.alert(one, names) for one in found]})
 
     @api.get(
         "/agents/{agent_id}/card",
@@ -108,9 +108,9 @@ def agents(stores: Stores, clock: Clock, prometheus: Prometheus, ranking: Callab
         return PlainTextResponse(card.card(standing, weights, clock.now()))
 
     @api.get("/routing/config", tags=["agents"], response_model=wire.RoutingConfig, responses=UNREADABLE)
-    async def config() -> Json:
+    async def config() -> JsonResponse:
         """How candidates are ranked, as far as it is known here."""
-        return Json(routing.shown(ranking(), await stores.last_decision()))
+        return JsonResponse(routing.shown(ranking(), await stores.last_decision()))
 
     return api
 
@@ -130,12 +130,12 @@ def execution(work: Execution, streams: StreamLimit) -> APIRouter:
     )
     async def execute(request: Request, body: Instruction) -> StreamingResponse:
         """Have an instruction carried out: events routing and token, and at last one complete or error."""
-        streams.enter(STREAMS)  # before the work is given away, so that a refusal is one
+        streams.acquire(STREAMS)  # before the work is given away, so that a refusal is one
         try:
             frames = await work.start(body, request.scope["state"]["credential"])
         finally:
-            streams.leave(STREAMS)
-        return EventStream(frames, streams, STREAMS)
+            streams.release(STREAMS)
+        return EventStreamResponse(frames, streams, STREAMS)
 
     return api
 
@@ -143,9 +143,9 @@ def execution(work: Execution, streams: StreamLimit) -> APIRouter:
 def root() -> APIRouter:
     api = APIRouter(route_class=GatewayRoute)
 
-    @api.get(HEALTH, tags=["health"], response_model=wire.Liveness, openapi_extra=needs(PUBLIC))
-    async def health() -> Json:
+    @api.get(HEALTH, tags=["health"], response_model=wire.Liveness, openapi_extra=requires_permission(PUBLIC))
+    async def health() -> JsonResponse:
         """Whether the dashboard service lives; it asks no store."""
-        return Json({"status": "ok", "service": "stentor-dashboard", "version": __version__})
+        return JsonResponse({"status": "ok", "service": "stentor-dashboard", "version": __version__})
 
     return api

@@ -14,8 +14,8 @@ from stentor.surfaces.dashboard import api
 from stentor.surfaces.dashboard.access import Access
 from stentor.surfaces.dashboard.wire import ERRORS
 from stentor.web import errors
-from stentor.web.gate import BodyLimit
-from stentor.web.requests import RequestContext
+from stentor.web.middleware import BodySizeMiddleware
+from stentor.web.request_context import RequestContextMiddleware
 from stentor.web.wire import error_schemas
 
 DOCUMENT = "/openapi.json"
@@ -40,7 +40,7 @@ def build(routers: list[APIRouter], key: str | None, principal: Principal, pages
         redoc_url=None,
         redirect_slashes=False,
     )
-    errors.install(app)
+    errors.install_error_handlers(app)
     app.include_router(api.root())
     for router in routers:
         app.include_router(router, responses=ERRORS)
@@ -52,7 +52,7 @@ def build(routers: list[APIRouter], key: str | None, principal: Principal, pages
         is_api = scope["type"] != "http" or scope["path"].startswith("/api/") or scope["path"] in public
         await (gate if is_api else pages)(scope, receive, send)
 
-    return RequestContext(BodyLimit(either, MAX_BODY))
+    return RequestContextMiddleware(BodySizeMiddleware(either, MAX_BODY))
 
 
 def _describe(app: FastAPI) -> None:

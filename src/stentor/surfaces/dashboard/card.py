@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.domains.learning.model import Weight
 from stentor.surfaces.dashboard.stores import Standing
 
@@ -26,8 +26,8 @@ def card(found: Standing, weights: Sequence[Weight], now: int) -> str:
         ("scores", f"alignment {agent.alignment_score:g}, accuracy {agent.accuracy_score:g}, "
          f"efficiency {agent.efficiency_score:g}, composite {agent.composite:.3f}"),
         ("runtime", agent.runtime.kind),
-        ("registered", iso(agent.created_at)),
-        ("changed", iso(agent.updated_at)),
+        ("registered", format_iso(agent.created_at)),
+        ("changed", format_iso(agent.updated_at)),
     ]  # fmt: skip
     lines = [_line(agent.name), "", *(f"{name + ':':<{WIDTH}}{_line(value)}" for name, value in rows)]
     if weights:

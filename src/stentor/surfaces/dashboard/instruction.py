@@ -16,7 +16,7 @@ from stentor.domains.atp import checks, notes, text
 from stentor.domains.atp.bodies import Execute
 from stentor.domains.atp.model import MAX_CONTEXT, MAX_NOTES, Header
 from stentor.domains.tasks.model import Metadata, TaskDraft
-from stentor.web.routes import Wire, example
+from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name
 
 MOST = 200_000
@@ -31,10 +31,12 @@ def _no_nul(value: str) -> str:
     return value
 
 
-class Instruction(Wire):
+class Instruction(RequestModel):
     """`agent` is an id or a name. With `atp_strict` the instruction is an ATP message in its wire form."""
 
-    model_config = example(instruction="Agents do tasks. Stentor routes each. It records why.", capability="summarize")
+    model_config = example_config(
+        instruction="Agents do tasks. Stentor routes each. It records why.", capability="summarize"
+    )
 
     instruction: Annotated[str, StringConstraints(min_length=1, max_length=MOST), AfterValidator(_no_nul)]
     capability: Name | None = None

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from stentor.core.outbound import Outbound
+from stentor.core.http_client.outbound import OutboundHttp
 
 if TYPE_CHECKING:
     import aiohttp
@@ -82,7 +82,7 @@ class Prometheus:
     def __init__(self, url: str, timeout: float) -> None:
         self._url = url
         self._timeout = timeout
-        self._outbound = Outbound((urlsplit(url).hostname or "",))
+        self._outbound = OutboundHttp((urlsplit(url).hostname or "",))
         self._told = False
 
     async def snapshot(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from yarl import URL
 
 from stentor.core import jsontext
 from stentor.core.errors import Forbidden, InvalidRequest, RateLimited, RoutingDenied, ServiceUnavailable, all_errors
-from stentor.core.outbound import Outbound
+from stentor.core.http_client.outbound import OutboundHttp
 from stentor.domains.tasks.model import TaskDraft
 from stentor.surfaces.dashboard.gateways import Accepted, Step
 from stentor.surfaces.dashboard.instruction import Planned
@@ -39,7 +39,7 @@ class Remote:
 
     def __init__(self, find: Callable[[], str | None]) -> None:
         self._find = find
-        self._clients: dict[str, Outbound] = {}
+        self._clients: dict[str, OutboundHttp] = {}
 
     async def submit(self, planned: Planned, credential: str) -> Accepted:
         timeout = aiohttp.ClientTimeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
@@ -86,7 +86,7 @@ class Remote:
     def _session(self, address: str) -> aiohttp.ClientSession:
         """The address is the operator's, so it may be a private one."""
         host = urlsplit(address).hostname or ""
-        return self._clients.setdefault(host, Outbound((host,))).session
+        return self._clients.setdefault(host, OutboundHttp((host,))).session
 
 
 def _headers(credential: str) -> dict[str, str]:

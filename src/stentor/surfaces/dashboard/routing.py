@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.domains.routing.model import Policy
 from stentor.surfaces.dashboard.store import Decided
 
@@ -27,14 +27,18 @@ def shown(ranking: Ranking | None, decided: Decided | None) -> dict[str, Any]:
             "own_authority": policy.own_authority,
             "policy_file": policy.permitted is not None,
             "trust_available": ranking.trust_available,
-            "decided_at": iso(decided.at) if decided else None,
+            "decided_at": format_iso(decided.at) if decided else None,
         }
         return own | _weights(policy.alpha, policy.beta, policy.trust_floor)
     unknown = {"own_authority": None, "policy_file": None}
     if decided is None:
         nothing = dict.fromkeys(("alpha", "beta", "trust_floor", "trust_available", "decided_at"))
         return {"source": "unknown", **unknown, **nothing}
-    known = {"source": "last_decision", "trust_available": decided.trust_available, "decided_at": iso(decided.at)}
+    known = {
+        "source": "last_decision",
+        "trust_available": decided.trust_available,
+        "decided_at": format_iso(decided.at),
+    }
     return known | unknown | _weights(decided.alpha, decided.beta, decided.trust_floor)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stentor.core import jsontext
-from stentor.core.clock import iso, iso_or_none
-from stentor.core.runlog import Event
+from stentor.core.clock import format_iso, format_iso_or_none
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.activity import model as activity
 from stentor.domains.learning import model as learning
 from stentor.domains.learning.model import Alert, Weight
@@ -66,7 +66,7 @@ def _status_after(history: History) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def latest(events: Sequence[Event], name: str) -> Any:
+def latest(events: Sequence[RunLogEvent], name: str) -> Any:
     """The last word of the events on something; None when none has one."""
     return next((e.metadata[name] for e in reversed(events) if e.metadata.get(name) is not None), None)
 
@@ -121,6 +121,6 @@ def alert(found: Alert, names: Mapping[str, str]) -> dict[str, Any]:
         "oscillation_rate": found.rate,
         "threshold": found.threshold,
         "sample_count": found.samples,
-        "opened_at": iso(found.opened_at),
-        "resolved_at": iso_or_none(found.resolved_at),
+        "opened_at": format_iso(found.opened_at),
+        "resolved_at": format_iso_or_none(found.resolved_at),
     }

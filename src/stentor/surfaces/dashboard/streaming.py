@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from stentor.core.errors import RoutingDenied, StentorError
-from stentor.core.runlog import Event
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.atp import model as atp
 from stentor.domains.conversation.model import said
 from stentor.domains.notes import frontmatter
@@ -24,7 +24,7 @@ from stentor.surfaces.dashboard import instruction, shown
 from stentor.surfaces.dashboard.gateways import Gateway, Step
 from stentor.surfaces.dashboard.instruction import Instruction, Planned
 from stentor.surfaces.dashboard.stores import Stores
-from stentor.web.sse import Frame
+from stentor.web.sse import SseEvent
 
 TRIES, PAUSE_SECONDS = 15, 1.0
 """How often a stream that broke off is taken up again: longer than a gateway takes to start on a busy machine."""
@@ -47,7 +47,7 @@ class Execution:
         self._notes = notes
         self._closing = closing
 
-    async def start(self, body: Instruction, credential: str) -> AsyncIterator[Frame]:
+    async def start(self, body: Instruction, credential: str) -> AsyncIterator[SseEvent]:
         """Returns when the task is stored. Raises InvalidRequest, Forbidden, ServiceUnavailable; a failed routing
         is an error frame.
         """
@@ -61,23 +61,23 @@ class Execution:
         frames = self._frames(accepted.task_id, credential)
         return _enveloped(frames, planned, accepted.provenance_id)
 
-    async def _denied(self, denial: RoutingDenied) -> AsyncIterator[Frame]:
+    async def _denied(self, denial: RoutingDenied) -> AsyncIterator[SseEvent]:
         task_id = (denial.details or {}).get("task_id")
         if isinstance(task_id, str):
             await self._marked(task_id)
         error = f"Routing failed ({denial.code}); nobody was given the task."
-        yield Frame("error", {"error": error, "task_id": task_id})
+        yield SseEvent("error", {"error": error, "task_id": task_id})
 
-    async def _frames(self, task_id: str, credential: str) -> AsyncIterator[Frame]:
+    async def _frames(self, task_id: str, credential: str) -> AsyncIterator[SseEvent]:
         """Fails closed: whatever goes wrong, the reader gets a terminal frame that names the task."""
         try:
             async for frame in self._until_the_end(task_id, credential):
                 yield frame
         except Exception:
             log.exception("the stream of task %r failed", task_id)
-            yield Frame("error", {"error": FAILED, "task_id": task_id})
+            yield SseEvent("error", {"error": FAILED, "task_id": task_id})
 
-    async def _until_the_end(self, task_id: str, credential: str) -> AsyncIterator[Frame]:
+    async def _until_the_end(self, task_id: str, credential: str) -> AsyncIterator[SseEvent]:
         after, silent, tries = None, True, 0
         while True:
             async for step in self._while_open(task_id, after, credential):
@@ -87,18 +87,18 @@ class Execution:
                     yield _routing(step)
                 elif step.kind == "token" and step.data["text"]:
                     silent = False
-                    yield Frame("token", {"text": step.data["text"]})
+                    yield SseEvent("token", {"text": step.data["text"]})
                 elif step.kind == "complete":
                     if silent:
-                        yield Frame("token", {"text": said(step.data["result"])})
-                    yield Frame("complete", await self._complete(task_id, step.data))
+                        yield SseEvent("token", {"text": said(step.data["result"])})
+                    yield SseEvent("complete", await self._complete(task_id, step.data))
                     return
                 elif step.kind == "error" and "status" in step.data:  # else the stream ended, not the task
-                    yield Frame("error", {"error": f"The task is {step.data['status']}.", "task_id": task_id})
+                    yield SseEvent("error", {"error": f"The task is {step.data['status']}.", "task_id": task_id})
                     return
             tries += 1
             if self._closing.is_set() or tries > TRIES:
-                yield Frame("error", {"error": LEAVING if self._closing.is_set() else BROKEN, "task_id": task_id})
+                yield SseEvent("error", {"error": LEAVING if self._closing.is_set() else BROKEN, "task_id": task_id})
                 return
             await self._pause()
 
@@ -147,7 +147,7 @@ class Execution:
             "learning_eligible": data["learning_eligible"],
         }
 
-    async def _known(self, task_id: str) -> tuple[Record | None, list[Event]]:
+    async def _known(self, task_id: str) -> tuple[Record | None, list[RunLogEvent]]:
         """Fails open: the work is done whether or not the rows can be read just now."""
         try:
             history = await self._stores.history(task_id)
@@ -178,13 +178,15 @@ class Execution:
             return True
 
 
-async def _enveloped(frames: AsyncIterator[Frame], planned: Planned, provenance_id: str | None) -> AsyncIterator[Frame]:
+async def _enveloped(
+    frames: AsyncIterator[SseEvent], planned: Planned, provenance_id: str | None
+) -> AsyncIterator[SseEvent]:
     """Put the envelope on every frame; one that stands for an event of its own keeps that event's id."""
     common = {"atp": {"header": atp.shown(planned.header)}, "provenance_id": provenance_id}
     async for frame in frames:
-        yield Frame(frame.event, common | frame.data, frame.id)
+        yield SseEvent(frame.event, common | frame.data, frame.id)
 
 
-def _routing(step: Step) -> Frame:
+def _routing(step: Step) -> SseEvent:
     shown = ("decision", "agent_name", "task_id", "provenance_id")
-    return Frame("routing", {name: step.data.get(name) for name in shown})
+    return SseEvent("routing", {name: step.data.get(name) for name in shown})

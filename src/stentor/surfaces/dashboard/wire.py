@@ -10,24 +10,24 @@ from stentor.domains.registry.model import Status as AgentStatus
 from stentor.domains.registry.model import TrustTier
 from stentor.domains.reports.api import ReportOut
 from stentor.domains.tasks.model import OutcomeClass, Status
-from stentor.web.wire import RETRY_AFTER, Answer, ErrorAnswer, KeyRefused, Timestamp, answered
+from stentor.web.wire import RETRY_AFTER, ErrorAnswer, KeyRefused, ResponseModel, Timestamp, response_doc
 
 ShownStatus = Status | Literal["routing_failed"]
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: answered(ErrorAnswer, "Malformed request"),
-    401: answered(KeyRefused, "Missing or wrong key"),
-    403: answered(ErrorAnswer, "Without a key: not from this machine's own address"),
-    413: answered(ErrorAnswer, "The body is too large"),
+    400: response_doc(ErrorAnswer, "Malformed request"),
+    401: response_doc(KeyRefused, "Missing or wrong key"),
+    403: response_doc(ErrorAnswer, "Without a key: not from this machine's own address"),
+    413: response_doc(ErrorAnswer, "The body is too large"),
 }
-NO_TASK: dict[int | str, dict[str, Any]] = {404: answered(ErrorAnswer, "No such record")}
-UNREADABLE: dict[int | str, dict[str, Any]] = {500: answered(ErrorAnswer, "A store cannot be read")}
+NO_TASK: dict[int | str, dict[str, Any]] = {404: response_doc(ErrorAnswer, "No such record")}
+UNREADABLE: dict[int | str, dict[str, Any]] = {500: response_doc(ErrorAnswer, "A store cannot be read")}
 NO_GATEWAY: dict[int | str, dict[str, Any]] = {
-    429: answered(ErrorAnswer, "Too many streams, or the gateway's limit", headers=RETRY_AFTER),
-    503: answered(ErrorAnswer, "No gateway takes the work", headers=RETRY_AFTER),
+    429: response_doc(ErrorAnswer, "Too many streams, or the gateway's limit", headers=RETRY_AFTER),
+    503: response_doc(ErrorAnswer, "No gateway takes the work", headers=RETRY_AFTER),
 }
 
 
-class TaskRecord(Answer):
+class TaskRecord(ResponseModel):
     """The task's note as metadata. `truncated` names what is shown by its first characters, as text."""
 
     task_id: str
@@ -61,7 +61,7 @@ class TaskRecord(Answer):
     note_path: str | None
 
 
-class EventOut(Answer):
+class EventOut(ResponseModel):
     event_id: str
     timestamp: Timestamp
     event_type: str
@@ -73,7 +73,7 @@ class EventOut(Answer):
     parent_provenance_id: str | None
 
 
-class Trail(Answer):
+class Trail(ResponseModel):
     task_id: str
     task: TaskRecord | None
     status: str
@@ -89,7 +89,7 @@ class Trail(Answer):
     next_cursor: str | None
 
 
-class AgentRow(Answer):
+class AgentRow(ResponseModel):
     """`trust_score` is null for an agent that nothing has scored yet."""
 
     agent_id: str
@@ -100,13 +100,13 @@ class AgentRow(Answer):
     trust_score: float | None
 
 
-class StatusCounts(Answer):
+class StatusCounts(ResponseModel):
     active: int
     suspended: int
     quarantined: int
 
 
-class Scope(Answer):
+class Scope(ResponseModel):
     """An agent at a task type, as the sentinel sees it. `sample_count` are the outcomes of its window."""
 
     agent_id: str
@@ -118,7 +118,7 @@ class Scope(Answer):
     sample_count: int
 
 
-class StoreFlags(Answer):
+class StoreFlags(ResponseModel):
     """False when that store could not be read as a whole, so that what is shown is incomplete."""
 
     agent_registry: bool
@@ -126,14 +126,14 @@ class StoreFlags(Answer):
     trust: bool
 
 
-class Governance(Answer):
+class Governance(ResponseModel):
     agents: list[AgentRow]
     status_counts: StatusCounts
     sentinel: list[Scope]
     stores: StoreFlags
 
 
-class Sentinel(Answer):
+class Sentinel(ResponseModel):
     """`window` is how many outcomes are looked at."""
 
     threshold: float
@@ -142,7 +142,7 @@ class Sentinel(Answer):
     scopes: list[Scope]
 
 
-class AlertOut(Answer):
+class AlertOut(ResponseModel):
     alert_id: str
     agent_id: str
     agent_name: str | None
@@ -154,33 +154,33 @@ class AlertOut(Answer):
     resolved_at: Timestamp | None
 
 
-class Alerts(Answer):
+class Alerts(ResponseModel):
     """The newest first."""
 
     alerts: list[AlertOut]
 
 
-class Instance(Answer):
+class Instance(ResponseModel):
     labels: dict[str, str]
     active_at: str | None
     value: str | float | None
 
 
-class RuleOut(Answer):
+class RuleOut(ResponseModel):
     name: str
     state: Literal["inactive", "pending", "firing"]
     severity: str | None
     active: list[Instance]
 
 
-class TargetOut(Answer):
+class TargetOut(ResponseModel):
     job: str | None
     health: str
     scrape_url: str
     last_error: str | None
 
 
-class Metrics(Answer):
+class Metrics(ResponseModel):
     """Without a backend, or with one that fails, `available` is false and the lists are empty."""
 
     available: bool
@@ -189,7 +189,7 @@ class Metrics(Answer):
     targets: list[TargetOut]
 
 
-class RoutingConfig(Answer):
+class RoutingConfig(ResponseModel):
     """How candidates are ranked: `alpha` is the share of an agent's own outcomes in what is expected of it after the
     first one, and more outcomes count more; `beta` is the share of trust in the score. What an agent declares has no
     fixed share: it counts less with each outcome.
@@ -208,7 +208,7 @@ class RoutingConfig(Answer):
     decided_at: Timestamp | None
 
 
-class Liveness(Answer):
+class Liveness(ResponseModel):
     status: Literal["ok"]
     service: Literal["stentor-dashboard"]
     version: str

@@ -8,15 +8,13 @@ from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from stentor import __version__
-from stentor.auth.keys import KeyRing
+from stentor.auth.api_keys import KeyRing
 from stentor.domains.monitoring.api import PATHS
 from stentor.surfaces.gateway import openapi
-from stentor.web import errors, shortcut
-from stentor.web.gate import BodyLimit, Gate, RateLimit
-from stentor.web.head import HeadAsGet
-from stentor.web.requests import RequestContext
-from stentor.web.shortcut import Shortcut
-from stentor.web.timing import Times, Timing
+from stentor.web import errors, fast_routes
+from stentor.web.fast_routes import FastRouteMiddleware
+from stentor.web.middleware import AuthMiddleware, BodySizeMiddleware, HeadMiddleware, RateLimiter
+from stentor.web.request_context import RequestContextMiddleware, RequestDurationMiddleware, RequestDurations
 
 LONG = ("/api/v1/tasks", "/api/v1/memory", "/api/v1/llm", "/api/v1/atp", "/v1/")
 """Paths below which bodies hold texts of people and agents; all others have small ones."""
@@ -30,9 +28,9 @@ DESCRIPTION = (
 def build(
     routers: Iterable[APIRouter],
     keys: KeyRing,
-    limit: RateLimit,
+    limit: RateLimiter,
     max_body: int,
-    times: Times | None = None,
+    times: RequestDurations | None = None,
 ) -> ASGIApp:
     """The ASGI application. The routers know their whole paths; `max_body` is in bytes."""
     app = FastAPI(
@@ -44,13 +42,15 @@ def build(
         redirect_slashes=False,
         strict_content_type=False,
     )
-    errors.install(app)
+    errors.install_error_handlers(app)
     # In this order, because routes are tried one after the other and tasks are asked for most. Not by include_router,
     # which makes every route a second time, at the first request.
     routes = [route for router in routers for route in router.routes]
     app.router.routes.extend(routes)
     openapi.install(app)
-    direct = shortcut.addresses(routes)
+    direct = fast_routes.collect_fast_handlers(routes)
     public = PATHS | DOCUMENTS
-    gate = HeadAsGet(Gate(Shortcut(app, direct), keys, limit, public), public)
-    return Timing(RequestContext(BodyLimit(gate, max_body, LONG)), times or Times(), direct)
+    gate = HeadMiddleware(AuthMiddleware(FastRouteMiddleware(app, direct), keys, limit, public), public)
+    return RequestDurationMiddleware(
+        RequestContextMiddleware(BodySizeMiddleware(gate, max_body, LONG)), times or RequestDurations(), direct
+    )

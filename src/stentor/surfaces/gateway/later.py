@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
-from stentor.core.errors import NotBuilt
-from stentor.web.routes import GatewayRoute, needs
-from stentor.web.wire import API
+from stentor.core.errors import FeatureNotImplemented
+from stentor.web.routes import GatewayRoute, requires_permission
+from stentor.web.wire import API_PREFIX
 
 MEMORY = {"memory": "admin"}
 """When it is switched off."""
@@ -41,12 +41,12 @@ def _built(scope: Scope) -> bool:
 
 def router(prefixes: Mapping[str, str]) -> APIRouter:
     """Routes for each area (with its permission); not in the OpenAPI, because there is nothing to describe yet."""
-    api = APIRouter(prefix=API, route_class=LaterRoute, include_in_schema=False)
+    api = APIRouter(prefix=API_PREFIX, route_class=LaterRoute, include_in_schema=False)
     for prefix, permission in prefixes.items():
         for path in (f"/{prefix}", f"/{prefix}/{{rest:path}}"):
-            api.add_api_route(path, _not_built, methods=METHODS, openapi_extra=needs(permission))
+            api.add_api_route(path, _not_built, methods=METHODS, openapi_extra=requires_permission(permission))
     return api
 
 
 async def _not_built(request: Request) -> Response:
-    raise NotBuilt(f"{request.url.path} is part of the API, but this service does not have it.")
+    raise FeatureNotImplemented(f"{request.url.path} is part of the API, but this service does not have it.")

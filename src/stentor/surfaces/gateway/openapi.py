@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from stentor.web.errors import PROBLEM
+from stentor.web.errors import PROBLEM_MEDIA_TYPE
 from stentor.web.wire import error_schemas
 
 SECURITY = {
@@ -76,4 +76,4 @@ def _name_problems(operation: dict[str, Any]) -> None:
     for answer in operation["responses"].values():
         content = answer.get("content", {})
         if content.get("application/json", {}).get("schema", {}).get("$ref") == ENVELOPE:
-            content[PROBLEM] = {"schema": {"$ref": "#/components/schemas/Problem"}}
+            content[PROBLEM_MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/Problem"}}

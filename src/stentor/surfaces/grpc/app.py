@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from stentor.auth.keys import KeyRing
+from stentor.auth.api_keys import KeyRing
 from stentor.surfaces.grpc.atp import AtpService
 from stentor.surfaces.grpc.gate import Gate
 from stentor.surfaces.grpc.llm import LlmService
 from stentor.surfaces.grpc.server import VERSION, Limits, Server, is_sound
 from stentor.surfaces.grpc.standard import Standard
 from stentor.surfaces.grpc.tasks import TaskService
-from stentor.web.gate import RateLimit
+from stentor.web.middleware import RateLimiter
+from stentor.web.request_context import GrpcCallDurations
 from stentor.web.sse import StreamLimit
-from stentor.web.timing import CallTimes
 
 __all__ = ["VERSION", "AtpService", "Limits", "LlmService", "Server", "TaskService", "build", "is_sound"]
 
@@ -24,11 +24,11 @@ def build(
     atp: AtpService,
     llm: LlmService,
     keys: KeyRing,
-    rate: RateLimit,
+    rate: RateLimiter,
     streams: StreamLimit,
     ready: Callable[[], Awaitable[bool]],
     closing: asyncio.Event,
-    times: CallTimes,
+    times: GrpcCallDurations,
 ) -> Gate:
     """What a server answers with. Streams count with those of the gateway, and end when `closing` is set."""
     methods = {**tasks.methods(streams), **atp.methods(), **llm.methods(streams)}

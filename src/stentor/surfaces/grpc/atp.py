@@ -13,7 +13,7 @@ from stentor.surfaces.grpc import wire
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import atp_pb2 as pb
 from stentor.surfaces.grpc.methods import Method, Unary
-from stentor.web.direct import checked
+from stentor.web.fast_routes import validate_value
 
 SERVICE = pb.DESCRIPTOR.services_by_name["AtpService"].full_name
 _MESSAGE = TypeAdapter(MessageIn)
@@ -27,7 +27,7 @@ class AtpService:
         return {f"/{SERVICE}/SendMessage": Unary("write", pb.SendMessageRequest, self.send)}
 
     async def send(self, call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
-        body = checked(_MESSAGE, _body(request))
+        body = validate_value(_MESSAGE, _body(request))
         key = key_of(call.caller, body, wire.idempotency_key(call))
         return pb.SendMessageResponse(message_id=await self._messaging.send(call.caller, body.message(), key))
 

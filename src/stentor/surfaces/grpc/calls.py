@@ -13,12 +13,11 @@ import grpc
 from grpc import StatusCode
 
 from stentor.auth.principal import Principal
-from stentor.core import tracing
+from stentor.core import trace_context
 from stentor.core.errors import Unauthorized
 from stentor.surfaces.grpc import refusals
 from stentor.surfaces.grpc.refusals import Pairs
-from stentor.web.requests import chosen_id, place_in_trace
-from stentor.web.timing import CallTimes
+from stentor.web.request_context import GrpcCallDurations, choose_request_id, read_traceparent
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
@@ -65,14 +64,14 @@ class Call:
 
     method: str
     metadata: Metadata
-    times: CallTimes
+    times: GrpcCallDurations
     running: Running
     principal: Principal | None = None
 
     def __post_init__(self) -> None:
         self._started: float | None = time.perf_counter()
-        self.request_id = chosen_id(self.metadata.all(b"x-request-id"))
-        self.traceparent = place_in_trace(self.metadata.all(b"traceparent"))
+        self.request_id = choose_request_id(self.metadata.all(b"x-request-id"))
+        self.traceparent = read_traceparent(self.metadata.all(b"traceparent"))
         self.trailing: Pairs = (("x-request-id", self.request_id),)
 
     @property
@@ -91,7 +90,7 @@ class Call:
     def answering(self) -> Iterator[None]:
         """In this block the call is answered; a caller that leaves, or whose time is up, ends it in the middle."""
         try:
-            with self.running, tracing.carrying(self.traceparent):
+            with self.running, trace_context.use_traceparent(self.traceparent):
                 yield
         except asyncio.CancelledError:
             self.answered(StatusCode.CANCELLED)

@@ -15,11 +15,11 @@ LEAVING = "The service is stopping. Call again."
 @contextmanager
 def held(streams: StreamLimit, holder: str) -> Iterator[None]:
     """One open stream of the holder's. Raises RateLimited when it has too many, over HTTP and gRPC together."""
-    streams.enter(holder)
+    streams.acquire(holder)
     try:
         yield
     finally:
-        streams.leave(holder)
+        streams.release(holder)
 
 
 @contextmanager

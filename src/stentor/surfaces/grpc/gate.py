@@ -12,14 +12,14 @@ from functools import partial
 
 import grpc
 
-from stentor.auth.keys import KeyRing
+from stentor.auth.api_keys import KeyRing
 from stentor.auth.principal import Principal
 from stentor.core.errors import RateLimited, ServiceUnavailable, Unauthorized
 from stentor.surfaces.grpc.calls import Call, Context, Metadata, Running
 from stentor.surfaces.grpc.ending import LEAVING
 from stentor.surfaces.grpc.methods import Handler, Method
-from stentor.web.gate import RateLimit, authenticate, used_up
-from stentor.web.timing import CallTimes
+from stentor.web.middleware import RateLimiter, authenticate, rate_limit_message
+from stentor.web.request_context import GrpcCallDurations
 
 UNKNOWN = "unknown"
 """The method of a call to none that there is, in metrics: callers can make up names."""
@@ -33,9 +33,9 @@ class Gate(grpc.GenericRpcHandler):
     def __init__(
         self,
         keys: KeyRing,
-        rate: RateLimit,
+        rate: RateLimiter,
         methods: Mapping[str, Method],
-        times: CallTimes,
+        times: GrpcCallDurations,
         closing: asyncio.Event,
     ) -> None:
         self._keys, self._rate, self._methods, self._times, self._closing = keys, rate, methods, times, closing
@@ -69,10 +69,10 @@ class Gate(grpc.GenericRpcHandler):
             self._count(call, found)
 
     def _count(self, call: Call, principal: Principal) -> None:
-        allowed, headers = self._rate.take(principal)
+        allowed, headers = self._rate.count_request(principal)
         call.trailing += tuple((name.lower(), value) for name, value in headers.items() if name != RETRY)
         if not allowed:
-            refused = RateLimited(used_up(headers))
+            refused = RateLimited(rate_limit_message(headers))
             refused.retry_after = int(headers[RETRY])
             raise refused
 

@@ -18,7 +18,7 @@ from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import llm_pb2 as pb
 from stentor.surfaces.grpc.methods import Method, Streaming
 from stentor.surfaces.grpc.wire import Words
-from stentor.web.direct import checked
+from stentor.web.fast_routes import validate_value
 from stentor.web.sse import StreamLimit
 
 SERVICE = pb.DESCRIPTOR.services_by_name["LlmService"].full_name
@@ -39,7 +39,7 @@ class LlmService:
         self, call: Call, request: pb.StreamChatRequest
     ) -> AsyncIterator[AsyncIterator[pb.StreamChatResponse]]:
         """Entered once somebody has begun to answer; left, that work ends."""
-        found = await self._talk.stream(call.caller, checked(_CHAT, _body(request)).request())
+        found = await self._talk.stream(call.caller, validate_value(_CHAT, _body(request)).request())
         try:
             yield _parts(found)
         finally:

@@ -15,7 +15,7 @@ from grpc import StatusCode
 from stentor.core import jsontext
 from stentor.core.errors import StentorError
 from stentor.surfaces.grpc.codes import status_of
-from stentor.web.errors import UNEXPECTED, invalid
+from stentor.web.errors import UNEXPECTED_MESSAGE, validation_error
 
 DOMAIN = "stentor"
 """Whose codes those in ErrorInfo are."""
@@ -30,9 +30,9 @@ def known(error: Exception, method: str, request_id: str) -> StentorError:
     if isinstance(error, StentorError):
         return error
     if isinstance(error, RequestValidationError):
-        return invalid(error.errors())
+        return validation_error(error.errors())
     log.error("call %s failed (request_id %s)", method, request_id, exc_info=error)
-    return StentorError(UNEXPECTED)
+    return StentorError(UNEXPECTED_MESSAGE)
 
 
 def code_of(error: StentorError) -> StatusCode:

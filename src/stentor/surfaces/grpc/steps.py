@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from stentor.core import jsontext
-from stentor.core.clock import from_datetime
+from stentor.core.clock import micros_from_datetime
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.activity.service import Step
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
@@ -35,7 +35,7 @@ def _routing(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _activity(data: dict[str, Any]) -> dict[str, Any]:
-    moment = from_datetime(datetime.fromisoformat(data["timestamp"]))
+    moment = micros_from_datetime(datetime.fromisoformat(data["timestamp"]))
     return {
         "activity": pb.Activity(
             event_id=data["event_id"],

@@ -24,7 +24,7 @@ from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
 from stentor.surfaces.grpc.methods import Method, Streaming, Unary
 from stentor.surfaces.grpc.wire import Words, timestamp
-from stentor.web.direct import OptionalHeader, checked
+from stentor.web.fast_routes import OptionalHeader, validate_value
 from stentor.web.sse import StreamLimit
 
 SERVICE = pb.DESCRIPTOR.services_by_name["TaskService"].full_name
@@ -49,7 +49,7 @@ class TaskService:
         }
 
     async def submit(self, call: Call, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
-        draft = checked(_SUBMIT, _body(request)).draft()
+        draft = validate_value(_SUBMIT, _body(request)).draft()
         done = await self._submission.submit(call.caller, draft, key_of(call.caller, draft, wire.idempotency_key(call)))
         return pb.SubmitTaskResponse(
             task_id=done.task_id,
@@ -69,7 +69,7 @@ class TaskService:
         return pb.CancelTaskResponse(task_id=request.task_id, cancelled_at=timestamp(moment))
 
     async def grade(self, call: Call, request: pb.GradeTaskRequest) -> pb.Grade:
-        body = checked(_GRADE, wire.given(request, ("grade", "comment")))
+        body = validate_value(_GRADE, wire.given(request, ("grade", "comment")))
         return _graded(await self._grades.grade(call.caller, request.task_id, body.grade, body.comment))
 
     async def grade_of(self, call: Call, request: pb.GetGradeRequest) -> pb.Grade:

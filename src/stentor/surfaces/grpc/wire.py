@@ -13,7 +13,7 @@ from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.errors import InvalidRequest
 from stentor.surfaces.grpc.calls import Call
-from stentor.web.direct import OptionalHeader
+from stentor.web.fast_routes import OptionalHeader
 from stentor.web.wire import IdempotencyHeader
 
 _IDEMPOTENCY = OptionalHeader("idempotency_key", IdempotencyHeader)

@@ -10,10 +10,9 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from pydantic import ConfigDict
 
-from stentor.auth.authority.context import ALL, NAMED, VAULT, AuthorityContext
+from stentor.auth.api_keys import KeyRing, MemoryAccess
+from stentor.auth.authority.context import ALL_NAMESPACES, NAMED_VAULT_PREFIX, VAULT_NAMESPACE, AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
-from stentor.auth.keys import KeyRing
-from stentor.auth.memory_access import MemoryAccess
 from stentor.auth.principal import Principal
 from stentor.core.errors import AuthorityDenied, AuthorityRefused, StoreUnavailable
 from stentor.domains.memory.governed.gate import READ, WRITE
@@ -22,7 +21,7 @@ from stentor.surfaces.memory_mcp.server import Context
 
 SHARED = "shared"
 """The namespace that every key of the service reaches, beside that of its own name."""
-EVERYTHING = (ALL, VAULT, f"{VAULT}/Tasks", f"{VAULT}/Memory")
+EVERYTHING = (ALL_NAMESPACES, VAULT_NAMESPACE, f"{VAULT_NAMESPACE}/Tasks", f"{VAULT_NAMESPACE}/Memory")
 KEY_ISSUER = "key"
 
 
@@ -72,7 +71,7 @@ class Verifier:
         granted = frozenset(
             capability for name, capability in (("read", READ), ("write", WRITE)) if principal.may(name)
         )
-        everything = (*EVERYTHING, *(NAMED + name for name in self._vaults))
+        everything = (*EVERYTHING, *(NAMED_VAULT_PREFIX + name for name in self._vaults))
         spaces = everything if principal.may("admin") else (principal.name, SHARED)
         access = self._access.get(principal.name) or MemoryAccess(spaces, spaces)
         try:

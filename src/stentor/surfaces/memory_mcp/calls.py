@@ -10,7 +10,7 @@ import mcp_types as mcp
 import msgspec
 
 from stentor.auth.authority.context import AuthorityContext
-from stentor.auth.authority.unsafe import refuse_unsafe_names
+from stentor.auth.authority.credential_detection import reject_credential_fields
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, StentorError
 from stentor.domains.memory.governed.service import GovernedMemory
@@ -61,7 +61,7 @@ def failed(code: str, message: str, details: dict[str, Any] | None = None) -> mc
 
 def _asked(kind: type[msgspec.Struct], arguments: Mapping[str, Any]) -> msgspec.Struct:
     """Raises InvalidRequest, which names the field; also for one that is named like a credential, at any depth."""
-    refuse_unsafe_names(arguments)
+    reject_credential_fields(arguments)
     try:
         return msgspec.convert(dict(arguments), kind)
     except msgspec.ValidationError as error:

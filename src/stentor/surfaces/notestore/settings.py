@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stentor.auth.keys import WELL_KNOWN
+from stentor.auth.api_keys import WELL_KNOWN_KEYS
 from stentor.core.errors import StartRefused
 from stentor.domains.notes import plugin
 
@@ -55,7 +55,7 @@ def _check_key(name: str, key: str) -> None:
 
 
 def _refuse_well_known(key: str, environ: Mapping[str, str]) -> None:
-    if key.lower() in WELL_KNOWN and environ.get("NODE_ENV") != "development":
+    if key.lower() in WELL_KNOWN_KEYS and environ.get("NODE_ENV") != "development":
         raise StartRefused(
             "MCP_API_KEY holds a publicly known key. Make a real one, for example with "
             "`python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set NODE_ENV=development."

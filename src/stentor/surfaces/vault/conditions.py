@@ -8,7 +8,7 @@ import msgspec
 
 from stentor.domains.notes.model import content_hash
 from stentor.surfaces.vault.errors import BAD_CONDITION, STALE, Refused
-from stentor.web.conditions import NoTags, tags
+from stentor.web.entity_tags import InvalidEntityTags, parse_entity_tags
 
 
 class Conditions(msgspec.Struct, frozen=True):
@@ -47,6 +47,6 @@ def _stale(path: str, version: str | None) -> Refused:
 def _tags(headers: Mapping[str, str], name: str) -> frozenset[str] | None:
     given = headers.get(name)
     try:
-        return None if given is None else tags(given, weak=name != "if-match")
-    except NoTags as error:
+        return None if given is None else parse_entity_tags(given, weak=name != "if-match")
+    except InvalidEntityTags as error:
         raise Refused(BAD_CONDITION, f"The header {name} {error}.") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.core.redaction import MASK
+from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.pages import lines, review
 from stentor.surfaces.dashboard.pages.masking import masked, origin, runtime
 from tests.requirements import requirement

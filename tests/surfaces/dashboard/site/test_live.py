@@ -11,7 +11,7 @@ from stentor.core.ids import new_id
 from stentor.surfaces.dashboard.site import live
 from stentor.surfaces.dashboard.site.live import Live, topic
 from stentor.surfaces.dashboard.site.rows import Change, Rows
-from stentor.web.sse import Frame
+from stentor.web.sse import SseEvent
 from tests.conftest import World
 from tests.requirements import requirement
 
@@ -21,7 +21,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "PERIOD", 0.02)
 
 
-async def ended(frames: AsyncIterator[Frame]) -> None:
+async def ended(frames: AsyncIterator[SseEvent]) -> None:
     """As a reader who leaves ends it."""
     assert isinstance(frames, AsyncGenerator)
     await frames.aclose()

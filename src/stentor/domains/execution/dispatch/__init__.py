@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from stentor.core.db.looks import News
+from stentor.core.db.polling import PollQuery
 from stentor.domains.tasks.model import Claim, Queued
 from stentor.domains.tasks.placement import Dispatch
 
@@ -51,7 +51,7 @@ class Engine(Dispatch, Protocol):
         """Agents are at rest no more."""
         ...
 
-    def waiting(self) -> News:
+    def waiting(self) -> PollQuery:
         """A look at the rows for what nobody offered here."""
         ...
 

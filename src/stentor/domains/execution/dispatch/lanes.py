@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from stentor.core.db import Database, Tx
-from stentor.core.db.looks import News
+from stentor.core.db.polling import PollQuery
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch.running import Key, Running
 from stentor.domains.tasks import store
@@ -128,7 +128,7 @@ class Lanes:
             return False
         return True
 
-    def waiting(self) -> News:
+    def waiting(self) -> PollQuery:
         return lambda tx: partial(self._take_up, store.waiting(tx, SCAN))
 
     def _take_up(self, found: list[Queued]) -> None:

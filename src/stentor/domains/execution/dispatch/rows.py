@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from stentor.core.db import Database, Tx
-from stentor.core.db.looks import Meanwhile, News
+from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import StoreUnavailable
-from stentor.core.fanout import Fanout, Reconnected, Stopped
-from stentor.core.fanout import Queued as Told
+from stentor.core.fanout import Fanout, Reconnected, TaskStopped
+from stentor.core.fanout import TaskQueued as Told
 from stentor.domains.execution.attempt import Attempts
 from stentor.domains.execution.dispatch.known import Known
 from stentor.domains.execution.dispatch.running import Running
@@ -56,7 +56,7 @@ class Rows:
         self._concurrency = concurrency
         self._works = works
         self._depths: dict[str, int] = {}
-        self._meanwhile = Meanwhile[str]()
+        self._meanwhile = ConcurrentWrites[str]()
         self._arrivals: dict[str, Arrival] = {}
         self._wake = asyncio.Event()
         self._more = False
@@ -64,9 +64,9 @@ class Rows:
         self._pumping: asyncio.Task[None] | None = None
         self._open = True
         self.resting: Callable[[], list[str]] = list
-        fanout.on(Told, lambda told: self._arrived(told.agent_id, inside=told.inside))
-        fanout.on(Stopped, lambda stopped: self._running.stop((stopped.tenant, stopped.task_id)))
-        fanout.on(Reconnected, lambda _: self._wake.set())
+        fanout.subscribe(Told, lambda told: self._arrived(told.agent_id, inside=told.in_process))
+        fanout.subscribe(TaskStopped, lambda stopped: self._running.stop((stopped.tenant, stopped.task_id)))
+        fanout.subscribe(Reconnected, lambda _: self._wake.set())
 
     def offer(self, queued: Queued) -> None:
         inside = queued.runtime_kind != "worker"
@@ -76,7 +76,7 @@ class Rows:
 
     def stop(self, tenant: str, task_id: str) -> None:
         self._running.stop((tenant, task_id))
-        self._fanout.send(Stopped(tenant, task_id))
+        self._fanout.send(TaskStopped(tenant, task_id))
 
     def ahead(self, agent_id: str) -> int:
         """As far as this process knows."""
@@ -132,8 +132,8 @@ class Rows:
             return False
         return True
 
-    def waiting(self) -> News:
-        return self._meanwhile.look(store.depths, self._refill)
+    def waiting(self) -> PollQuery:
+        return self._meanwhile.start_poll(store.depths, self._refill)
 
     def _refill(self, depths: dict[str, int], moved: set[str]) -> None:
         """Begins to work, at the first call."""
@@ -173,7 +173,7 @@ class Rows:
 
     def _move(self, agent_id: str, by: int) -> None:
         self._depths[agent_id] = max(0, self._depths.get(agent_id, 0) + by)
-        self._meanwhile.wrote(agent_id)
+        self._meanwhile.record_write(agent_id)
 
     async def _pump(self) -> None:
         while True:

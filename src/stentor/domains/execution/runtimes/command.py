@@ -11,8 +11,8 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Database, Tx
-from stentor.core.errors import CageUnavailable, InvalidRequest, LeaseLost, StentorError
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.errors import InvalidRequest, LeaseLost, SandboxUnavailable, StentorError
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
 from stentor.domains.execution.runtimes import Emit, handover
 from stentor.domains.registry.model import Agent, Runtime
@@ -58,7 +58,7 @@ class Command:
             options = plan.options_of(agent.runtime.options)
             async with self._cage.room(agent.agent_id if options.folder == "kept" else None) as room:
                 return await self._run(claim, agent, room, Answer(emit))
-        except CageUnavailable as error:
+        except SandboxUnavailable as error:
             raise ProviderFailed(error.code, error.message) from None
         except InvalidRequest as error:
             raise AgentFailed("AGENT_MISCONFIGURED", error.message) from None
@@ -87,7 +87,9 @@ class Command:
         """The end of the error output goes into the run log."""
         if lines := self._clean(errors).replace("\0", "\N{REPLACEMENT CHARACTER}").splitlines():
             meta = {"epoch": claim.epoch, "stderr": lines}
-            draft = Draft("agent_logged", "execution", f"The agent wrote {len(lines)} lines.", meta, claim.agent_id)
+            draft = EventDraft(
+                "agent_logged", "execution", f"The agent wrote {len(lines)} lines.", meta, claim.agent_id
+            )
 
             def work(tx: Tx) -> None:
                 self._runlog.append(tx, claim.tenant, [draft], task_id=claim.task_id, parent=claim.head_id)
@@ -106,7 +108,7 @@ class Off:
         self._why = why
 
     async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
-        raise ProviderFailed(CageUnavailable.code, self._why)
+        raise ProviderFailed(SandboxUnavailable.code, self._why)
 
 
 class Answer:
@@ -153,7 +155,7 @@ class Answer:
             self._tokens.append(token)
 
 
-_decoder = msgspec.json.Decoder(dict[str, Any], float_hook=jsontext.number)
+_decoder = msgspec.json.Decoder(dict[str, Any], float_hook=jsontext.parse_float)
 
 
 def _token(line: bytes) -> str | None:

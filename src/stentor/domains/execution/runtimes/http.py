@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from stentor.core import jsontext, tracing
+from stentor.core import jsontext, trace_context
 from stentor.core.errors import InvalidRequest
-from stentor.core.outbound import Outbound, TargetRefused
+from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
 from stentor.domains.execution.runtimes import Emit, handover
 from stentor.domains.registry.model import Agent
@@ -31,7 +31,7 @@ class Http:
     In a stream `event: token` carries `{text}`, and `event: complete` the answer.
     """
 
-    def __init__(self, outbound: Outbound, presence: Presence) -> None:
+    def __init__(self, outbound: OutboundHttp, presence: Presence) -> None:
         self._outbound = outbound
         self._presence = presence
 
@@ -40,7 +40,7 @@ class Http:
 
         endpoint = agent.runtime.endpoint or ""
         try:
-            self._outbound.check(endpoint)
+            self._outbound.check_url(endpoint)
             outcome = await self._post(endpoint, claim, emit)
         except InvalidRequest as error:
             raise AgentFailed("ENDPOINT_REFUSED", error.message) from None
@@ -61,7 +61,7 @@ class Http:
         import aiohttp
 
         headers = {"Idempotency-Key": claim.idempotency_key, "Accept": "application/json, text/event-stream"}
-        headers |= tracing.headers()
+        headers |= trace_context.outbound_headers()
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
         async with self._outbound.session.post(
             endpoint, json=handover.body(claim), headers=headers, timeout=timeout, allow_redirects=False

@@ -59,7 +59,7 @@ def of(name: FormatName) -> Format:
 
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind, float_hook=jsontext.number)
+    return msgspec.json.Decoder(kind, float_hook=jsontext.parse_float)
 
 
 def decode(body: bytes, kind: type[T]) -> T:

@@ -26,13 +26,13 @@ from stentor.domains.llm.openai.responding import Responding
 from stentor.domains.llm.openai.responses import ResponseIn
 from stentor.domains.llm.service import AGENT, WRONG, Gateway
 from stentor.domains.llm.talk import Answering, Talk
-from stentor.web import openai_errors
-from stentor.web.direct import DirectRoute
-from stentor.web.leaving import while_there
-from stentor.web.requests import segment
-from stentor.web.routes import GatewayRoute, principal_of
+from stentor.web import errors
+from stentor.web.cancel_on_disconnect import cancel_on_disconnect
+from stentor.web.fast_routes import FastRoute
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import GatewayRoute, get_principal
 from stentor.web.sse import StreamLimit
-from stentor.web.wire import Caller, Json
+from stentor.web.wire import Caller, JsonResponse
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
     recent = Recent()
 
     async def chat(http: HttpRequest) -> Response:
-        caller, raw = principal_of(http), await _object(http)
+        caller, raw = get_principal(http), await _object(http)
         asked = reading.read(reading.ChatIn, raw)
         if not asked.stream:
             return await whole(http, caller, asked.request(raw), answers.chat)
@@ -51,7 +51,7 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         frames = _frames(found, chunks, usage=asked.wants_usage)
         return await streaming(found, frames, streams, caller, _failed)
 
-    api.add_api_route("/chat/completions", chat, methods=["POST"], route_class_override=DirectRoute)
+    api.add_api_route("/chat/completions", chat, methods=["POST"], route_class_override=FastRoute)
 
     @api.post("/completions")
     async def complete(http: HttpRequest, caller: Caller) -> Response:
@@ -65,11 +65,11 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         return await streaming(found, frames, streams, caller, _failed)
 
     @api.post("/embeddings")
-    async def embed(http: HttpRequest, caller: Caller) -> Json:
+    async def embed(http: HttpRequest, caller: Caller) -> JsonResponse:
         asked = reading.read(EmbeddingIn, await _object(http))
         work = gateway.embed(caller_for(caller), asked.model, asked.inputs, asked.dimensions)
-        made = await _plain(lambda: while_there(http, work))
-        return Json(answers.embeddings(made, asked.encoding_format))
+        made = await _plain(lambda: cancel_on_disconnect(http, work))
+        return JsonResponse(answers.embeddings(made, asked.encoding_format))
 
     @api.post("/responses")
     async def respond(http: HttpRequest, caller: Caller) -> Response:
@@ -82,25 +82,25 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
                 recent.keep(stream_key(caller), id_, text)
 
         if not asked.stream:
-            done = await _plain(lambda: while_there(http, talk.chat(caller, request)))
+            done = await _plain(lambda: cancel_on_disconnect(http, talk.chat(caller, request)))
             made = Responding(asked, done.provenance_id, done.reply.model, time.time, done.work or done.choice)
             answer = made.whole(done.reply, done.usage)
             ended()
-            return Json(answer)
+            return JsonResponse(answer)
         found = await begun(http, caller, request)
         made = Responding(asked, found.provenance_id, found.name, time.time, found.work or found.choice)
         return await streaming(found, _events(found, made, ended), streams, caller, _failure_of(made))
 
     @api.get("/models")
-    async def models(caller: Caller) -> Json:
-        return Json({"object": "list", "data": await listed(caller)})
+    async def models(caller: Caller) -> JsonResponse:
+        return JsonResponse({"object": "list", "data": await listed(caller)})
 
     @api.get("/models/{model:path}")
-    async def model(caller: Caller, model: str) -> Json:
+    async def model(caller: Caller, model: str) -> JsonResponse:
         for found in await listed(caller):
-            if found["id"] == segment(model):
-                return Json(found)
-        raise ModelNotFound(f"No configured provider has the model {segment(model)!r}.")
+            if found["id"] == decode_path_segment(model):
+                return JsonResponse(found)
+        raise ModelNotFound(f"No configured provider has the model {decode_path_segment(model)!r}.")
 
     async def listed(caller: Caller) -> list[dict[str, Any]]:
         listings = await gateway.listings(caller.tenant)
@@ -112,14 +112,14 @@ def router(gateway: Gateway, talk: Talk, streams: StreamLimit) -> APIRouter:
         chosen = [answers.model(name, "stentor") for name in await gateway.auto_names(caller.tenant)]
         return chosen + found + [answers.model(name, AGENT.rstrip(":")) for name in talk.models(caller.tenant)]
 
-    async def whole(http: HttpRequest, caller: Caller, request: Request, render: Callable[..., Any]) -> Json:
+    async def whole(http: HttpRequest, caller: Caller, request: Request, render: Callable[..., Any]) -> JsonResponse:
         work = talk.chat(caller, request)
-        return Json(render(await _plain(lambda: while_there(http, work)), int(time.time())))
+        return JsonResponse(render(await _plain(lambda: cancel_on_disconnect(http, work)), int(time.time())))
 
     async def begun(http: HttpRequest, caller: Caller, request: Request) -> Answering:
         streams.check(stream_key(caller))
         work = talk.stream(caller, request)
-        return await _plain(lambda: while_there(http, work))
+        return await _plain(lambda: cancel_on_disconnect(http, work))
 
     return api
 
@@ -136,7 +136,7 @@ async def _plain(work: Callable[[], Awaitable[T]]) -> T:
     try:
         return await work()
     except ProviderFault as fault:
-        if fault.upstream in WRONG:
+        if fault.upstream_status in WRONG:
             raise InvalidRequest(fault.message) from None
         raise
 
@@ -169,7 +169,7 @@ async def _events(found: Answering, made: Responding, ended: Callable[[], None])
 def _failed(error: Exception) -> bytes:
     known = error if isinstance(error, StentorError) else None
     status, code = (known.status, known.code) if known else (500, StentorError.code)
-    return _data(openai_errors.body(status, code, broke_off(error)))
+    return _data(errors.openai_error_body(status, code, broke_off(error)))
 
 
 def _failure_of(made: Responding) -> Callable[[Exception], bytes]:
@@ -177,7 +177,7 @@ def _failure_of(made: Responding) -> Callable[[Exception], bytes]:
 
 
 def _data(value: Any) -> bytes:
-    return b"data: " + jsontext.line(value) + b"\n\n"
+    return b"data: " + jsontext.encode_line(value) + b"\n\n"
 
 
 def _named(event: dict[str, Any]) -> bytes:

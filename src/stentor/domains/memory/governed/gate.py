@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stentor.auth.authority.context import TASKS, AuthorityContext, realm
+from stentor.auth.authority.context import TASKS_NAMESPACE, AuthorityContext, realm
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
 from stentor.core.errors import AuthorityDenied
-from stentor.core.runlog import Draft, RunLog
-from stentor.core.settings.servers import MEMORY_CAPABILITIES
+from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.settings.listeners import MEMORY_CAPABILITIES
 from stentor.domains.memory.service import Caller
 
 CAPABILITIES = READ, WRITE = MEMORY_CAPABILITIES
@@ -56,9 +56,9 @@ class Gate:
             return AuthorityDenied("The call has no verified authority: its principal or its capabilities are blank.")
         if who.tenant != self._tenant:
             return AuthorityDenied("The authority is for another tenant than this memory's.")
-        if not who.may(use.capability):
+        if not who.has_capability(use.capability):
             return AuthorityDenied(f"The authority does not have the capability {use.capability}.")
-        if not who.reaches(use.namespace):
+        if not who.can_reach(use.namespace):
             return AuthorityDenied("The authority does not reach this namespace.")
         if use.capability == WRITE:
             return _refused_write(who, use.namespace)
@@ -72,16 +72,16 @@ class Gate:
             if who.delegated_by:
                 meta["delegated_by"] = list(who.delegated_by)
         if denied is None:
-            event = Draft("tool_called", "memory", f"{use.tool} was called.", meta)
+            event = EventDraft("tool_called", "memory", f"{use.tool} was called.", meta)
         else:
             meta |= {"code": denied.code, "reason": denied.message}
-            event = Draft("tool_denied", "memory", f"{use.tool} was denied.", meta)
+            event = EventDraft("tool_denied", "memory", f"{use.tool} was denied.", meta)
         return self._runlog.append(tx, self._tenant, [event])
 
 
 def _refused_write(who: AuthorityContext, namespace: str) -> AuthorityDenied | None:
-    if realm(namespace) == TASKS:
+    if realm(namespace) == TASKS_NAMESPACE:
         return AuthorityDenied("The notes below Tasks are the service's own; a note there could become a task.")
-    if not who.reaches_to_write(namespace):
+    if not who.can_write(namespace):
         return AuthorityDenied("The authority reaches this namespace to read, not to write.")
     return None

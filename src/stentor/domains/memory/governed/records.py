@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from stentor.auth.authority.context import NAMED, VAULT
+from stentor.auth.authority.context import NAMED_VAULT_PREFIX, VAULT_NAMESPACE
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.vaults import DEFAULT
@@ -92,13 +92,13 @@ def namespace(text: str) -> str:
 def in_vault(namespace: str) -> bool:
     """Whether it is a vault, or a folder of one."""
     first = namespace.partition("/")[0]
-    return first == VAULT or first.startswith(NAMED)
+    return first == VAULT_NAMESPACE or first.startswith(NAMED_VAULT_PREFIX)
 
 
 def vault_of(namespace: str) -> str:
     """The name of the vault that its notes lie in."""
     first = namespace.partition("/")[0]
-    return first.removeprefix(NAMED) if first.startswith(NAMED) else DEFAULT
+    return first.removeprefix(NAMED_VAULT_PREFIX) if first.startswith(NAMED_VAULT_PREFIX) else DEFAULT
 
 
 def folder_of(namespace: str) -> str:
@@ -111,7 +111,7 @@ def of_folder(folder: str, vault: str = DEFAULT) -> str:
     below = folder.removeprefix(f"{FOLDER}/")
     if vault == DEFAULT and below != folder and not in_vault(below):
         return below
-    root = VAULT if vault == DEFAULT else NAMED + vault
+    root = VAULT_NAMESPACE if vault == DEFAULT else NAMED_VAULT_PREFIX + vault
     return f"{root}/{folder}" if folder else root
 
 

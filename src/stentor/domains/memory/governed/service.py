@@ -8,11 +8,11 @@ from typing import NoReturn
 import msgspec
 
 from stentor.auth.authority.context import AuthorityContext
-from stentor.core import idempotency, jsontext
-from stentor.core.clock import iso
-from stentor.core.db import Database, Tx
+from stentor.core import jsontext
+from stentor.core.clock import format_iso
+from stentor.core.db import Database, Tx, idempotency
+from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import AuthorityDenied, Conflict, NotFound, PreconditionFailed
-from stentor.core.idempotency import Answer, IdempotencyKey
 from stentor.domains.memory.documents import Document
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.gate import READ, WRITE, Gate, Use
@@ -63,7 +63,9 @@ class GovernedMemory:
         key = _replay_key(who, asked)
         use = Use("write-memory", WRITE, target.namespace)
         async with self._locks[hash(target) % len(self._locks)]:
-            caller, known = await self._gate.admit(who, use, lambda tx: idempotency.find(tx, key) if key else None)
+            caller, known = await self._gate.admit(
+                who, use, lambda tx: idempotency.find_response(tx, key) if key else None
+            )
             if known is not None:
                 replayed = msgspec.convert(known.body, WrittenRecord)
                 again = {"disposition": "replayed", "provenance_id": caller.cause or "", "path": target.path}
@@ -140,7 +142,7 @@ class GovernedMemory:
             stats.documents,
             stats.size,
             stats.with_vectors,
-            None if stats.modified_at is None else iso(stats.modified_at),
+            None if stats.modified_at is None else format_iso(stats.modified_at),
             parts.meanings.problem,
             None if target is None else await self._state(parts, target),
             caller.cause or "",
@@ -163,7 +165,7 @@ class GovernedMemory:
             raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.")
         version = await self._db.read(lambda tx: records.seen(tx, parts.bus.scope + target.path, known.raw_hash))
         return RecordStatus(
-            target.record_id, version, known.content_hash, known.size, iso(known.modified_at), True,
+            target.record_id, version, known.content_hash, known.size, format_iso(known.modified_at), True,
             known.model is not None,
         )  # fmt: skip
 
@@ -174,7 +176,7 @@ async def _folders(parts: VaultParts, who: AuthorityContext | None, space: str) 
         return records.folder_of(space)
     vault = records.vault_of(space)
     found = ((folder, records.of_folder(folder, vault)) for folder in await parts.index.folders())
-    return tuple(folder for folder, name in found if who and f"{name}/".startswith(f"{space}/") and who.reaches(name))
+    return tuple(folder for folder, name in found if who and f"{name}/".startswith(f"{space}/") and who.can_reach(name))
 
 
 async def _document(parts: VaultParts, caller: Caller, target: Record) -> tuple[Document, str]:
@@ -208,7 +210,7 @@ def _keep(
         "updated" if done.before else "created", caller.cause or "", target.path,
     )  # fmt: skip
     if key is not None:
-        idempotency.keep(tx, key, Answer(200, msgspec.to_builtins(answer)))
+        idempotency.store_response(tx, key, StoredResponse(200, msgspec.to_builtins(answer)))
     return answer
 
 
@@ -216,7 +218,7 @@ def _replay_key(who: AuthorityContext | None, asked: WriteAsked) -> IdempotencyK
     """In the scope of the principal; the body is the whole write."""
     if asked.idempotency_key is None or who is None:
         return None
-    body = jsontext.digest(msgspec.to_builtins(asked))
+    body = jsontext.sorted_digest(msgspec.to_builtins(asked))
     return IdempotencyKey(who.tenant, who.principal, ROUTE, asked.idempotency_key, body)
 
 

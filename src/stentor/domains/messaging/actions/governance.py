@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stentor.auth.principal import Permission, Principal
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.db import Tx
 from stentor.domains.atp.bodies import ApproveUpdate, Body, OverrideRisk, ProposeUpdate, RejectUpdate, Rollback
 from stentor.domains.atp.model import Header
@@ -74,7 +74,7 @@ class GovernanceZone:
         def close(tx: Tx) -> Reply:
             started = self._rollbacks.start_in(tx, work.principal, draft, work.cause)
             shown = {"rollback_id": started.rollback_id, "checkpoint_id": started.checkpoint_id}
-            times = {"estimated_completion": iso(started.estimated_completion)}
+            times = {"estimated_completion": format_iso(started.estimated_completion)}
             return Reply(shown | {"status": started.status} | times, ITSELF)
 
         return close
@@ -89,12 +89,12 @@ def _proposal(body: ProposeUpdate) -> Proposal:
 
 def _proposed(update: Update) -> dict[str, Any]:
     shown = {"update_id": update.update_id, "status": update.submitted_status, "tier": update.tier}
-    return shown | {"approval_deadline": iso(update.approval_deadline)}
+    return shown | {"approval_deadline": format_iso(update.approval_deadline)}
 
 
 def _decided(update: Update) -> dict[str, Any]:
     shown = {"update_id": update.update_id, "status": update.status, "tier": update.tier}
-    times = {name: iso_or_none(getattr(update, name)) for name in ("approved_at", "rejected_at")}
+    times = {name: format_iso_or_none(getattr(update, name)) for name in ("approved_at", "rejected_at")}
     return shown | times | {"deployment_scheduled": update.scheduled and update.status == "approved"}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stentor.auth.principal import Principal
-from stentor.core import idempotency, runlog
-from stentor.core.clock import SECOND, iso, iso_or_none
-from stentor.core.db import Tx
+from stentor.core import runlog
+from stentor.core.clock import SECOND, format_iso, format_iso_or_none
+from stentor.core.db import Tx, idempotency
 from stentor.domains.atp import notes
 from stentor.domains.atp.bodies import Body, Execute, Judgement, ListTasks, OfTask
 from stentor.domains.atp.model import Header
@@ -66,7 +66,7 @@ class Kernel:
 
         def close(tx: Tx) -> Reply:
             moment = self._tasks.cancel_in(tx, work.principal, task_id, _via(work))
-            return Reply({"task_id": task_id, "status": "cancelled", "cancelled_at": iso(moment)}, ITSELF)
+            return Reply({"task_id": task_id, "status": "cancelled", "cancelled_at": format_iso(moment)}, ITSELF)
 
         return close
 
@@ -131,8 +131,8 @@ def outcome(task: Task) -> dict[str, Any]:
         "status": task.status,
         "assigned_agent": task.assigned_agent,
         "outcome_class": task.outcome_class,
-        "start_time": iso_or_none(task.start_time),
-        "completion_time": iso_or_none(task.completion_time),
+        "start_time": format_iso_or_none(task.start_time),
+        "completion_time": format_iso_or_none(task.completion_time),
         "duration_ms": task.duration_ms,
         "result": task.result,
         "error": task.error,
@@ -150,7 +150,9 @@ def preferred(header: Header, body: Execute) -> str | None:
 
 def _waiting(tx: Tx, work: Work, task: Task) -> Reply:
     """An acknowledgement; only who asked for it directly has a time until which it waits."""
-    decided = [e for e in runlog.read_newest(tx, task.tenant, task.task_id, 10) if e.event_type == "routing_decision"]
+    decided = [
+        e for e in runlog.read_latest_events(tx, task.tenant, task.task_id, 10) if e.event_type == "routing_decision"
+    ]
     rationale = (decided[-1].message if decided else "Routed before.").rstrip(".") + _having(task.required_capabilities)
     agents = (task.assigned_agent,) if task.assigned_agent else ()
     direct = work.header.mode == "direct"
@@ -163,7 +165,7 @@ def _having(capabilities: tuple[str, ...]) -> str:
     return f", for {', '.join(capabilities)}" if capabilities else ""
 
 
-def _denied(answer: idempotency.Answer) -> Reply:
+def _denied(answer: idempotency.StoredResponse) -> Reply:
     error = {"code": answer.body["code"], "message": answer.body["message"], "details": answer.body["details"]}
     return Reply({"error": error}, Route((), answer.body["message"]), "failed")
 
@@ -183,4 +185,4 @@ def _itself(principal: Principal, header: Header, body: Body) -> Route:
 
 def _row(row: Summary) -> dict[str, Any]:
     shown = {"task_id": row.task_id, "status": row.status, "type": row.type, "assigned_agent": row.assigned_agent}
-    return shown | {"created_at": iso(row.created_at), "completed_at": iso_or_none(row.completed_at)}
+    return shown | {"created_at": format_iso(row.created_at), "completed_at": format_iso_or_none(row.completed_at)}

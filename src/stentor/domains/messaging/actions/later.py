@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stentor.auth.principal import Permission, Principal
-from stentor.core.errors import NotBuilt
+from stentor.core.errors import FeatureNotImplemented
 from stentor.domains.atp.bodies import SHAPES, Body
 from stentor.domains.atp.model import Header
 from stentor.domains.messaging.model import Action, Closing, Route, Work
@@ -22,7 +22,7 @@ def table() -> dict[tuple[str, str], Action]:
 
 
 async def _refuse(work: Work) -> Closing:
-    raise NotBuilt(_missing(work.header.target_zone))
+    raise FeatureNotImplemented(_missing(work.header.target_zone))
 
 
 def _missing(zone: str) -> str:

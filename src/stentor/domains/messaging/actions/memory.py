@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.core.clock import from_datetime, iso
+from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.db import Database
 from stentor.core.errors import Conflict, PreconditionFailed
 from stentor.domains.atp import bodies
@@ -121,7 +121,7 @@ def _written(path: str, written: Written) -> dict[str, Any]:
         "path": path,
         "status": written.status,
         "write_id": written.write_id,
-        "timestamp": iso(written.at),
+        "timestamp": format_iso(written.at),
         "content_hash": written.content_hash,
         "etag": written.etag,
         "merged": written.merged,
@@ -135,7 +135,7 @@ def _recorded(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _filters(given: bodies.Filters) -> Filters:
-    after = None if given.created_after is None else from_datetime(given.created_after)
+    after = None if given.created_after is None else micros_from_datetime(given.created_after)
     return Filters(given.hebbian_weight_min, after)
 
 

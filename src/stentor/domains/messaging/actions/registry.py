@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stentor.auth.principal import Principal
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest, StentorError, StoreUnavailable
 from stentor.domains.atp.bodies import Body, ListAgents, OfAgent, Operation, Operations, Register, Revoke
@@ -49,7 +49,7 @@ class RegistryZone:
         def close(tx: Tx) -> Reply:
             agent = registering(tx)
             shown = {"agent_id": agent.agent_id, "name": agent.name, "status": agent.status}
-            return Reply(shown | {"created_at": iso(agent.created_at)}, ITSELF)
+            return Reply(shown | {"created_at": format_iso(agent.created_at)}, ITSELF)
 
         return close
 
@@ -76,7 +76,7 @@ class RegistryZone:
             raise
         except StentorError as error:
             return {**where, "status": "failed", **failure(error)}
-        return {**where, "status": "completed", "updated_at": iso(agent.updated_at)}
+        return {**where, "status": "completed", "updated_at": format_iso(agent.updated_at)}
 
     def _change(self, work: Work, operation: Operation) -> Unit:
         """What the registry's routes can change. Raises InvalidRequest for anything else."""
@@ -109,7 +109,7 @@ class RegistryZone:
     async def read(self, work: Work) -> Closing:
         assert isinstance(work.body, OfAgent)
         agent, last = await self._registry.get(work.principal.tenant, work.body.agent_id)
-        shown = self._shown(agent) | {"violation_count": agent.violation_count, "last_task": iso_or_none(last)}
+        shown = self._shown(agent) | {"violation_count": agent.violation_count, "last_task": format_iso_or_none(last)}
         shown |= {name: getattr(agent, name) for name in SCORES}
         return lambda tx: Reply(shown, ITSELF)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from stentor.core.db import Tx
 from stentor.core.db.driver import Row
-from stentor.core.leaves import leaf_hash
+from stentor.core.runlog import leaf_hash
 from stentor.domains.provenance import tree
 from stentor.domains.provenance.audit import store
 from stentor.domains.provenance.audit.findings import Finding, Misfit

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stentor.core.db import Sql, Tx
 from stentor.core.db.driver import Row
-from stentor.core.leaves import COLUMNS
+from stentor.core.runlog import EVENT_COLUMNS
 from stentor.domains.provenance.tree import HASH, WIDTH
 
-_EVENT = ", ".join(f"e.{name}" for name in COLUMNS)
+_EVENT = ", ".join(f"e.{name}" for name in EVENT_COLUMNS)
 _PAGE = Sql(
     f"""select l.number, l.event_id, l.hash, {_EVENT} from provenance_leaves l
     left join events e on e.event_id = l.event_id

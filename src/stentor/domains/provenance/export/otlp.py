@@ -11,24 +11,24 @@ from typing import Any
 
 from stentor import __version__
 from stentor.core import jsontext
-from stentor.core.runlog import Event
+from stentor.core.runlog import RunLogEvent
 
 INTERNAL, OK, ERROR = 1, 1, 2
 FAILED = frozenset(("task_failed", "task_aborted", "dispatch_denied", "tool_denied", "message_failed"))
 
 
-def lines(events: Iterable[Event], root_of: Callable[[Event], str]) -> Iterator[bytes]:
+def lines(events: Iterable[RunLogEvent], root_of: Callable[[RunLogEvent], str]) -> Iterator[bytes]:
     for event in events:
         yield jsontext.encode(_request(event, root_of(event))) + b"\n"
 
 
-def _request(event: Event, root: str) -> dict[str, Any]:
+def _request(event: RunLogEvent, root: str) -> dict[str, Any]:
     scope = {"scope": {"name": "stentor.runlog", "version": __version__}, "spans": [span(event, root)]}
     resource = {"attributes": [_attribute("service.name", "stentor"), _attribute("stentor.tenant", event.tenant)]}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
-def span(event: Event, root: str) -> dict[str, Any]:
+def span(event: RunLogEvent, root: str) -> dict[str, Any]:
     end = event.happened_at * 1000
     start = end - 1_000_000 * (event.duration_ms or 0)
     made = {
@@ -44,7 +44,7 @@ def span(event: Event, root: str) -> dict[str, Any]:
     return made if event.parent_id is None else {**made, "parentSpanId": _hex(event.parent_id)[16:]}
 
 
-def _attributes(event: Event) -> Iterator[dict[str, Any]]:
+def _attributes(event: RunLogEvent) -> Iterator[dict[str, Any]]:
     yield _attribute("stentor.event_id", event.event_id)
     yield _attribute("stentor.component", event.component)
     yield _attribute("stentor.message", event.message)

@@ -12,14 +12,14 @@ from typing import Any
 from urllib.parse import quote
 
 from stentor.core import jsontext
-from stentor.core.clock import iso
-from stentor.core.runlog import Event
+from stentor.core.clock import format_iso
+from stentor.core.runlog import RunLogEvent
 
 Entry = tuple[str, dict[str, Any]]
 PREFIX = {"st": "urn:stentor:", "prov": "http://www.w3.org/ns/prov#", "xsd": "http://www.w3.org/2001/XMLSchema#"}
 
 
-def document(read: Callable[[], Iterable[Event]]) -> Iterator[bytes]:
+def document(read: Callable[[], Iterable[RunLogEvent]]) -> Iterator[bytes]:
     """One PROV-JSON document in pieces; `read` is called once for each section."""
     yield b'{"prefix":' + jsontext.encode(PREFIX)
     for name, entries in SECTIONS.items():
@@ -45,11 +45,11 @@ def _record(event_id: str) -> str:
     return f"st:record/{event_id}"
 
 
-def _task(event: Event) -> str:
+def _task(event: RunLogEvent) -> str:
     return f"st:task/{quote(event.task_id or '', safe='')}"
 
 
-def _agent(event: Event) -> str:
+def _agent(event: RunLogEvent) -> str:
     if event.agent_id is not None:
         return f"st:agent/{quote(event.agent_id, safe='')}"
     return f"st:component/{quote(event.component, safe='')}"
@@ -59,7 +59,7 @@ def _typed(value: str, kind: str) -> dict[str, str]:
     return {"$": value, "type": kind}
 
 
-def _entities(event: Event) -> Iterator[Entry]:
+def _entities(event: RunLogEvent) -> Iterator[Entry]:
     shown = {"prov:type": _typed("st:record", "prov:QUALIFIED_NAME"), "prov:value": event.message}
     yield _record(event.event_id), {**shown, "st:metadata": jsontext.dump(event.metadata)}
     if event.event_type == "prompt_received":
@@ -68,18 +68,18 @@ def _entities(event: Event) -> Iterator[Entry]:
         yield f"st:result/{event.event_id}", {"prov:type": _typed("st:result", "prov:QUALIFIED_NAME")}
 
 
-def _activities(event: Event) -> Iterator[Entry]:
+def _activities(event: RunLogEvent) -> Iterator[Entry]:
     started = event.happened_at - 1000 * (event.duration_ms or 0)
-    times = {"prov:startTime": iso(started), "prov:endTime": iso(event.happened_at)}
+    times = {"prov:startTime": format_iso(started), "prov:endTime": format_iso(event.happened_at)}
     yield _step(event.event_id), {**times, "prov:type": event.event_type, "st:component": event.component}
 
 
-def _agents(event: Event) -> Iterator[Entry]:
+def _agents(event: RunLogEvent) -> Iterator[Entry]:
     yield _agent(event), {"prov:type": _typed("prov:SoftwareAgent", "prov:QUALIFIED_NAME")}
 
 
-def _generated(event: Event) -> Iterator[Entry]:
-    step, at = _step(event.event_id), iso(event.happened_at)
+def _generated(event: RunLogEvent) -> Iterator[Entry]:
+    step, at = _step(event.event_id), format_iso(event.happened_at)
     yield f"_:g{event.event_id}", {"prov:entity": _record(event.event_id), "prov:activity": step, "prov:time": at}
     if event.event_type == "prompt_received":
         yield f"_:t{event.event_id}", {"prov:entity": _task(event), "prov:activity": step, "prov:time": at}
@@ -88,12 +88,12 @@ def _generated(event: Event) -> Iterator[Entry]:
         yield f"_:r{event.event_id}", {"prov:entity": result, "prov:activity": step, "prov:time": at}
 
 
-def _used(event: Event) -> Iterator[Entry]:
+def _used(event: RunLogEvent) -> Iterator[Entry]:
     if event.task_id is not None and event.event_type != "prompt_received":
         yield f"_:u{event.event_id}", {"prov:activity": _step(event.event_id), "prov:entity": _task(event)}
 
 
-def _derived(event: Event) -> Iterator[Entry]:
+def _derived(event: RunLogEvent) -> Iterator[Entry]:
     if event.parent_id is not None:
         pair = {"prov:generatedEntity": _record(event.event_id), "prov:usedEntity": _record(event.parent_id)}
         yield f"_:d{event.event_id}", pair
@@ -102,23 +102,23 @@ def _derived(event: Event) -> Iterator[Entry]:
         yield f"_:e{event.event_id}", {"prov:generatedEntity": result, "prov:usedEntity": _task(event)}
 
 
-def _informed(event: Event) -> Iterator[Entry]:
+def _informed(event: RunLogEvent) -> Iterator[Entry]:
     if event.parent_id is not None:
         pair = {"prov:informed": _step(event.event_id), "prov:informant": _step(event.parent_id)}
         yield f"_:i{event.event_id}", pair
 
 
-def _associated(event: Event) -> Iterator[Entry]:
+def _associated(event: RunLogEvent) -> Iterator[Entry]:
     yield f"_:a{event.event_id}", {"prov:activity": _step(event.event_id), "prov:agent": _agent(event)}
 
 
-def _attributed(event: Event) -> Iterator[Entry]:
+def _attributed(event: RunLogEvent) -> Iterator[Entry]:
     if event.event_type == "task_completed":
         result = f"st:result/{event.event_id}"
         yield f"_:b{event.event_id}", {"prov:entity": result, "prov:agent": _agent(event)}
 
 
-SECTIONS: dict[str, Callable[[Event], Iterator[Entry]]] = {
+SECTIONS: dict[str, Callable[[RunLogEvent], Iterator[Entry]]] = {
     "entity": _entities,
     "activity": _activities,
     "agent": _agents,

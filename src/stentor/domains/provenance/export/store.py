@@ -8,13 +8,12 @@ import msgspec
 
 from stentor.core.db import Sql, Tx
 from stentor.core.db.driver import Row
-from stentor.core.leaves import COLUMNS
-from stentor.core.runlog import Event
+from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
 from stentor.domains.provenance import store
 from stentor.domains.provenance.model import event_of
 
 PAGE = 1_000
-_EVENT = ", ".join(COLUMNS)
+_EVENT = ", ".join(EVENT_COLUMNS)
 _PAGE = Sql(
     f"""select {_EVENT} from events where tenant = :tenant and event_id > :after
     and happened_at >= :since and happened_at < :before order by event_id limit :limit"""
@@ -36,7 +35,7 @@ class Selection(msgspec.Struct, frozen=True):
     before: int = 2**62
 
 
-def events(tx: Tx, chosen: Selection) -> Iterator[Event]:
+def events(tx: Tx, chosen: Selection) -> Iterator[RunLogEvent]:
     """Raises CorruptRecord at an event that cannot be read."""
     after = ""
     while rows := _page(tx, chosen, after):
@@ -59,7 +58,7 @@ class Roots:
         self._tenant = tenant
         self._known: dict[str, str] = {}
 
-    def of(self, event: Event) -> str:
+    def of(self, event: RunLogEvent) -> str:
         """Its id; a parent that is not in the log ends the way."""
         way, at = [event.event_id], event.parent_id
         while at is not None and at not in self._known and at not in way:

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import InvalidRequest, StartRefused, StentorError
-from stentor.core.outbound import Outbound
-from stentor.core.pulse import beat_or
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.timers import wait_until_tick
 from stentor.domains.provenance import store, tree
 from stentor.domains.provenance.cosignatures import cosigned_at, read_witness, with_cosignature
 from stentor.domains.provenance.notes import MOST_SIGNATURES, NoteError, Verifier
@@ -92,7 +92,7 @@ class Witnesses:
         self,
         db: Database,
         clock: Clock,
-        outbound: Outbound,
+        outbound: OutboundHttp,
         targets: Sequence[Target],
         quorum: int,
         outlets: Sequence[Callable[[Stored], Awaitable[None]]] = (),
@@ -119,7 +119,7 @@ class Witnesses:
             self._wanted.clear()
             await self.round()
             if any(target.problem for target in self.targets):
-                await beat_or(self._wanted, AGAIN_SECONDS)
+                await wait_until_tick(self._wanted, AGAIN_SECONDS)
                 self._wanted.set()
 
     async def round(self) -> None:
@@ -220,7 +220,7 @@ class Witnesses:
 
         url = f"{target.url}/add-checkpoint"
         try:
-            self._outbound.check(url)
+            self._outbound.check_url(url)
             async with asyncio.timeout(SECONDS):
                 headers = {"Content-Type": "text/plain; charset=utf-8", "Accept-Encoding": "identity"}
                 sent = self._outbound.session.post(url, data=body.encode(), headers=headers, allow_redirects=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from stentor.core import durable
+from stentor.core import filesystem
 from stentor.core.errors import StartRefused
 from stentor.domains.provenance.cosignatures import Cosigner, make_cosigner, read_cosigner
 from stentor.domains.provenance.notes import NoteError
@@ -46,13 +46,13 @@ class WitnessFolder:
     def keep(self, origin: str, note: str) -> None:
         """Returns when it is on the disk. Raises OSError, and then nothing is kept."""
         notes = self._notes | {origin: note}
-        durable.replace(self._path / STATE, msgspec.json.encode(notes).decode())
+        filesystem.write_atomically(self._path / STATE, msgspec.json.encode(notes).decode())
         self._notes = notes
 
     def keep_evidence(self, origin: str, submission: str) -> Path:
         """A signed submission that does not extend what was signed: it proves that the log was rewritten."""
         path = self._path / f"evidence-{sha256(origin.encode()).hexdigest()[:16]}.txt"
-        durable.replace(path, submission)
+        filesystem.write_atomically(path, submission)
         return path
 
     def close(self) -> None:
@@ -72,8 +72,8 @@ class WitnessFolder:
             if not name:
                 raise StartRefused("A new witness needs a name: --name, such as example.com/witness.")
             made = _checked(lambda: make_cosigner(name))
-            durable.replace(self._path / STATE, "{}")
-            durable.replace(path, f"{made.text}\n")
+            filesystem.write_atomically(self._path / STATE, "{}")
+            filesystem.write_atomically(path, f"{made.text}\n")
         if path.stat().st_mode & _OTHERS:
             raise StartRefused(f"{path} is secret, and others can read it: chmod 600 {path}")
         cosigner = _checked(lambda: read_cosigner(path.read_text("utf-8").strip()))

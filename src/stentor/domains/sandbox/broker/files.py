@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from stentor.core import private
+from stentor.core import filesystem
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from stentor.domains.sandbox.broker.model import Call, Run, Shaped, ToolFailed
 from stentor.domains.sandbox.model import Access
@@ -122,7 +122,7 @@ class WriteFile(_Files):
         try:
             with os.fdopen(file, "wb") as out:
                 self._own(out.fileno())
-                os.fchmod(out.fileno(), private.mode_within(folder, 0o644))
+                os.fchmod(out.fileno(), filesystem.inherited_mode(folder, 0o644))
                 out.write(data)
             os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
@@ -185,7 +185,7 @@ def _step(above: int, name: str, make: Own | None) -> int:
         os.mkdir(name, 0o755, dir_fd=above)
     opened = os.open(name, _FOLDER, dir_fd=above)
     make(opened)
-    os.fchmod(opened, private.mode_within(above, 0o755))
+    os.fchmod(opened, filesystem.inherited_mode(above, 0o755))
     return opened
 
 

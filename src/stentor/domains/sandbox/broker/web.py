@@ -11,7 +11,7 @@ from msgspec import Meta
 from yarl import URL
 
 from stentor.core.errors import InvalidRequest
-from stentor.core.outbound import Outbound, TargetRefused
+from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.domains.sandbox.broker.model import Call, Run, Shaped, ToolFailed
 from stentor.domains.sandbox.model import Access
 
@@ -36,7 +36,7 @@ class HttpRequest(Shaped):
     operations = METHODS
     asked = Asked
 
-    def __init__(self, outbound: Outbound) -> None:
+    def __init__(self, outbound: OutboundHttp) -> None:
         self._outbound = outbound
 
     def access(self, call: Call) -> Access:
@@ -60,7 +60,7 @@ class HttpRequest(Shaped):
         asked = self.arguments(call)
         try:
             url = _target(asked.url)
-            self._outbound.check(str(url))
+            self._outbound.check_url(str(url))
             return await self._send(asked, url)
         except TargetRefused:
             raise ToolFailed("The host's address is not public.") from None

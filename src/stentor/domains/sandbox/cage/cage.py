@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stentor.core import ids
-from stentor.core.errors import CageUnavailable
+from stentor.core.errors import SandboxUnavailable
 from stentor.domains.sandbox.cage import plan, process, seccomp
 from stentor.domains.sandbox.cage.plan import Host, Options, Plan
 from stentor.domains.sandbox.cage.process import Caged
@@ -54,7 +54,7 @@ class Cage:
             self._make_folders()
             self._host = _host(self.folder / "stentor-tool")
             self.problem = self._try() if self.on else None
-        except CageUnavailable as error:
+        except SandboxUnavailable as error:
             self.problem = error.message
         except OSError as error:
             self.problem = f"The folder {self.folder} of the cages cannot be made ready: {error.strerror}."
@@ -62,7 +62,7 @@ class Cage:
     def require(self) -> Host:
         """Raises CageUnavailable, with the reason."""
         if self.problem is not None or self._host is None:
-            raise CageUnavailable(self.problem or "There is no cage.")
+            raise SandboxUnavailable(self.problem or "There is no cage.")
         return self._host
 
     @asynccontextmanager
@@ -150,12 +150,12 @@ def _passable() -> int:
 def _host(tool: Path) -> Host:
     """Raises CageUnavailable."""
     if sys.platform != "linux" or not seccomp.supported():
-        raise CageUnavailable("A cage needs Linux on x86-64 or arm64.")
+        raise SandboxUnavailable("A cage needs Linux on x86-64 or arm64.")
     wanted = {"bwrap": "bubblewrap", "prlimit": "util-linux", "setpriv": "util-linux"}
     paths = {name: shutil.which(name) for name in wanted}
     for name, found in paths.items():
         if found is None:
-            raise CageUnavailable(f"The program {name} is missing: install the package {wanted[name]}.")
+            raise SandboxUnavailable(f"The program {name} is missing: install the package {wanted[name]}.")
     links, folders = plan.look()
     return Host(
         paths["bwrap"] or "",
@@ -172,14 +172,14 @@ def check_folder(folder: Path, *, caged: bool = True) -> None:
     """Raises CageUnavailable for a folder that cannot hold cages; it need not exist yet."""
     longest = folder / "runs" / ("0" * 32) / SOCKET
     if len(os.fsencode(longest)) > MAX_SOCKET_PATH:
-        raise CageUnavailable(
+        raise SandboxUnavailable(
             f"The path {folder} is too long for a socket beneath it: set SERVICE_CAGE_DIR to a shorter one."
         )
     if not (caged and plan.is_root()):
         return
     for above in (one for one in (folder, *folder.parents) if one.exists()):
         if not above.stat().st_mode & stat.S_IXOTH:
-            raise CageUnavailable(
+            raise SandboxUnavailable(
                 f"Cages are started as user {plan.NOBODY}, who cannot pass {above}: set SERVICE_CAGE_DIR to a folder "
                 "such as /var/lib/stentor-cage, or run the service as a user of its own."
             )

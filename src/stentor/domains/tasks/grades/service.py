@@ -7,7 +7,7 @@ from typing import Protocol
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, Forbidden
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import Learning, Lesson
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.standing import may_move
@@ -47,7 +47,7 @@ class Grades:
         """
 
         def work(tx: Tx) -> Grade:
-            tx.lock(locks.of_task(principal.tenant, task_id))
+            tx.lock(locks.task_lock(principal.tenant, task_id))
             task = require_seen(tx, principal, task_id)
             _check(tx, principal, task)
             known = store.find(tx, principal.tenant, task_id)
@@ -78,7 +78,7 @@ class Grades:
         meta = {"grade": value, "by": principal.name, "epoch": task.epoch}
         if comment is not None:
             meta["comment"] = comment
-        draft = Draft("task_graded", "tasks", f"Graded {value:g}.", meta, agent_id=agent_id)
+        draft = EventDraft("task_graded", "tasks", f"Graded {value:g}.", meta, agent_id=agent_id)
         head = self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
         performance = 1.0 if task.performance is None else task.performance
         lesson = Lesson(task.tenant, task.task_id, task.epoch, agent_id, task.type, True, performance, 0)

@@ -7,19 +7,29 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path
 from pydantic import AfterValidator, Field
 
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.tasks.grants.model import MAX_CAPABILITIES, MAX_SECONDS, Grant, Wish
 from stentor.domains.tasks.grants.service import Grants
-from stentor.web.requests import segment
-from stentor.web.routes import Wire, example
-from stentor.web.wire import Answer, Caller, Json, Name, TaskId, Timestamp, UuidText, api_router, errors
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import (
+    Caller,
+    JsonResponse,
+    Name,
+    ResponseModel,
+    TaskId,
+    Timestamp,
+    UuidText,
+    api_router,
+    error_responses,
+)
 
-GrantId = Annotated[str, Path(description="The grant's id."), AfterValidator(segment)]
+GrantId = Annotated[str, Path(description="The grant's id."), AfterValidator(decode_path_segment)]
 
 
-class GrantIn(Wire):
-    model_config = example(epoch=1, to_agent="0190f5f0-0000-7000-8000-000000000000", capabilities=["summarize"])
+class GrantIn(RequestModel):
+    model_config = example_config(epoch=1, to_agent="0190f5f0-0000-7000-8000-000000000000", capabilities=["summarize"])
 
     epoch: Annotated[int, Field(ge=1, le=2**31 - 1)]
     to_agent: UuidText
@@ -30,7 +40,7 @@ class GrantIn(Wire):
         return Wish(self.to_agent, tuple(dict.fromkeys(self.capabilities)), self.expires_in_seconds)
 
 
-class GrantOut(Answer):
+class GrantOut(ResponseModel):
     grant_id: str
     task_id: str
     from_agent: str
@@ -43,18 +53,18 @@ class GrantOut(Answer):
     revoked_at: Timestamp | None
 
 
-class GrantList(Answer):
+class GrantList(ResponseModel):
     grants: list[GrantOut]
 
 
-class OwnAgent(Answer):
+class OwnAgent(ResponseModel):
     agent_id: str
     name: str
     status: str
     capabilities: list[str]
 
 
-class Who(Answer):
+class Who(ResponseModel):
     name: str
     role: Literal["admin", "agent"]
     permissions: list[str]
@@ -66,32 +76,32 @@ class Who(Answer):
 def router(grants: Grants, snapshot: Snapshot) -> APIRouter:
     api = api_router(tags=["authority"])
 
-    @api.post("/tasks/{task_id}/grants", status_code=201, response_model=GrantOut, responses=errors(404, 409))
-    async def grant(caller: Caller, task_id: TaskId, body: GrantIn) -> Json:
+    @api.post("/tasks/{task_id}/grants", status_code=201, response_model=GrantOut, responses=error_responses(404, 409))
+    async def grant(caller: Caller, task_id: TaskId, body: GrantIn) -> JsonResponse:
         """Hand a part of the authority for a task to another agent; `epoch` is that of the claim."""
-        return Json(_shown(await grants.grant(caller, task_id, body.epoch, body.wish())), 201)
+        return JsonResponse(_shown(await grants.grant(caller, task_id, body.epoch, body.wish())), 201)
 
-    @api.get("/tasks/{task_id}/grants", response_model=GrantList, responses=errors(404))
-    async def of_task(caller: Caller, task_id: TaskId) -> Json:
+    @api.get("/tasks/{task_id}/grants", response_model=GrantList, responses=error_responses(404))
+    async def of_task(caller: Caller, task_id: TaskId) -> JsonResponse:
         """All that was handed on for a task, the first one first."""
-        return Json({"grants": [_shown(one) for one in await grants.of_task(caller, task_id)]})
+        return JsonResponse({"grants": [_shown(one) for one in await grants.of_task(caller, task_id)]})
 
-    @api.get("/grants/{grant_id}", response_model=GrantOut, responses=errors(404))
-    async def read(caller: Caller, grant_id: GrantId) -> Json:
+    @api.get("/grants/{grant_id}", response_model=GrantOut, responses=error_responses(404))
+    async def read(caller: Caller, grant_id: GrantId) -> JsonResponse:
         """One grant, whether it holds or not."""
-        return Json(_shown(await grants.get(caller.tenant, grant_id)))
+        return JsonResponse(_shown(await grants.get(caller.tenant, grant_id)))
 
-    @api.post("/grants/{grant_id}/revoke", response_model=GrantOut, responses=errors(404))
-    async def revoke(caller: Caller, grant_id: GrantId) -> Json:
+    @api.post("/grants/{grant_id}/revoke", response_model=GrantOut, responses=error_responses(404))
+    async def revoke(caller: Caller, grant_id: GrantId) -> JsonResponse:
         """Take authority back, with all that came from it. Again is no error."""
-        return Json(_shown(await grants.revoke(caller, grant_id)))
+        return JsonResponse(_shown(await grants.revoke(caller, grant_id)))
 
     @api.get("/whoami", response_model=Who)
-    async def whoami(caller: Caller) -> Json:
+    async def whoami(caller: Caller) -> JsonResponse:
         """The caller's key, its agents, and the authority that was handed to them."""
         own = snapshot.of_key(caller.tenant, caller.name)
         held = await grants.to_agents(caller.tenant, [agent.agent_id for agent in own])
-        return Json(
+        return JsonResponse(
             {
                 "name": caller.name,
                 "role": caller.role,
@@ -114,7 +124,7 @@ def _shown(grant: Grant) -> dict[str, Any]:
         "capabilities": grant.capabilities,
         "parent_grant_id": grant.parent_id,
         "depth": grant.depth,
-        "created_at": iso(grant.created_at),
-        "expires_at": iso(grant.expires_at),
-        "revoked_at": iso_or_none(grant.revoked_at),
+        "created_at": format_iso(grant.created_at),
+        "expires_at": format_iso(grant.expires_at),
+        "revoked_at": format_iso_or_none(grant.revoked_at),
     }

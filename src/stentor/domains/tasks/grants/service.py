@@ -8,7 +8,7 @@ from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, DelegationDenied, Forbidden, LeaseLost, NotFound
-from stentor.core.runlog import Draft, RunLog
+from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.registry import standing
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.snapshot import Snapshot
@@ -141,7 +141,7 @@ class Grants:
     def _record(self, tx: Tx, task: Task, grant: Grant, event: str, message: str, principal: Principal) -> None:
         meta: dict[str, Any] = {"grant_id": grant.grant_id, "to_agent": grant.to_agent, "by": principal.name}
         meta |= {"capabilities": list(grant.capabilities), "depth": grant.depth}
-        draft = Draft(event, "tasks", message, meta, agent_id=grant.from_agent)  # type: ignore[arg-type]
+        draft = EventDraft(event, "tasks", message, meta, agent_id=grant.from_agent)  # type: ignore[arg-type]
         self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
 
 

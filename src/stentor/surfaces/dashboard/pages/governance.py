@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.domains.governance import model
 from stentor.domains.governance.shown import tier_of
 from stentor.surfaces.dashboard.pages import governance_rows, masking, review
@@ -58,7 +58,7 @@ async def updates(page: Page) -> Response:
 
 def late(update: dict[str, Any], page: Page) -> bool:
     """Whether it waits past its deadline. Times of the gateway are of one form, so they compare as texts."""
-    return bool(update["status"] == "submitted" and update["approval_deadline"] < iso(page.site.now()))
+    return bool(update["status"] == "submitted" and update["approval_deadline"] < format_iso(page.site.now()))
 
 
 def _tab(name: str, wanted: dict[str, str], counts: dict[str, int]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.core.db import Sql, Tx
 
 MOVES = 20
@@ -58,5 +58,5 @@ def _move(row: tuple[Any, ...]) -> dict[str, Any]:
         meta = json.loads(metadata)
     except ValueError:
         meta = {}
-    time = iso(happened_at)
+    time = format_iso(happened_at)
     return {"event_id": event_id, "timestamp": time, "event_type": event_type, "message": message, "metadata": meta}

@@ -6,7 +6,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from stentor.core.redaction import MASK, Redactor
+from stentor.core.security.redaction import MASK, Redactor
 
 _NAMES_SECRET = re.compile(r"(?i)(key|token|secret|passwd|password|authorization|credentials?|cookie|signature)$")
 _looks = Redactor()
@@ -39,7 +39,7 @@ def _text(text: str) -> str:
     name, equals, _ = text.partition("=")
     if equals and _NAMES_SECRET.search(name) and " " not in name:
         return f"{name}={MASK}"
-    return _looks.clean(text)
+    return _looks.redact(text)
 
 
 def runtime(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ def writers(
     """Key and agent by the hash of the version, as far as the run log has them; times in microseconds."""
     found: dict[str, tuple[str, str | None]] = {}
     for content_hash, at in versions:
-        span = {"low": ids.floor(at - NEAR), "high": ids.floor(at + NEAR)}
+        span = {"low": ids.min_id_at(at - NEAR), "high": ids.min_id_at(at + NEAR)}
         for metadata, agent_id in tx.rows(_WRITTEN, tenant=tenant, **span):
             event = jsontext.load(metadata)
             here = event.get("path") == path and event.get("vault", DEFAULT) == vault

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
 from stentor.domains.atp.jsonform import UUID
 from stentor.domains.atp.model import PRIORITIES
@@ -67,7 +67,7 @@ async def message(page: Page) -> Response:
         answer=answer,
         more=more,
         names=names,
-        now=iso(page.site.now()),
+        now=format_iso(page.site.now()),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.db import Sql, Tx
 from stentor.domains.atp.model import PRIORITIES
 
@@ -88,11 +88,19 @@ def states(tx: Tx, tenant: str) -> dict[str, int]:
 
 def more(tx: Tx, tenant: str, message_id: str) -> More | None:
     row = tx.row(_MORE, tenant=tenant, message_id=message_id)
-    return None if row is None else More(row[0], row[1], row[2], iso(row[3]), iso_or_none(row[4]))
+    return None if row is None else More(row[0], row[1], row[2], format_iso(row[3]), format_iso_or_none(row[4]))
 
 
 def _row(row: tuple[Any, ...]) -> Row:
     message_id, status, priority, header, sender, agent, task, created, updated = row
     return Row(
-        message_id, status, PRIORITIES[priority], jsontext.load(header), sender, agent, task, iso(created), iso(updated)
+        message_id,
+        status,
+        PRIORITIES[priority],
+        jsontext.load(header),
+        sender,
+        agent,
+        task,
+        format_iso(created),
+        format_iso(updated),
     )

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core.clock import from_datetime
+from stentor.core.clock import micros_from_datetime
 from stentor.domains.memory.vaults import DEFAULT
 from stentor.surfaces.dashboard.pages import memory_rows, notetext
 from stentor.surfaces.dashboard.site.calls import Refused, part
@@ -91,7 +91,7 @@ async def _versions(page: Page, path: str, vault: str) -> dict[str, Any] | Refus
 
 
 async def _written(page: Page, path: str, vault: str, versions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    times = [(one["version"], from_datetime(datetime.fromisoformat(one["created_at"]))) for one in versions]
+    times = [(one["version"], micros_from_datetime(datetime.fromisoformat(one["created_at"]))) for one in versions]
     names, writers = await asyncio.gather(
         page.rows.names(page.tenant),
         page.rows.read(lambda tx: memory_rows.writers(tx, page.tenant, path, vault, times[:NAMED])),

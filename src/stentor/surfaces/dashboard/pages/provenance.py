@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core.clock import iso_or_none
+from stentor.core.clock import format_iso_or_none
 from stentor.domains.provenance.notes import NoteError, Verifier, read_verifier
 from stentor.surfaces.dashboard.pages import provenance_rows
 from stentor.surfaces.dashboard.site.calls import Refused, part, target
@@ -57,7 +57,7 @@ async def _find(page: Page, text: str) -> str | None:
 
 async def _log(page: Page) -> dict[str, Any]:
     state, health = await asyncio.gather(page.rows.read(provenance_rows.state), component(page))
-    return {"state": state, "since": iso_or_none(state.since), "health": health}
+    return {"state": state, "since": format_iso_or_none(state.since), "health": health}
 
 
 async def component(page: Page) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from stentor.core.clock import SECOND
-from stentor.core.ids import floor
+from stentor.core.ids import min_id_at
 from stentor.surfaces.dashboard.pages import provenance_rows, provenance_tree
 from stentor.surfaces.dashboard.pages.provenance import component, signed, verifier
 from stentor.surfaces.dashboard.pages.provenance_check import Check, check
@@ -47,7 +47,7 @@ def _shown(page: Page, run: dict[str, Any], given: str) -> dict[str, Any]:
         "marks": provenance_tree.marks(events),
         "links": provenance_tree.all_links(events),
         "lasted": provenance_tree.lasted(events),
-        "growing": max(event["provenance_id"] for event in events) > floor(page.site.now() - GROWING),
+        "growing": max(event["provenance_id"] for event in events) > min_id_at(page.site.now() - GROWING),
     }
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import textdiff
-from stentor.core.textdiff import Line
+from stentor.core import json_diff
+from stentor.core.json_diff import DiffLine
 from stentor.domains.governance import patch
 from stentor.surfaces.dashboard.pages.masking import masked
 
@@ -22,7 +22,7 @@ class Change(msgspec.Struct, frozen=True):
     """One field. `hidden` says that what changes is not shown, because it may be a secret."""
 
     path: str
-    lines: list[Line]
+    lines: list[DiffLine]
     added: int
     deleted: int
     hidden: bool
@@ -54,10 +54,10 @@ def _change(one: dict[str, Any]) -> Change:
     path = str(one["path"])
     name = path.rpartition(".")[2]
     before, after = masked(one["before"], name), masked(one["after"], name)
-    found = textdiff.lines(before, after, deep=True)
-    lines: list[Line] = [(sign, _cut(line)) for sign, line in found]
+    found = json_diff.diff_lines(before, after, deep=True)
+    lines: list[DiffLine] = [(sign, _cut(line)) for sign, line in found]
     added, deleted = (sum(sign == wanted for sign, _ in found) for wanted in ("+", "-"))
-    return Change(textdiff.visible(path), lines, added, deleted, before == after)
+    return Change(json_diff.escape_invisible(path), lines, added, deleted, before == after)
 
 
 def _cut(line: str) -> str:

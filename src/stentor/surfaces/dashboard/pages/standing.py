@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.learning import model as learning
 from stentor.domains.learning.model import Alert, Weight
 from stentor.domains.trust import model as trust_model
@@ -26,7 +26,13 @@ def trust(record: dict[str, Any], changes: list[Change], now: int) -> dict[str, 
     if points and score is not None and now > points[-1][0]:
         points.append((now, score))
     rows = [
-        {"time": iso(one.happened_at), "kind": one.kind, "delta": one.delta, "score": one.score, "cause": one.cause}
+        {
+            "time": format_iso(one.happened_at),
+            "kind": one.kind,
+            "delta": one.delta,
+            "score": one.score,
+            "cause": one.cause,
+        }
         for one in changes
     ]
     level = None if score is None else trust_model.level_of(score)
@@ -73,5 +79,5 @@ def connections(found: list[dict[str, Any]], agent_id: str) -> list[dict[str, An
 
 
 def alert(alert: Alert) -> dict[str, Any]:
-    times = {"opened_at": iso(alert.opened_at), "resolved_at": iso_or_none(alert.resolved_at)}
+    times = {"opened_at": format_iso(alert.opened_at), "resolved_at": format_iso_or_none(alert.resolved_at)}
     return {name: getattr(alert, name) for name in ("task_type", "rate", "threshold", "samples")} | times

@@ -6,14 +6,16 @@ from starlette.responses import Response
 
 from stentor.surfaces.dashboard.site.calls import part, target
 from stentor.surfaces.dashboard.site.page import Page
-from stentor.web.sse import EventStream
+from stentor.web.sse import EventStreamResponse
 
 READ = "read"
 
 
 async def changes(page: Page) -> Response:
     """Topics that had events since the page was made, at most once a second."""
-    return EventStream(page.site.live.frames(page.tenant, page.asked_since), page.site.streams, page.session.csrf)
+    return EventStreamResponse(
+        page.site.live.frames(page.tenant, page.asked_since), page.site.streams, page.session.csrf
+    )
 
 
 async def task(page: Page) -> Response:
@@ -22,7 +24,7 @@ async def task(page: Page) -> Response:
     await page.get(f"/tasks/{task_id}")  # whoever may not see the task hears so before a stream begins
     address = target(f"/tasks/{task_id}/stream")
     frames = page.site.caller.stream(page.session.key, address, page.request.headers.get("last-event-id"))
-    return EventStream(frames, page.site.streams, page.session.csrf)
+    return EventStreamResponse(frames, page.site.streams, page.session.csrf)
 
 
 ROUTES = [("GET", "/live", changes), ("GET", "/tasks/{task_id}/stream", task)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core.clock import iso, iso_or_none
+from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.routing import explain
 from stentor.surfaces.dashboard.pages.overview import STATUSES
 from stentor.surfaces.dashboard.site.calls import Refused, decoded, part
@@ -56,7 +56,9 @@ async def _named(page: Page, text: str) -> dict[str, Any]:
     """Tasks whose id begins with the text; an id that exists is the first."""
     rows = [] if "\0" in text else await page.rows.tasks_named(page.tenant, text, SHOWN)
     columns = ("task_id", "status", "assigned_agent", "type", "created_at", "completed_at")
-    found = [dict(zip(columns, (*row[:4], iso(row[4]), iso_or_none(row[5])), strict=True)) for row in rows]
+    found = [
+        dict(zip(columns, (*row[:4], format_iso(row[4]), format_iso_or_none(row[5])), strict=True)) for row in rows
+    ]
     return {"tasks": found, "total": len(found), "next_cursor": None}
 
 

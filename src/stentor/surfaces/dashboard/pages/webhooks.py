@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from stentor.core.clock import DAY, iso
+from stentor.core.clock import DAY, format_iso
 from stentor.domains.webhooks import model
 from stentor.surfaces.dashboard.pages import webhooks_rows
 from stentor.surfaces.dashboard.site.calls import Refused, part
@@ -75,8 +75,8 @@ async def one_page(page: Page, webhook_id: str, **told: Any) -> Response:
         events=model.EVENTS,
         kinds=KINDS,
         overlaps=OVERLAPS,
-        now=iso(page.site.now()),
-        yesterday=iso(page.site.now() - DAY)[:16],
+        now=format_iso(page.site.now()),
+        yesterday=format_iso(page.site.now() - DAY)[:16],
         problem=problem,
         told=NOTHING_TOLD | told,
         answered=bool(told or problem),

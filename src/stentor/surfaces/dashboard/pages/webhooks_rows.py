@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.clock import iso
+from stentor.core.clock import format_iso
 from stentor.core.db import Sql, Tx
 from stentor.domains.tasks.store import result_of
 from stentor.domains.webhooks import listing, naming
@@ -38,7 +38,7 @@ def backlogs(tx: Tx, tenant: str, subscription_ids: Iterable[str]) -> dict[str, 
         given = {"tenant": tenant, "subscription_id": subscription_id}
         count = int(tx.rows(_WAITING, **given)[0][0])
         row = tx.row(_OLDEST, **given) if count else None
-        found[subscription_id] = Backlog(count, iso(row[0]) if row else None)
+        found[subscription_id] = Backlog(count, format_iso(row[0]) if row else None)
     return found
 
 

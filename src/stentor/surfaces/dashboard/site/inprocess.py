@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.surfaces.dashboard.site.calls import Refused, Reply, decoded
-from stentor.web.gate import INSIDE
+from stentor.web.middleware import PRINCIPAL_SCOPE_KEY
 
 log = logging.getLogger(__name__)
 UNKNOWN = {"success": False, "error": "Invalid API key", "message": "The key is not one that this service knows."}
@@ -121,5 +121,5 @@ def _scope(principal: Principal, method: str, target: str) -> dict[str, Any]:
         "server": ("stentor", 80),
         "client": ("127.0.0.1", 0),
         "state": {},
-        INSIDE: principal,
+        PRINCIPAL_SCOPE_KEY: principal,
     }

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from stentor.core.errors import StoreUnavailable
 from stentor.surfaces.dashboard.site.rows import Change, Rows
-from stentor.web.sse import Frame
+from stentor.web.sse import SseEvent
 
 PERIOD = 1.0
 """Seconds."""
@@ -44,7 +44,7 @@ class Live:
         self._readers: dict[asyncio.Event, tuple[str, set[str]]] = {}
         self._watching: asyncio.Task[None] | None = None
 
-    async def frames(self, tenant: str, since: str) -> AsyncIterator[Frame]:
+    async def frames(self, tenant: str, since: str) -> AsyncIterator[SseEvent]:
         """`change` with the topics that had events since the last one; the first, which may be empty, since an id."""
         woken: asyncio.Event = asyncio.Event()
         waiting: set[str] = set()
@@ -52,13 +52,13 @@ class Live:
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(since))
         try:
-            yield Frame("change", {"topics": sorted(await self._before(tenant, since))})
+            yield SseEvent("change", {"topics": sorted(await self._before(tenant, since))})
             while True:
                 await woken.wait()
                 woken.clear()
                 found = sorted(waiting)
                 waiting.clear()
-                yield Frame("change", {"topics": found})
+                yield SseEvent("change", {"topics": found})
         finally:
             del self._readers[woken]
 

@@ -11,7 +11,7 @@ from yarl import URL
 
 from stentor.core import jsontext
 from stentor.core.errors import ServiceUnavailable
-from stentor.core.outbound import Outbound
+from stentor.core.http_client.outbound import OutboundHttp
 from stentor.surfaces.dashboard.site.calls import Refused, Reply, decoded
 from stentor.surfaces.dashboard.site.calls import target as target_of
 
@@ -26,7 +26,7 @@ class OverHttp:
 
     def __init__(self, find: Callable[[], str | None]) -> None:
         self._find = find
-        self._clients: dict[str, Outbound] = {}
+        self._clients: dict[str, OutboundHttp] = {}
 
     async def call(self, key: str, method: str, target: str, body: Any = None) -> Reply:
         timeout = aiohttp.ClientTimeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
@@ -75,5 +75,5 @@ class OverHttp:
         if address is None:
             raise ServiceUnavailable(NO_GATEWAY)
         host = urlsplit(address).hostname or ""
-        client = self._clients.setdefault(host, Outbound((host,)))
+        client = self._clients.setdefault(host, OutboundHttp((host,)))
         return URL(address.rstrip("/") + target, encoded=True), client.session

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from stentor import __version__
 from stentor.core.clock import SECOND
-from stentor.core.ids import floor
+from stentor.core.ids import min_id_at
 from stentor.surfaces.dashboard.prometheus import Prometheus
 from stentor.surfaces.dashboard.site import assets, shown
 from stentor.surfaces.dashboard.site.attempts import Attempts
@@ -117,7 +117,7 @@ class Page:
         self.site = site
         self.request = request
         self.session = session
-        self.since = floor(site.now() - EARLIER)
+        self.since = min_id_at(site.now() - EARLIER)
 
     @property
     def tenant(self) -> str:
@@ -127,7 +127,7 @@ class Page:
     def asked_since(self) -> str:
         """The beginning of an event's id: since when the page that asks has not heard of changes; a minute at most."""
         asked = self.query("since")
-        oldest = floor(self.site.now() - OLDEST)
+        oldest = min_id_at(self.site.now() - OLDEST)
         return max(oldest, min(asked, self.since)) if SINCE.fullmatch(asked) else self.since
 
     @property

@@ -6,7 +6,7 @@ import msgspec
 import psycopg
 
 from stentor.core.db import Sql
-from stentor.core.db.leader import INDEX
+from stentor.core.db.leader import INDEX_LOCK_ID
 from stentor.core.db.postgres import PostgresConnection, PostgresDriver
 
 OLDEST = (0, 8)
@@ -53,7 +53,7 @@ def _try_to_make(connection: PostgresConnection) -> None:
     """Two processes at once would get into each other's way."""
     connection.begin()
     try:
-        connection.rows(Sql("select pg_advisory_xact_lock(:lock)"), {"lock": INDEX})
+        connection.rows(Sql("select pg_advisory_xact_lock(:lock)"), {"lock": INDEX_LOCK_ID})
         connection.run(_MAKE, {})
         connection.commit()
     finally:

@@ -10,7 +10,7 @@ import logging
 import psycopg
 
 from stentor.core.db import Database, Sql, Tx
-from stentor.core.db.leader import INDEX
+from stentor.core.db.leader import INDEX_LOCK_ID
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.errors import StartRefused
 from stentor.domains.memory.index.index import Index
@@ -125,7 +125,7 @@ def _prepare(driver: PostgresDriver, found: Extension, schema: str) -> None:
     connection = _session(driver, found, schema).writer()
     try:
         tx = Tx(connection, connection.begin())
-        tx.row(LOCK, lock=INDEX)
+        tx.row(LOCK, lock=INDEX_LOCK_ID)
         if _is_there(tx, schema) and dict(tx.rows(_FACTS)) != _state(found):
             log.warning("the search index is made anew: it is of another version, or pgvector came or went")
             _drop(tx, schema)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from stentor.core.db import Database, Sql, Tx
-from stentor.core.db.leader import INDEX
+from stentor.core.db.leader import INDEX_LOCK_ID
 from stentor.core.db.postgres import TableMissing
 
 T = TypeVar("T")
@@ -50,5 +50,5 @@ class SharedTables:
 
 
 def _locked(tx: Tx, fn: Callable[[Tx], T]) -> T:
-    tx.row(LOCK, lock=INDEX)
+    tx.row(LOCK, lock=INDEX_LOCK_ID)
     return fn(tx)

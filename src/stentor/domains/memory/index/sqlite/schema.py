@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from stentor.core.db import Database, Sql
-from stentor.core.db.driver import Connection
+from stentor.core.db.driver import DbConnection
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.domains.memory.index.dense.vectors import MatrixVectors
@@ -94,7 +94,7 @@ def _usable(path: Path) -> bool:
 
 
 def _make(path: Path) -> None:
-    connection: Connection = SqliteDriver(path).writer()
+    connection: DbConnection = SqliteDriver(path).writer()
     try:
         connection.begin()
         for statement in _STATEMENTS.split(";"):

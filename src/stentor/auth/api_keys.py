@@ -1,0 +1,204 @@
+"""API keys from the environment, and the key that a first start makes.
+
+Only SHA-256 digests are kept. Source: core contract, "Authentication".
+
+What keys may reach in the governed memory: SERVICE_MEMORY_ACCESS_<NAME>, beside SERVICE_API_KEY_<NAME>.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from stentor.auth.authority.context import NAMED_VAULT_PREFIX, is_pattern
+from stentor.auth.principal import DEFAULT_TENANT, PERMISSIONS, Principal, Role
+from stentor.core.errors import StartRefused
+from stentor.core.security.redaction import Redactor
+from stentor.core.settings import Settings
+
+KEY_VARIABLE_PREFIX = "SERVICE_API_KEY_"
+WELL_KNOWN_KEYS = frozenset(
+    "test changeme change-me secret password admin default example demo key apikey api-key token sk-1234 "
+    "sk-test sk-123456 your-api-key your_api_key my-api-key dev development letmein 123456 12345678 "
+    "test-key test-api-key".split()
+)
+log = logging.getLogger(__name__)
+
+
+class KeyRing:
+    """Digest to principal. Looks at every key on each check, in constant time for each."""
+
+    def __init__(self, principals: Mapping[bytes, Principal], development_admin: Principal | None = None) -> None:
+        self._principals = dict(principals)
+        self.development_admin = development_admin
+
+    def find(self, key: str) -> Principal | None:
+        digest = _digest(key)
+        found = None
+        for known, principal in self._principals.items():
+            if hmac.compare_digest(known, digest):
+                found = principal
+        return found
+
+    @property
+    def principals(self) -> list[Principal]:
+        return list(self._principals.values())
+
+    @property
+    def tenants(self) -> list[str]:
+        return sorted({p.tenant for p in self._principals.values()} | {DEFAULT_TENANT})
+
+
+class LoadedKeys(msgspec.Struct):
+    key_ring: KeyRing
+    generated: tuple[str, Path] | None = None
+    """The key that this start made and the file it lies in."""
+    warnings: list[str] = []
+
+
+def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> LoadedKeys:
+    """The keys of this start: SERVICE_API_KEY_*, else MCP_API_KEY, else one in the data folder.
+
+    Raises StartRefused for a publicly known key outside development.
+    """
+    principals: dict[bytes, Principal] = {}
+    warnings: list[str] = []
+    for variable in sorted(name for name in environ if name.startswith(KEY_VARIABLE_PREFIX)):
+        try:
+            key, principal = parse_key_variable(variable, environ[variable])
+        except ValueError as error:
+            warnings.append(f"{variable} is ignored: {error}.")
+            continue
+        reject_well_known_key(variable, key, settings)
+        redactor.add_secret(key)
+        principals[_digest(key)] = principal
+    made = None
+    if not principals and settings.shared_key:
+        reject_well_known_key("MCP_API_KEY", settings.shared_key, settings)
+        redactor.add_secret(settings.shared_key)
+        principals[_digest(settings.shared_key)] = _admin("mcp")
+    if not principals:
+        key, path, fresh = ensure_key_file(settings.data_dir, "admin")
+        redactor.add_secret(key)
+        principals[_digest(key)] = _admin("admin")
+        made = (key, path) if fresh else None
+    development_admin = _admin("development") if settings.development and settings.skip_auth else None
+    return LoadedKeys(KeyRing(principals, development_admin), made, warnings)
+
+
+def parse_key_variable(variable: str, value: str) -> tuple[str, Principal]:
+    """`<key>:<role>:<perm1,perm2>[:<tenant>]`. Raises ValueError without repeating the value."""
+    parts = value.strip().split(":")
+    if len(parts) not in (3, 4) or not all(part.strip() for part in parts):
+        raise ValueError("its form is not <key>:<role>:<permissions>[:<tenant>]")
+    key, role, permissions, *rest = (part.strip() for part in parts)
+    granted = frozenset(p.strip() for p in permissions.split(",") if p.strip())
+    if role not in ("admin", "agent"):
+        raise ValueError("its role is neither admin nor agent")
+    if not granted or not granted <= set(PERMISSIONS):
+        raise ValueError(f"its permissions are not among {', '.join(PERMISSIONS)}")
+    name = variable.removeprefix(KEY_VARIABLE_PREFIX).lower()
+    known_role: Role = "admin" if role == "admin" else "agent"
+    return key, Principal(name, known_role, granted, rest[0] if rest else DEFAULT_TENANT)
+
+
+def admin_key_file(data_dir: Path) -> Path:
+    return data_dir / "keys" / "admin.key"
+
+
+def ensure_key_file(data_dir: Path, name: str) -> tuple[str, Path, bool]:
+    """The key of this name in the data folder, its file, and whether it was made now; for its owner alone to read."""
+    path = data_dir / "keys" / f"{name}.key"
+    if path.exists():
+        return path.read_text().strip(), path, False
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = "st_" + secrets.token_urlsafe(32)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(key + "\n")
+    return key, path, True
+
+
+def reject_well_known_key(variable: str, key: str, settings: Settings) -> None:
+    """Raises StartRefused for a publicly known key outside development."""
+    if key.lower() in WELL_KNOWN_KEYS and not settings.development:
+        raise StartRefused(
+            f"{variable} holds a publicly known key. Make a real one, for example with "
+            "`python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set NODE_ENV=development."
+        )
+
+
+def _admin(name: str) -> Principal:
+    return Principal(name, "admin", frozenset(PERMISSIONS))
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+ACCESS_VARIABLE_PREFIX = "SERVICE_MEMORY_ACCESS_"
+ACCESS_FORM = "<namespace>:r or <namespace>:rw, comma separated"
+
+
+class MemoryAccess(msgspec.Struct, frozen=True):
+    """Patterns of the namespaces that a key reaches, and those of them that it may write in."""
+
+    namespaces: tuple[str, ...]
+    writable: tuple[str, ...]
+
+
+def load_memory_access(
+    environ: Mapping[str, str], keys: Collection[str], vaults: Collection[str]
+) -> dict[str, MemoryAccess]:
+    """Name of a key to what it was given. `vaults` are the names of the named ones. Raises StartRefused for what cannot
+    be read, and for a key or a vault that is none."""
+    found: dict[str, MemoryAccess] = {}
+    for variable in sorted(name for name in environ if name.startswith(ACCESS_VARIABLE_PREFIX)):
+        name = variable.removeprefix(ACCESS_VARIABLE_PREFIX).lower()
+        if name not in keys:
+            raise StartRefused(f"{variable}: there is no key {name!r}. Known keys: {', '.join(sorted(keys))}.")
+        try:
+            found[name] = _require_known_vaults(parse_memory_access(environ[variable]), vaults)
+        except ValueError as error:
+            raise StartRefused(f"{variable}: {error}. Its form is {ACCESS_FORM}.") from None
+    return found
+
+
+def _require_known_vaults(access: MemoryAccess, vaults: Collection[str]) -> MemoryAccess:
+    """Raises ValueError for a vault that there is not: a mistyped one would be denied without a word."""
+    if (vault := find_unknown_vault(access.namespaces, vaults)) is not None:
+        raise ValueError(f"{vault!r} is no vault of SERVICE_VAULTS")
+    return access
+
+
+def find_unknown_vault(namespaces: Iterable[str], vaults: Collection[str]) -> str | None:
+    """The first of the namespaces' vaults that is none of these names, such as `vault:archiv`."""
+    for vault in (namespace.partition("/")[0] for namespace in namespaces):
+        if vault.startswith(NAMED_VAULT_PREFIX) and vault.removeprefix(NAMED_VAULT_PREFIX) not in vaults:
+            return vault
+    return None
+
+
+def parse_memory_access(value: str) -> MemoryAccess:
+    """Blank text gives nothing. Raises ValueError, which names the part that is wrong."""
+    reached: list[str] = []
+    writable: list[str] = []
+    for part in (part.strip() for part in value.split(",")):
+        if not part:
+            continue
+        namespace, _, mode = part.rpartition(":")
+        if not is_pattern(namespace):
+            raise ValueError(f"{part[:80]!r} names no namespace")
+        if mode not in ("r", "rw"):
+            raise ValueError(f"{part[:80]!r} ends with neither :r nor :rw")
+        reached.append(namespace)
+        if mode == "rw":
+            writable.append(namespace)
+    return MemoryAccess(tuple(reached), tuple(writable))

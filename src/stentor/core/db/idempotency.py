@@ -1,0 +1,90 @@
+"""Answers kept under an Idempotency-Key, in the transaction of the work that they answer.
+
+Scope: tenant, API key, route. Kept 24 hours. Source: docs/decisions, "HTTP everywhere".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.clock import HOUR
+from stentor.core.db import Sql, Tx, locks
+from stentor.core.errors import IdempotencyMismatch
+
+RETENTION_US = 24 * HOUR
+"""Microseconds."""
+
+_GET = Sql(
+    """select body_hash, status_code, answer from idempotency_keys
+    where tenant = :tenant and key_name = :key_name and route = :route and idempotency_key = :value
+        and created_at > :since"""
+)
+_PUT = Sql(
+    """insert into idempotency_keys
+        (tenant, key_name, route, idempotency_key, body_hash, status_code, answer, created_at)
+    values (:tenant, :key_name, :route, :value, :body_hash, :status_code, :answer, :now)
+    on conflict (tenant, key_name, route, idempotency_key) do update set body_hash = excluded.body_hash,
+        status_code = excluded.status_code, answer = excluded.answer, created_at = excluded.created_at"""
+)
+_PURGE = Sql("delete from idempotency_keys where created_at <= :before")
+
+
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    """The caller's key in its scope, with the hash of the body that came with it."""
+
+    tenant: str
+    key_name: str
+    route: str
+    value: str
+    body_hash: str
+
+    @property
+    def scope(self) -> tuple[str, str, str, str]:
+        return self.tenant, self.key_name, self.route, self.value
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    status_code: int
+    body: Any
+
+
+def find_response(tx: Tx, key: IdempotencyKey) -> StoredResponse | None:
+    """The stored answer; without one, nobody else can keep one before this transaction ends. Raises
+    IdempotencyMismatch for another body.
+    """
+    tx.lock(locks.idempotency_lock(*key.scope))
+    row = tx.row(
+        _GET,
+        tenant=key.tenant,
+        key_name=key.key_name,
+        route=key.route,
+        value=key.value,
+        since=tx.now - RETENTION_US,
+    )
+    if row is None:
+        return None
+    if row[0] != key.body_hash:
+        raise IdempotencyMismatch("This Idempotency-Key was used before with another body. Take a new key.")
+    return StoredResponse(row[1], jsontext.load(row[2]))
+
+
+def store_response(tx: Tx, key: IdempotencyKey, response: StoredResponse) -> None:
+    tx.run(
+        _PUT,
+        tenant=key.tenant,
+        key_name=key.key_name,
+        route=key.route,
+        value=key.value,
+        body_hash=key.body_hash,
+        status_code=response.status_code,
+        answer=jsontext.dump(response.body),
+        now=tx.now,
+    )
+
+
+def purge_expired(tx: Tx) -> int:
+    """Forget what is older than it is kept."""
+    return tx.run(_PURGE, before=tx.now - RETENTION_US)

@@ -1,0 +1,141 @@
+"""A SQLite file as one side of a copy."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from stentor.core.clock import SystemClock, format_iso
+from stentor.core.db import backup
+from stentor.core.db.driver import Row
+from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.transfer.database_copy import require_current_schema
+from stentor.core.db.transfer.model import VERSION_TABLE, Column, Table
+from stentor.core.errors import StartRefused, StoreUnavailable
+from stentor.core.filesystem import DataFolderLock, read_lock_holder
+
+SERVICE_FILE_NAME = "stentor.db"
+"""The name under which a service finds its database; a file of another name is nobody's."""
+_NOT_OURS = "name not like 'sqlite\\_%' escape '\\'"
+
+
+class SqliteSide:
+    def __init__(self, path: Path, *, write: bool) -> None:
+        self.display = str(path)
+        self.driver = SqliteDriver(path)
+        self._path = path
+        self._write = write
+        self._raw: sqlite3.Connection
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        with self._alone(), _errors():
+            self._prepare()
+            with closing(self._connect()) as self._raw:
+                if not self._write:
+                    self._raw.execute("begin")
+                yield
+
+    def _prepare(self) -> None:
+        """Before the one connection that writes is opened."""
+        if not self._write and not self._path.is_file():
+            raise StartRefused(f"There is no file {self._path}.")
+        if not self._write:
+            with closing(self._connect()) as raw:
+                backup.check_integrity(raw, self._path)
+        require_current_schema(self.driver, self.display, write=self._write)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        lock = self._lock()
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _lock(self) -> DataFolderLock | None:
+        folder = self._path.parent
+        try:
+            if self._write:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._path.name != SERVICE_FILE_NAME or not folder.is_dir():
+                return None
+            return DataFolderLock(folder, format_iso(SystemClock().now()))
+        except StartRefused:
+            owner = read_lock_holder(folder)
+            who = f"process {owner.pid}, since {owner.since}" if owner else "another process"
+            raise StartRefused(f"{self._path} is in use by {who}. Stop it first, and copy then.") from None
+        except OSError as error:
+            raise StartRefused(f"The folder {folder} cannot be used: {error.strerror}.") from None
+
+    def _connect(self) -> sqlite3.Connection:
+        mode = "rw" if self._write else "ro"
+        raw = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
+        # What is no text is to be found and named, not to end the reading.
+        raw.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+        if self._write:
+            raw.execute("pragma journal_mode=wal")
+            raw.execute("pragma synchronous=full")
+            raw.execute("pragma foreign_keys=on")
+        return raw
+
+    def tables(self) -> dict[str, Table]:
+        found = self._raw.execute(f"select name from sqlite_master where type = 'table' and {_NOT_OURS}")  # noqa: S608
+        return {name: self._table(name) for (name,) in found.fetchall()}
+
+    def _table(self, name: str) -> Table:
+        columns = self._raw.execute("select name, pk from pragma_table_info(?) order by cid", (name,)).fetchall()
+        needs = self._raw.execute('select "table" from pragma_foreign_key_list(?)', (name,)).fetchall()
+        key = tuple(column for column, at in sorted(columns, key=lambda column: int(column[1])) if at)
+        return Table(name, tuple(Column(column) for column, _ in columns), key, frozenset(one for (one,) in needs))
+
+    def count_rows(self, table: Table) -> int:
+        with _errors():
+            return int(self._raw.execute(f"select count(*) from {table.name}").fetchone()[0])  # noqa: S608
+
+    def read_rows(self, table: Table) -> Generator[Row]:
+        with _errors():
+            yield from self._raw.execute(f"select {', '.join(table.names)} from {table.name}")  # noqa: S608
+
+    def set_schema_version(self, version: str) -> None:
+        with _errors():
+            self._raw.execute(f"update {VERSION_TABLE} set version_num = ?", (version,))  # noqa: S608
+
+    @contextmanager
+    def load_transaction(self) -> Iterator[None]:
+        with _errors():
+            self._raw.execute("begin immediate")
+            try:
+                yield
+                self._raw.execute("commit")
+            except BaseException:
+                if self._raw.in_transaction:
+                    self._raw.execute("rollback")
+                raise
+
+    def clear(self, tables: Iterable[Table]) -> None:
+        for table in reversed(list(tables)):
+            self._raw.execute(f"delete from {table.name}")  # noqa: S608
+
+    def load_rows(self, table: Table, rows: Iterable[Row]) -> None:
+        marks = ", ".join("?" * len(table.columns))
+        with _errors():
+            self._raw.executemany(f"insert into {table.name} ({', '.join(table.names)}) values ({marks})", rows)  # noqa: S608
+
+    def finish_load(self, tables: Iterable[Table]) -> None:
+        """SQLite counts on by itself."""
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StoreUnavailable(f"The SQLite database cannot be used: {error}.") from error
+    except sqlite3.IntegrityError as error:
+        raise StartRefused(f"SQLite refuses a row: {error}.") from None
+    except sqlite3.DatabaseError as error:
+        raise StoreUnavailable(f"The SQLite database is damaged: {error}.") from error

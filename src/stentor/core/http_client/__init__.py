@@ -1,0 +1,1 @@
+"""Outbound HTTP: pooled connections, guarded against SSRF."""

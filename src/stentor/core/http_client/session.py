@@ -1,0 +1,86 @@
+"""aiohttp's session with the guard as its resolver."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
+
+from stentor.core.http_client.outbound import SsrfGuard
+
+
+class ThreadPoolResolver(AbstractResolver):
+    """Asks the system in threads of its own: a name that hangs holds up nobody who uses the common ones."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="stentor-names")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        def ask() -> list[Any]:
+            return socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        return [
+            ResolveResult(
+                hostname=host, host=address[0], port=address[1], family=kind, proto=proto, flags=socket.AI_NUMERICHOST
+            )
+            for kind, _, proto, _, address in found
+        ]
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class GuardedResolver(AbstractResolver):
+    def __init__(self, guard: SsrfGuard, threads: int = 0) -> None:
+        self._guard = guard
+        self._inner: AbstractResolver = ThreadPoolResolver(threads) if threads else ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._inner.resolve(host, port, family)
+        self._guard.check_addresses(host, port, [item["host"] for item in found])
+        return found
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def _judging_literals(guard: SsrfGuard) -> aiohttp.TraceConfig:
+    """aiohttp asks no resolver about a literal address, so it is judged where a request begins."""
+
+    async def judge(session: object, context: object, about: aiohttp.TraceRequestStartParams) -> None:
+        host, port = about.url.raw_host or "", about.url.port or 0
+        with suppress(ValueError):
+            ipaddress.ip_address(host.split("%", 1)[0])
+            guard.check_addresses(host, port, [host])
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(judge)
+    return trace
+
+
+def create_guarded_session(
+    guard: SsrfGuard, connections: int, threads: int, *, keep_compressed: bool
+) -> aiohttp.ClientSession:
+    """See Outbound for what the numbers mean."""
+    resolver = GuardedResolver(guard, threads)
+    connector = aiohttp.TCPConnector(resolver=resolver, limit=connections, ttl_dns_cache=0, use_dns_cache=False)
+    cookies = aiohttp.DummyCookieJar()
+    return aiohttp.ClientSession(
+        connector=connector,
+        trust_env=False,
+        cookie_jar=cookies,
+        auto_decompress=not keep_compressed,
+        trace_configs=[_judging_literals(guard)],
+    )

@@ -1,0 +1,1 @@
+"""Policy file, secrets at rest, secrets in logs."""
