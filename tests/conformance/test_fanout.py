@@ -104,7 +104,7 @@ async def test_tokens_arrive_whole_and_in_their_order_however_many_there_are(thr
     await soon(lambda: sum(len(message.texts) for message in three[1].of(TokenBatch)) == len(words))
     got = [text for message in three[1].of(TokenBatch) for text in message.texts]
     assert got == words
-    firsts = [message.first for message in three[1].of(TokenBatch)]
+    firsts = [message.first_index for message in three[1].of(TokenBatch)]
     assert firsts == sorted(firsts)
     assert len(firsts) < len(words) / 10  # those that wait together share a message
 

@@ -128,13 +128,13 @@ async def test_an_outage_is_no_lead_and_ends_by_itself(postgres_url: str) -> Non
 
 HOLDER = """
 import asyncio, sys
-from stentor.core.db.leader import VAULT, Leader
+from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.db.postgres import PostgresDriver
 from tests.patience import soon
 
 async def main():
-    leader = Leader(PostgresDriver(sys.argv[1]), VAULT, "x")
-    print(await leader.leads(), flush=True)
+    leader = LeaderElection(PostgresDriver(sys.argv[1]), VAULT_LOCK_ID, "x")
+    print(await leader.is_leader(), flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())

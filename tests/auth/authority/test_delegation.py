@@ -34,6 +34,7 @@ from tests.auth.authority.forging import (
     seal,
     sha256,
 )
+from tests.auth.authority.test_context import context
 from tests.requirements import requirement
 
 ROOT = bound(ns=["team", "other"])
@@ -234,12 +235,10 @@ def test_who_holds_a_child_can_do_nothing_that_its_parent_cannot(
         assert not within or not all(pattern_within(pattern, parent_ns) for pattern in ns)
     else:
         assert within
-        assert all(above.reaches(name) for name in REACHED if below.reaches(name))
+        assert all(above.can_reach(name) for name in REACHED if below.can_reach(name))
 
 
 def context_of(claims: ReceiptClaims) -> Any:
-    from tests.auth.authority.test_context import context
-
     return context(namespaces=claims.ns, capabilities=frozenset(claims.cap))
 
 

@@ -26,7 +26,7 @@ class Blocks:
     def __init__(self, blocks: list[bytes]) -> None:
         self._blocks = blocks
 
-    async def lines(self, most: int, idle: float) -> bytes:
+    async def read_lines(self, max_bytes: int, idle_timeout: float) -> bytes:
         return self._blocks.pop(0) if self._blocks else b""
 
 

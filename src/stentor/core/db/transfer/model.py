@@ -71,7 +71,7 @@ def plan_copy(source: Mapping[str, Table], target: Mapping[str, Table]) -> CopyP
 def _known(one: Table, other: Table) -> Table:
     """The table with its types, whichever of the two sides knows them."""
     typed, plain = (one, other) if one.columns[0].kind else (other, one)
-    return msgspec.structs.replace(typed, key=typed.key or plain.key, needs=one.depends_on | other.depends_on)
+    return msgspec.structs.replace(typed, key=typed.key or plain.key, depends_on=one.depends_on | other.depends_on)
 
 
 def _whole(low: int, high: int) -> Callable[[Any], int]:
