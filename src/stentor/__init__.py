@@ -1,3 +1,3 @@
 """Stentor: a self-hosted control plane for software agents."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
