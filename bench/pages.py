@@ -15,9 +15,9 @@ from bench import board, browsing
 from bench.figures import Figure, at_most, number, percentile
 from bench.service import KEY, Service, serving
 from bench.sizes import Scale, say
-from stentor.surfaces.dashboard.pages import table
-from stentor.surfaces.dashboard.site.page import FRESH
-from stentor.surfaces.dashboard.site.rows import RANGES
+from stentor.surfaces.dashboard.pages import app
+from stentor.surfaces.dashboard.queries.task_queries import CHART_RANGES
+from stentor.surfaces.dashboard.site.page import CACHE_SECONDS
 
 TITLE = "pages of the dashboard"
 SETTINGS = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1"}
@@ -102,7 +102,7 @@ def draws(ids: dict[str, list[str]]) -> dict[str, Draw]:
 
 def addresses(known: Set[str]) -> tuple[list[str], list[str]]:
     """Addresses of all pages whose parameters are known, and those of the others, which are left out."""
-    paths = [path for method, path, _ in table.ROUTES if method == "GET" and path not in STREAMS]
+    paths = [path for method, path, _ in app.ROUTES if method == "GET" and path not in STREAMS]
     paths = [f"{path}?{QUERIES[path]}" if path in QUERIES else path for path in paths]
     wanted = sorted(NAMED.sub(r"{\1}", path) for path in (*paths, *VARIANTS))
     found = [path for path in wanted if set(NAMED.findall(path)) <= known]
@@ -129,11 +129,11 @@ def _figure(browser: Browser, name: str, draw: Draw, scale: Scale, what: str) ->
 
 def _stale(browser: Browser, scale: Scale) -> Iterator[Figure]:
     """What is kept for all readers for some seconds, when it is not there any more."""
-    kept = ("/", *(f"/series?range={name}" for name in RANGES))
+    kept = ("/", *(f"/series?range={name}" for name in CHART_RANGES))
     waits: dict[str, list[float]] = {path: [] for path in kept}
     for _ in range(scale.pick(9, 1)):
         browser.close()  # the service would, meanwhile
-        time.sleep(FRESH + 0.5)
+        time.sleep(CACHE_SECONDS + 0.5)
         for path in kept:
             waits[path] += _timed(browser, lambda path=path: path, 1)  # type: ignore[misc]
     for path, found in waits.items():

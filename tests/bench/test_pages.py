@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bench import pages
-from stentor.surfaces.dashboard.pages import table
+from stentor.surfaces.dashboard.pages import app
 
 IDS = {
     name: [f"{name}-{n}" for n in range(3)]
@@ -17,7 +17,7 @@ IDS = {
 
 
 def test_every_page_that_needs_no_id_is_measured() -> None:
-    plain = {path for method, path, _ in table.ROUTES if method == "GET" and "{" not in path}
+    plain = {path for method, path, _ in app.ROUTES if method == "GET" and "{" not in path}
     measured = {address.partition("?")[0] for address in pages.draws({"task_id": ["t"]})}
     assert plain - measured == {"/live"}
 

@@ -14,7 +14,7 @@ import pytest
 
 from stentor.core import settings
 from stentor.core.settings.installation import PROCESS_ROLES
-from stentor.surfaces.dashboard.api import HEALTH as DASHBOARD_HEALTH
+from stentor.surfaces.dashboard.api import HEALTH_PATH as DASHBOARD_HEALTH
 from tests.deploy import described
 from tests.deploy.described import COMPOSE, DEPLOY, DOCKERFILE, EXAMPLES, KUBERNETES, ROOT, UNIT
 from tests.requirements import requirement

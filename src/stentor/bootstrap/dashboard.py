@@ -62,9 +62,9 @@ def key_of(settings: Settings) -> str | None:
 
 def knows_key(settings: Settings) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:
     """Whether headers carry the key of the dashboard service."""
-    from stentor.surfaces.dashboard import access
+    from stentor.surfaces.dashboard import authentication
 
-    return access.knows_key(key_of(settings))
+    return authentication.dashboard_key_check(key_of(settings))
 
 
 def host_beside(settings: Settings) -> tuple[str, str | None]:

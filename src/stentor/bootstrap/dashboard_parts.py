@@ -27,29 +27,27 @@ from stentor.domains.notes.plugin import Plugin
 from stentor.domains.notes.pluginvault import PluginVault
 from stentor.domains.reports.service import Reports
 from stentor.surfaces.dashboard import api, app
-from stentor.surfaces.dashboard.gateways import Gateway, Local
-from stentor.surfaces.dashboard.prometheus import Prometheus
-from stentor.surfaces.dashboard.routing import Ranking
-from stentor.surfaces.dashboard.site import app as pages
-from stentor.surfaces.dashboard.site.calls import Caller
-from stentor.surfaces.dashboard.site.inprocess import InProcess
+from stentor.surfaces.dashboard.gateway import GatewayClient, InProcessGatewayClient, LocalTaskGateway, TaskGateway
+from stentor.surfaces.dashboard.pages import app as pages
+from stentor.surfaces.dashboard.presenters.resources import RankingSettings
+from stentor.surfaces.dashboard.prometheus import PrometheusClient
+from stentor.surfaces.dashboard.queries.task_queries import PageQueries
 from stentor.surfaces.dashboard.site.page import Site
-from stentor.surfaces.dashboard.site.rows import Rows
-from stentor.surfaces.dashboard.stores import Stores
-from stentor.surfaces.dashboard.streaming import Execution
+from stentor.surfaces.dashboard.store import DashboardStore
+from stentor.surfaces.dashboard.streaming import InstructionExecutor
 from stentor.web.sse import StreamLimit
 
 
 def beside(kernel: Kernel, settings: Settings, gateway_app: ASGIApp, keys: KeyRing) -> Dashboard:
     """With connections of its own to the database, which only read. Raises StartRefused."""
     principal = dashboard_principal(settings)
-    gateway = Local(kernel.submission, kernel.activity, principal)
+    gateway = LocalTaskGateway(kernel.submission, kernel.activity, principal)
 
-    def ranking() -> Ranking:
-        return Ranking(kernel.routing.policy, kernel.trust.view.available)
+    def ranking() -> RankingSettings:
+        return RankingSettings(kernel.routing.policy, kernel.trust.view.available)
 
     driver = kernel.db.driver
-    caller = InProcess(gateway_app, lambda key: keys.development_admin or keys.find(key))
+    caller = InProcessGatewayClient(gateway_app, lambda key: keys.development_admin or keys.find(key))
     return build(settings, driver, kernel.clock, gateway, caller, kernel.hub.closing, ranking)
 
 
@@ -67,8 +65,7 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
             redactor.add_secret(value)
 
     # aiohttp, which takes a fifth of the time of all imports: not for `stentor serve`.
-    from stentor.surfaces.dashboard.remote import Remote
-    from stentor.surfaces.dashboard.site.overhttp import OverHttp
+    from stentor.surfaces.dashboard.gateway_http import HttpGatewayClient, HttpTaskGateway
 
     def find() -> str | None:
         if settings.client_url:
@@ -79,7 +76,7 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
             return None
         return owner.gateway if owner else None
 
-    parts = (SystemClock(), Remote(find), OverHttp(find), asyncio.Event())
+    parts = (SystemClock(), HttpTaskGateway(find), HttpGatewayClient(find), asyncio.Event())
     return build(settings, open_driver(settings), *parts, lambda: None)
 
 
@@ -87,25 +84,25 @@ def build(
     settings: Settings,
     driver: Driver,
     clock: Clock,
-    gateway: Gateway,
-    caller: Caller,
+    gateway: TaskGateway,
+    caller: GatewayClient,
     closing: asyncio.Event,
-    ranking: Callable[[], Ranking | None],
+    ranking: Callable[[], RankingSettings | None],
 ) -> Dashboard:
     """Over a database that is never written. Raises StartRefused."""
     vault = _vault(settings)
     notes = vault if isinstance(vault, FolderVault) and settings.task_notes else None
     db = Database(ReadOnlyDriver(driver))
-    stores = Stores(db, clock, settings.dashboard_tenant, notes, Reports(vault), settings.sentinel_threshold)
-    prometheus = Prometheus(settings.metrics_url, settings.metrics_timeout)
+    stores = DashboardStore(db, clock, settings.dashboard_tenant, notes, Reports(vault), settings.sentinel_threshold)
+    prometheus = PrometheusClient(settings.metrics_url, settings.metrics_timeout)
     streams = StreamLimit(settings.max_streams, closing)
     lifetime = settings.session_hours * 3600
-    site = Site(caller, Rows(db, clock), prometheus, streams, settings.sentinel_threshold, lifetime)
-    work = Execution(stores, gateway, notes, closing)
+    site = Site(caller, PageQueries(db, clock), prometheus, streams, settings.sentinel_threshold, lifetime)
+    work = InstructionExecutor(stores, gateway, notes, closing)
     routers = [
-        api.tasks(stores),
-        api.agents(stores, clock, prometheus, ranking),
-        api.execution(work, StreamLimit(settings.max_streams)),
+        api.create_task_router(stores),
+        api.create_agent_router(stores, clock, prometheus, ranking),
+        api.create_execution_router(work, StreamLimit(settings.max_streams)),
     ]
 
     async def close() -> None:
@@ -117,7 +114,9 @@ def build(
         await asyncio.to_thread(db.close)
 
     return Dashboard(
-        app.build(routers, key_of(settings), dashboard_principal(settings), pages.build(site)), closing.set, close
+        app.build_dashboard_app(routers, key_of(settings), dashboard_principal(settings), pages.build_pages_app(site)),
+        closing.set,
+        close,
     )
 
 

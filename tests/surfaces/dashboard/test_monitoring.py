@@ -11,7 +11,8 @@ from stentor.core.db.driver import ReadOnlyDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.learning import store
 from stentor.domains.learning.model import Weight
-from stentor.surfaces.dashboard import routing, wire
+from stentor.surfaces.dashboard import wire
+from stentor.surfaces.dashboard.presenters import resources
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import Board
 
@@ -205,7 +206,7 @@ async def test_the_ranking_is_that_of_the_settings_in_the_gateways_process(make_
 
 @requirement("dashboard.routing-config")
 async def test_elsewhere_the_ranking_is_what_the_last_decision_recorded_or_unknown(board: Board) -> None:
-    nothing = routing.shown(None, None)
+    nothing = resources.present_routing_config(None, None)
     wire.RoutingConfig.model_validate(nothing)
     assert nothing["source"] == "unknown"
     assert {value for name, value in nothing.items() if name != "source"} == {None}

@@ -12,7 +12,7 @@ import pytest
 from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.surfaces.dashboard import wire
-from stentor.surfaces.dashboard.prometheus import Prometheus
+from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from tests.requirements import requirement
 from tests.stub import Answer, Asked, serving
 from tests.surfaces.dashboard.board import Board
@@ -137,9 +137,14 @@ RUBBISH: dict[str, Any] = {
 @pytest.mark.parametrize("view", ["rules", "targets"])
 async def test_rubbish_makes_it_unavailable(backend: Backend, view: str, body: Any) -> None:
     backend.say(f"/api/v1/{view}", body)
-    prometheus = Prometheus(backend.url, 20)
+    prometheus = PrometheusClient(backend.url, 20)
     try:
-        assert await prometheus.snapshot() == {"available": False, "url": backend.url, "alerts": [], "targets": []}
+        assert await prometheus.fetch_snapshot() == {
+            "available": False,
+            "url": backend.url,
+            "alerts": [],
+            "targets": [],
+        }
     finally:
         await prometheus.close()
 
@@ -148,9 +153,9 @@ async def test_rubbish_makes_it_unavailable(backend: Backend, view: str, body: A
 @pytest.mark.parametrize("status", [204, 301, 302, 400, 401, 404, 429, 500, 503])
 async def test_what_is_no_answer_makes_it_unavailable(backend: Backend, status: int) -> None:
     backend.say("/api/v1/targets", b"" if status == 204 else b"no", status, Location=f"{backend.url}/api/v1/rules")
-    prometheus = Prometheus(backend.url, 20)
+    prometheus = PrometheusClient(backend.url, 20)
     try:
-        assert (await prometheus.snapshot())["available"] is False
+        assert (await prometheus.fetch_snapshot())["available"] is False
     finally:
         await prometheus.close()
     asked = [one.path.partition("?")[0] for one in backend.asked]  # both at once, and no place that it was sent to

@@ -201,7 +201,7 @@ async def test_whatever_breaks_the_stream_ends_with_an_error_that_names_the_task
     monkeypatch.setattr(board.world.kernel.activity, "stream", broken)
     found = await board.execute(instruction="hello", capability="echo")
     assert [kind for kind, _ in found] == ["routing", "error"]
-    assert found[1][1]["error"] == streaming.FAILED
+    assert found[1][1]["error"] == streaming.STREAM_FAILED_MESSAGE
     assert (await board.get(f"/api/tasks/{found[1][1]['task_id']}"))["status"] == "queued"
 
 
@@ -238,7 +238,7 @@ async def test_a_stream_that_cannot_be_taken_up_again_ends(board: Board, monkeyp
     monkeypatch.setattr(board.world.kernel.activity, "stream", nothing)
     monkeypatch.setattr(streaming, "PAUSE_SECONDS", 0.01)
     found = await board.execute(instruction="hello", capability="echo")
-    assert [(kind, data["error"]) for kind, data in found] == [("error", streaming.BROKEN)]
+    assert [(kind, data["error"]) for kind, data in found] == [("error", streaming.STREAM_LOST_MESSAGE)]
 
 
 @requirement("dashboard.stream-goes-on")
@@ -252,7 +252,7 @@ async def test_a_service_that_leaves_ends_its_streams_and_the_work_stays(board: 
     await soon(submitted)
     board.world.kernel.hub.closing.set()
     found = await stream
-    assert found[-1][1]["error"] == streaming.LEAVING
+    assert found[-1][1]["error"] == streaming.SHUTDOWN_MESSAGE
     assert (await board.get(f"/api/tasks/{found[-1][1]['task_id']}"))["status"] == "queued"
 
 

@@ -17,22 +17,23 @@ from stentor.domains.activity.model import MAX_EVENTS
 from stentor.domains.learning.model import SENTINEL_WINDOW
 from stentor.domains.reports import model as reports_model
 from stentor.domains.reports.api import ReportOut
-from stentor.surfaces.dashboard import card, routing, shown, wire
+from stentor.surfaces.dashboard import wire
 from stentor.surfaces.dashboard.instruction import Instruction
-from stentor.surfaces.dashboard.prometheus import Prometheus
-from stentor.surfaces.dashboard.routing import Ranking
-from stentor.surfaces.dashboard.stores import Stores
-from stentor.surfaces.dashboard.streaming import Execution
-from stentor.surfaces.dashboard.wire import NO_GATEWAY, NO_TASK, UNREADABLE
+from stentor.surfaces.dashboard.presenters import resources
+from stentor.surfaces.dashboard.presenters.resources import RankingSettings
+from stentor.surfaces.dashboard.prometheus import PrometheusClient
+from stentor.surfaces.dashboard.store import DashboardStore
+from stentor.surfaces.dashboard.streaming import InstructionExecutor
+from stentor.surfaces.dashboard.wire import NO_GATEWAY_RESPONSES, NOT_FOUND_RESPONSE, UNREADABLE_RESPONSE
 from stentor.web.routes import PUBLIC, GatewayRoute, requires_permission
 from stentor.web.sse import EventStreamResponse, StreamLimit
 from stentor.web.wire import AgentId, JsonResponse, TaskId
 
-HEALTH = "/health"
-STREAMS = "dashboard"
+HEALTH_PATH = "/health"
+STREAM_LIMIT_KEY = "dashboard"
 """All callers have one key, and are counted together."""
 # The range is looked at here, because a limit out of it is told before a task that is unknown.
-Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
+EventLimit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
 AlertLimit = Annotated[int, Query(ge=1, le=500)]
 
 
@@ -40,82 +41,96 @@ def _api() -> APIRouter:
     return APIRouter(prefix="/api", route_class=GatewayRoute)
 
 
-def tasks(stores: Stores) -> APIRouter:
+def create_task_router(stores: DashboardStore) -> APIRouter:
     api = _api()
 
-    @api.get("/tasks/{task_id}", tags=["tasks"], response_model=wire.TaskRecord, responses=NO_TASK | UNREADABLE)
+    @api.get(
+        "/tasks/{task_id}",
+        tags=["tasks"],
+        response_model=wire.TaskRecord,
+        responses=NOT_FOUND_RESPONSE | UNREADABLE_RESPONSE,
+    )
     async def record(task_id: TaskId) -> JsonResponse:
         """One task by its exact id, in any status, as its note tells it."""
-        found = await stores.record(task_id)
-        return JsonResponse(shown.record(stores.tenant, found, mirrored=stores.mirrored))
+        found = await stores.get_task(task_id)
+        return JsonResponse(resources.present_task(stores.tenant, found, has_note=stores.has_task_notes))
 
-    @api.get("/tasks/{task_id}/activity", tags=["tasks"], response_model=wire.Trail, responses=NO_TASK | UNREADABLE)
-    async def activity(task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> JsonResponse:
+    @api.get(
+        "/tasks/{task_id}/activity",
+        tags=["tasks"],
+        response_model=wire.Trail,
+        responses=NOT_FOUND_RESPONSE | UNREADABLE_RESPONSE,
+    )
+    async def activity(task_id: TaskId, limit: EventLimit = 200, cursor: Cursor = None) -> JsonResponse:
         """What happened to a task and why; at most `limit` events, oldest first."""
         if not 1 <= limit <= MAX_EVENTS:
             fields = {"fields": {"query.limit": "out of range"}}
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", fields)
-        history = await stores.history(task_id, limit, after(cursor))
+        history = await stores.get_history(task_id, limit, after(cursor))
         found = history.record
-        task = None if found is None else shown.record(stores.tenant, found, mirrored=stores.mirrored)
-        trail = shown.trail(task_id, task, history, await stores.reports(task_id))
+        task = None if found is None else resources.present_task(stores.tenant, found, has_note=stores.has_task_notes)
+        trail = resources.present_trail(task_id, task, history, await stores.list_reports(task_id))
         return JsonResponse(trail | next_of(history.events))
 
-    @api.get("/reports", tags=["tasks"], response_model=list[ReportOut], responses=UNREADABLE)
+    @api.get("/reports", tags=["tasks"], response_model=list[ReportOut], responses=UNREADABLE_RESPONSE)
     async def reports() -> JsonResponse:
         """The reports in the vault's folder `Reports`, the last written first, 500 at most."""
-        return JsonResponse([reports_model.shown(one) for one in await stores.reports()])
+        return JsonResponse([reports_model.shown(one) for one in await stores.list_reports()])
 
     return api
 
 
-def agents(stores: Stores, clock: Clock, prometheus: Prometheus, ranking: Callable[[], Ranking | None]) -> APIRouter:
+def create_agent_router(
+    stores: DashboardStore, clock: Clock, prometheus: PrometheusClient, ranking: Callable[[], RankingSettings | None]
+) -> APIRouter:
     api = _api()
 
     @api.get("/monitoring/governance", tags=["monitoring"], response_model=wire.Governance)
     async def governance() -> JsonResponse:
         """All agents, and what the sentinel sees; a store that cannot be read is flagged, and no error."""
-        return JsonResponse(shown.governance(await stores.overview(), stores.threshold))
+        return JsonResponse(
+            resources.present_governance(await stores.get_governance_snapshot(), stores.sentinel_threshold)
+        )
 
     @api.get("/monitoring/prometheus", tags=["monitoring"], response_model=wire.Metrics)
     async def metrics() -> JsonResponse:
         """Alert rules and scrape targets of the metrics backend; never an error of that."""
-        return JsonResponse(await prometheus.snapshot())
+        return JsonResponse(await prometheus.fetch_snapshot())
 
-    @api.get("/hebbian/sentinel", tags=["sentinel"], response_model=wire.Sentinel, responses=UNREADABLE)
+    @api.get("/hebbian/sentinel", tags=["sentinel"], response_model=wire.Sentinel, responses=UNREADABLE_RESPONSE)
     async def sentinel() -> JsonResponse:
         """What the sentinel sees of each agent at each task type."""
-        scopes = shown.sentinel(*await stores.sentinel(), stores.threshold)
+        scopes = resources.present_sentinel(*await stores.get_sentinel_weights(), stores.sentinel_threshold)
         active = sum(scope["alert_active"] for scope in scopes)
-        head = {"threshold": stores.threshold, "window": SENTINEL_WINDOW, "active_alerts": active}
+        head = {"threshold": stores.sentinel_threshold, "window": SENTINEL_WINDOW, "active_alerts": active}
         return JsonResponse(head | {"scopes": scopes})
 
-    @api.get("/hebbian/sentinel/alerts", tags=["sentinel"], response_model=wire.Alerts, responses=UNREADABLE)
+    @api.get("/hebbian/sentinel/alerts", tags=["sentinel"], response_model=wire.Alerts, responses=UNREADABLE_RESPONSE)
     async def alerts(open_only: bool = False, limit: AlertLimit = 100) -> JsonResponse:
         """The sentinel's alerts, the newest first."""
-        found, names = await stores.alerts(open_only=open_only, limit=limit)
-        return JsonResponse({"alerts": [shown.alert(one, names) for one in found]})
+        found, names = await stores.list_alerts(open_only=open_only, limit=limit)
+        return JsonResponse({"alerts": [resources.present_alert(one, names) for one in found]})
 
     @api.get(
         "/agents/{agent_id}/card",
         tags=["agents"],
         response_class=PlainTextResponse,
-        responses=NO_TASK | UNREADABLE,
+        responses=NOT_FOUND_RESPONSE | UNREADABLE_RESPONSE,
     )
     async def agent_card(agent_id: AgentId) -> PlainTextResponse:
         """An agent on one page of plain text."""
-        standing, weights = await stores.agent(agent_id)
-        return PlainTextResponse(card.card(standing, weights, clock.now()))
+        standing, weights = await stores.get_agent(agent_id)
+        return PlainTextResponse(resources.render_agent_card(standing, weights, clock.now()))
 
-    @api.get("/routing/config", tags=["agents"], response_model=wire.RoutingConfig, responses=UNREADABLE)
+    @api.get("/routing/config", tags=["agents"], response_model=wire.RoutingConfig, responses=UNREADABLE_RESPONSE)
     async def config() -> JsonResponse:
         """How candidates are ranked, as far as it is known here."""
-        return JsonResponse(routing.shown(ranking(), await stores.last_decision()))
+        return JsonResponse(resources.present_routing_config(ranking(), await stores.get_last_decision()))
 
     return api
 
 
-def execution(work: Execution, streams: StreamLimit) -> APIRouter:
+def create_execution_router(work: InstructionExecutor, streams: StreamLimit) -> APIRouter:
     api = _api()
 
     @api.post(
@@ -124,26 +139,26 @@ def execution(work: Execution, streams: StreamLimit) -> APIRouter:
         response_class=StreamingResponse,
         responses={
             200: {"content": {"text/event-stream": {}}, "description": "Events"},
-            **UNREADABLE,
-            **NO_GATEWAY,
+            **UNREADABLE_RESPONSE,
+            **NO_GATEWAY_RESPONSES,
         },
     )
     async def execute(request: Request, body: Instruction) -> StreamingResponse:
         """Have an instruction carried out: events routing and token, and at last one complete or error."""
-        streams.acquire(STREAMS)  # before the work is given away, so that a refusal is one
+        streams.acquire(STREAM_LIMIT_KEY)  # before the work is given away, so that a refusal is one
         try:
-            frames = await work.start(body, request.scope["state"]["credential"])
+            frames = await work.execute(body, request.scope["state"]["credential"])
         finally:
-            streams.release(STREAMS)
-        return EventStreamResponse(frames, streams, STREAMS)
+            streams.release(STREAM_LIMIT_KEY)
+        return EventStreamResponse(frames, streams, STREAM_LIMIT_KEY)
 
     return api
 
 
-def root() -> APIRouter:
+def create_health_router() -> APIRouter:
     api = APIRouter(route_class=GatewayRoute)
 
-    @api.get(HEALTH, tags=["health"], response_model=wire.Liveness, openapi_extra=requires_permission(PUBLIC))
+    @api.get(HEALTH_PATH, tags=["health"], response_model=wire.Liveness, openapi_extra=requires_permission(PUBLIC))
     async def health() -> JsonResponse:
         """Whether the dashboard service lives; it asks no store."""
         return JsonResponse({"status": "ok", "service": "stentor-dashboard", "version": __version__})

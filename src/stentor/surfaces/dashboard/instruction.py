@@ -19,10 +19,10 @@ from stentor.domains.tasks.model import Metadata, TaskDraft
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name
 
-MOST = 200_000
+MAX_INSTRUCTION_CHARACTERS = 200_000
 """Characters of an instruction."""
-CONTEXT = "dashboard"
-ACTIONS = (("kernel", "execute"), ("kernel", "query"))
+DEFAULT_CONTEXT = "dashboard"
+EXECUTE_ADDRESSES = (("kernel", "execute"), ("kernel", "query"))
 
 
 def _no_nul(value: str) -> str:
@@ -38,26 +38,28 @@ class Instruction(RequestModel):
         instruction="Agents do tasks. Stentor routes each. It records why.", capability="summarize"
     )
 
-    instruction: Annotated[str, StringConstraints(min_length=1, max_length=MOST), AfterValidator(_no_nul)]
+    instruction: Annotated[
+        str, StringConstraints(min_length=1, max_length=MAX_INSTRUCTION_CHARACTERS), AfterValidator(_no_nul)
+    ]
     capability: Name | None = None
     agent: Name | None = None
     title: Name | None = None
     atp_strict: bool = False
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedTask(msgspec.Struct, frozen=True):
     header: Header
     draft: TaskDraft
 
 
-def plan(body: Instruction, agent_id: str | None) -> Planned:
+def plan_task(body: Instruction, agent_id: str | None) -> PlannedTask:
     """`agent_id` is the id of `body.agent`. Raises InvalidRequest, and MessageInvalid in the strict form."""
     return _strict(body, agent_id) if body.atp_strict else _loose(body, agent_id)
 
 
-def _strict(body: Instruction, agent_id: str | None) -> Planned:
+def _strict(body: Instruction, agent_id: str | None) -> PlannedTask:
     message = text.parse(body.instruction)
-    wanted = checks.body_of(message) if message.header.address in ACTIONS else None
+    wanted = checks.body_of(message) if message.header.address in EXECUTE_ADDRESSES else None
     if not isinstance(wanted, Execute):
         raise _invalid("instruction", "must be a message to the zone kernel that has work done (execute)")
     task, header = wanted.task, message.header
@@ -69,15 +71,15 @@ def _strict(body: Instruction, agent_id: str | None) -> Planned:
         raise _invalid("agent", "is not the agent that the envelope names; leave it out")
     given = text.without_head(task.input) if isinstance(task.input, str) else task.input
     metadata = Metadata(priority=header.priority, tags=_tags(body))
-    return Planned(
+    return PlannedTask(
         header, TaskDraft(task.type, given, task.id, capabilities, task.timeout_seconds, preferred, metadata)
     )
 
 
-def _loose(body: Instruction, agent_id: str | None) -> Planned:
+def _loose(body: Instruction, agent_id: str | None) -> PlannedTask:
     named = {"capability": body.capability, "type": body.capability, "agent": agent_id}
     hints = ",".join(f"{key}={value}" for key, value in named.items() if value is not None)
-    context = (body.title or CONTEXT)[:MAX_CONTEXT].strip() or CONTEXT
+    context = (body.title or DEFAULT_CONTEXT)[:MAX_CONTEXT].strip() or DEFAULT_CONTEXT
     header = Header("stream", context, "normal", "execute", "kernel", hints or None)
     capabilities = notes.capabilities(header)
     if len(hints) > MAX_NOTES or capabilities != ((body.capability,) if body.capability else ()):
@@ -90,7 +92,7 @@ def _loose(body: Instruction, agent_id: str | None) -> Planned:
         agent_preference=notes.agent(header),
         metadata=Metadata(tags=_tags(body)),
     )
-    return Planned(header, draft)
+    return PlannedTask(header, draft)
 
 
 def _tags(body: Instruction) -> tuple[str, ...]:

@@ -19,64 +19,64 @@ from stentor.core.http_client.outbound import OutboundHttp
 if TYPE_CHECKING:
     import aiohttp
 
-RULES, TARGETS = "/api/v1/rules?type=alert", "/api/v1/targets?state=active"
-MAX_BYTES = 16_000_000
+RULES_PATH, TARGETS_PATH = "/api/v1/rules?type=alert", "/api/v1/targets?state=active"
+MAX_RESPONSE_BYTES = 16_000_000
 """Of an answer."""
-STATES = frozenset(("inactive", "pending", "firing"))
+ALERT_STATES = frozenset(("inactive", "pending", "firing"))
 log = logging.getLogger(__name__)
 
 
-class Unusable(Exception):
+class PrometheusResponseError(Exception):
     """What was answered is no answer."""
 
 
-class Instance(msgspec.Struct):
+class PrometheusAlert(msgspec.Struct):
     labels: dict[str, str] = {}
     active_at: str | None = msgspec.field(default=None, name="activeAt")
     value: str | float | None = None
 
 
-class Rule(msgspec.Struct):
+class PrometheusRule(msgspec.Struct):
     name: str
     type: str = "alerting"
     state: str = "inactive"
     labels: dict[str, str] = {}
-    alerts: list[Instance] = []
+    alerts: list[PrometheusAlert] = []
 
 
-class Group(msgspec.Struct):
-    rules: list[Rule] = []
+class PrometheusRuleGroup(msgspec.Struct):
+    rules: list[PrometheusRule] = []
 
 
-class Groups(msgspec.Struct):
-    groups: list[Group]
+class PrometheusRuleGroups(msgspec.Struct):
+    groups: list[PrometheusRuleGroup]
 
 
-class Rules(msgspec.Struct):
+class PrometheusRulesResponse(msgspec.Struct):
     status: str
-    data: Groups
+    data: PrometheusRuleGroups
 
 
-class Target(msgspec.Struct):
+class PrometheusTarget(msgspec.Struct):
     labels: dict[str, str] = {}
     health: str = "unknown"
     scrape_url: str = msgspec.field(default="", name="scrapeUrl")
     last_error: str = msgspec.field(default="", name="lastError")
 
 
-class Active(msgspec.Struct):
-    active: list[Target] = msgspec.field(name="activeTargets")
+class PrometheusActiveTargets(msgspec.Struct):
+    active: list[PrometheusTarget] = msgspec.field(name="activeTargets")
 
 
-class Targets(msgspec.Struct):
+class PrometheusTargetsResponse(msgspec.Struct):
     status: str
-    data: Active
+    data: PrometheusActiveTargets
 
 
-_rules, _targets = msgspec.json.Decoder(Rules), msgspec.json.Decoder(Targets)
+_rules, _targets = msgspec.json.Decoder(PrometheusRulesResponse), msgspec.json.Decoder(PrometheusTargetsResponse)
 
 
-class Prometheus:
+class PrometheusClient:
     """`url` is empty when there is none; `timeout` in seconds is for both views together."""
 
     def __init__(self, url: str, timeout: float) -> None:
@@ -85,14 +85,14 @@ class Prometheus:
         self._outbound = OutboundHttp((urlsplit(url).hostname or "",))
         self._told = False
 
-    async def snapshot(self) -> dict[str, Any]:
+    async def fetch_snapshot(self) -> dict[str, Any]:
         """Never raises."""
         nothing: dict[str, Any] = {"available": False, "url": self._url or None, "alerts": [], "targets": []}
         if not self._url:
             return nothing
         try:
             async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as both:
-                rules, targets = both.create_task(self._get(RULES)), both.create_task(self._get(TARGETS))
+                rules, targets = both.create_task(self._get(RULES_PATH)), both.create_task(self._get(TARGETS_PATH))
             found = {"alerts": _alerts(rules.result()), "targets": _shown(targets.result())}
         except Exception as error:  # noqa: BLE001 - of the operator's monitoring, not of this service
             self._tell(error)
@@ -106,7 +106,7 @@ class Prometheus:
     async def _get(self, path: str) -> bytes:
         async with self._outbound.session.get(self._url + path, allow_redirects=False, headers=_HEADERS) as answer:
             if not 200 <= answer.status < 300:
-                raise Unusable(f"it answered {answer.status}")
+                raise PrometheusResponseError(f"it answered {answer.status}")
             return await _read(answer)
 
     def _tell(self, error: Exception) -> None:
@@ -126,8 +126,8 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
     async for chunk in answer.content.iter_any():
         body += chunk
-        if len(body) > MAX_BYTES:
-            raise Unusable(f"it answered more than {MAX_BYTES} bytes")
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise PrometheusResponseError(f"it answered more than {MAX_RESPONSE_BYTES} bytes")
     return bytes(body)
 
 
@@ -137,10 +137,10 @@ def _alerts(body: bytes) -> list[dict[str, Any]]:
     return [_alert(rule) for group in found.data.groups for rule in group.rules if rule.type == "alerting"]
 
 
-def _alert(rule: Rule) -> dict[str, Any]:
+def _alert(rule: PrometheusRule) -> dict[str, Any]:
     active = [{"labels": one.labels, "active_at": one.active_at, "value": one.value} for one in rule.alerts]
     # A newer Prometheus calls a rule that it has not evaluated yet unknown.
-    state = rule.state if rule.state in STATES else "inactive"
+    state = rule.state if rule.state in ALERT_STATES else "inactive"
     return {"name": rule.name, "state": state, "severity": rule.labels.get("severity"), "active": active}
 
 
@@ -150,7 +150,7 @@ def _shown(body: bytes) -> list[dict[str, Any]]:
     return list(_each(found.data.active))
 
 
-def _each(targets: Iterable[Target]) -> Iterable[dict[str, Any]]:
+def _each(targets: Iterable[PrometheusTarget]) -> Iterable[dict[str, Any]]:
     for target in targets:
         yield {
             "job": target.labels.get("job"),
@@ -162,7 +162,7 @@ def _each(targets: Iterable[Target]) -> Iterable[dict[str, Any]]:
 
 def _succeeded(status: str) -> None:
     if status != "success":
-        raise Unusable(f"it says {status[:40]!r}")
+        raise PrometheusResponseError(f"it says {status[:40]!r}")
 
 
 def _without_credentials(url: str) -> str:

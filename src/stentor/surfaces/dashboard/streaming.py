@@ -20,39 +20,42 @@ from stentor.domains.conversation.model import said
 from stentor.domains.notes import frontmatter
 from stentor.domains.notes.model import NoSuchNote, Vault
 from stentor.domains.tasknotes.model import Record
-from stentor.surfaces.dashboard import instruction, shown
-from stentor.surfaces.dashboard.gateways import Gateway, Step
-from stentor.surfaces.dashboard.instruction import Instruction, Planned
-from stentor.surfaces.dashboard.stores import Stores
+from stentor.surfaces.dashboard import instruction
+from stentor.surfaces.dashboard.gateway import TaskGateway, TaskStreamEvent
+from stentor.surfaces.dashboard.instruction import Instruction, PlannedTask
+from stentor.surfaces.dashboard.presenters import resources
+from stentor.surfaces.dashboard.store import DashboardStore
 from stentor.web.sse import SseEvent
 
-TRIES, PAUSE_SECONDS = 15, 1.0
+MAX_RECONNECTS, PAUSE_SECONDS = 15, 1.0
 """How often a stream that broke off is taken up again: longer than a gateway takes to start on a busy machine."""
-MARK_SECONDS, LOOK_SECONDS = 3.0, 0.02
+NOTE_WAIT_SECONDS, NOTE_POLL_SECONDS = 3.0, 0.02
 """How long the error of a failed routing waits for the task's note, which is written behind the row."""
-SUMMARY = 1_000
+SUMMARY_CHARACTERS = 1_000
 """Characters of the result in the last frame."""
-BROKEN = "The stream broke off. The work goes on; ask for the task."
-LEAVING = "The dashboard service is stopping. The work goes on; ask for the task."
-FAILED = "The dashboard service failed on this stream. The work goes on; ask for the task."
+STREAM_LOST_MESSAGE = "The stream broke off. The work goes on; ask for the task."
+SHUTDOWN_MESSAGE = "The dashboard service is stopping. The work goes on; ask for the task."
+STREAM_FAILED_MESSAGE = "The dashboard service failed on this stream. The work goes on; ask for the task."
 log = logging.getLogger(__name__)
 
 
-class Execution:
+class InstructionExecutor:
     """`notes` is the vault with the tasks' notes, None when tasks are not mirrored; `closing` ends all streams."""
 
-    def __init__(self, stores: Stores, gateway: Gateway, notes: Vault | None, closing: asyncio.Event) -> None:
+    def __init__(
+        self, stores: DashboardStore, gateway: TaskGateway, notes: Vault | None, closing: asyncio.Event
+    ) -> None:
         self._stores = stores
         self._gateway = gateway
         self._notes = notes
         self._closing = closing
 
-    async def start(self, body: Instruction, credential: str) -> AsyncIterator[SseEvent]:
+    async def execute(self, body: Instruction, credential: str) -> AsyncIterator[SseEvent]:
         """Returns when the task is stored. Raises InvalidRequest, Forbidden, ServiceUnavailable; a failed routing
         is an error frame.
         """
-        agent_id = None if body.agent is None else await self._stores.resolved(body.agent)
-        planned = instruction.plan(body, agent_id)
+        agent_id = None if body.agent is None else await self._stores.resolve_agent_id(body.agent)
+        planned = instruction.plan_task(body, agent_id)
         try:
             accepted = await self._gateway.submit(planned, credential)
         except RoutingDenied as denial:
@@ -75,7 +78,7 @@ class Execution:
                 yield frame
         except Exception:
             log.exception("the stream of task %r failed", task_id)
-            yield SseEvent("error", {"error": FAILED, "task_id": task_id})
+            yield SseEvent("error", {"error": STREAM_FAILED_MESSAGE, "task_id": task_id})
 
     async def _until_the_end(self, task_id: str, credential: str) -> AsyncIterator[SseEvent]:
         after, silent, tries = None, True, 0
@@ -97,16 +100,19 @@ class Execution:
                     yield SseEvent("error", {"error": f"The task is {step.data['status']}.", "task_id": task_id})
                     return
             tries += 1
-            if self._closing.is_set() or tries > TRIES:
-                yield SseEvent("error", {"error": LEAVING if self._closing.is_set() else BROKEN, "task_id": task_id})
+            if self._closing.is_set() or tries > MAX_RECONNECTS:
+                yield SseEvent(
+                    "error",
+                    {"error": SHUTDOWN_MESSAGE if self._closing.is_set() else STREAM_LOST_MESSAGE, "task_id": task_id},
+                )
                 return
             await self._pause()
 
-    async def _while_open(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[Step]:
+    async def _while_open(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamEvent]:
         """The steps, but no longer than the service stays."""
-        steps = self._gateway.steps(task_id, after, credential)
+        steps = self._gateway.stream_task(task_id, after, credential)
         leaving = asyncio.ensure_future(self._closing.wait())
-        coming: asyncio.Future[Step | None] | None = None
+        coming: asyncio.Future[TaskStreamEvent | None] | None = None
         try:
             while True:
                 coming = asyncio.ensure_future(anext(steps, None))
@@ -132,17 +138,17 @@ class Execution:
 
     async def _complete(self, task_id: str, data: dict[str, Any]) -> dict[str, Any]:
         record, events = await self._known(task_id)
-        mirrored = record is not None and self._stores.mirrored
+        mirrored = record is not None and self._stores.has_task_notes
         return {
             "task_id": task_id,
             "agent_name": data["agent_name"],
             "status": data["status"],
-            "summary": said(data["result"])[:SUMMARY],
-            "note_path": shown.note_path(self._stores.tenant, record) if record and mirrored else None,
+            "summary": said(data["result"])[:SUMMARY_CHARACTERS],
+            "note_path": resources.task_note_path(self._stores.tenant, record) if record and mirrored else None,
             "error": data["error"],
             "provenance_id": data["provenance_id"],
-            "provider": shown.latest(events, "provider"),
-            "model": shown.latest(events, "model"),
+            "provider": resources.latest_metadata(events, "provider"),
+            "model": resources.latest_metadata(events, "model"),
             "outcome_class": data["outcome_class"],
             "learning_eligible": data["learning_eligible"],
         }
@@ -150,7 +156,7 @@ class Execution:
     async def _known(self, task_id: str) -> tuple[Record | None, list[RunLogEvent]]:
         """Fails open: the work is done whether or not the rows can be read just now."""
         try:
-            history = await self._stores.history(task_id)
+            history = await self._stores.get_history(task_id)
         except StentorError:
             return None, []
         return history.record, history.events.last
@@ -158,18 +164,18 @@ class Execution:
     async def _marked(self, task_id: str) -> None:
         """Wait until the task's note says that routing failed; the row says so already."""
         try:
-            record = await self._stores.find(task_id)
+            record = await self._stores.find_task(task_id)
         except StentorError:
             return
-        until = time.monotonic() + MARK_SECONDS
+        until = time.monotonic() + NOTE_WAIT_SECONDS
         while record is not None and self._notes is not None and time.monotonic() < until:
             if await self._note_says(self._notes, record):
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(NOTE_POLL_SECONDS)
 
     async def _note_says(self, notes: Vault, record: Record) -> bool:
         try:
-            note = await notes.read(shown.note_path(self._stores.tenant, record))
+            note = await notes.read(resources.task_note_path(self._stores.tenant, record))
             return frontmatter.read(note.content.decode()).get("status") == record.shown_status
         except NoSuchNote:
             return False
@@ -179,7 +185,7 @@ class Execution:
 
 
 async def _enveloped(
-    frames: AsyncIterator[SseEvent], planned: Planned, provenance_id: str | None
+    frames: AsyncIterator[SseEvent], planned: PlannedTask, provenance_id: str | None
 ) -> AsyncIterator[SseEvent]:
     """Put the envelope on every frame; one that stands for an event of its own keeps that event's id."""
     common = {"atp": {"header": atp.shown(planned.header)}, "provenance_id": provenance_id}
@@ -187,6 +193,6 @@ async def _enveloped(
         yield SseEvent(frame.event, common | frame.data, frame.id)
 
 
-def _routing(step: Step) -> SseEvent:
+def _routing(step: TaskStreamEvent) -> SseEvent:
     shown = ("decision", "agent_name", "task_id", "provenance_id")
     return SseEvent("routing", {name: step.data.get(name) for name in shown})

@@ -12,16 +12,16 @@ from stentor.domains.reports.api import ReportOut
 from stentor.domains.tasks.model import OutcomeClass, Status
 from stentor.web.wire import RETRY_AFTER, ErrorAnswer, KeyRefused, ResponseModel, Timestamp, response_doc
 
-ShownStatus = Status | Literal["routing_failed"]
-ERRORS: dict[int | str, dict[str, Any]] = {
+DisplayStatus = Status | Literal["routing_failed"]
+DASHBOARD_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: response_doc(ErrorAnswer, "Malformed request"),
     401: response_doc(KeyRefused, "Missing or wrong key"),
     403: response_doc(ErrorAnswer, "Without a key: not from this machine's own address"),
     413: response_doc(ErrorAnswer, "The body is too large"),
 }
-NO_TASK: dict[int | str, dict[str, Any]] = {404: response_doc(ErrorAnswer, "No such record")}
-UNREADABLE: dict[int | str, dict[str, Any]] = {500: response_doc(ErrorAnswer, "A store cannot be read")}
-NO_GATEWAY: dict[int | str, dict[str, Any]] = {
+NOT_FOUND_RESPONSE: dict[int | str, dict[str, Any]] = {404: response_doc(ErrorAnswer, "No such record")}
+UNREADABLE_RESPONSE: dict[int | str, dict[str, Any]] = {500: response_doc(ErrorAnswer, "A store cannot be read")}
+NO_GATEWAY_RESPONSES: dict[int | str, dict[str, Any]] = {
     429: response_doc(ErrorAnswer, "Too many streams, or the gateway's limit", headers=RETRY_AFTER),
     503: response_doc(ErrorAnswer, "No gateway takes the work", headers=RETRY_AFTER),
 }
@@ -32,7 +32,7 @@ class TaskRecord(ResponseModel):
 
     task_id: str
     type: str
-    status: ShownStatus
+    status: DisplayStatus
     required_capabilities: list[str]
     assigned_agent: str | None
     created_at: Timestamp

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from stentor.surfaces.dashboard.pages import notetext, table
-from stentor.surfaces.dashboard.site import shown
+from stentor.surfaces.dashboard.pages import app
+from stentor.surfaces.dashboard.presenters import filters, note_rendering
 from stentor.web.wire import encode_cursor
 from tests.domains.governance.conftest import Office
 from tests.surfaces.dashboard.signed_in import Site
@@ -28,7 +28,7 @@ NAMES = (
 def addresses(agent_id: str, task_id: str) -> list[str]:
     """Every page, and every one with parts that name nothing."""
     found = []
-    for method, path, _ in table.ROUTES:
+    for method, path, _ in app.ROUTES:
         if method == "GET" and path != "/live":
             real = path.replace("{agent_id}", agent_id).replace("{task_id}", task_id)
             real = real.replace("{task_id:path}", task_id)
@@ -121,7 +121,7 @@ async def test_buttons_are_shown_to_keys_that_may_use_them(site: Site) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 5_000_000, "[[" * 100_000, "[](" * 30_000, "<" * 300_000])
 def test_a_text_that_takes_long_to_read_is_shown_as_it_is(text: str) -> None:
-    made = (shown.markdown(text), notetext.rendered(text, {"from": "a.md"}))
+    made = (filters.render_markdown(text), note_rendering.render_note(text, {"from": "a.md"}))
     assert all(one.startswith('<pre class="code"') and len(one) < 1_300_000 for one in made)
 
 
@@ -144,6 +144,6 @@ async def test_what_waits_for_an_admin_is_not_counted_for_others(site: Site) -> 
 
 
 def test_two_versions_of_few_different_lines_are_compared_at_once() -> None:
-    found = notetext.compared("\n".join(["x"] * 2_000), "\n".join(["x", "y"] * 1_000))
+    found = note_rendering.diff_texts("\n".join(["x"] * 2_000), "\n".join(["x", "y"] * 1_000))
     assert found is not None
     assert [line.text for line in found if line.kind == "add"].count("y") == 1_000

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 import pytest
 
 from stentor.core.clock import SECOND
-from stentor.surfaces.dashboard.pages import memory_rows, notetext
+from stentor.surfaces.dashboard.presenters import note_rendering
+from stentor.surfaces.dashboard.queries import run_log_queries
 from tests.conftest import MakeWorld
 from tests.domains.messaging.test_agents import all_events
 from tests.requirements import requirement
@@ -102,7 +103,7 @@ async def test_a_link_to_no_note_leads_to_a_search(site: Site, name: str) -> Non
 async def test_versions_name_their_writer_and_are_compared_with_the_present_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_rows, "NEAR", 3_600 * SECOND)  # ids of events are of the real time
+    monkeypatch.setattr(run_log_queries, "NEAR", 3_600 * SECOND)  # ids of events are of the real time
     agent = await site.world.register("ann")
     await write(site, "a.md", "one\nsame\n<b>old</b>\n", source_agent=agent)
     site.world.clock.advance(seconds=0.01)
@@ -177,8 +178,8 @@ async def test_looking_at_the_health_leaves_nothing_in_the_run_log(site: Site) -
 
 
 def test_texts_that_are_too_long_are_not_compared() -> None:
-    assert notetext.compared("a\n" * 3_000, "b\n" * 3_000) is None
-    lines = notetext.compared("".join(f"{n}\n" for n in range(100)), "".join(f"{n}\n" for n in range(99)))
+    assert note_rendering.diff_texts("a\n" * 3_000, "b\n" * 3_000) is None
+    lines = note_rendering.diff_texts("".join(f"{n}\n" for n in range(100)), "".join(f"{n}\n" for n in range(99)))
     assert lines is not None
     assert [line.kind for line in lines] == ["gap", "same", "same", "same", "del"]
     assert lines[0].text == "96"
@@ -197,7 +198,7 @@ async def two_vaults(make_world: MakeWorld, make_board: Any, tmp_path: Path) -> 
 async def test_each_vault_has_its_own_search_notes_links_and_versions(
     two_vaults: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_rows, "NEAR", 3_600 * SECOND)  # ids of events are of the real time
+    monkeypatch.setattr(run_log_queries, "NEAR", 3_600 * SECOND)  # ids of events are of the real time
     site = two_vaults
     for vault in ("default", "archive"):
         document = {"path": "a.md", "content": f"Of {vault}, a zeppelin. [[b]]\n"}

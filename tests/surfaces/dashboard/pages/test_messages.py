@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.surfaces.dashboard.pages import messages_rows
+from stentor.surfaces.dashboard.queries import messaging_queries
 from tests.domains.messaging.conftest import Post, task
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
@@ -56,7 +56,7 @@ async def test_the_list_shows_the_queue_and_filters_messages(site: Site) -> None
 
 @requirement("dashboard.page-messages")
 async def test_the_list_goes_on_from_page_to_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stentor.surfaces.dashboard.pages.messages.SHOWN", 2)
+    monkeypatch.setattr("stentor.surfaces.dashboard.pages.messages.PAGE_SIZE", 2)
     sent = [await post(site) for _ in range(5)]
     queries: list[dict[str, Any]] = [{}, {"priority": "normal"}]
     for query in queries:
@@ -150,11 +150,11 @@ async def test_a_filtered_list_looks_at_a_bounded_number_of_messages_at_a_time(
     first = await post(site, priority="high")
     for _ in range(3):
         await post(site)
-    sql = messages_rows._FILTERED.text.replace(f"limit {messages_rows.LOOKED_AT}", "limit 2")
-    last = messages_rows._LAST_LOOKED_AT.text.replace(f"limit {messages_rows.LOOKED_AT}", "limit 2")
-    monkeypatch.setattr(messages_rows, "_FILTERED", type(messages_rows._FILTERED)(sql))
-    monkeypatch.setattr(messages_rows, "_LAST_LOOKED_AT", type(messages_rows._FILTERED)(last))
-    monkeypatch.setattr(messages_rows, "LOOKED_AT", 2)
+    sql = messaging_queries._FILTERED.text.replace(f"limit {messaging_queries.LOOKED_AT}", "limit 2")
+    last = messaging_queries._LAST_LOOKED_AT.text.replace(f"limit {messaging_queries.LOOKED_AT}", "limit 2")
+    monkeypatch.setattr(messaging_queries, "_FILTERED", type(messaging_queries._FILTERED)(sql))
+    monkeypatch.setattr(messaging_queries, "_LAST_LOOKED_AT", type(messaging_queries._FILTERED)(last))
+    monkeypatch.setattr(messaging_queries, "LOOKED_AT", 2)
     page = await site.part("/messages", priority="high")
     assert "Look further back" in page
     found = re.search(r'hx-get="(/messages\?[^"]+)"', page)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
-from stentor.surfaces.dashboard.pages import provenance_check, provenance_tree
+from stentor.surfaces.dashboard.presenters import provenance_view
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -232,8 +232,8 @@ def drawn(events: list[dict[str, Any]]) -> str:
     return " ".join(found)
 
 
-def events_of(events: list[dict[str, Any]]) -> list[provenance_tree.Mark]:
-    return list(provenance_tree.marks(events))
+def events_of(events: list[dict[str, Any]]) -> list[provenance_view.TreeMarkup]:
+    return list(provenance_view.walk_tree(events))
 
 
 def test_a_chain_is_one_list_and_a_branch_is_nested_in_the_event_that_led_to_it() -> None:
@@ -252,18 +252,18 @@ def test_a_run_of_a_thousand_branches_in_branches_is_drawn_to_a_depth() -> None:
     marks = events_of(deep)
     assert sum(mark.kind == "event" for mark in marks) == sum(mark.kind == "done" for mark in marks) == 1000
     assert sum(mark.kind == "list" for mark in marks) == sum(mark.kind == "end" for mark in marks)
-    assert sum(mark.kind == "list" for mark in marks) == provenance_tree.DEEPEST + 1
+    assert sum(mark.kind == "list" for mark in marks) == provenance_view.MAX_NESTING + 1
 
 
 def test_links_lead_only_to_what_ids_name() -> None:
     memory = event(1, None, kind="memory_written") | {
         "metadata": {"path": "a b/ü.md", "message_id": 3, "update_id": "x/y"}
     }
-    assert [link.address for link in provenance_tree.links(memory)] == [
+    assert [link.address for link in provenance_view.event_links(memory)] == [
         "/governance/updates/x%2Fy",
         "/memory/note?path=a+b%2F%C3%BC.md",
     ]
-    assert provenance_tree.links(event(2, None) | {"metadata": ["no", "object"]}) == []
+    assert provenance_view.event_links(event(2, None) | {"metadata": ["no", "object"]}) == []
 
 
 async def test_a_check_needs_the_bytes_of_the_event_that_was_asked_for(site: Site) -> None:
@@ -272,13 +272,13 @@ async def test_a_check_needs_the_bytes_of_the_event_that_was_asked_for(site: Sit
     first, second = [
         (await site.world.admin.get(f"/api/v1/provenance/{one['event_id']}/proof")).json() for one in events[:2]
     ]
-    swapped = provenance_check.check({**second, "provenance_id": first["provenance_id"]}, signed["key"], None)
+    swapped = provenance_view.check_proof({**second, "provenance_id": first["provenance_id"]}, signed["key"], None)
     assert (swapped.verdict, swapped.steps[0].fits) == ("wrong", False)
-    cut = provenance_check.check({**first, "hashes": first["hashes"][:-1]}, signed["key"], None)
+    cut = provenance_view.check_proof({**first, "hashes": first["hashes"][:-1]}, signed["key"], None)
     assert cut.verdict == "wrong"
-    assert provenance_check.check(first, None, None).verdict == "unsigned"
-    assert provenance_check.check(first, signed["key"], None).verdict == "fits"
-    other = provenance_check.check({**first, "root": "A" * 43 + "="}, signed["key"], None)
+    assert provenance_view.check_proof(first, None, None).verdict == "unsigned"
+    assert provenance_view.check_proof(first, signed["key"], None).verdict == "fits"
+    other = provenance_view.check_proof({**first, "root": "A" * 43 + "="}, signed["key"], None)
     assert "another root" in other.steps[-2].said
 
 
@@ -287,5 +287,5 @@ async def test_a_recorded_hash_of_any_kind_is_judged(site: Site, recorded: str) 
     _, events = await ran(site)
     await sign(site)
     proof = (await site.world.admin.get(f"/api/v1/provenance/{events[0]['event_id']}/proof")).json()
-    found = provenance_check.check({**proof, "event": proof["event"].replace("Task", "Disk")}, None, recorded)
+    found = provenance_view.check_proof({**proof, "event": proof["event"].replace("Task", "Disk")}, None, recorded)
     assert found.verdict == "wrong"

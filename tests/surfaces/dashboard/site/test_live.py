@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import pytest
 
 from stentor.core.ids import new_id
-from stentor.surfaces.dashboard.site import live
-from stentor.surfaces.dashboard.site.live import Live, topic
-from stentor.surfaces.dashboard.site.rows import Change, Rows
+from stentor.surfaces.dashboard.queries.task_queries import EventCount, PageQueries
+from stentor.surfaces.dashboard.site import live_updates
+from stentor.surfaces.dashboard.site.live_updates import LiveUpdates, topic_of
 from stentor.web.sse import SseEvent
 from tests.conftest import World
 from tests.requirements import requirement
@@ -18,7 +18,7 @@ from tests.requirements import requirement
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PERIOD", 0.02)
+    monkeypatch.setattr(live_updates, "POLL_SECONDS", 0.02)
 
 
 async def ended(frames: AsyncIterator[SseEvent]) -> None:
@@ -29,8 +29,8 @@ async def ended(frames: AsyncIterator[SseEvent]) -> None:
 
 @requirement("dashboard.live")
 async def test_readers_hear_of_their_own_tenant_in_one_message_however_much_happens(world: World) -> None:
-    told = Live(Rows(world.kernel.db, world.clock))
-    ours, theirs = told.frames("default", new_id()), told.frames("other", new_id())
+    told = LiveUpdates(PageQueries(world.kernel.db, world.clock))
+    ours, theirs = told.stream_changes("default", new_id()), told.stream_changes("other", new_id())
     assert (await anext(ours)).data == (await anext(theirs)).data == {"topics": []}
     elsewhere = asyncio.ensure_future(anext(theirs))
     agent = await world.register("ann")
@@ -53,9 +53,9 @@ async def test_readers_hear_of_their_own_tenant_in_one_message_however_much_happ
 async def test_what_happened_while_a_page_was_on_its_way_is_told_first(world: World) -> None:
     made = new_id()
     await world.register("ann")
-    told = Live(Rows(world.kernel.db, world.clock))
+    told = LiveUpdates(PageQueries(world.kernel.db, world.clock))
     ours, theirs, later = (
-        told.frames(name, since) for name, since in (("default", made), ("other", made), ("default", new_id()))
+        told.stream_changes(name, since) for name, since in (("default", made), ("other", made), ("default", new_id()))
     )
     assert (await anext(ours)).data == {"topics": ["agents"]}
     assert (await anext(theirs)).data == (await anext(later)).data == {"topics": []}
@@ -66,20 +66,20 @@ async def test_what_happened_while_a_page_was_on_its_way_is_told_first(world: Wo
 
 @requirement("dashboard.live")
 async def test_an_outage_of_the_store_ends_no_stream(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Rows(world.kernel.db, world.clock)
-    told = Live(rows)
-    frames = told.frames("default", new_id())
+    rows = PageQueries(world.kernel.db, world.clock)
+    told = LiveUpdates(rows)
+    frames = told.stream_changes("default", new_id())
     await anext(frames)
     await asyncio.sleep(0.1)
-    whole, failed = rows.changes, asyncio.Event()
+    whole, failed = rows.count_events_after, asyncio.Event()
 
-    async def broken(after: str) -> list[Change]:
+    async def broken(after: str) -> list[EventCount]:
         failed.set()
         raise OSError("the disk is away")
 
-    monkeypatch.setattr(rows, "changes", broken)
+    monkeypatch.setattr(rows, "count_events_after", broken)
     await failed.wait()
-    monkeypatch.setattr(rows, "changes", whole)
+    monkeypatch.setattr(rows, "count_events_after", whole)
     await world.register("ann")
     assert (await asyncio.wait_for(anext(frames), 60)).data == {"topics": ["agents"]}
     await ended(frames)
@@ -92,4 +92,4 @@ async def test_an_outage_of_the_store_ends_no_stream(world: World, monkeypatch: 
     [("task_completed", "tasks"), ("routing_decision", "tasks"), ("violation_recorded", "agents"), ("x", "tasks")],
 )
 def test_an_event_is_about_one_topic(event_type: str, about: str) -> None:
-    assert topic(Change("default", event_type, 1, "e")) == about
+    assert topic_of(EventCount("default", event_type, 1, "e")) == about

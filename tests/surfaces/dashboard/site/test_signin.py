@@ -8,7 +8,14 @@ import httpx
 import pytest
 
 from stentor.auth.principal import Principal
-from stentor.surfaces.dashboard.site.sessions import COOKIE, HOST_COOKIE, IDLE, MOST, Sessions, presented
+from stentor.surfaces.dashboard.site.sessions import (
+    HOST_SESSION_COOKIE,
+    IDLE_SECONDS,
+    MAX_SESSIONS,
+    SESSION_COOKIE,
+    SessionStore,
+    read_session_cookie,
+)
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import LOCAL
 from tests.surfaces.dashboard.signed_in import Site
@@ -41,7 +48,7 @@ async def test_the_cookie_is_a_random_name_for_a_key_that_lies_nowhere_else(site
     assert "Secure" not in cookie
     by_tls = await browser.post("/sign-in", data={"key": KEY}, headers={"Origin": LOCAL.replace("http:", "https:")})
     planted = by_tls.headers["set-cookie"]
-    assert planted.startswith(f"{HOST_COOKIE}=")
+    assert planted.startswith(f"{HOST_SESSION_COOKIE}=")
     assert {"Secure", "Path=/"} <= set(planted.split("; "))
     assert "domain" not in planted.lower()
     for path in ("/", "/tasks"):
@@ -163,16 +170,16 @@ async def test_files_are_kept_by_the_browser_under_addresses_of_their_content(si
 @requirement("dashboard.sign-in")
 def test_sessions_end_when_they_are_not_used_and_when_there_are_too_many() -> None:
     now = [0.0]
-    sessions = Sessions(lambda: now[0])
-    first = sessions.open("k", "ann", "admin", frozenset(("read",)), "default")
-    now[0] = IDLE - 1
+    sessions = SessionStore(lambda: now[0])
+    first = sessions.create("k", "ann", "admin", frozenset(("read",)), "default")
+    now[0] = IDLE_SECONDS - 1
     assert sessions.find(first) is not None
-    now[0] = 2 * IDLE
+    now[0] = 2 * IDLE_SECONDS
     assert sessions.find(first) is None
     tokens = []
-    for _ in range(MOST + 1):
+    for _ in range(MAX_SESSIONS + 1):
         now[0] += 1
-        tokens.append(sessions.open("k", "ann", "admin", frozenset(("read",)), "default"))
+        tokens.append(sessions.create("k", "ann", "admin", frozenset(("read",)), "default"))
     assert sessions.find(tokens[0]) is None
     assert sessions.find(tokens[-1]) is not None
 
@@ -180,10 +187,10 @@ def test_sessions_end_when_they_are_not_used_and_when_there_are_too_many() -> No
 @requirement("dashboard.session-lifetime")
 def test_a_session_ends_at_its_lifetime_however_busy_it_is() -> None:
     now = [0.0]
-    sessions = Sessions(lambda: now[0], lifetime=3 * IDLE)
-    token = sessions.open("k", "ann", "admin", frozenset(("read",)), "default")
+    sessions = SessionStore(lambda: now[0], lifetime=3 * IDLE_SECONDS)
+    token = sessions.create("k", "ann", "admin", frozenset(("read",)), "default")
     for _ in range(6):
-        now[0] += IDLE / 2
+        now[0] += IDLE_SECONDS / 2
         assert sessions.find(token) is not None
     now[0] += 1
     assert sessions.find(token) is None
@@ -191,9 +198,9 @@ def test_a_session_ends_at_its_lifetime_however_busy_it_is() -> None:
 
 @requirement("dashboard.session-lifetime")
 def test_over_tls_a_cookie_without_the_prefix_is_no_session() -> None:
-    plain, prefixed = {COOKIE: "planted"}, {HOST_COOKIE: "own", COOKIE: "planted"}
-    assert (presented(plain, tls=True), presented(plain, tls=False)) == ("", "planted")
-    assert (presented(prefixed, tls=True), presented(prefixed, tls=False)) == ("own", "own")
+    plain, prefixed = {SESSION_COOKIE: "planted"}, {HOST_SESSION_COOKIE: "own", SESSION_COOKIE: "planted"}
+    assert (read_session_cookie(plain, is_tls=True), read_session_cookie(plain, is_tls=False)) == ("", "planted")
+    assert (read_session_cookie(prefixed, is_tls=True), read_session_cookie(prefixed, is_tls=False)) == ("own", "own")
 
 
 @requirement("dashboard.sign-in")

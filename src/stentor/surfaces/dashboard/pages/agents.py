@@ -1,4 +1,7 @@
-"""Agents: the list with its filters, and the heat map of what they learned."""
+"""Agents: the list with its filters, and the heat map of what they learned.
+
+One agent: its record, its trust, what it learned, what it did wrong, and what a person may do to it.
+"""
 
 from __future__ import annotations
 
@@ -8,68 +11,81 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
-from stentor.surfaces.dashboard.pages import agents_rows, lessons_rows
-from stentor.surfaces.dashboard.pages.agents_rows import Wanted
-from stentor.surfaces.dashboard.site.calls import Refused, part
-from stentor.surfaces.dashboard.site.page import Page
+from stentor.domains.learning.model import Alert, Weight
+from stentor.domains.trust.model import Change
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.presenters import agent_view
+from stentor.surfaces.dashboard.presenters import agent_view as shown
+from stentor.surfaces.dashboard.presenters.resources import render_agent_card as text_card
+from stentor.surfaces.dashboard.queries import agent_queries
+from stentor.surfaces.dashboard.queries.agent_queries import AgentListFilter
+from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.store import read_scored_agent
 from stentor.web.wire import decode_cursor, encode_cursor
 
-SHOWN = 50
-MOST = 1_000
+PAGE_SIZE = 50
+MAX_LISTED_AGENTS = 1_000
 """Agents that the gateway lists at once."""
-STATUSES, TIERS = ("active", "suspended", "quarantined"), ("auto", "monitored", "human")
-STEPS = tuple(range(10))
+AGENT_STATUSES, TRUST_TIERS = ("active", "suspended", "quarantined"), ("auto", "monitored", "human")
+COLOR_STEPS = tuple(range(10))
 """Colours of the heat map."""
 
 
-async def agents(page: Page) -> Response:
+async def list_agents(page: PageRequest) -> Response:
     """Oldest first. The gateway says who may see them, and refuses values that no filter has."""
-    filters = {name: page.query(name) for name in ("status", "capability", "tier", "q", "alert")}
-    some = page.query("cursor") or filters["q"] or filters["alert"]
+    filters = {name: page.query_param(name) for name in ("status", "capability", "tier", "q", "alert")}
+    some = page.query_param("cursor") or filters["q"] or filters["alert"]
     listed = await page.get(
         "/registry/agents",
-        limit=MOST if some else SHOWN,
+        limit=MAX_LISTED_AGENTS if some else PAGE_SIZE,
         status=filters["status"],
         trust_tier=filters["tier"],
         capability=filters["capability"],
     )
     now = page.site.now()
-    wanted = _wanted(filters, _after(page))
-    rows, total = await page.rows.read(lambda tx: agents_rows.page(tx, page.tenant, wanted, now, SHOWN + 1))
-    shown = rows[:SHOWN]
+    wanted = _agent_filter(filters, _read_cursor(page))
+    rows, total = await page.queries.read(
+        lambda tx: agent_queries.list_agents(tx, page.tenant, wanted, now, PAGE_SIZE + 1)
+    )
+    shown = rows[:PAGE_SIZE]
     return page.render(
         "agents.html",
-        block="rows" if page.query("cursor") else "results",
+        block="rows" if page.query_param("cursor") else "results",
         agents=shown,
-        presence=await _presence(page, listed["agents"], [row.agent_id for row in shown]),
+        presence=await _read_presence(page, listed["agents"], [row.agent_id for row in shown]),
         total=total,
-        more=_more("/agents", filters, (shown[-1].created_at, shown[-1].agent_id)) if len(rows) > SHOWN else None,
+        more=_next_page_url("/agents", filters, (shown[-1].created_at, shown[-1].agent_id))
+        if len(rows) > PAGE_SIZE
+        else None,
         filters=filters,
-        statuses=STATUSES,
-        tiers=TIERS,
+        statuses=AGENT_STATUSES,
+        tiers=TRUST_TIERS,
     )
 
 
-async def _presence(page: Page, listed: list[dict[str, Any]], wanted: list[str]) -> dict[str, dict[str, Any]]:
+async def _read_presence(
+    page: PageRequest, listed: list[dict[str, Any]], wanted: list[str]
+) -> dict[str, dict[str, Any]]:
     """What the gateway says of the agents that are shown: only it knows who is online. One that it did not list is
     asked for by itself, and one that it does not know any more is left out.
     """
     known = {record["agent_id"]: record for record in listed}
     missing = [agent_id for agent_id in wanted if agent_id not in known]
     found = await asyncio.gather(
-        *(page.get(f"/registry/agents/{part(agent_id)}") for agent_id in missing), return_exceptions=True
+        *(page.get(f"/registry/agents/{quote_segment(agent_id)}") for agent_id in missing), return_exceptions=True
     )
     for agent_id, record in zip(missing, found, strict=True):
         if isinstance(record, BaseException):
-            if not isinstance(record, Refused):
+            if not isinstance(record, GatewayError):
                 raise record
         else:
             known[agent_id] = record
     return known
 
 
-def _wanted(filters: dict[str, str], after: tuple[int, str]) -> Wanted:
+def _agent_filter(filters: dict[str, str], after: tuple[int, str]) -> AgentListFilter:
     """Raises InvalidRequest for what neither database can compare."""
     for name in ("capability", "q"):
         if "\0" in filters[name]:
@@ -77,14 +93,16 @@ def _wanted(filters: dict[str, str], after: tuple[int, str]) -> Wanted:
     alert = filters["alert"]
     if alert not in ("", "open"):
         raise InvalidRequest("alert: is `open`, or is not given.", {"fields": {"alert": "is not `open`"}})
-    return Wanted(filters["status"], filters["tier"], filters["capability"], filters["q"], alert == "open", after)
+    return AgentListFilter(
+        filters["status"], filters["tier"], filters["capability"], filters["q"], alert == "open", after
+    )
 
 
-async def weights(page: Page) -> Response:
+async def show_weights(page: PageRequest) -> Response:
     """Agents by task types."""
     await page.get("/registry/agents", limit=1)
-    after, now = _after(page), page.site.now()
-    heat = await page.rows.read(lambda tx: lessons_rows.heat(tx, page.tenant, after, now, SHOWN))
+    after, now = _read_cursor(page), page.site.now()
+    heat = await page.queries.read(lambda tx: agent_queries.read_heat_map(tx, page.tenant, after, now, PAGE_SIZE))
     values = [cell.weight for row in heat.rows for cell in row[2].values()]
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
     return page.render(
@@ -93,21 +111,125 @@ async def weights(page: Page) -> Response:
         heat=heat,
         low=low,
         high=high,
-        bounds=[low + (high - low) * step / len(STEPS) for step in STEPS],
-        more=_more("/agents/weights", {}, heat.last) if heat.last else None,
+        bounds=[low + (high - low) * step / len(COLOR_STEPS) for step in COLOR_STEPS],
+        more=_next_page_url("/agents/weights", {}, heat.last) if heat.last else None,
     )
 
 
-def _after(page: Page) -> tuple[int, str]:
+def _read_cursor(page: PageRequest) -> tuple[int, str]:
     """Raises InvalidRequest."""
-    cursor = page.query("cursor")
+    cursor = page.query_param("cursor")
     created_at, agent_id = decode_cursor(cursor, int, str) if cursor else (-1, "")
     return created_at, agent_id
 
 
-def _more(path: str, filters: dict[str, str], last: tuple[int, str]) -> str:
+def _next_page_url(path: str, filters: dict[str, str], last: tuple[int, str]) -> str:
     given = {name: value for name, value in filters.items() if value}
     return f"{path}?{urlencode(given | {'cursor': encode_cursor(*last)})}"
 
 
-ROUTES = [("GET", "/agents", agents), ("GET", "/agents/weights", weights)]
+ROUTES = [("GET", "/agents", list_agents), ("GET", "/agents/weights", show_weights)]
+
+
+LISTED_TASKS, LISTED_HISTORY, LISTED_UPDATES = 10, 100, 5
+AgentRecords = tuple[list[Change], list[Weight], list[Alert]]
+
+
+async def show_agent(page: PageRequest) -> Response:
+    agent_id = page.path_param("agent_id")
+    record = await _get_agent(page, agent_id)
+    violations, history, links, tasks, updates, computed, names, found = await asyncio.gather(
+        page.get(f"/registry/agents/{quote_segment(agent_id)}/violations", include_cleared="true"),
+        page.get(f"/hebbian/history/{quote_segment(agent_id)}", limit=LISTED_HISTORY),
+        page.get("/hebbian/connections", agent_id=agent_id),
+        page.get("/tasks", agent_id=agent_id, limit=LISTED_TASKS),
+        page.get("/governance/updates", agent_id=agent_id, limit=LISTED_UPDATES),
+        _compute_trust(page, agent_id),
+        page.queries.read_agent_names(page.tenant),
+        page.queries.read(lambda tx: _read_records(tx, page.tenant, agent_id)),
+    )
+    changes, weights, alerts = found
+    return page.render(
+        "agent.html",
+        block="live",
+        agent=record,
+        violations=violations["violations"][::-1],
+        history=history,
+        connections=shown.present_connections(links["connections"], agent_id),
+        tasks=tasks["tasks"],
+        updates=updates["updates"],
+        computed=computed,
+        names=names,
+        runtime=agent_view.present_runtime(record["runtime"]),
+        composite=shown.composite_score(record),
+        trust=shown.present_trust(record, changes, page.site.now()),
+        weights=shown.present_weights(weights, history["history"], page.site.now(), page.site.sentinel_threshold),
+        alerts=[shown.present_agent_alert(alert) for alert in alerts],
+        tiers=TRUST_TIERS,
+    )
+
+
+async def _get_agent(page: PageRequest, agent_id: str) -> dict[str, Any]:
+    return dict(await page.get(f"/registry/agents/{quote_segment(agent_id)}"))
+
+
+def _read_records(tx: Tx, tenant: str, agent_id: str) -> AgentRecords:
+    return (
+        agent_queries.read_trust_changes(tx, tenant, agent_id),
+        agent_queries.read_weights(tx, tenant, agent_id),
+        agent_queries.read_alerts(tx, tenant, agent_id),
+    )
+
+
+async def _compute_trust(page: PageRequest, agent_id: str) -> dict[str, Any] | None:
+    """What governance would compute from the service's own records, without storing it; None of nothing."""
+    try:
+        return dict(await page.post(f"/governance/agents/{quote_segment(agent_id)}/trust", {"persist": False}))
+    except GatewayError as refused:
+        if refused.status == 422:
+            return None
+        raise
+
+
+async def show_card(page: PageRequest) -> Response:
+    """The agent on one page of plain text, as `stentor agent` and `GET /api/agents/{id}/card` show it."""
+    agent_id = page.path_param("agent_id")
+    record = await _get_agent(page, agent_id)
+    now = page.site.now()
+    found, weights = await page.queries.read(lambda tx: read_scored_agent(tx, page.tenant, agent_id, now))
+    return page.render("agent-card.html", agent=record, card=text_card(found, weights, now))
+
+
+async def suspend_agent(page: PageRequest) -> Response:
+    return await _post_action(page, "suspend", "suspended", {"reason": (await page.read_form()).get("reason", "")})
+
+
+async def activate_agent(page: PageRequest) -> Response:
+    return await _post_action(page, "activate", "activated")
+
+
+async def clear_violations(page: PageRequest) -> Response:
+    form = await page.read_form()
+    body = {"override_tier": form.get("tier", ""), "rationale": form.get("rationale", "")}
+    return await _post_action(page, "clear-violations", "cleared", body)
+
+
+async def _post_action(page: PageRequest, verb: str, notice: str, body: Any = None) -> Response:
+    agent_id = quote_segment(page.path_param("agent_id"))
+    await page.post(f"/registry/agents/{agent_id}/{verb}", body)
+    return page.redirect(f"/agents/{agent_id}", notice)
+
+
+async def take_checkpoint(page: PageRequest) -> Response:
+    taken = await page.post("/governance/checkpoints", {"agent_id": page.path_param("agent_id")})
+    return page.redirect(f"/governance/checkpoints/{quote_segment(taken['checkpoint_id'])}", "taken")
+
+
+AGENT_ROUTES = [
+    ("GET", "/agents/{agent_id}", show_agent),
+    ("GET", "/agents/{agent_id}/card", show_card),
+    ("POST", "/agents/{agent_id}/suspend", suspend_agent),
+    ("POST", "/agents/{agent_id}/activate", activate_agent),
+    ("POST", "/agents/{agent_id}/clear-violations", clear_violations),
+    ("POST", "/agents/{agent_id}/checkpoints", take_checkpoint),
+]

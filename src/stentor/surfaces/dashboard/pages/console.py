@@ -1,60 +1,70 @@
-"""The console: an instruction in, tokens out."""
+"""The console: an instruction in, tokens out.
+
+The fields of the console: what they say as a task, and what to do when no agent takes it. Pure.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.errors import InvalidRequest
 from stentor.domains.conversation.model import said
-from stentor.surfaces.dashboard.pages import console_form, console_rows
-from stentor.surfaces.dashboard.pages.console_form import Fields
-from stentor.surfaces.dashboard.site.calls import Refused, decoded, part
-from stentor.surfaces.dashboard.site.page import Page
+from stentor.surfaces.dashboard import instruction
+from stentor.surfaces.dashboard.gateway import GatewayError, decode_json_or_none, quote_segment
+from stentor.surfaces.dashboard.instruction import Instruction
+from stentor.surfaces.dashboard.queries import task_queries
+from stentor.surfaces.dashboard.site.page import PageRequest
 
-RUNS = 8
+LISTED_TASKS = 8
 """Newest tasks that are listed."""
-LONG = 200_000
+MAX_INPUT_CHARACTERS = 200_000
 """Characters of an instruction or a result."""
-UNDER_WAY = ("queued", "pending_approval", "executing")
+PENDING_STATUSES = ("queued", "pending_approval", "executing")
 
 
-async def console(page: Page) -> Response:
-    return await _shown(page, Fields(agent=page.query("agent"), capability=page.query("capability")))
+async def show_console(page: PageRequest) -> Response:
+    return await _render_console(
+        page, ConsoleFields(agent=page.query_param("agent"), capability=page.query_param("capability"))
+    )
 
 
-async def submit(page: Page) -> Response:
+async def submit_instruction(page: PageRequest) -> Response:
     """A task that nobody may take is stored too, and shown as any other."""
-    fields = console_form.read(await page.form())
+    fields = read_fields(await page.read_form())
     try:
-        names = await page.rows.names(page.tenant)
-        found = await page.post("/tasks", console_form.body(fields, names))
+        names = await page.queries.read_agent_names(page.tenant)
+        found = await page.post("/tasks", build_task_body(fields, names))
     except InvalidRequest as error:
-        return await _shown(page, fields, error.status, error.message)
-    except Refused as refused:
+        return await _render_console(page, fields, error.status, error.message)
+    except GatewayError as refused:
         details = refused.details if isinstance(refused.details, dict) else {}
         if isinstance(details.get("task_id"), str):
-            return _to(details["task_id"])
+            return _redirect_to_task(details["task_id"])
         if refused.status not in (400, 413, 429):
             raise
-        return await _shown(page, fields, refused.status, refused.message)
-    return _to(found["task_id"])
+        return await _render_console(page, fields, refused.status, refused.message)
+    return _redirect_to_task(found["task_id"])
 
 
-def _to(task_id: str) -> Response:
-    return RedirectResponse(f"/console/{part(task_id)}", 303)
+def _redirect_to_task(task_id: str) -> Response:
+    return RedirectResponse(f"/console/{quote_segment(task_id)}", 303)
 
 
-async def run(page: Page) -> Response:
+async def show_run(page: PageRequest) -> Response:
     """One task as the console shows it: who does it, what it says, what came out."""
-    task_id = page.param("task_id")
+    task_id = page.path_param("task_id")
     trail, given = await asyncio.gather(
-        page.get(f"/tasks/{part(task_id)}/activity"), page.rows.input(page.tenant, task_id, LONG)
+        page.get(f"/tasks/{quote_segment(task_id)}/activity"),
+        page.queries.read_task_input(page.tenant, task_id, MAX_INPUT_CHARACTERS),
     )
     task = trail["task"] or {}
-    asked = None if given is None else decoded(given.encode()) or given
+    asked = None if given is None else decode_json_or_none(given.encode()) or given
     values = {
         "task_id": task_id,
         "task": task,
@@ -62,13 +72,13 @@ async def run(page: Page) -> Response:
         "routing": trail["routing"] if isinstance(trail["routing"], dict) else None,
         "asked": asked,
         "answer": said(task["result"]) if task.get("result") is not None else None,
-        "wrong": _wrong(task),
-        "under_way": trail["status"] in UNDER_WAY,
+        "wrong": _task_error(task),
+        "under_way": trail["status"] in PENDING_STATUSES,
     }
-    return await _shown(page, console_form.of_task(task, asked) if task else Fields(), **values)
+    return await _render_console(page, fields_from_task(task, asked) if task else ConsoleFields(), **values)
 
 
-def _wrong(task: dict[str, Any]) -> dict[str, str] | None:
+def _task_error(task: dict[str, Any]) -> dict[str, str] | None:
     """Code, sentence and what to do of a task that failed."""
     error = task.get("error")
     if not isinstance(error, dict):
@@ -79,53 +89,137 @@ def _wrong(task: dict[str, Any]) -> dict[str, str] | None:
         "title": "Nobody took it" if refused else f"The task is {task['status']}",
         "code": code,
         "message": str(error.get("message") or ""),
-        "advice": console_form.advice(code) if refused else "",
+        "advice": routing_advice(code) if refused else "",
     }
 
 
-async def _shown(page: Page, fields: Fields, status: int = 200, problem: str = "", **values: Any) -> Response:
+async def _render_console(
+    page: PageRequest, fields: ConsoleFields, status: int = 200, problem: str = "", **values: Any
+) -> Response:
     agents, runs, inputs, names = await asyncio.gather(
-        _agents(page),
-        page.get("/tasks", limit=RUNS),
-        page.rows.read(lambda tx: console_rows.newest_inputs(tx, page.tenant, 2 * RUNS)),
-        page.rows.names(page.tenant),
+        _list_active_agents(page),
+        page.get("/tasks", limit=LISTED_TASKS),
+        page.queries.read(lambda tx: task_queries.read_newest_inputs(tx, page.tenant, 2 * LISTED_TASKS)),
+        page.queries.read_agent_names(page.tenant),
     )
     return page.render(
         "console-run.html" if values else "console.html",
         status,
-        block="live" if values and page.query("part") != "runs" else "runs",
+        block="live" if values and page.query_param("part") != "runs" else "runs",
         fields=fields,
         problem=problem,
         agents=agents,
         capabilities=sorted({one for agent in agents or () for one in agent["capabilities"]}),
-        runs=[{**task, "asked": _beginning(inputs.get(task["task_id"]))} for task in runs["tasks"]],
+        runs=[{**task, "asked": _input_excerpt(inputs.get(task["task_id"]))} for task in runs["tasks"]],
         names=names,
-        priorities=console_form.PRIORITIES,
+        priorities=PRIORITIES,
         **values,
     )
 
 
-async def _agents(page: Page) -> list[dict[str, Any]] | None:
+async def _list_active_agents(page: PageRequest) -> list[dict[str, Any]] | None:
     """Those that may get work; None when the key may not list them."""
     try:
         found = await page.get("/registry/agents", status="active", limit=1000)
-    except Refused as refused:
+    except GatewayError as refused:
         if refused.status != 403:
             raise
         return None
     return sorted(found["agents"], key=lambda agent: agent["name"])
 
 
-def _beginning(text: str | None) -> str:
+def _input_excerpt(text: str | None) -> str:
     """The first words of an input, whether or not its JSON text is cut."""
     if text is None:
         return ""
-    whole = decoded(text.encode())
+    whole = decode_json_or_none(text.encode())
     return said(whole) if whole is not None else text.lstrip('{["')
 
 
 ROUTES = [
-    ("GET", "/console", console),
-    ("POST", "/console", submit),
-    ("GET", "/console/{task_id:path}", run),
+    ("GET", "/console", show_console),
+    ("POST", "/console", submit_instruction),
+    ("GET", "/console/{task_id:path}", show_run),
 ]
+
+
+PRIORITIES = ("high", "normal", "low")
+DEFAULT_TIMEOUT_SECONDS = "300"
+ADVICE = {
+    "ROUTING_CAPABILITY_UNAVAILABLE": "Ask for a capability that an agent has, or register an agent with this one.",
+    "ROUTING_TENANT_DENIED": "The agent belongs to another tenant. Choose one of yours.",
+    "ROUTING_AGENT_UNAVAILABLE": "Every agent that could do it is suspended or quarantined. Activate one of them.",
+    "ROUTING_AUTHORITY_DENIED": "The grant does not cover this. Ask whoever gave it for a wider one.",
+    "ROUTING_TRUST_FLOOR": "No agent that could do it has enough trust. Raise an agent's trust, or lower the floor.",
+    "ROUTING_AGENT_INELIGIBLE": "The chosen agent may not take it. Leave the agent open, or choose another one.",
+    "ROUTING_POLICY_DENIED": "The policy file keeps it from every agent. The operator can change that file.",
+}
+DEFAULT_ADVICE = "Change the instruction or who is asked, and submit it again."
+
+
+class ConsoleFields(msgspec.Struct, frozen=True):
+    """As they stand in the form; `agent` is an id or a name."""
+
+    instruction: str = ""
+    capability: str = ""
+    agent: str = ""
+    priority: str = "normal"
+    timeout: str = DEFAULT_TIMEOUT_SECONDS
+
+
+def read_fields(form: Mapping[str, str]) -> ConsoleFields:
+    given = {name: form[name] for name in ConsoleFields.__struct_fields__ if form.get(name)}
+    return ConsoleFields(**given)
+
+
+def fields_from_task(task: Mapping[str, Any], given: Any) -> ConsoleFields:
+    """What a task was asked, for the next one; an input that is no text is left out."""
+    wanted = task["required_capabilities"]
+    return ConsoleFields(
+        given if isinstance(given, str) else "",
+        wanted[0] if wanted else "",
+        task["agent_preference"] or "",
+        task["metadata"].get("priority") or "normal",
+    )
+
+
+def build_task_body(fields: ConsoleFields, names: Mapping[str, str]) -> dict[str, Any]:
+    """What the gateway takes; `names` are those of the agents by id. Raises InvalidRequest."""
+    agent_id = _resolve_agent_id(fields.agent, names) if fields.agent else None
+    try:
+        asked = Instruction(instruction=fields.instruction, capability=fields.capability or None)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InvalidRequest(f"{first['loc'][0]}: {_sentence(str(first['msg']))}") from None
+    draft = instruction.plan_task(asked, agent_id).draft
+    return {
+        "type": draft.type,
+        "input": draft.input,
+        "required_capabilities": list(draft.required_capabilities),
+        "timeout_seconds": _parse_timeout(fields.timeout),
+        "agent_preference": draft.agent_preference,
+        "metadata": {"priority": fields.priority, "tags": ["console"]},
+    }
+
+
+def _parse_timeout(text: str) -> int | str:
+    """What is no number is left to the gateway to refuse."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
+
+
+def _resolve_agent_id(text: str, names: Mapping[str, str]) -> str:
+    if text in names:
+        return text
+    found = [agent_id for agent_id, name in names.items() if name == text]
+    if len(found) == 1:
+        return found[0]
+    raise InvalidRequest(f"agent: {'several agents have' if found else 'no agent has'} this name; give an id.")
+
+
+def _sentence(text: str) -> str:
+    return (text if text.endswith(".") else f"{text}.").removeprefix("Value error, ")
+
+
+def routing_advice(code: str | None) -> str:
+    """What to do after a refusal of the routing."""
+    return ADVICE.get(code or "", DEFAULT_ADVICE)

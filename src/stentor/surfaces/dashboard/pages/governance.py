@@ -1,4 +1,7 @@
-"""Governance: updates that wait for somebody, and the review of one."""
+"""Governance: updates that wait for somebody, and the review of one.
+
+Checkpoints of agents and rollbacks to them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from starlette.responses import Response
 from stentor.core.clock import format_iso
 from stentor.domains.governance import model
 from stentor.domains.governance.shown import tier_of
-from stentor.surfaces.dashboard.pages import governance_rows, masking, review
-from stentor.surfaces.dashboard.site.calls import Refused, part
-from stentor.surfaces.dashboard.site.page import Page
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.presenters import agent_view, change_review
+from stentor.surfaces.dashboard.queries import run_log_queries
+from stentor.surfaces.dashboard.site.page import PageRequest
 
-SHOWN = 50
+PAGE_SIZE = 50
 TABS = {
     "pending": ("waiting", ("submitted",)),
     "approved": ("approved", ("approved",)),
@@ -27,26 +31,35 @@ TABS = {
 }
 """Value of the query: its name, and the states that it counts."""
 TIERS = model.TIER_NAMES
-TESTS = ("unit_tests", "integration_tests")
-DECIDED = (400, 403, 409, 422)
+TEST_KINDS = ("unit_tests", "integration_tests")
+DECISION_ERRORS = (400, 403, 409, 422)
 """Refusals that the review shows in its place."""
 
 
-async def updates(page: Page) -> Response:
+async def list_updates(page: PageRequest) -> Response:
     """What waits comes first; the gateway refuses a status or a tier that there is not."""
-    wanted = {"status": page.query("status") or "pending", "tier": page.query("tier"), "agent": page.query("agent")}
+    wanted = {
+        "status": page.query_param("status") or "pending",
+        "tier": page.query_param("tier"),
+        "agent": page.query_param("agent"),
+    }
     status = "" if wanted["status"] == "all" else wanted["status"]
-    query = {"status": status, "tier": wanted["tier"], "agent_id": wanted["agent"], "cursor": page.query("cursor")}
-    found = await page.get("/governance/updates", limit=SHOWN, **query)
+    query = {
+        "status": status,
+        "tier": wanted["tier"],
+        "agent_id": wanted["agent"],
+        "cursor": page.query_param("cursor"),
+    }
+    found = await page.get("/governance/updates", limit=PAGE_SIZE, **query)
     now, tier = page.site.now(), tier_of(wanted["tier"] or None) or 0
     (counts, overdue), names = await asyncio.gather(
-        page.rows.read(lambda tx: governance_rows.counts(tx, page.tenant, wanted["agent"], tier, now)),
-        page.rows.names(page.tenant),
+        page.queries.read(lambda tx: run_log_queries.count_updates(tx, page.tenant, wanted["agent"], tier, now)),
+        page.queries.read_agent_names(page.tenant),
     )
     return page.render(
         "governance.html",
-        block="rows" if page.query("cursor") else "results",
-        updates=[{**one, "overdue": late(one, page)} for one in found["updates"]],
+        block="rows" if page.query_param("cursor") else "results",
+        updates=[{**one, "overdue": is_overdue(one, page)} for one in found["updates"]],
         more=_address({**wanted, "cursor": found["next_cursor"]}) if found["next_cursor"] else None,
         tabs=[_tab(name, wanted, counts) for name in TABS],
         overdue=overdue,
@@ -56,7 +69,7 @@ async def updates(page: Page) -> Response:
     )
 
 
-def late(update: dict[str, Any], page: Page) -> bool:
+def is_overdue(update: dict[str, Any], page: PageRequest) -> bool:
     """Whether it waits past its deadline. Times of the gateway are of one form, so they compare as texts."""
     return bool(update["status"] == "submitted" and update["approval_deadline"] < format_iso(page.site.now()))
 
@@ -71,78 +84,172 @@ def _address(query: dict[str, str]) -> str:
     return f"/governance?{urlencode({name: value for name, value in query.items() if value})}"
 
 
-async def update(page: Page) -> Response:
-    return await _review(page)
+async def show_update(page: PageRequest) -> Response:
+    return await _render_update(page)
 
 
-async def _review(page: Page, refused: Refused | None = None) -> Response:
+async def _render_update(page: PageRequest, refused: GatewayError | None = None) -> Response:
     """The update; after a refusal with the gateway's words and what was typed."""
-    update_id = page.param("update_id")
-    found = await page.get(f"/governance/updates/{part(update_id)}")
+    update_id = page.path_param("update_id")
+    found = await page.get(f"/governance/updates/{quote_segment(update_id)}")
     moves, names = await asyncio.gather(
-        page.rows.read(lambda tx: governance_rows.moves(tx, page.tenant, "update", update_id, found["provenance_id"])),
-        page.rows.names(page.tenant),
+        page.queries.read(
+            lambda tx: run_log_queries.read_history(tx, page.tenant, "update", update_id, found["provenance_id"])
+        ),
+        page.queries.read_agent_names(page.tenant),
     )
     changes = dict(found["changes"])
-    changes["agent_patch"] = masking.masked(changes.get("agent_patch"))
+    changes["agent_patch"] = agent_view.mask_secrets(changes.get("agent_patch"))
     return page.render(
         "update.html",
         200 if refused is None else refused.status,
         block="live",
-        update={**found, "overdue": late(found, page), "changes": changes},
-        address=f"/governance/updates/{part(update_id)}",
-        review=review.of(found["diff"]),
+        update={**found, "overdue": is_overdue(found, page), "changes": changes},
+        address=f"/governance/updates/{quote_segment(update_id)}",
+        review=change_review.review_diff(found["diff"]),
         moves=moves,
         names=names,
         tiers=TIERS,
-        kinds=TESTS,
+        kinds=TEST_KINDS,
         refused=refused,
-        typed=await page.form() if refused else {},
+        typed=await page.read_form() if refused else {},
     )
 
 
-async def approve(page: Page) -> Response:
-    form = await page.form()
+async def approve_update(page: PageRequest) -> Response:
+    form = await page.read_form()
     said = {"approved_by": page.session.name, "rationale": form.get("rationale", "")}
     body = {**said, "override_risk": form.get("override_risk") == "on"}
-    return await _decide(page, "approve", "approved", body)
+    return await _post_decision(page, "approve", "approved", body)
 
 
-async def reject(page: Page) -> Response:
-    form = await page.form()
+async def reject_update(page: PageRequest) -> Response:
+    form = await page.read_form()
     said = {"reason": form.get("reason", ""), "feedback": form.get("feedback", "")}
     body = {"rejected_by": page.session.name, **said}
-    return await _decide(page, "reject", "rejected", body)
+    return await _post_decision(page, "reject", "rejected", body)
 
 
-async def deployed(page: Page) -> Response:
+async def report_deployed(page: PageRequest) -> Response:
     """Of an update that lives outside of this service; failed tests roll the agent back."""
-    form = await page.form()
-    kinds = [kind for kind in TESTS if form.get(f"{kind}_passed") or form.get(f"{kind}_failed")]
-    results = {kind: {end: _count(form.get(f"{kind}_{end}", "")) for end in ("passed", "failed")} for kind in kinds}
-    return await _decide(page, "deployed", "saved", {"test_results": results})
+    form = await page.read_form()
+    kinds = [kind for kind in TEST_KINDS if form.get(f"{kind}_passed") or form.get(f"{kind}_failed")]
+    results = {
+        kind: {end: _parse_count(form.get(f"{kind}_{end}", "")) for end in ("passed", "failed")} for kind in kinds
+    }
+    return await _post_decision(page, "deployed", "saved", {"test_results": results})
 
 
-def _count(text: str) -> int | str:
+def _parse_count(text: str) -> int | str:
     """What is no number is left to the gateway to refuse."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text or 0
 
 
-async def _decide(page: Page, verb: str, notice: str, body: dict[str, Any]) -> Response:
-    address = f"/governance/updates/{part(page.param('update_id'))}"
+async def _post_decision(page: PageRequest, verb: str, notice: str, body: dict[str, Any]) -> Response:
+    address = f"/governance/updates/{quote_segment(page.path_param('update_id'))}"
     try:
         await page.post(f"{address}/{verb}", body)
-    except Refused as refused:
-        if refused.status not in DECIDED:
+    except GatewayError as refused:
+        if refused.status not in DECISION_ERRORS:
             raise
-        return await _review(page, refused)
-    return page.back(address, notice)
+        return await _render_update(page, refused)
+    return page.redirect(address, notice)
 
 
 ROUTES = [
-    ("GET", "/governance", updates),
-    ("GET", "/governance/updates/{update_id}", update),
-    ("POST", "/governance/updates/{update_id}/approve", approve),
-    ("POST", "/governance/updates/{update_id}/reject", reject),
-    ("POST", "/governance/updates/{update_id}/deployed", deployed),
+    ("GET", "/governance", list_updates),
+    ("GET", "/governance/updates/{update_id}", show_update),
+    ("POST", "/governance/updates/{update_id}/approve", approve_update),
+    ("POST", "/governance/updates/{update_id}/reject", reject_update),
+    ("POST", "/governance/updates/{update_id}/deployed", report_deployed),
+]
+
+
+CHECKPOINT_PAGE_SIZE = 50
+ROLLBACK_STEPS = ("initiated", "in_progress", "completed")
+
+
+async def list_checkpoints(page: PageRequest) -> Response:
+    return await _render_list(page, "checkpoints")
+
+
+async def list_rollbacks(page: PageRequest) -> Response:
+    return await _render_list(page, "rollbacks")
+
+
+async def _render_list(page: PageRequest, kind: str) -> Response:
+    """Newest first."""
+    agent_id = page.query_param("agent")
+    found, names = await asyncio.gather(
+        page.get(
+            f"/governance/{kind}", limit=CHECKPOINT_PAGE_SIZE, agent_id=agent_id, cursor=page.query_param("cursor")
+        ),
+        page.queries.read_agent_names(page.tenant),
+    )
+    query = {"agent": agent_id, "cursor": found["next_cursor"]}
+    address = f"/governance/{kind}?{urlencode({name: value for name, value in query.items() if value})}"
+    return page.render(
+        f"{kind}.html",
+        block="rows" if page.query_param("cursor") else "results",
+        records=found[kind],
+        more=address if found["next_cursor"] else None,
+        names=names,
+        agent_id=agent_id,
+    )
+
+
+async def show_checkpoint(page: PageRequest) -> Response:
+    checkpoint_id = page.path_param("checkpoint_id")
+    found = await page.get(f"/governance/checkpoints/{quote_segment(checkpoint_id)}")
+    record, names = await asyncio.gather(
+        _find_agent(page, found["agent_id"]), page.queries.read_agent_names(page.tenant)
+    )
+    state = found["state"]
+    return page.render(
+        "checkpoint.html",
+        block="live",
+        checkpoint=found,
+        state=state,
+        runtime=agent_view.present_runtime(state["config"]["runtime"]) if state else [],
+        review=change_review.review_rollback(state, record) if state and record else None,
+        names=names,
+    )
+
+
+async def _find_agent(page: PageRequest, agent_id: str) -> dict[str, Any] | None:
+    try:
+        return dict(await page.get(f"/registry/agents/{quote_segment(agent_id)}"))
+    except GatewayError as refused:
+        if refused.status == 404:
+            return None
+        raise
+
+
+async def show_rollback(page: PageRequest) -> Response:
+    rollback_id = page.path_param("rollback_id")
+    found = await page.get(f"/governance/rollbacks/{quote_segment(rollback_id)}")
+    first = found["provenance_id"]
+    moves, names = await asyncio.gather(
+        page.queries.read(lambda tx: run_log_queries.read_history(tx, page.tenant, "rollback", rollback_id, first)),
+        page.queries.read_agent_names(page.tenant),
+    )
+    steps = ROLLBACK_STEPS if found["status"] != "failed" else (*ROLLBACK_STEPS[:2], "failed")
+    return page.render("rollback.html", block="live", rollback=found, moves=moves, names=names, steps=steps)
+
+
+async def start_rollback(page: PageRequest) -> Response:
+    """The gateway wants a reason, and takes no checkpoint that is damaged."""
+    form = await page.read_form()
+    said = {"reason": form.get("reason", ""), "details": form.get("details", "")}
+    body = {"checkpoint_id": page.path_param("checkpoint_id"), "initiated_by": page.session.name, **said}
+    started = await page.post("/governance/rollbacks", body)
+    return page.redirect(f"/governance/rollbacks/{quote_segment(started['rollback_id'])}", "rolled-back")
+
+
+CHECKPOINT_ROUTES = [
+    ("GET", "/governance/checkpoints", list_checkpoints),
+    ("GET", "/governance/checkpoints/{checkpoint_id}", show_checkpoint),
+    ("POST", "/governance/checkpoints/{checkpoint_id}/rollback", start_rollback),
+    ("GET", "/governance/rollbacks", list_rollbacks),
+    ("GET", "/governance/rollbacks/{rollback_id}", show_rollback),
 ]

@@ -1,4 +1,7 @@
-"""ATP messages: the queue, the list, and one message with its answer."""
+"""ATP messages: the queue, the list, and one message with its answer.
+
+A form that sends an ATP message, or only checks it.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,34 @@ from starlette.responses import Response
 from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
 from stentor.domains.atp.jsonform import UUID
-from stentor.domains.atp.model import PRIORITIES
-from stentor.surfaces.dashboard.pages import messages_rows
-from stentor.surfaces.dashboard.site.calls import Refused, decoded, part
-from stentor.surfaces.dashboard.site.page import Page
+from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES
+from stentor.surfaces.dashboard.gateway import GatewayError, decode_json_or_none, quote_segment
+from stentor.surfaces.dashboard.presenters.filters import format_json
+from stentor.surfaces.dashboard.queries import messaging_queries
+from stentor.surfaces.dashboard.site.page import PageRequest
 
-SHOWN = 50
-STATUSES = ("queued", "executing", "completed", "failed")
+PAGE_SIZE = 50
+MESSAGE_STATUSES = ("queued", "executing", "completed", "failed")
 
 
-async def messages(page: Page) -> Response:
+async def list_messages(page: PageRequest) -> Response:
     """Newest first. The queue is asked first of all: whoever may not see it sees no rows either."""
-    wanted = {"status": page.query("status"), "priority": page.query("priority"), "before": page.query("before")}
+    wanted = {
+        "status": page.query_param("status"),
+        "priority": page.query_param("priority"),
+        "before": page.query_param("before"),
+    }
     queue = (await page.get("/atp/queue"))["data"]
-    if wanted["status"] not in ("", *STATUSES) or wanted["priority"] not in ("", *PRIORITIES):
-        raise InvalidRequest(f"A status is one of {', '.join(STATUSES)}; a priority one of {', '.join(PRIORITIES)}.")
+    if wanted["status"] not in ("", *MESSAGE_STATUSES) or wanted["priority"] not in ("", *PRIORITIES):
+        raise InvalidRequest(
+            f"A status is one of {', '.join(MESSAGE_STATUSES)}; a priority one of {', '.join(PRIORITIES)}."
+        )
     if wanted["before"] and not UUID.fullmatch(wanted["before"]):
         raise InvalidRequest("before: must be the id of a message.")
     (found, following), states, names = await asyncio.gather(
-        page.rows.read(lambda tx: messages_rows.page(tx, page.tenant, **wanted, limit=SHOWN)),
-        page.rows.read(lambda tx: messages_rows.states(tx, page.tenant)),
-        page.rows.names(page.tenant),
+        page.queries.read(lambda tx: messaging_queries.list_messages(tx, page.tenant, **wanted, limit=PAGE_SIZE)),
+        page.queries.read(lambda tx: messaging_queries.count_messages_by_status(tx, page.tenant)),
+        page.queries.read_agent_names(page.tenant),
     )
     return page.render(
         "messages.html",
@@ -39,22 +49,22 @@ async def messages(page: Page) -> Response:
         messages=found,
         queue=queue,
         states=states,
-        latest=messages_rows.LATEST,
+        latest=messaging_queries.MAX_COUNTED_MESSAGES,
         names=names,
         wanted=wanted,
         more=urlencode({**wanted, "before": following}) if following else None,
-        statuses=STATUSES,
+        statuses=MESSAGE_STATUSES,
         priorities=PRIORITIES,
     )
 
 
-async def message(page: Page) -> Response:
-    message_id = page.param("message_id")
+async def show_message(page: PageRequest) -> Response:
+    message_id = page.path_param("message_id")
     found, answer, more, names = await asyncio.gather(
-        page.get(f"/atp/message/{part(message_id)}"),
-        _answer(page, message_id),
-        page.rows.read(lambda tx: messages_rows.more(tx, page.tenant, message_id)),
-        page.rows.names(page.tenant),
+        page.get(f"/atp/message/{quote_segment(message_id)}"),
+        _read_response(page, message_id),
+        page.queries.read(lambda tx: messaging_queries.read_message_details(tx, page.tenant, message_id)),
+        page.queries.read_agent_names(page.tenant),
     )
     content = found["data"]["message"]["payload"]["content"]
     return page.render(
@@ -63,7 +73,7 @@ async def message(page: Page) -> Response:
         message=found["data"],
         message_id=message_id,
         header=found["data"]["message"]["header"],
-        content=decoded(content.encode("utf-8", "replace")) or content,
+        content=decode_json_or_none(content.encode("utf-8", "replace")) or content,
         answer=answer,
         more=more,
         names=names,
@@ -71,14 +81,74 @@ async def message(page: Page) -> Response:
     )
 
 
-async def _answer(page: Page, message_id: str) -> dict[str, Any] | None:
+async def _read_response(page: PageRequest, message_id: str) -> dict[str, Any] | None:
     """None until it is known."""
     try:
-        return dict((await page.get(f"/atp/response/{part(message_id)}"))["data"])
-    except Refused as refused:
+        return dict((await page.get(f"/atp/response/{quote_segment(message_id)}"))["data"])
+    except GatewayError as refused:
         if refused.status != 404:
             raise
         return None
 
 
-ROUTES = [("GET", "/messages", messages), ("GET", "/messages/{message_id}", message)]
+ROUTES = [("GET", "/messages", list_messages), ("GET", "/messages/{message_id}", show_message)]
+
+
+HEADER_FIELDS = ("mode", "context", "priority", "actionType", "targetZone", "specialNotes")
+FIELD_CHOICES = {"mode": MODES, "priority": PRIORITIES, "actionType": ACTION_TYPES, "targetZone": ZONES}
+
+
+async def show_composer(page: PageRequest) -> Response:
+    template = (await page.get("/atp/template"))["data"]
+    form = template["template"]
+    content = form["payload"]["content"]
+    return _render_composer(
+        page, template, {**form["header"], "content": format_json(decode_json_or_none(content.encode()) or content)}
+    )
+
+
+def _render_composer(page: PageRequest, template: dict[str, Any], given: dict[str, str], **told: Any) -> Response:
+    """`told`: `flaws` by field, `problem` that is no field's, `route` and `status`."""
+    told = {"flaws": {}, "problem": None, "route": None, "status": 200} | told
+    return page.render(
+        "compose.html",
+        told.pop("status"),
+        given=dict.fromkeys((*HEADER_FIELDS, "content"), "") | given,
+        choices=FIELD_CHOICES,
+        notes={name.rpartition(".")[2]: note for name, note in template["annotations"].items()},
+        **told,
+    )
+
+
+async def send_message(page: PageRequest) -> Response:
+    """Send it, or only check it and tell who would do it."""
+    form = await page.read_form()
+    given = {name: form.get(name, "") for name in HEADER_FIELDS} | {
+        "content": form.get("content", "").replace("\r\n", "\n")
+    }
+    body = {
+        "header": {name: given[name] for name in HEADER_FIELDS if given[name]},
+        "payload": {"content": given["content"]},
+    }
+    checking = form.get("act") == "check"
+    try:
+        made = await page.post("/atp/route" if checking else "/atp/send", body)
+    except GatewayError as refused:
+        if refused.status not in (400, 409, 422):
+            raise
+        return await _render_errors(page, given, refused)
+    if not checking:
+        return page.redirect(f"/messages/{quote_segment(made['messageId'])}", "sent")
+    return _render_composer(page, (await page.get("/atp/template"))["data"], given, route=made["data"])
+
+
+async def _render_errors(page: PageRequest, given: dict[str, str], refused: GatewayError) -> Response:
+    details = refused.details if isinstance(refused.details, dict) else {}
+    flaws = details.get("fields")
+    flaws = flaws if isinstance(flaws, dict) else {}
+    template = (await page.get("/atp/template"))["data"]
+    problem = None if flaws else refused.message
+    return _render_composer(page, template, given, flaws=flaws, problem=problem, status=refused.status)
+
+
+COMPOSE_ROUTES = [("GET", "/messages/new", show_composer), ("POST", "/messages/new", send_message)]

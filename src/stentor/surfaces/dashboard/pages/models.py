@@ -1,23 +1,29 @@
-"""Models and cost: what was used, by day, provider and model, in the last days."""
+"""Models and cost: what was used, by day, provider and model, in the last days.
+
+Providers of models as they are now: asked live, so apart from the page; added and removed by admins.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
 
 from stentor.core.clock import SECOND
-from stentor.surfaces.dashboard.site.page import Page
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.queries import model_queries
+from stentor.surfaces.dashboard.site.page import PageRequest
 
-RANGES = (7, 30)
+DAY_RANGES = (7, 30)
 """Days, today included."""
-NONE = {"requests": 0, "totalTokens": 0, "inputTokens": 0, "outputTokens": 0, "estimatedCost": 0.0}
+NO_USAGE = {"requests": 0, "totalTokens": 0, "inputTokens": 0, "outputTokens": 0, "estimatedCost": 0.0}
 
 
-async def models(page: Page) -> Response:
-    asked = page.query("days", "7")
-    days = int(asked) if asked in {str(one) for one in RANGES} else RANGES[0]
+async def show_models(page: PageRequest) -> Response:
+    asked = page.query_param("days", "7")
+    days = int(asked) if asked in {str(one) for one in DAY_RANGES} else DAY_RANGES[0]
     end = datetime.fromtimestamp(page.site.now() / SECOND, UTC).date()
     start = end - timedelta(days=days - 1)
     usage = await page.get("/llm/usage", startDate=start.isoformat(), endDate=end.isoformat())
@@ -25,23 +31,108 @@ async def models(page: Page) -> Response:
         "models.html",
         block="usage",
         days=days,
-        ranges=RANGES,
+        ranges=DAY_RANGES,
         usage=usage["data"],
-        by_day=_filled(usage["data"]["byDay"], start, days),
-        ordered=_ordered,
+        by_day=_fill_days(usage["data"]["byDay"], start, days),
+        ordered=_sort_by_cost,
     )
 
 
-def _filled(by_day: dict[str, Any], start: date, days: int) -> list[dict[str, Any]]:
+def _fill_days(by_day: dict[str, Any], start: date, days: int) -> list[dict[str, Any]]:
     """Each day of the range, also those without a call."""
     every = [(start + timedelta(days=n)).isoformat() for n in range(days)]
-    return [{"day": day, **by_day.get(day, NONE)} for day in every]
+    return [{"day": day, **by_day.get(day, NO_USAGE)} for day in every]
 
 
-def _ordered(groups: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def _sort_by_cost(groups: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The most expensive first, then the one with most tokens."""
     rows = [{"name": name, **found} for name, found in groups.items()]
     return sorted(rows, key=lambda one: (-one["estimatedCost"], -one["totalTokens"], one["name"]))
 
 
-ROUTES = [("GET", "/models", models)]
+ROUTES = [("GET", "/models", show_models)]
+
+
+API_FORMATS = ("openai", "anthropic", "gemini")
+MAX_LISTED_MODELS = 300
+"""Models of one provider that are shown."""
+
+
+async def show_providers(page: PageRequest) -> Response:
+    """The providers as they are now, their models, and the budgets."""
+    return await _render_providers(page)
+
+
+async def _render_providers(
+    page: PageRequest, problem: GatewayError | None = None, given: dict[str, str] | None = None
+) -> Response:
+    """With the form again, when the gateway refused what it was given; never with a key."""
+    admin = page.session.may("admin")
+    config, found, offered, registered, lately, names = await asyncio.gather(
+        page.get("/llm/config"),
+        page.get("/llm/providers") if admin else _no_providers(),
+        page.get("/llm/models"),
+        page.queries.read(lambda tx: model_queries.read_registered_providers(tx, page.tenant)),
+        page.queries.read(lambda tx: model_queries.read_recent_calls(tx, page.tenant, page.site.now())),
+        page.queries.read_agent_names(page.tenant),
+    )
+    settings = config["data"]
+    spending = await page.queries.read(
+        lambda tx: model_queries.read_spending(tx, page.tenant, settings["budgets"], page.site.now())
+    )
+    return page.render(
+        "providers.html",
+        problem.status if problem else 200,
+        block="providers",
+        config=settings,
+        providers=found["data"] if admin else settings["providers"],
+        models=_group_by_provider(offered["data"]),
+        registered=registered,
+        lately=lately,
+        spending=[one for one in spending if admin or (one.kind, one.subject) == ("key", page.session.name)],
+        names=names,
+        problem=problem,
+        given=given or dict.fromkeys(("provider", "baseUrl", "default_model", "format"), ""),
+        formats=API_FORMATS,
+        listed=MAX_LISTED_MODELS,
+    )
+
+
+async def _no_providers() -> dict[str, Any]:
+    return {"data": []}
+
+
+def _group_by_provider(offered: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in offered:
+        found.setdefault(one["provider"], []).append(one)
+    return found
+
+
+async def save_provider(page: PageRequest) -> Response:
+    form = await page.read_form()
+    given = {name: form.get(name, "") for name in ("provider", "baseUrl", "default_model", "format")}
+    body: dict[str, Any] = {"provider": given["provider"], "apiKey": form.get("apiKey", "")}
+    body |= {"baseUrl": given["baseUrl"], "format": given["format"]}
+    body = {name: value for name, value in body.items() if value or name == "provider"}
+    if given["default_model"]:
+        body["options"] = {"default_model": given["default_model"]}
+    try:
+        await page.post("/llm/provider", body)
+    except GatewayError as refused:
+        if refused.status not in (400, 409, 422):
+            raise
+        return await _render_providers(page, refused, given)
+    return page.redirect("/models/providers", "saved")
+
+
+async def remove_provider(page: PageRequest) -> Response:
+    await page.call("DELETE", f"/llm/provider/{quote_segment(page.path_param('name'))}")
+    return page.redirect("/models/providers", "removed")
+
+
+PROVIDER_ROUTES = [
+    ("GET", "/models/providers", show_providers),
+    ("POST", "/models/providers", save_provider),
+    ("POST", "/models/providers/{name}/remove", remove_provider),
+]

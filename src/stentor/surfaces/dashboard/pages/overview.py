@@ -8,12 +8,12 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from stentor.core.errors import StentorError
-from stentor.surfaces.dashboard.site.calls import Refused
-from stentor.surfaces.dashboard.site.page import Page
-from stentor.surfaces.dashboard.site.rows import RANGES
+from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.queries.task_queries import CHART_RANGES
+from stentor.surfaces.dashboard.site.page import PageRequest
 
-STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
-WAITS = (
+TASK_STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
+PENDING_ITEMS = (
     ("pending_approval", ("task to approve", "tasks to approve"), "/tasks?status=pending_approval"),
     ("approvals", ("update to review", "updates to review"), "/governance"),
     ("quarantined", ("agent in quarantine", "agents in quarantine"), "/agents?status=quarantined"),
@@ -22,53 +22,53 @@ WAITS = (
 )
 
 
-async def overview(page: Page) -> Response:
-    chosen = page.query("range", "1h")
+async def show_overview(page: PageRequest) -> Response:
+    chosen = page.query_param("range", "1h")
     states, waiting, health = await asyncio.gather(
-        page.rows.states(page.tenant),
-        page.rows.waiting(page.tenant),
-        page.site.kept.get("health", lambda: _health(page)),
+        page.queries.count_tasks_by_status(page.tenant),
+        page.queries.count_pending(page.tenant),
+        page.site.cache.get_or_create("health", lambda: _read_components(page)),
     )
     waiting["pending_approval"] = states.get("pending_approval", 0)
     return page.render(
         "overview.html",
         block="live",
-        states={status: states.get(status, 0) for status in STATUSES},
-        waits=_waits(page, waiting),
+        states={status: states.get(status, 0) for status in TASK_STATUSES},
+        waits=_pending_items(page, waiting),
         health=health,
-        range=chosen if chosen in RANGES else "1h",
-        ranges=tuple(RANGES),
+        range=chosen if chosen in CHART_RANGES else "1h",
+        ranges=tuple(CHART_RANGES),
     )
 
 
-def _waits(page: Page, waiting: dict[str, int]) -> list[tuple[int, str, str]]:
+def _pending_items(page: PageRequest, waiting: dict[str, int]) -> list[tuple[int, str, str]]:
     """Number, words and place; all but the tasks are on pages for admins alone."""
-    seen = WAITS if page.session.may("admin") else WAITS[:1]
+    seen = PENDING_ITEMS if page.session.may("admin") else PENDING_ITEMS[:1]
     return [(waiting[name], said[waiting[name] > 1], where) for name, said, where in seen if waiting[name]]
 
 
-async def series(page: Page) -> Response:
+async def get_series(page: PageRequest) -> Response:
     """What the charts of the overview draw, as columns over `times` (seconds)."""
-    chosen = page.query("range", "1h")
-    chosen = chosen if chosen in RANGES else "1h"
-    return JSONResponse(await page.site.kept.get((page.tenant, chosen), lambda: _series(page, chosen)))
+    chosen = page.query_param("range", "1h")
+    chosen = chosen if chosen in CHART_RANGES else "1h"
+    return JSONResponse(await page.site.cache.get_or_create((page.tenant, chosen), lambda: _read_series(page, chosen)))
 
 
-async def _series(page: Page, chosen: str) -> dict[str, Any]:
-    span = page.rows.span(chosen)
+async def _read_series(page: PageRequest, chosen: str) -> dict[str, Any]:
+    span = page.queries.time_buckets(chosen)
     outcomes, durations, cost = await asyncio.gather(
-        page.rows.outcomes(page.tenant, span),
-        page.rows.durations(page.tenant, span),
-        page.rows.cost(page.tenant, span),
+        page.queries.read_outcomes(page.tenant, span),
+        page.queries.read_durations(page.tenant, span),
+        page.queries.read_cost(page.tenant, span),
     )
     return {"times": span.times, "outcomes": outcomes, "durations": durations, "cost": cost}
 
 
-async def _health(page: Page) -> list[dict[str, Any]]:
+async def _read_components(page: PageRequest) -> list[dict[str, Any]]:
     """The components of the gateway, those that fail first."""
     try:
         found = await page.get("/health/detailed")
-    except Refused as refused:
+    except GatewayError as refused:
         found = {"components": {"gateway": {"status": "unavailable", "detail": refused.message}}}
     except StentorError as error:
         found = {"components": {"gateway": {"status": "unavailable", "detail": error.message}}}
@@ -76,11 +76,11 @@ async def _health(page: Page) -> list[dict[str, Any]]:
     return sorted(parts, key=lambda one: (one["status"] == "available", one["name"]))
 
 
-async def alerts(page: Page) -> Response:
+async def show_alerts(page: PageRequest) -> Response:
     """What fires in the metrics backend, which may be slow: so the overview does not wait for it."""
-    snapshot = await page.site.prometheus.snapshot()
+    snapshot = await page.site.prometheus.fetch_snapshot()
     firing = [alert for alert in snapshot["alerts"] if alert["state"] != "inactive"]
     return page.render("alerts.html", alerts=firing, available=snapshot["available"], url=snapshot["url"])
 
 
-ROUTES = [("GET", "/", overview), ("GET", "/series", series), ("GET", "/alerts", alerts)]
+ROUTES = [("GET", "/", show_overview), ("GET", "/series", get_series), ("GET", "/alerts", show_alerts)]

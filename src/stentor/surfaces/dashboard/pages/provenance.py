@@ -1,4 +1,7 @@
-"""Provenance: the state of the log and its checkpoints, and the way to a run."""
+"""Provenance: the state of the log and its checkpoints, and the way to a run.
+
+Provenance: the run of an event as a tree, and the proof that the event is in the signed log.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,33 @@ from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core.clock import format_iso_or_none
+from stentor.core.clock import SECOND, format_iso_or_none
+from stentor.core.ids import min_id_at
 from stentor.domains.provenance.notes import NoteError, Verifier, read_verifier
-from stentor.surfaces.dashboard.pages import provenance_rows
-from stentor.surfaces.dashboard.site.calls import Refused, part, target
-from stentor.surfaces.dashboard.site.page import Page
+from stentor.surfaces.dashboard.gateway import GatewayError, build_target, quote_segment
+from stentor.surfaces.dashboard.presenters import provenance_view
+from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, check_proof
+from stentor.surfaces.dashboard.queries import run_log_queries
+from stentor.surfaces.dashboard.site.page import PageRequest
 
-NEWEST = 25
+LISTED_RUNS = 25
 """Runs that are shown as ways in."""
 
 
-async def provenance(page: Page) -> Response:
+async def show_provenance(page: PageRequest) -> Response:
     """With `q` to the run of a task or an event; what is not found says so here."""
-    text = page.query("q")
-    if text and (found := await _find(page, text)):
-        return RedirectResponse(f"/provenance/{part(found)}", 303)
-    if page.query("part") == "log":
-        return page.render("provenance.html", block="log", **await _log(page), signed=await signed(page))
+    text = page.query_param("q")
+    if text and (found := await _find_run(page, text)):
+        return RedirectResponse(f"/provenance/{quote_segment(found)}", 303)
+    if page.query_param("part") == "log":
+        return page.render(
+            "provenance.html", block="log", **await _read_log_state(page), signed=await read_newest_checkpoint(page)
+        )
     found_log, checkpoint, tasks, names = await asyncio.gather(
-        _log(page), signed(page), page.get("/tasks", limit=NEWEST), page.rows.names(page.tenant)
+        _read_log_state(page),
+        read_newest_checkpoint(page),
+        page.get("/tasks", limit=LISTED_RUNS),
+        page.queries.read_agent_names(page.tenant),
     )
     return page.render(
         "provenance.html",
@@ -33,56 +44,58 @@ async def provenance(page: Page) -> Response:
         text=text,
         **found_log,
         signed=checkpoint,
-        verifier=verifier(checkpoint),
+        verifier=parse_verifier(checkpoint),
         tasks=tasks["tasks"],
         names=names,
     )
 
 
-async def _find(page: Page, text: str) -> str | None:
+async def _find_run(page: PageRequest, text: str) -> str | None:
     """The provenance id that a task id or a provenance id leads to."""
     try:
-        return str((await page.get(f"/tasks/{part(text)}"))["provenance_id"])
-    except Refused as refused:
+        return str((await page.get(f"/tasks/{quote_segment(text)}"))["provenance_id"])
+    except GatewayError as refused:
         if refused.status not in (400, 404):
             raise
     try:
-        await page.get(f"/provenance/{part(text)}")
-    except Refused as refused:
+        await page.get(f"/provenance/{quote_segment(text)}")
+    except GatewayError as refused:
         if refused.status not in (400, 404):
             raise
         return None
     return text
 
 
-async def _log(page: Page) -> dict[str, Any]:
-    state, health = await asyncio.gather(page.rows.read(provenance_rows.state), component(page))
+async def _read_log_state(page: PageRequest) -> dict[str, Any]:
+    state, health = await asyncio.gather(
+        page.queries.read(run_log_queries.read_tree_state), read_provenance_health(page)
+    )
     return {"state": state, "since": format_iso_or_none(state.since), "health": health}
 
 
-async def component(page: Page) -> dict[str, Any]:
+async def read_provenance_health(page: PageRequest) -> dict[str, Any]:
     """The provenance as the gateway's health tells it, which it does with 503 too."""
 
     async def ask() -> dict[str, Any]:
-        reply = await page.site.caller.call(page.session.key, "GET", target("/health/detailed"))
+        reply = await page.site.gateway.call(page.session.key, "GET", build_target("/health/detailed"))
         parts = reply.data.get("components", {}) if isinstance(reply.data, dict) else {}
         return dict(parts.get("provenance") or {"status": "unknown", "detail": "The gateway does not tell."})
 
-    found: dict[str, Any] = await page.site.kept.get("provenance", ask)
+    found: dict[str, Any] = await page.site.cache.get_or_create("provenance", ask)
     return found
 
 
-async def signed(page: Page) -> dict[str, Any] | None:
+async def read_newest_checkpoint(page: PageRequest) -> dict[str, Any] | None:
     """The newest checkpoint; None before the first."""
     try:
         return dict(await page.get("/provenance/checkpoint"))
-    except Refused as refused:
+    except GatewayError as refused:
         if refused.status != 404:
             raise
         return None
 
 
-def verifier(checkpoint: dict[str, Any] | None) -> Verifier | None:
+def parse_verifier(checkpoint: dict[str, Any] | None) -> Verifier | None:
     """The public key that a checkpoint came with, if it is one."""
     try:
         return read_verifier(checkpoint["key"]) if checkpoint and checkpoint["key"] else None
@@ -90,9 +103,72 @@ def verifier(checkpoint: dict[str, Any] | None) -> Verifier | None:
         return None
 
 
-async def sign(page: Page) -> Response:
+async def sign_checkpoint(page: PageRequest) -> Response:
     await page.post("/provenance/checkpoint")
-    return page.back("/provenance", "signed")
+    return page.redirect("/provenance", "signed")
 
 
-ROUTES = [("GET", "/provenance", provenance), ("POST", "/provenance/checkpoint", sign)]
+ROUTES = [("GET", "/provenance", show_provenance), ("POST", "/provenance/checkpoint", sign_checkpoint)]
+
+
+GROWING_US = 3600 * SECOND
+"""How long after its last event a run is looked at for more."""
+NO_PROOF_STATUSES = (409, 500)
+"""Refusals that stand in the place of the proof: no number yet, and a tree that is damaged."""
+
+
+async def show_run(page: PageRequest) -> Response:
+    """`check` verifies the proof. A task's id stands for the first event of the task."""
+    given = page.path_param("provenance_id")
+    run, names, proof = await asyncio.gather(
+        page.get(f"/provenance/{quote_segment(given)}"),
+        page.queries.read_agent_names(page.tenant),
+        _read_proof(page, given),
+    )
+    return page.render(
+        "provenance-run.html",
+        block="proof" if page.query_param("part") == "proof" else "tree",
+        **_present_run(page, run, given),
+        **proof,
+        names=names,
+        address=f"/provenance/{quote_segment(given)}",
+    )
+
+
+def _present_run(page: PageRequest, run: dict[str, Any], given: str) -> dict[str, Any]:
+    events = run["events"]
+    ids = (event["provenance_id"] for event in events if given in (event["provenance_id"], event["task_id"]))
+    asked = given if any(given == event["provenance_id"] for event in events) else next(ids, given)
+    return {
+        "run": run,
+        "asked": asked,
+        "marks": provenance_view.walk_tree(events),
+        "links": provenance_view.run_links(events),
+        "lasted": provenance_view.run_duration_ms(events),
+        "growing": max(event["provenance_id"] for event in events) > min_id_at(page.site.now() - GROWING_US),
+    }
+
+
+async def _read_proof(page: PageRequest, given: str) -> dict[str, Any]:
+    """The proof, or the gateway's refusal; what a check found, if one is asked for."""
+    try:
+        proof = await page.get(f"/provenance/{quote_segment(given)}/proof")
+    except GatewayError as refused:
+        if refused.status not in NO_PROOF_STATUSES:
+            raise
+        return {"proof": None, "refused": refused, "health": await read_provenance_health(page), "checked": None}
+    checked = await _verify_proof(page, proof) if page.query_param("check") else None
+    return {"proof": proof, "refused": None, "health": None, "checked": checked}
+
+
+async def _verify_proof(page: PageRequest, proof: dict[str, Any]) -> ProofCheck:
+    event_id = proof["provenance_id"]
+    recorded, newest = await asyncio.gather(
+        page.queries.read(lambda tx: run_log_queries.read_recorded_hash(tx, page.tenant, event_id)),
+        read_newest_checkpoint(page),
+    )
+    key = parse_verifier(newest)
+    return check_proof(proof, key.text if key else None, recorded)
+
+
+RUN_ROUTES = [("GET", "/provenance/{provenance_id:path}", show_run)]

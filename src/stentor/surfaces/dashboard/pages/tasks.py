@@ -1,4 +1,7 @@
-"""Tasks: the list, one task with its decision and its trail, and what a person may do to it."""
+"""Tasks: the list, one task with its decision and its trail, and what a person may do to it.
+
+Streams that open pages read: what changed, and what happens to one task.
+"""
 
 from __future__ import annotations
 
@@ -9,42 +12,47 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.routing import explain
-from stentor.surfaces.dashboard.pages.overview import STATUSES
-from stentor.surfaces.dashboard.site.calls import Refused, decoded, part
-from stentor.surfaces.dashboard.site.page import Page
+from stentor.surfaces.dashboard.gateway import GatewayError, build_target, decode_json_or_none, quote_segment
+from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
+from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.web.sse import EventStreamResponse
 
-SHOWN = 50
-EVENTS = 500
-EARLIER_TERMS = ("composite", "hebbian", "trust")
+PAGE_SIZE = 50
+MAX_EVENTS = 500
+LEGACY_SCORE_TERMS = ("composite", "hebbian", "trust")
 """What the scores of decisions that name no rule are made of."""
 GRADES = tuple(step / 10 for step in range(10, -1, -1))
-LONG = 20_000
+MAX_TEXT_CHARACTERS = 20_000
 """Characters of an input or a result that a page shows."""
 
 
-async def tasks(page: Page) -> Response:
+async def list_tasks(page: PageRequest) -> Response:
     """Newest first; `q` is the beginning of an id."""
-    wanted = {"status": page.query("status"), "agent_id": page.query("agent"), "cursor": page.query("cursor")}
-    text = page.query("q")
+    wanted = {
+        "status": page.query_param("status"),
+        "agent_id": page.query_param("agent"),
+        "cursor": page.query_param("cursor"),
+    }
+    text = page.query_param("q")
     names, found = await asyncio.gather(
-        page.rows.names(page.tenant),
-        _named(page, text) if text else page.get("/tasks", limit=SHOWN, **wanted),
+        page.queries.read_agent_names(page.tenant),
+        _find_by_prefix(page, text) if text else page.get("/tasks", limit=PAGE_SIZE, **wanted),
     )
     return page.render(
         "tasks.html",
-        block="rows" if page.query("cursor") else "results",
+        block="rows" if page.query_param("cursor") else "results",
         tasks=found["tasks"],
         total=found["total"],
-        agents=_offered(page, names, found["tasks"]),
+        agents=_selectable_agents(page, names, found["tasks"]),
         following=found["next_cursor"],
         names=names,
-        statuses=STATUSES,
+        statuses=TASK_STATUSES,
         wanted=wanted,
         text=text,
     )
 
 
-def _offered(page: Page, names: dict[str, str], tasks: list[dict[str, Any]]) -> dict[str, str]:
+def _selectable_agents(page: PageRequest, names: dict[str, str], tasks: list[dict[str, Any]]) -> dict[str, str]:
     """Agents to filter by: all of them for whoever may list agents, else those of the tasks that are shown."""
     if page.session.may("admin"):
         return names
@@ -52,9 +60,9 @@ def _offered(page: Page, names: dict[str, str], tasks: list[dict[str, Any]]) -> 
     return {agent_id: name for agent_id, name in names.items() if agent_id in seen}
 
 
-async def _named(page: Page, text: str) -> dict[str, Any]:
+async def _find_by_prefix(page: PageRequest, text: str) -> dict[str, Any]:
     """Tasks whose id begins with the text; an id that exists is the first."""
-    rows = [] if "\0" in text else await page.rows.tasks_named(page.tenant, text, SHOWN)
+    rows = [] if "\0" in text else await page.queries.find_tasks_by_prefix(page.tenant, text, PAGE_SIZE)
     columns = ("task_id", "status", "assigned_agent", "type", "created_at", "completed_at")
     found = [
         dict(zip(columns, (*row[:4], format_iso(row[4]), format_iso_or_none(row[5])), strict=True)) for row in rows
@@ -62,12 +70,12 @@ async def _named(page: Page, text: str) -> dict[str, Any]:
     return {"tasks": found, "total": len(found), "next_cursor": None}
 
 
-async def task(page: Page) -> Response:
-    task_id = page.param("task_id")
+async def show_task(page: PageRequest) -> Response:
+    task_id = page.path_param("task_id")
     trail, names, given = await asyncio.gather(
-        page.get(f"/tasks/{part(task_id)}/activity", limit=EVENTS),
-        page.rows.names(page.tenant),
-        page.rows.input(page.tenant, task_id, LONG),
+        page.get(f"/tasks/{quote_segment(task_id)}/activity", limit=MAX_EVENTS),
+        page.queries.read_agent_names(page.tenant),
+        page.queries.read_task_input(page.tenant, task_id, MAX_TEXT_CHARACTERS),
     )
     ended = trail["task"] is not None and trail["task"]["status"] == "completed"
     return page.render(
@@ -79,17 +87,17 @@ async def task(page: Page) -> Response:
         routing=_routing(trail["routing"]),
         names=names,
         given=_value(given),
-        long=LONG,
-        terms=EARLIER_TERMS,
-        grade=await _grade(page, task_id) if ended else None,
+        long=MAX_TEXT_CHARACTERS,
+        terms=LEGACY_SCORE_TERMS,
+        grade=await _read_grade(page, task_id) if ended else None,
         grades=GRADES,
     )
 
 
-async def _grade(page: Page, task_id: str) -> dict[str, Any] | None:
+async def _read_grade(page: PageRequest, task_id: str) -> dict[str, Any] | None:
     try:
-        return dict(await page.get(f"/tasks/{part(task_id)}/grade"))
-    except Refused as refused:
+        return dict(await page.get(f"/tasks/{quote_segment(task_id)}/grade"))
+    except GatewayError as refused:
         if refused.status == 404:
             return None
         raise
@@ -97,7 +105,7 @@ async def _grade(page: Page, task_id: str) -> dict[str, Any] | None:
 
 def _value(text: str | None) -> Any:
     """What the JSON text says, or the text itself where it was cut."""
-    return None if text is None else decoded(text.encode()) or text
+    return None if text is None else decode_json_or_none(text.encode()) or text
 
 
 def _routing(decision: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -110,55 +118,79 @@ def _routing(decision: dict[str, Any] | None) -> dict[str, Any] | None:
     return shown | {"shares": {"composite": 1 - alpha - beta, "hebbian": alpha, "trust": beta}}
 
 
-async def cancel(page: Page) -> Response:
-    return await _act(page, "cancel", "cancelled")
+async def cancel_task(page: PageRequest) -> Response:
+    return await _post_action(page, "cancel", "cancelled")
 
 
-async def retry(page: Page) -> Response:
-    return await _act(page, "retry", "retried")
+async def retry_task(page: PageRequest) -> Response:
+    return await _post_action(page, "retry", "retried")
 
 
-async def approve(page: Page) -> Response:
-    return await _act(page, "approve", "approved")
+async def approve_task(page: PageRequest) -> Response:
+    return await _post_action(page, "approve", "approved")
 
 
-async def reject(page: Page) -> Response:
-    reason = (await page.form()).get("reason")
-    return await _act(page, "reject", "rejected", {"reason": reason} if reason else {})
+async def reject_task(page: PageRequest) -> Response:
+    reason = (await page.read_form()).get("reason")
+    return await _post_action(page, "reject", "rejected", {"reason": reason} if reason else {})
 
 
-async def grade(page: Page) -> Response:
-    form = await page.form()
+async def grade_task(page: PageRequest) -> Response:
+    form = await page.read_form()
     comment = form.get("comment")
-    body = {"grade": decoded(form.get("grade", "").encode())} | ({"comment": comment} if comment else {})
-    return await _act(page, "grade", "graded", body)
+    body = {"grade": decode_json_or_none(form.get("grade", "").encode())} | ({"comment": comment} if comment else {})
+    return await _post_action(page, "grade", "graded", body)
 
 
-async def _act(page: Page, verb: str, notice: str, body: Any = None) -> Response:
-    path = f"/tasks/{part(page.param('task_id'))}"
+async def _post_action(page: PageRequest, verb: str, notice: str, body: Any = None) -> Response:
+    path = f"/tasks/{quote_segment(page.path_param('task_id'))}"
     await page.post(f"{path}/{verb}", body)
-    return page.back(path, notice)
+    return page.redirect(path, notice)
 
 
-async def find(page: Page) -> Response:
+async def find_by_id(page: PageRequest) -> Response:
     """From the search of every page: a task, an agent, or a list."""
-    text = page.query("q")
-    for path in (f"/tasks/{part(text)}", f"/registry/agents/{part(text)}") if text else ():
+    text = page.query_param("q")
+    for path in (f"/tasks/{quote_segment(text)}", f"/registry/agents/{quote_segment(text)}") if text else ():
         try:
             await page.get(path)
-        except Refused:
+        except GatewayError:
             continue
         return RedirectResponse(path.removeprefix("/registry"), 303)
-    return RedirectResponse(f"/tasks?q={part(text)}", 303)
+    return RedirectResponse(f"/tasks?q={quote_segment(text)}", 303)
 
 
 ROUTES = [
-    ("GET", "/tasks", tasks),
-    ("GET", "/find", find),
-    ("GET", "/tasks/{task_id}", task),
-    ("POST", "/tasks/{task_id}/cancel", cancel),
-    ("POST", "/tasks/{task_id}/retry", retry),
-    ("POST", "/tasks/{task_id}/approve", approve),
-    ("POST", "/tasks/{task_id}/reject", reject),
-    ("POST", "/tasks/{task_id}/grade", grade),
+    ("GET", "/tasks", list_tasks),
+    ("GET", "/find", find_by_id),
+    ("GET", "/tasks/{task_id}", show_task),
+    ("POST", "/tasks/{task_id}/cancel", cancel_task),
+    ("POST", "/tasks/{task_id}/retry", retry_task),
+    ("POST", "/tasks/{task_id}/approve", approve_task),
+    ("POST", "/tasks/{task_id}/reject", reject_task),
+    ("POST", "/tasks/{task_id}/grade", grade_task),
 ]
+
+
+READ = "read"
+
+
+async def stream_changes(page: PageRequest) -> Response:
+    """Topics that had events since the page was made, at most once a second."""
+    return EventStreamResponse(
+        page.site.live_updates.stream_changes(page.tenant, page.changes_since),
+        page.site.stream_limit,
+        page.session.csrf,
+    )
+
+
+async def stream_task(page: PageRequest) -> Response:
+    """A task's stream as the gateway gives it, with the reader's own key."""
+    task_id = quote_segment(page.path_param("task_id"))
+    await page.get(f"/tasks/{task_id}")  # whoever may not see the task hears so before a stream begins
+    address = build_target(f"/tasks/{task_id}/stream")
+    frames = page.site.gateway.stream(page.session.key, address, page.request.headers.get("last-event-id"))
+    return EventStreamResponse(frames, page.site.stream_limit, page.session.csrf)
+
+
+STREAM_ROUTES = [("GET", "/live", stream_changes), ("GET", "/tasks/{task_id}/stream", stream_task)]

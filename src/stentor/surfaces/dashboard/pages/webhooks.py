@@ -1,4 +1,9 @@
-"""Webhooks: who hears of what, and how their deliveries went."""
+"""Webhooks: who hears of what, and how their deliveries went.
+
+What a person does to a webhook. A secret is on the answer of the form that made it, and nowhere else.
+
+One delivery of a webhook: its attempts, and what it carries.
+"""
 
 from __future__ import annotations
 
@@ -10,53 +15,55 @@ from starlette.responses import Response
 
 from stentor.core.clock import DAY, format_iso
 from stentor.domains.webhooks import model
-from stentor.surfaces.dashboard.pages import webhooks_rows
-from stentor.surfaces.dashboard.site.calls import Refused, part
-from stentor.surfaces.dashboard.site.page import Page
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.queries import messaging_queries
+from stentor.surfaces.dashboard.site.page import PageRequest
 
-SHOWN = 50
-STATES = ("waiting", "sending", "delivered", "failed")
-KINDS: dict[str, list[str]] = {}
+PAGE_SIZE = 50
+DELIVERY_STATUSES = ("waiting", "sending", "delivered", "failed")
+EVENTS_BY_KIND: dict[str, list[str]] = {}
 for _name in model.EVENTS:
-    KINDS.setdefault(_name.partition(".")[0], []).append(_name)
-OVERLAPS = ((0, "not at all"), (3_600, "for an hour"), (86_400, "for a day"), (7 * 86_400, "for a week"))
+    EVENTS_BY_KIND.setdefault(_name.partition(".")[0], []).append(_name)
+OVERLAP_CHOICES = ((0, "not at all"), (3_600, "for an hour"), (86_400, "for a day"), (7 * 86_400, "for a week"))
 """Seconds that the old secret signs too, and how that is said."""
-NOTHING_TOLD = dict.fromkeys(("secret", "until", "queued", "following", "scope"))
+NO_ACTION_RESULT = dict.fromkeys(("secret", "until", "queued", "following", "scope"))
 
 
-async def webhooks(page: Page) -> Response:
-    return await list_page(page)
+async def list_webhooks(page: PageRequest) -> Response:
+    return await render_list(page)
 
 
-async def list_page(page: Page, problem: Refused | None = None, given: dict[str, Any] | None = None) -> Response:
+async def render_list(
+    page: PageRequest, problem: GatewayError | None = None, given: dict[str, Any] | None = None
+) -> Response:
     found = (await page.get("/webhooks"))["webhooks"]
     ids = [one["id"] for one in found]
-    backlogs = await page.rows.read(lambda tx: webhooks_rows.backlogs(tx, page.tenant, ids))
+    backlogs = await page.queries.read(lambda tx: messaging_queries.read_backlogs(tx, page.tenant, ids))
     return page.render(
         "webhooks.html",
         problem.status if problem else 200,
         block="live",
         webhooks=found,
         backlogs=backlogs,
-        most=webhooks_rows.MOST,
+        most=messaging_queries.MAX_COUNTED_DELIVERIES,
         problem=problem,
         given=given or {"url": "", "description": "", "events": ["task.*"]},
-        kinds=KINDS,
+        kinds=EVENTS_BY_KIND,
     )
 
 
-async def webhook(page: Page) -> Response:
-    return await one_page(page, page.param("webhook_id"))
+async def show_webhook(page: PageRequest) -> Response:
+    return await render_webhook(page, page.path_param("webhook_id"))
 
 
-async def one_page(page: Page, webhook_id: str, **told: Any) -> Response:
+async def render_webhook(page: PageRequest, webhook_id: str, **told: Any) -> Response:
     """`told` is what an action says here alone: `secret`, `until`, `queued`, `following`, `problem`."""
-    wanted = {name: page.query(name) for name in ("status", "event", "cursor")}
-    path = f"/webhooks/{part(webhook_id)}"
+    wanted = {name: page.query_param(name) for name in ("status", "event", "cursor")}
+    path = f"/webhooks/{quote_segment(webhook_id)}"
     found, log, backlogs = await asyncio.gather(
         page.get(path),
-        page.get(f"{path}/deliveries", limit=SHOWN, **wanted),
-        page.rows.read(lambda tx: webhooks_rows.backlogs(tx, page.tenant, [webhook_id])),
+        page.get(f"{path}/deliveries", limit=PAGE_SIZE, **wanted),
+        page.queries.read(lambda tx: messaging_queries.read_backlogs(tx, page.tenant, [webhook_id])),
     )
     problem = told.pop("problem", None)
     return page.render(
@@ -70,17 +77,137 @@ async def one_page(page: Page, webhook_id: str, **told: Any) -> Response:
         wanted=wanted,
         more=urlencode({**wanted, "cursor": log["next_cursor"] or ""}),
         backlog=backlogs[webhook_id],
-        most=webhooks_rows.MOST,
-        states=STATES,
+        most=messaging_queries.MAX_COUNTED_DELIVERIES,
+        states=DELIVERY_STATUSES,
         events=model.EVENTS,
-        kinds=KINDS,
-        overlaps=OVERLAPS,
+        kinds=EVENTS_BY_KIND,
+        overlaps=OVERLAP_CHOICES,
         now=format_iso(page.site.now()),
         yesterday=format_iso(page.site.now() - DAY)[:16],
         problem=problem,
-        told=NOTHING_TOLD | told,
+        told=NO_ACTION_RESULT | told,
         answered=bool(told or problem),
     )
 
 
-ROUTES = [("GET", "/webhooks", webhooks), ("GET", "/webhooks/{webhook_id}", webhook)]
+ROUTES = [("GET", "/webhooks", list_webhooks), ("GET", "/webhooks/{webhook_id}", show_webhook)]
+
+
+async def add_webhook(page: PageRequest) -> Response:
+    """The answer shows the secret, once."""
+    given = await _read_webhook_form(page)
+    try:
+        made = await page.post("/webhooks", given)
+    except GatewayError as refused:
+        return await render_list(page, _form_error(refused), given)
+    return await render_webhook(page, made["id"], secret=made["secret"])
+
+
+async def _read_webhook_form(page: PageRequest) -> dict[str, Any]:
+    form = await page.read_form()
+    events = [text for text in (await page.request.form()).getlist("events") if isinstance(text, str)]
+    return {"url": form.get("url", ""), "description": form.get("description", ""), "events": events}
+
+
+def _form_error(refused: GatewayError) -> GatewayError:
+    """A refusal that the form itself shows. Raises any other."""
+    if refused.status not in (400, 409, 422):
+        raise refused
+    return refused
+
+
+async def update_webhook(page: PageRequest) -> Response:
+    try:
+        await page.call("PATCH", _webhook_path(page), None, await _read_webhook_form(page))
+    except GatewayError as refused:
+        return await render_webhook(page, page.path_param("webhook_id"), problem=_form_error(refused))
+    return page.redirect(_webhook_path(page), "saved")
+
+
+async def enable_webhook(page: PageRequest) -> Response:
+    return await _set_enabled(page, is_enabled=True)
+
+
+async def disable_webhook(page: PageRequest) -> Response:
+    return await _set_enabled(page, is_enabled=False)
+
+
+async def _set_enabled(page: PageRequest, *, is_enabled: bool) -> Response:
+    await page.call("PATCH", _webhook_path(page), None, {"enabled": is_enabled})
+    return page.redirect(_webhook_path(page), "enabled" if is_enabled else "disabled")
+
+
+async def remove_webhook(page: PageRequest) -> Response:
+    await page.call("DELETE", _webhook_path(page))
+    return page.redirect("/webhooks", "removed")
+
+
+async def send_ping(page: PageRequest) -> Response:
+    made = await page.post(f"{_webhook_path(page)}/test")
+    return page.redirect(f"{_webhook_path(page)}/deliveries/{quote_segment(made['id'])}", "pinged")
+
+
+async def rotate_secret(page: PageRequest) -> Response:
+    """The answer shows the new secret, once."""
+    given = (await page.read_form()).get("overlap_seconds", "")
+    overlap = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else given
+    try:
+        made = await page.post(f"{_webhook_path(page)}/rotate", {"overlap_seconds": overlap})
+    except GatewayError as refused:
+        return await render_webhook(page, page.path_param("webhook_id"), problem=_form_error(refused))
+    return await render_webhook(
+        page, page.path_param("webhook_id"), secret=made["secret"], until=made["old_secret_until"]
+    )
+
+
+async def replay_since(page: PageRequest) -> Response:
+    form = await page.read_form()
+    since = form.get("since", "")
+    body = {"since": since if since.endswith("Z") else f"{since}Z", "scope": form.get("scope", "undelivered")}
+    try:
+        made = await page.post(f"{_webhook_path(page)}/replay", body)
+    except GatewayError as refused:
+        return await render_webhook(page, page.path_param("webhook_id"), problem=_form_error(refused))
+    told = {"queued": made["queued"], "following": made["next_since"], "scope": body["scope"]}
+    return await render_webhook(page, page.path_param("webhook_id"), **told)
+
+
+def _webhook_path(page: PageRequest) -> str:
+    return f"/webhooks/{quote_segment(page.path_param('webhook_id'))}"
+
+
+ACTION_ROUTES = [
+    ("POST", "/webhooks", add_webhook),
+    ("POST", "/webhooks/{webhook_id}", update_webhook),
+    ("POST", "/webhooks/{webhook_id}/enable", enable_webhook),
+    ("POST", "/webhooks/{webhook_id}/disable", disable_webhook),
+    ("POST", "/webhooks/{webhook_id}/remove", remove_webhook),
+    ("POST", "/webhooks/{webhook_id}/test", send_ping),
+    ("POST", "/webhooks/{webhook_id}/rotate", rotate_secret),
+    ("POST", "/webhooks/{webhook_id}/replay", replay_since),
+]
+
+
+async def show_delivery(page: PageRequest) -> Response:
+    base = f"/webhooks/{quote_segment(page.path_param('webhook_id'))}"
+    found, hook = await asyncio.gather(
+        page.get(f"{base}/deliveries/{quote_segment(page.path_param('delivery_id'))}"), page.get(base)
+    )
+    name, event_id = found["event"], found["message_id"]
+    body = await page.queries.read(lambda tx: messaging_queries.read_delivery_body(tx, page.tenant, name, event_id))
+    return page.render(
+        "delivery.html", block="live", delivery=found, hook=hook, base=base, address=f"{base}/deliveries/{found['id']}",
+        body=body,
+    )  # fmt: skip
+
+
+async def replay_delivery(page: PageRequest) -> Response:
+    base = f"/webhooks/{quote_segment(page.path_param('webhook_id'))}/deliveries"
+    made = await page.post(f"{base}/{quote_segment(page.path_param('delivery_id'))}/replay")
+    return page.redirect(f"{base}/{quote_segment(made['id'])}", "replayed")
+
+
+DELIVERY_ROUTES = [
+    ("GET", "/webhooks/{webhook_id}/deliveries/{delivery_id}", show_delivery),
+    ("POST", "/webhooks/{webhook_id}/deliveries/{delivery_id}/replay", replay_delivery),
+]

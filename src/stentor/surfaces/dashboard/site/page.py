@@ -18,14 +18,14 @@ from starlette.types import Receive, Scope, Send
 from stentor import __version__
 from stentor.core.clock import SECOND
 from stentor.core.ids import min_id_at
-from stentor.surfaces.dashboard.prometheus import Prometheus
-from stentor.surfaces.dashboard.site import assets, shown
-from stentor.surfaces.dashboard.site.attempts import Attempts
-from stentor.surfaces.dashboard.site.calls import Caller, Query, Refused, Reply, target
-from stentor.surfaces.dashboard.site.kept import Kept
-from stentor.surfaces.dashboard.site.live import Live
-from stentor.surfaces.dashboard.site.rows import Rows
-from stentor.surfaces.dashboard.site.sessions import Session, Sessions
+from stentor.surfaces.dashboard.gateway import GatewayClient, GatewayError, GatewayResponse, QueryParams, build_target
+from stentor.surfaces.dashboard.presenters import filters
+from stentor.surfaces.dashboard.prometheus import PrometheusClient
+from stentor.surfaces.dashboard.queries.task_queries import PageQueries
+from stentor.surfaces.dashboard.site import assets
+from stentor.surfaces.dashboard.site.live_updates import LiveUpdates
+from stentor.surfaces.dashboard.site.sessions import LoginThrottle, Session, SessionStore
+from stentor.surfaces.dashboard.site.ttl_cache import TtlCache
 from stentor.web.sse import StreamLimit
 
 MENU = (
@@ -41,15 +41,15 @@ MENU = (
     ("/provenance", "Provenance", "p"),
 )
 """Address, name, and the key that goes there after `g`."""
-HERE = Path(__file__).parents[1]
-PARTIAL = "HX-Request"
-SINCE = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7")
-FRESH = 5.0
+PACKAGE_DIR = Path(__file__).parents[1]
+HTMX_HEADER = "HX-Request"
+EVENT_ID_PREFIX = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7")
+CACHE_SECONDS = 5.0
 """Seconds that a chart and the state of the components may be old: many readers cost as much as one."""
-EARLIER = 2 * SECOND
+CLOCK_SKEW_US = 2 * SECOND
 """Ids are made before their rows can be read, and clocks of processes differ by so much."""
-OLDEST = 60 * SECOND
-ATTEMPTS = 20
+MAX_LOOKBACK_US = 60 * SECOND
+MAX_FAILED_SIGN_INS = 20
 """Failed sign-ins of a minute and an address. Keys are too long to be guessed; this keeps the log readable."""
 NOTICES = {
     "cancelled": "The task is cancelled.",
@@ -80,65 +80,69 @@ class Site:
 
     def __init__(
         self,
-        caller: Caller,
-        rows: Rows,
-        prometheus: Prometheus,
+        caller: GatewayClient,
+        rows: PageQueries,
+        prometheus: PrometheusClient,
         streams: StreamLimit,
         threshold: float,
         lifetime: float,
     ) -> None:
-        self.caller = caller
-        self.rows = rows
+        self.gateway = caller
+        self.queries = rows
         self.prometheus = prometheus
-        self.streams = streams
-        self.threshold = threshold
-        self.live = Live(rows)
-        self.sessions = Sessions(time.monotonic, lifetime)
-        self.attempts = Attempts(ATTEMPTS, time.monotonic)
+        self.stream_limit = streams
+        self.sentinel_threshold = threshold
+        self.live_updates = LiveUpdates(rows)
+        self.sessions = SessionStore(time.monotonic, lifetime)
+        self.login_throttle = LoginThrottle(MAX_FAILED_SIGN_INS, time.monotonic)
         self.templates = _environment()
-        self.kept = Kept(FRESH, time.monotonic)
+        self.cache = TtlCache(CACHE_SECONDS, time.monotonic)
 
-    async def still(self, session: Session) -> bool:
+    async def is_session_valid(self, session: Session) -> bool:
         """Whether the session's key is still one; pages that read rows alone ask nobody else. May be seconds old."""
-        return bool(await self.kept.get(("key", session.csrf), lambda: self.caller.known(session.key, session.tenant)))
+        return bool(
+            await self.cache.get_or_create(
+                ("key", session.csrf), lambda: self.gateway.is_key_valid(session.key, session.tenant)
+            )
+        )
 
     async def close(self) -> None:
-        await self.live.close()
-        await self.caller.close()
+        await self.live_updates.close()
+        await self.gateway.close()
 
     def now(self) -> int:
-        return self.rows.clock.now()
+        return self.queries.clock.now()
 
 
-class Page:
+class PageRequest:
     """One request of somebody who is signed in."""
 
     def __init__(self, site: Site, request: Request, session: Session) -> None:
         self.site = site
         self.request = request
         self.session = session
-        self.since = min_id_at(site.now() - EARLIER)
+        self.since = min_id_at(site.now() - CLOCK_SKEW_US)
 
     @property
     def tenant(self) -> str:
         return self.session.tenant
 
     @property
-    def asked_since(self) -> str:
+    def changes_since(self) -> str:
         """The beginning of an event's id: since when the page that asks has not heard of changes; a minute at most."""
-        asked = self.query("since")
-        oldest = min_id_at(self.site.now() - OLDEST)
-        return max(oldest, min(asked, self.since)) if SINCE.fullmatch(asked) else self.since
+        asked = self.query_param("since")
+        oldest = min_id_at(self.site.now() - MAX_LOOKBACK_US)
+        return max(oldest, min(asked, self.since)) if EVENT_ID_PREFIX.fullmatch(asked) else self.since
 
     @property
-    def rows(self) -> Rows:
-        return self.site.rows
+    def queries(self) -> PageQueries:
+        return self.site.queries
 
-    def param(self, name: str) -> str:
+    def path_param(self, name: str) -> str:
         """A part of the path."""
         return str(self.request.path_params[name])
 
-    def query(self, name: str, default: str = "") -> str:
+    def query_param(self, name: str, default: str = "") -> str:
         return self.request.query_params.get(name, default).strip()
 
     async def get(self, path: str, **query: Any) -> Any:
@@ -148,11 +152,11 @@ class Page:
     async def post(self, path: str, body: Any = None) -> Any:
         return await self.call("POST", path, None, {} if body is None else body)
 
-    async def call(self, method: str, path: str, query: Query | None = None, body: Any = None) -> Any:
-        reply = await self.site.caller.call(self.session.key, method, target(path, query), body)
+    async def call(self, method: str, path: str, query: QueryParams | None = None, body: Any = None) -> Any:
+        reply = await self.site.gateway.call(self.session.key, method, build_target(path, query), body)
         return _data(reply)
 
-    async def form(self) -> dict[str, str]:
+    async def read_form(self) -> dict[str, str]:
         """The fields of a form; a repeated one counts by its last value."""
         found = await self.request.form()
         return {name: value.strip() for name, value in found.items() if isinstance(value, str)}
@@ -160,20 +164,20 @@ class Page:
     def render(self, name: str, status: int = 200, *, block: str = "main", **values: Any) -> Response:
         """A whole page; the block alone for a request of htmx."""
         template = self.site.templates.get_template(name)
-        values |= {"page": self, "session": self.session, "notice": NOTICES.get(self.query("notice"))}
-        values |= {"moment": partial(shown.moment, now=self.site.now()), "path": self.request.url.path}
-        headers = {"Vary": PARTIAL}
-        if self.request.headers.get(PARTIAL):
+        values |= {"page": self, "session": self.session, "notice": NOTICES.get(self.query_param("notice"))}
+        values |= {"moment": partial(filters.format_time, now=self.site.now()), "path": self.request.url.path}
+        headers = {"Vary": HTMX_HEADER}
+        if self.request.headers.get(HTMX_HEADER):
             context = template.new_context(values)
-            return Rendered(lambda: "".join(template.blocks[block](context)), status, headers)
-        return Rendered(lambda: template.render(values), status, headers)
+            return ThreadedHtmlResponse(lambda: "".join(template.blocks[block](context)), status, headers)
+        return ThreadedHtmlResponse(lambda: template.render(values), status, headers)
 
-    def back(self, path: str, notice: str) -> Response:
+    def redirect(self, path: str, notice: str) -> Response:
         """After an action: to a page that shows what became of it."""
         return RedirectResponse(f"{path}{'&' if '?' in path else '?'}notice={notice}", 303)
 
 
-class Rendered(HTMLResponse):
+class ThreadedHtmlResponse(HTMLResponse):
     """Made on a thread: what agents wrote may take long to render, and the gateway may live in this process."""
 
     def __init__(self, make: Callable[[], str], status: int, headers: Mapping[str, str]) -> None:
@@ -186,17 +190,17 @@ class Rendered(HTMLResponse):
         await super().__call__(scope, receive, send)
 
 
-Handler = Callable[[Page], Awaitable[Response]]
+PageHandler = Callable[[PageRequest], Awaitable[Response]]
 
 
-def _data(reply: Reply) -> Any:
+def _data(reply: GatewayResponse) -> Any:
     if reply.status >= 400:
-        raise Refused(reply)
+        raise GatewayError(reply)
     return reply.data
 
 
 def _environment() -> Environment:
-    loader = FileSystemLoader(HERE / "templates")
+    loader = FileSystemLoader(PACKAGE_DIR / "templates")
     made = Environment(
         loader=loader,
         autoescape=True,
@@ -205,13 +209,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= shown.FILTERS
-    made.filters["attribute"] = shown.attribute
+    made.filters |= filters.FILTERS
+    made.filters["attribute"] = filters.to_json_attribute
     made.globals |= {
         "version": __version__,
-        "static": assets.address,
-        "share": shown.share,
-        "step": shown.step,
+        "static": assets.asset_url,
+        "share": filters.to_percent,
+        "step": filters.color_step,
         "menu": MENU,
     }
     made.globals["ui"] = made.get_template("macros.html").module

@@ -1,0 +1,1 @@
+"""Pure functions that turn records into what the JSON API and the pages show."""

@@ -1,0 +1,82 @@
+"""Parts of pages that are computed from values alone: masked runtimes, lines, diffs."""
+
+from __future__ import annotations
+
+import pytest
+
+from stentor.core.security.redaction import MASK
+from stentor.surfaces.dashboard.presenters import agent_view, change_review
+from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets, present_runtime, url_origin
+from tests.requirements import requirement
+
+
+@requirement("dashboard.page-agents")
+def test_a_runtime_is_told_without_what_may_be_a_secret() -> None:
+    found = {
+        "kind": "command",
+        "name": None,
+        "endpoint": "https://me:pw@host.example:8443/hook/T0K3N?k=v",
+        "options": {"model": "small", "system_prompt": "hidden", "api_key": "sk-1", "max_tokens": 9},
+        "command": ["/opt/bin/run", "--token", "sk-2"],
+    }
+    rows = dict(present_runtime(found))
+    assert rows == {
+        "Runtime": "command",
+        "Endpoint": "https://host.example:8443",
+        "Program": "run, 2 arguments",
+        "Model": "small",
+        "Max tokens": "9",
+        "Other options": "api_key, system_prompt",
+    }
+    assert url_origin("https://[bad") == MASK
+
+
+@requirement("dashboard.page-agents")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"api_key": "x", "max_tokens": 5}, {"api_key": MASK, "max_tokens": 5}),
+        (["run", "--api-key", "x", "--depth", "3"], ["run", "--api-key", MASK, "--depth", "3"]),
+        (["API_TOKEN=x", "DEPTH=3"], [f"API_TOKEN={MASK}", "DEPTH=3"]),
+        ("https://me:pw@host.example/a?k=v", f"https://host.example/a?{MASK}"),
+        ("HTTPS://me:pw@host.example/a?key=v", f"HTTPS://host.example/a?{MASK}"),
+        ("https://host.example", "https://host.example"),
+        ("Bearer abcdef", f"Bearer {MASK}"),
+        ({"deep": [{"password": None, "secret": {"a": "b"}}]}, {"deep": [{"password": None, "secret": MASK}]}),
+    ],
+)
+def test_what_promises_a_secret_is_masked(value: object, shown: object) -> None:
+    assert mask_secrets(value) == shown
+
+
+@requirement("dashboard.page-governance")
+def test_a_change_of_a_secret_is_told_and_not_shown() -> None:
+    found = change_review.review_diff([{"path": "runtime.options.api_key", "before": "old", "after": "new"}])
+    assert found.changes[0].hidden
+    assert found.changes[0].lines == []
+
+
+@requirement("dashboard.page-governance")
+def test_of_very_many_lines_the_first_are_shown_and_the_rest_is_named() -> None:
+    diff = [{"path": f"runtime.options.o{n}", "before": None, "after": list(range(500))} for n in range(9)]
+    found = change_review.review_diff(diff)
+    assert sum(len(change.lines) for change in found.changes) == change_review.MAX_LINES
+    assert not found.whole
+    long = change_review.review_diff([{"path": "capabilities", "before": [], "after": ["x" * 5_000]}])
+    assert long.changes[0].lines[0][1].endswith("(3002 more characters)")
+    assert long.whole
+
+
+@requirement("dashboard.page-agents")
+def test_a_series_becomes_a_line_from_left_to_right() -> None:
+    found = agent_view.svg_line([(0, 0.0), (50, 0.5), (100, 1.0)], 0.0, 1.0)
+    assert found is not None
+    assert found.path == "M0.0 100.0 L300.0 50.0 L600.0 0.0"
+    assert found.dots.count("M") == 3
+    stepped = agent_view.svg_line([(0, 0.0), (50, 0.5), (100, 1.0)], 0.0, 1.0, is_stepped=True)
+    assert stepped is not None
+    assert stepped.path == "M0.0 100.0 H300.0 V50.0 H600.0 V0.0", "a value holds until the next one"
+    assert agent_view.svg_line([], 0, 1) is None
+    alone = agent_view.svg_line([(7, 2.0)], 0.0, 1.0)
+    assert alone is not None
+    assert alone.path == "M300.0 0.0"
