@@ -19,7 +19,7 @@ from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.domains.registry.model import Tool, Whitelist
+from stentor.domains.registry.model import AllowedTool, SandboxWhitelist
 from stentor.domains.registry.service import AgentDraft
 from stentor.domains.sandbox.broker.model import Run
 from stentor.domains.sandbox.cage.cage import Cage, Room
@@ -99,7 +99,7 @@ async def _calls(folder: Path, count: int) -> list[float]:
     kernel = bootstrap.build(chosen, Database(driver), SystemClock())
     assert kernel.commands.command is not None
     try:
-        allowed = Whitelist((Tool("read_file", ("**",), ("read",)),))
+        allowed = SandboxWhitelist((AllowedTool("read_file", ("**",), ("read",)),))
         agent = await kernel.registry.register("default", AgentDraft("ann", sandbox_whitelist=allowed), "system")
         async with kernel.commands.cage.room() as room:
             (room.work / "note.txt").write_text("Salt comes from rocks.")

@@ -14,17 +14,17 @@ from stentor.core import ids
 from stentor.core.clock import SystemClock
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.service import LearningView
-from stentor.domains.registry.model import Agent, Runtime, Whitelist
-from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.routing.model import Policy, Request
-from stentor.domains.routing.service import Routing
-from stentor.domains.trust.model import Entity
+from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
+from stentor.domains.routing.model import RoutingPolicy, RoutingRequest
+from stentor.domains.routing.service import RoutingEngine
+from stentor.domains.trust.model import TrustEntity
 from stentor.domains.trust.service import TrustView
 
 TITLE = "one routing decision"
 CANDIDATES = 50
 FEW, MANY = 1_000, 100_000
-REQUEST = Request("default", "review", ("review",))
+REQUEST = RoutingRequest("default", "review", ("review",))
 
 
 def run(scale: Scale) -> list[Figure]:
@@ -53,9 +53,9 @@ def _figures(times: dict[int, list[float]], rounds: dict[int, list[float]]) -> l
     ]
 
 
-def routing(size: int) -> Routing:
+def routing(size: int) -> RoutingEngine:
     """`size` agents of which CANDIDATES have the wanted capability, each with a weight and a trust score."""
-    snapshot, learning, trust, clock = Snapshot(), LearningView(), TrustView(), SystemClock()
+    snapshot, learning, trust, clock = AgentCache(), LearningView(), TrustView(), SystemClock()
     for n in range(size):
         candidate = n % (size // CANDIDATES) == 0
         agent = _agent(n, "review" if candidate else f"other-{n % 500}", clock.now())
@@ -66,13 +66,13 @@ def routing(size: int) -> Routing:
             weight = Weight(agent.agent_id, "review", strength, 12.0, 9, recent, clock.now(), rewards, tick)
             learning.put("default", weight)
             learning.put("default", msgspec.structs.replace(weight, task_type="other"))
-            trust.put("default", Entity(agent.agent_id, "agent", 0.5 + n % 5 / 10, clock.now()))
-    return Routing(snapshot, learning, trust, clock, Policy(0.2, 0.2, 0.1))
+            trust.put("default", TrustEntity(agent.agent_id, "agent", 0.5 + n % 5 / 10, clock.now()))
+    return RoutingEngine(snapshot, learning, trust, clock, RoutingPolicy(0.2, 0.2, 0.1))
 
 
 def _agent(n: int, capability: str, now: int) -> Agent:
     scores = (n % 10 / 10, n % 7 / 7, n % 3 / 3)
-    runtime, may = Runtime(), Whitelist()
+    runtime, may = Runtime(), SandboxWhitelist()
     return Agent(
         ids.new_id(),
         "default",
@@ -91,7 +91,7 @@ def _agent(n: int, capability: str, now: int) -> Agent:
     )
 
 
-def timed(router: Routing, count: int) -> list[float]:
+def timed(router: RoutingEngine, count: int) -> list[float]:
     """Microseconds of each decision."""
     found = []
     for _ in range(count):

@@ -15,11 +15,11 @@ from stentor.domains.governance import patch, tiers
 from stentor.domains.governance.model import Changes
 from stentor.domains.governance.patch import Config
 from stentor.domains.governance.tiers import Facts
-from stentor.domains.registry import policy as agent_policy
-from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitelist
+from stentor.domains.registry import authorization as agent_policy
+from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 from stentor.domains.routing import model as routing
-from stentor.domains.routing.model import Policy, Request
-from stentor.domains.routing.ranking import Candidate, standing
+from stentor.domains.routing.model import RoutingPolicy, RoutingRequest
+from stentor.domains.routing.ranking import AgentCandidate, build_track_record
 
 TITLE = "governance and the policy file"
 FILE = """
@@ -33,14 +33,14 @@ forbid (principal, action == Action::"propose_update", resource) when { context.
 """
 FILES = tuple(f"src/module_{n}.py" for n in range(20))
 FACTS = Facts("code", Changes(FILES, 40, 20, 9_000, False, False, False), trust=0.93)
-REQUEST = Request("default", "review", ("review",))
+REQUEST = RoutingRequest("default", "review", ("review",))
 
 
 def run(scale: Scale) -> list[Figure]:
     rounds, count = scale.pick(scale.rounds, 3), scale.pick(5_000, 300)
     rules, agent = PolicySet(FILE), _agent()
-    candidate = Candidate(agent, standing(agent.composite, 0.2, 7.0, 8.0), 0.85)
-    built_in, with_file = Policy(trust_floor=0.5), Policy(trust_floor=0.5, permitted=admission(rules))
+    candidate = AgentCandidate(agent, build_track_record(agent.composite, 0.2, 7.0, 8.0), 0.85)
+    built_in, with_file = RoutingPolicy(trust_floor=0.5), RoutingPolicy(trust_floor=0.5, is_permitted=admission(rules))
     now = patch.of(agent)
     then = Config(now.capabilities[:1], now.runtime, now.sandbox_whitelist)
     tool, context = PolicyEntity("Tool", "files"), {"operation": "read", "path": "notes/a.md"}
@@ -55,16 +55,18 @@ def run(scale: Scale) -> list[Figure]:
     return [
         figure("tier p50", lambda: tiers.classify(FACTS), 50, f"`tiers.classify`, 20 files named, {times}"),
         figure("patch compared p50", lambda: patch.widens(now, then), 50, "20 tools with 3 paths each"),
-        figure("admission p50", lambda: routing.refusal(REQUEST, candidate, built_in), 50, "one candidate, all checks"),
+        figure(
+            "admission p50", lambda: routing.find_denial(REQUEST, candidate, built_in), 50, "one candidate, all checks"
+        ),
         figure(
             "policy decision p50",
-            lambda: rules.authorize("use_tool", agent_policy.entity(agent), tool, context),
+            lambda: rules.authorize("use_tool", agent_policy.to_policy_entity(agent), tool, context),
             200,
             f"`Rules.ask` with the entity of its agent, a file of six policies, {times}",
         ),
         figure(
             "admission with a policy file p50",
-            lambda: routing.refusal(REQUEST, candidate, with_file),
+            lambda: routing.find_denial(REQUEST, candidate, with_file),
             200,
             "the same candidate, and the file asked after the checks",
         ),
@@ -72,8 +74,8 @@ def run(scale: Scale) -> list[Figure]:
 
 
 def _agent() -> Agent:
-    tools = tuple(Tool(f"tool-{n}", ("a/**", "b/*.md", "c/?"), ("read", "write"), 60) for n in range(20))
-    may = Whitelist(tools, Network(("api.example",), (443,)))
+    tools = tuple(AllowedTool(f"tool-{n}", ("a/**", "b/*.md", "c/?"), ("read", "write"), 60) for n in range(20))
+    may = SandboxWhitelist(tools, AllowedNetwork(("api.example",), (443,)))
     capabilities = ("review", "summarize", "translate")
     names = (ids.new_id(), "default", "ann", capabilities)
     return Agent(*names, 0.8, 0.7, 0.9, "auto", "active", Runtime(), may, None, 0, None, 0, 0)

@@ -9,14 +9,14 @@ from typing import Any
 from stentor.core import jsontext
 from stentor.core.clock import DAY, SECOND
 from stentor.core.runlog import EventDraft, EventType, RunLogEvent
-from stentor.domains.registry.model import Agent, Runtime, Whitelist
-from stentor.domains.tasks.model import PRIORITIES, Metadata, OutcomeClass, Status, Task
+from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
+from stentor.domains.tasks.model import PRIORITIES, OutcomeClass, Task, TaskMetadata, TaskStatus
 
 TENANTS = ("default", "other")
 AGENTS = {"default": 20, "other": 5}
 DAYS = 90
 TYPES = ("summarize", "review", "translate", "classify", "extract")
-ENDS: tuple[tuple[Status, OutcomeClass, int], ...] = (
+ENDS: tuple[tuple[TaskStatus, OutcomeClass, int], ...] = (
     ("completed", "success", 880),
     ("completed", "degraded_success", 20),
     ("failed", "agent_failure", 35),
@@ -26,8 +26,8 @@ ENDS: tuple[tuple[Status, OutcomeClass, int], ...] = (
     ("cancelled", "cancelled", 20),
 )
 WEIGHTS = [weight for _, _, weight in ENDS]
-LIVING: tuple[Status, ...] = ("executing", "queued", "queued", "pending_approval")
-EVENT_OF: dict[Status, EventType] = {
+LIVING: tuple[TaskStatus, ...] = ("executing", "queued", "queued", "pending_approval")
+EVENT_OF: dict[TaskStatus, EventType] = {
     "completed": "task_completed",
     "failed": "task_failed",
     "aborted": "task_aborted",
@@ -57,7 +57,7 @@ class Rows:
     def agents(self) -> Iterator[Agent]:
         for tenant, agent_ids in self._agents.items():
             for n, agent_id in enumerate(agent_ids):
-                runtime, may, made = Runtime(), Whitelist(), self._start
+                runtime, may, made = Runtime(), SandboxWhitelist(), self._start
                 yield Agent(
                     agent_id, tenant, f"{tenant}-{n}", TYPES, 0.5, 0.6, 0.7, "auto", "active", runtime, may,
                     None, 0, None, made, made,
@@ -74,14 +74,14 @@ class Rows:
         ended = None if outcome is None else (begun or made) + self._random.randrange(5, 20_000) * 1_000 * (not denied)
         return self._task(tenant, made, status, outcome, agent, begun, ended), self._random.choice(self._texts)
 
-    def _end(self, n: int) -> tuple[Status, OutcomeClass | None]:
+    def _end(self, n: int) -> tuple[TaskStatus, OutcomeClass | None]:
         if n >= self._living:
             return LIVING[n % len(LIVING)], None
         status, outcome, _ = self._random.choices(ENDS, WEIGHTS)[0]
         return status, outcome
 
     def _task(
-        self, tenant: str, made: int, status: Status, outcome: OutcomeClass | None, agent: str | None,
+        self, tenant: str, made: int, status: TaskStatus, outcome: OutcomeClass | None, agent: str | None,
         begun: int | None, ended: int | None,
     ) -> Task:  # fmt: skip
         executing = status == "executing"
@@ -119,7 +119,7 @@ class Rows:
             body_hash=self._random.randbytes(32).hex(),
             required_capabilities=(kind,),
             agent_preference=None,
-            metadata=Metadata(priority=priority),  # type: ignore[arg-type]
+            metadata=TaskMetadata(priority=priority),  # type: ignore[arg-type]
             error=None if status not in ("failed", "aborted") else _error(outcome),
             result=self._random.choice(self._results) if status == "completed" else None,
         )
@@ -179,7 +179,7 @@ class Rows:
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def _began(status: Status, denied: bool) -> bool:
+def _began(status: TaskStatus, denied: bool) -> bool:
     return not denied and status in ("executing", "completed", "failed", "aborted")
 
 

@@ -8,9 +8,16 @@ from random import Random
 from typing import Protocol
 
 from bench.routing.worlds import DOUBLING, World
-from stentor.domains.learning.model import Pace, Weight, fresh, learned
-from stentor.domains.registry.model import Agent, Runtime, Whitelist
-from stentor.domains.routing.ranking import FREE_USD, Candidate, Prefer, doublings, rank, standing
+from stentor.domains.learning.model import TaskTypeProgress, Weight, apply_outcome, initial_weight
+from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
+from stentor.domains.routing.ranking import (
+    COST_OFFSET_USD,
+    AgentCandidate,
+    Preference,
+    build_track_record,
+    count_doublings,
+    rank_candidates,
+)
 
 
 class Policy(Protocol):
@@ -23,7 +30,7 @@ class Policy(Protocol):
 def penalties(world: World) -> list[float]:
     """What each agent's cost takes off its value, the same for every policy."""
     cheapest = min(world.costs, default=0.0)
-    return [DOUBLING * doublings(cost, cheapest, FREE_USD) for cost in world.costs] or [0.0] * world.agents
+    return [DOUBLING * count_doublings(cost, cheapest, COST_OFFSET_USD) for cost in world.costs] or [0.0] * world.agents
 
 
 class Declared:
@@ -59,8 +66,8 @@ class Before:
 
     def learn(self, kind: int, agent: int, reward: float) -> None:
         records = self._weights.setdefault(kind, {})
-        record = records.get(agent) or fresh(str(agent), str(kind), 0)
-        records[agent] = learned(record, success=reward > 0, performance=reward, duration_ms=0, now=0)
+        record = records.get(agent) or initial_weight(str(agent), str(kind), 0)
+        records[agent] = apply_outcome(record, success=reward > 0, performance=reward, duration_ms=0, now=0)
 
 
 class Counting:
@@ -117,42 +124,46 @@ class Evidence:
         self._agents = [_agent(n, score) for n, score in enumerate(world.declared)]
         self._costs = world.costs
         self._records: dict[int, dict[int, Weight]] = {}
-        self._pace: dict[int, Pace] = {}
+        self._pace: dict[int, TaskTypeProgress] = {}
         self._sums = [(0.0, 0.0)] * world.agents
 
     def choose(self, kind: int, ahead: list[int]) -> int:
-        records, pace = self._records.get(kind, {}), self._pace.get(kind, Pace())
+        records, pace = self._records.get(kind, {}), self._pace.get(kind, TaskTypeProgress())
         candidates = [self._candidate(n, agent, records.get(n), pace, ahead[n]) for n, agent in enumerate(self._agents)]
-        prefer: Prefer = "cheap" if self._costs else "quality"
-        return int(rank(candidates, 0.0, prefer, most=1).candidates[0].agent_id)
+        prefer: Preference = "cheap" if self._costs else "quality"
+        return int(rank_candidates(candidates, 0.0, prefer, limit=1).candidates[0].agent_id)
 
-    def _candidate(self, n: int, agent: Agent, record: Weight | None, pace: Pace, ahead: int) -> Candidate:
+    def _candidate(
+        self, n: int, agent: Agent, record: Weight | None, pace: TaskTypeProgress, ahead: int
+    ) -> AgentCandidate:
         cost = self._costs[n] if self._costs else None
-        own = record.counted if record else (0.0, 0.0)
+        own = record.counted_rewards if record else (0.0, 0.0)
         elsewhere = (max(0.0, self._sums[n][0] - own[0]), max(0.0, self._sums[n][1] - own[1]))
-        stale = pace.changed_since(record)
+        stale = pace.has_changed_since(record)
         declared = agent.composite, self.alpha
         if record is None:
-            return Candidate(agent, standing(*declared, elsewhere=elsewhere, cost=cost, stale=stale), ahead=ahead)
-        shown = record.outdated if stale else record.counted
+            return AgentCandidate(
+                agent, build_track_record(*declared, elsewhere=elsewhere, cost=cost, stale=stale), ahead=ahead
+            )
+        shown = record.stale_rewards if stale else record.counted_rewards
         age, varied = pace.tick - record.tick, record.variation
-        known = standing(*declared, *shown, elsewhere, age=age, variation=varied, cost=cost, stale=stale)
-        return Candidate(agent, known, ahead=ahead)
+        known = build_track_record(*declared, *shown, elsewhere, age=age, variation=varied, cost=cost, stale=stale)
+        return AgentCandidate(agent, known, ahead=ahead)
 
     def learn(self, kind: int, agent: int, reward: float) -> None:
-        records, pace = self._records.setdefault(kind, {}), self._pace.get(kind, Pace())
-        known = records.get(agent) or fresh(str(agent), str(kind), 0)
-        record = learned(known, success=reward > 0, performance=reward, duration_ms=0, now=0, pace=pace)
+        records, pace = self._records.setdefault(kind, {}), self._pace.get(kind, TaskTypeProgress())
+        known = records.get(agent) or initial_weight(str(agent), str(kind), 0)
+        record = apply_outcome(known, success=reward > 0, performance=reward, duration_ms=0, now=0, progress=pace)
         records[agent] = record
-        self._pace[kind] = Pace(max(pace.tick, record.tick), max(pace.changed_tick, record.changed_tick))
-        old, new, total = known.counted, record.counted, self._sums[agent]
+        self._pace[kind] = TaskTypeProgress(max(pace.tick, record.tick), max(pace.changed_tick, record.changed_tick))
+        old, new, total = known.counted_rewards, record.counted_rewards, self._sums[agent]
         self._sums[agent] = (total[0] + new[0] - old[0], total[1] + new[1] - old[1])
 
 
 def _agent(n: int, score: float) -> Agent:
     scores = (score, score, score)
     return Agent(
-        str(n), "default", f"{n:03}", (), *scores, "auto", "active", Runtime(), Whitelist(), None, 0, None, 0, 0
+        str(n), "default", f"{n:03}", (), *scores, "auto", "active", Runtime(), SandboxWhitelist(), None, 0, None, 0, 0
     )
 
 

@@ -18,14 +18,14 @@ from bench.figures import Figure, at_most
 from bench.routing import tables
 from bench.routing.tables import Row, Table, TableError
 from bench.sizes import Scale, say
-from stentor.domains.learning.model import fresh, learned
+from stentor.domains.learning.model import apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView
 from stentor.domains.llm.model import Message, Request, Text
 from stentor.domains.modelrouting.kinds import kind_of
 from stentor.domains.modelrouting.model import Entry, candidates, decide
-from stentor.domains.routing.ranking import FREE_USD, PREFERENCES, Prefer, doublings
+from stentor.domains.routing.ranking import COST_OFFSET_USD, PENALTIES_BY_PREFERENCE, Preference, count_doublings
 
-PREFERRED: tuple[Prefer, ...] = ("quality", "balanced", "cheap")
+PREFERRED: tuple[Preference, ...] = ("quality", "balanced", "cheap")
 ALPHA = 0.2
 """The default of SERVICE_HEBBIAN_ROUTING_ALPHA."""
 
@@ -62,13 +62,15 @@ class Anyone:
 class Thompson:
     """Beta(1 + correct, 1 + wrong) for each model over all prompts, less what its mean cost takes off."""
 
-    def __init__(self, table: Table, prefer: Prefer, seed: int) -> None:
+    def __init__(self, table: Table, prefer: Preference, seed: int) -> None:
         self._models, self._random = table.models, Random(seed)
         self._right, self._wrong = dict.fromkeys(table.models, 0.0), dict.fromkeys(table.models, 0.0)
         costs = table.costs
         cheapest = min(costs.values(), default=0.0)
-        per_cost = PREFERENCES[prefer][1]
-        self._less = {each: per_cost * doublings(costs.get(each, 0.0), cheapest, FREE_USD) for each in table.models}
+        per_cost = PENALTIES_BY_PREFERENCE[prefer][1]
+        self._less = {
+            each: per_cost * count_doublings(costs.get(each, 0.0), cheapest, COST_OFFSET_USD) for each in table.models
+        }
 
     def choose(self, row: Row) -> str:
         def score(model: str) -> float:
@@ -84,7 +86,7 @@ class Thompson:
 class Ours:
     """The product's own functions; without `kinds` all prompts are of one kind."""
 
-    def __init__(self, table: Table, prefer: Prefer, *, kinds: bool) -> None:
+    def __init__(self, table: Table, prefer: Preference, *, kinds: bool) -> None:
         self._prefer, self._kinds = prefer, kinds
         self._entries = [Entry(model, table.costs.get(model)) for model in table.models]
         self._view = LearningView()
@@ -96,10 +98,10 @@ class Ours:
 
     def learn(self, row: Row, model: str) -> None:
         records, worth = self._view.records("", self._kind(row)), row.correct[model]
-        known = records.of_agent.get(model) or fresh(model, self._kind(row), 0)
+        known = records.weights_by_agent.get(model) or initial_weight(model, self._kind(row), 0)
         cost = row.cost.get(model)
-        weight = learned(
-            known, success=worth > 0, performance=worth, duration_ms=0, now=0, cost=cost, pace=records.pace
+        weight = apply_outcome(
+            known, success=worth > 0, performance=worth, duration_ms=0, now=0, cost=cost, progress=records.progress
         )
         self._view.put("", weight)
 
@@ -118,13 +120,15 @@ class Replayed(msgspec.Struct, frozen=True):
     to_single: float
 
 
-def value(row: Row, model: str, prefer: Prefer) -> float:
+def value(row: Row, model: str, prefer: Preference) -> float:
     """What an answer is worth to who prefers this: correct, less what its cost takes off."""
     cheapest = min(row.cost.values(), default=0.0)
-    return row.correct[model] - PREFERENCES[prefer][1] * doublings(row.cost.get(model, 0.0), cheapest, FREE_USD)
+    return row.correct[model] - PENALTIES_BY_PREFERENCE[prefer][1] * count_doublings(
+        row.cost.get(model, 0.0), cheapest, COST_OFFSET_USD
+    )
 
 
-def replay(table: Table, policy: Policy, prefer: Prefer) -> Replayed:
+def replay(table: Table, policy: Policy, prefer: Preference) -> Replayed:
     """One pass over the table in its order."""
     right = cost = got = best = 0.0
     single = dict.fromkeys(table.models, 0.0)
@@ -141,7 +145,7 @@ def replay(table: Table, policy: Policy, prefer: Prefer) -> Replayed:
     return Replayed(right / number, cost * thousand, (best - got) * thousand, (max(single.values()) - got) * thousand)
 
 
-def policies(table: Table, prefer: Prefer, seed: int) -> dict[str, Policy]:
+def policies(table: Table, prefer: Preference, seed: int) -> dict[str, Policy]:
     """Ours and its peers; two of these know the whole table before."""
 
     def worth(model: str) -> float:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from stentor.bootstrap.governance import admission
 from stentor.core.security import policy
 from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyEntity, PolicyInvalid, PolicySet
-from stentor.domains.registry import policy as agent_policy
-from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitelist
+from stentor.domains.registry import authorization as agent_policy
+from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 from stentor.domains.routing import model as routing
-from stentor.domains.routing.model import Policy, Request
-from stentor.domains.routing.ranking import Candidate, Standing
+from stentor.domains.routing.model import RoutingPolicy, RoutingRequest
+from stentor.domains.routing.ranking import AgentCandidate, TrackRecord
 from tests import forkserver
 from tests.requirements import requirement
 
@@ -169,7 +169,7 @@ def agent(**fields: Any) -> Agent:
         "trust_tier": "auto",
         "status": "active",
         "runtime": Runtime(),
-        "sandbox_whitelist": Whitelist((Tool("files", ("a/*",), ("read",)),), Network()),
+        "sandbox_whitelist": SandboxWhitelist((AllowedTool("files", ("a/*",), ("read",)),), AllowedNetwork()),
         "key_name": None,
         "violation_count": 0,
         "status_reason": None,
@@ -200,8 +200,8 @@ def files(draw: st.DrawFn) -> str:
 
 
 CANDIDATES = st.builds(
-    lambda tenant, status, capabilities, trust: Candidate(
-        agent(tenant=tenant, status=status, capabilities=capabilities), Standing(0.5, 4.0), trust
+    lambda tenant, status, capabilities, trust: AgentCandidate(
+        agent(tenant=tenant, status=status, capabilities=capabilities), TrackRecord(0.5, 4.0), trust
     ),
     st.sampled_from(["default", "other"]),
     st.sampled_from(["active", "suspended", "quarantined"]),
@@ -213,17 +213,17 @@ CANDIDATES = st.builds(
 @requirement("policy.never-loosens")
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(files(), CANDIDATES, st.sampled_from([0.0, 0.6]))
-def test_no_policy_admits_what_the_built_in_checks_refuse(text: str, candidate: Candidate, floor: float) -> None:
-    request = Request("default", "x", ("sum",))
-    built_in = routing.refusal(request, candidate, Policy(trust_floor=floor))
-    with_file = Policy(trust_floor=floor, permitted=admission(PolicySet(text)))
+def test_no_policy_admits_what_the_built_in_checks_refuse(text: str, candidate: AgentCandidate, floor: float) -> None:
+    request = RoutingRequest("default", "x", ("sum",))
+    built_in = routing.find_denial(request, candidate, RoutingPolicy(trust_floor=floor))
+    with_file = RoutingPolicy(trust_floor=floor, is_permitted=admission(PolicySet(text)))
     if built_in is not None:
-        assert routing.refusal(request, candidate, with_file) is built_in
+        assert routing.find_denial(request, candidate, with_file) is built_in
 
 
 def test_what_the_service_asks_fits_the_schema() -> None:
     rules = PolicySet("permit (principal, action, resource);")
-    entity = agent_policy.entity(agent())
+    entity = agent_policy.to_policy_entity(agent())
     asked: list[tuple[str, PolicyEntity, PolicyEntity, dict[str, Any]]] = [
         (
             "route",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stentor.domains.registry.model import Agent, Runtime, Whitelist
+from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
 
 DEFAULTS: dict[str, Any] = {
     "tenant": "default",
@@ -15,7 +15,7 @@ DEFAULTS: dict[str, Any] = {
     "trust_tier": "monitored",
     "status": "active",
     "runtime": Runtime(),
-    "sandbox_whitelist": Whitelist(),
+    "sandbox_whitelist": SandboxWhitelist(),
     "key_name": None,
     "violation_count": 0,
     "status_reason": None,

@@ -51,4 +51,4 @@ async def watch(world: World, task_id: str, after: str | None = None) -> list[Fr
 
 async def at_rest(world: World) -> None:
     """Wait until nothing runs here: a task's row says that it ended before its runtime is gone."""
-    await soon(lambda: not world.kernel.dispatcher.running())
+    await soon(lambda: not world.kernel.dispatcher.count_running())

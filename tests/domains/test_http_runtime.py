@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stentor.domains.execution.runtimes.http import MAX_ANSWER
+from stentor.domains.execution.runtimes.http import MAX_RESPONSE_BYTES
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.service import AgentDraft
 from tests.conftest import MakeWorld, World
@@ -138,7 +138,7 @@ async def test_a_redirect_is_not_followed(place: Place) -> None:
 async def test_an_answer_that_is_too_large_fails_the_attempt(place: Place, kind: str, character: bytes) -> None:
     chunk = character * (1_000_000 // len(character))
 
-    whole = [chunk] * (MAX_ANSWER // len(chunk) + 2)
+    whole = [chunk] * (MAX_RESPONSE_BYTES // len(chunk) + 2)
     world, _ = await place(streaming(*whole, kind=kind))
     task = await world.ended(await world.submit())
     assert (task["status"], task["error"]["code"]) == ("failed", "ANSWER_TOO_LARGE")

@@ -9,45 +9,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.clock import DAY
-from stentor.domains.learning.model import FLOOR, Weight, alarming, delta, fresh, learned, oscillation, returned
+from stentor.domains.learning.model import (
+    MIN_WEIGHT,
+    Weight,
+    apply_outcome,
+    decay_weight,
+    initial_weight,
+    is_alarming,
+    oscillation_rate,
+    weight_delta,
+)
 from tests.requirements import requirement
 
 
 def after(known: Weight, *, success: bool, performance: float = 1.0, now: int = 0) -> Weight:
-    return learned(known, success=success, performance=performance, duration_ms=10, now=now)
+    return apply_outcome(known, success=success, performance=performance, duration_ms=10, now=now)
 
 
 @requirement("learning.success-delta")
 @pytest.mark.parametrize("performance", [0.01, 0.5, 1.0])
 def test_a_success_adds_the_tangent_of_its_performance(performance: float) -> None:
-    assert delta(success=True, performance=performance) == math.tanh(0.1 * performance)
-    weight = after(fresh("a", "t", 0), success=True, performance=performance).weight
+    assert weight_delta(success=True, performance=performance) == math.tanh(0.1 * performance)
+    weight = after(initial_weight("a", "t", 0), success=True, performance=performance).weight
     assert weight == pytest.approx(1 + math.tanh(0.1 * performance))
 
 
 @requirement("learning.failure-delta")
 def test_a_failure_takes_a_tenth() -> None:
-    assert after(fresh("a", "t", 0), success=False).weight == 0.9
+    assert after(initial_weight("a", "t", 0), success=False).weight == 0.9
 
 
 @requirement("learning.weight-start-and-floor")
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.001, 1), st.integers(0, 400)), max_size=80))
 def test_no_sequence_of_outcomes_moves_a_weight_below_the_floor(outcomes: list[tuple[bool, float, int]]) -> None:
-    weight, now = fresh("a", "t", 0), 0
+    weight, now = initial_weight("a", "t", 0), 0
     assert weight.weight == 1.0
     for success, performance, days in outcomes:
         now += days * DAY
         weight = after(weight, success=success, performance=performance, now=now)
-        assert weight.weight >= FLOOR
+        assert weight.weight >= MIN_WEIGHT
         assert len(weight.recent) <= 50
 
 
 @requirement("learning.weight-start-and-floor")
 def test_many_failures_rest_on_the_floor() -> None:
-    weight = fresh("a", "t", 0)
+    weight = initial_weight("a", "t", 0)
     for _ in range(12):
         weight = after(weight, success=False)
-    assert weight.weight == FLOOR
+    assert weight.weight == MIN_WEIGHT
 
 
 @requirement("learning.idle-weights-return")
@@ -56,24 +65,24 @@ def test_many_failures_rest_on_the_floor() -> None:
     [(2.0, 1, 1.99), (0.5, 1, 0.505), (2.0, 0.999, 2.0), (2.0, 10, 1 + 0.99**10), (1.0, 1000, 1.0)],
 )
 def test_an_idle_weight_returns_by_a_hundredth_a_whole_day(start: float, days: float, expected: float) -> None:
-    assert returned(start, int(days * DAY)) == pytest.approx(expected)
+    assert decay_weight(start, int(days * DAY)) == pytest.approx(expected)
 
 
-@given(st.floats(FLOOR, 50), st.integers(0, 100_000), st.integers(0, 1000))
+@given(st.floats(MIN_WEIGHT, 50), st.integers(0, 100_000), st.integers(0, 1000))
 def test_a_returning_weight_comes_nearer_and_never_passes_its_rest(start: float, days: int, more: int) -> None:
-    now, later = returned(start, days * DAY), returned(start, (days + more) * DAY)
+    now, later = decay_weight(start, days * DAY), decay_weight(start, (days + more) * DAY)
     assert abs(later - 1) <= abs(now - 1) + 1e-12
     assert (later - 1) * (start - 1) >= 0
 
 
 def test_time_that_runs_backwards_changes_no_weight() -> None:
-    assert returned(2.0, -5 * DAY) == 2.0
+    assert decay_weight(2.0, -5 * DAY) == 2.0
 
 
 def test_the_moving_average_starts_with_the_first_duration_and_follows_the_newest() -> None:
-    weight = learned(fresh("a", "t", 0), success=True, performance=1, duration_ms=100, now=0)
+    weight = apply_outcome(initial_weight("a", "t", 0), success=True, performance=1, duration_ms=100, now=0)
     assert weight.mean_ms == 100
-    assert learned(weight, success=True, performance=1, duration_ms=200, now=0).mean_ms == 120
+    assert apply_outcome(weight, success=True, performance=1, duration_ms=200, now=0).mean_ms == 120
 
 
 @requirement("learning.sentinel-alert")
@@ -91,10 +100,10 @@ def test_the_moving_average_starts_with_the_first_duration_and_follows_the_newes
     ],
 )
 def test_the_sentinel_counts_changes_of_sign_over_a_full_window(recent: str, rate: float, alarm: bool) -> None:
-    assert oscillation(recent) == pytest.approx(rate)
-    assert alarming(recent, 0.4) is alarm
+    assert oscillation_rate(recent) == pytest.approx(rate)
+    assert is_alarming(recent, 0.4) is alarm
 
 
 @given(st.text("SF", max_size=60))
 def test_a_rate_lies_between_nothing_and_less_than_one(recent: str) -> None:
-    assert 0 <= oscillation(recent) < 1
+    assert 0 <= oscillation_rate(recent) < 1

@@ -6,7 +6,7 @@ import pytest
 
 from stentor.core.clock import SECOND
 from stentor.domains.registry.model import Agent, Runtime
-from stentor.domains.registry.presence import FAILURES, Presence
+from stentor.domains.registry.presence import MAX_FAILURES, Presence
 from stentor.testing import FixedClock
 from tests.domains.agents import agent
 from tests.requirements import requirement
@@ -22,7 +22,7 @@ def known() -> Known:
     presence = Presence(clock, INTERVAL, lambda agent_id, at: None)
     clock.advance(seconds=2 * INTERVAL)
     worker = agent("worker", runtime=Runtime(kind="worker"))
-    presence.saw(worker.agent_id)
+    presence.record_seen(worker.agent_id)
     return presence, clock, worker
 
 
@@ -30,42 +30,42 @@ def known() -> Known:
 def test_a_worker_that_is_gone_is_offline_although_the_clock_was_set_back(known: Known) -> None:
     presence, clock, worker = known
     clock.advance(seconds=-HOUR)
-    assert presence.online(worker)
+    assert presence.is_online(worker)
     clock.advance(seconds=INTERVAL)
-    assert not presence.online(worker)
+    assert not presence.is_online(worker)
 
 
 @requirement("routing.offline-workers")
 def test_a_clock_that_is_set_forward_costs_a_worker_one_poll(known: Known) -> None:
     presence, clock, worker = known
     clock.advance(seconds=HOUR)
-    assert not presence.online(worker)
-    presence.saw(worker.agent_id)
-    assert presence.online(worker)
+    assert not presence.is_online(worker)
+    presence.record_seen(worker.agent_id)
+    assert presence.is_online(worker)
 
 
 @requirement("routing.offline-workers")
 def test_a_process_whose_clock_is_ahead_keeps_nobody_online(known: Known) -> None:
     presence, clock, worker = known
-    presence.heard(worker.agent_id, clock.now() + HOUR * SECOND)
+    presence.record_seen_elsewhere(worker.agent_id, clock.now() + HOUR * SECOND)
     clock.advance(seconds=INTERVAL)
-    assert not presence.online(worker)
+    assert not presence.is_online(worker)
 
 
 @requirement("routing.offline-workers")
 def test_an_endpoint_rests_no_longer_when_the_clock_is_set_back(known: Known) -> None:
     presence, clock, _ = known
     endpoint = agent("endpoint", runtime=Runtime(kind="http"))
-    for _ in range(FAILURES):
-        presence.undelivered(endpoint.agent_id)
+    for _ in range(MAX_FAILURES):
+        presence.record_failed_delivery(endpoint.agent_id)
     clock.advance(seconds=-HOUR)
-    assert not presence.online(endpoint)
+    assert not presence.is_online(endpoint)
     clock.advance(seconds=INTERVAL)
-    assert presence.online(endpoint)
+    assert presence.is_online(endpoint)
 
 
 @requirement("routing.offline-workers")
 def test_a_worker_of_the_future_that_never_came_is_offline(known: Known) -> None:
     presence, clock, _ = known
     stranger = agent("stranger", runtime=Runtime(kind="worker"), created_at=clock.now() + HOUR * SECOND)
-    assert not presence.online(stranger)
+    assert not presence.is_online(stranger)

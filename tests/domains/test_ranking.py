@@ -10,32 +10,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.domains.learning import evidence
-from stentor.domains.learning.model import Pace, Weight, fresh, graded, learned
-from stentor.domains.routing.model import Policy, Request, decide
-from stentor.domains.routing.ranking import Candidate, Prefer, Standing, calibration, outlook, rank, standing
+from stentor.domains.learning.model import TaskTypeProgress, Weight, apply_grade, apply_outcome, initial_weight
+from stentor.domains.routing.model import RoutingPolicy, RoutingRequest, decide
+from stentor.domains.routing.ranking import (
+    AgentCandidate,
+    Preference,
+    TrackRecord,
+    build_track_record,
+    calibrate_priors,
+    estimate_reward,
+    rank_candidates,
+)
 from tests.domains.agents import agent
 from tests.requirements import requirement
 
-REWARDS = st.lists(st.integers(0, 255), max_size=evidence.WINDOW)
+REWARDS = st.lists(st.integers(0, 255), max_size=evidence.MAX_OUTCOMES)
 
 
-def after(outcomes: str, known: Weight | None = None, pace: Pace | None = None) -> Weight:
+def after(outcomes: str, known: Weight | None = None, pace: TaskTypeProgress | None = None) -> Weight:
     """The record after outcomes that are written as S and F."""
-    record = known or fresh("a", "t", 0)
+    record = known or initial_weight("a", "t", 0)
     for letter in outcomes:
-        record = learned(record, success=letter == "S", performance=1.0, duration_ms=10, now=0, pace=pace)
+        record = apply_outcome(record, success=letter == "S", performance=1.0, duration_ms=10, now=0, progress=pace)
     return record
 
 
-def one(name: str, composite: float, outcomes: str = "", **load: Any) -> Candidate:
+def one(name: str, composite: float, outcomes: str = "", **load: Any) -> AgentCandidate:
     made = agent(name, alignment_score=composite, accuracy_score=composite, efficiency_score=composite)
     record = after(outcomes)
     fields: dict[str, Any] = {name: load.pop(name) for name in ("duration_ms", "cost", "stale") if name in load}
-    return Candidate(made, standing(composite, 0.2, *record.counted, **fields), **load)
+    return AgentCandidate(made, build_track_record(composite, 0.2, *record.counted_rewards, **fields), **load)
 
 
-def best(*candidates: Candidate, prefer: Prefer = "balanced") -> str:
-    return rank(candidates, 0.0, prefer).candidates[0].name
+def best(*candidates: AgentCandidate, prefer: Preference = "balanced") -> str:
+    return rank_candidates(candidates, 0.0, prefer).candidates[0].name
 
 
 @requirement("routing.untried-agents-get-a-chance")
@@ -47,20 +55,22 @@ def test_an_untried_agent_is_tried_before_one_that_is_known_to_be_mediocre() -> 
 @requirement("routing.change-is-noticed")
 def test_after_a_drop_the_outcomes_before_it_count_as_twelve() -> None:
     record = after("S" * 40 + "F" * 6)
-    rewards, outcomes = record.counted
+    rewards, outcomes = record.counted_rewards
     assert record.changed_tick > 0
-    assert outcomes == pytest.approx(record.since_change + evidence.KEPT)
+    assert outcomes == pytest.approx(record.since_change + evidence.MAX_OLD_WEIGHT)
     assert rewards / outcomes < 0.7
     unchanged = after("SSSF" * 12)
-    assert (unchanged.changed_tick, unchanged.counted[1]) == (0, 48)
+    assert (unchanged.changed_tick, unchanged.counted_rewards[1]) == (0, 48)
 
 
 @requirement("routing.change-is-noticed")
 def test_a_drop_makes_what_is_known_of_the_others_old() -> None:
     other = after("SSF" * 10)
-    assert other.outdated == pytest.approx((evidence.KEPT * other.counted[0] / 30, evidence.KEPT))
-    later = after("S", other, Pace(tick=90, changed_tick=80))
-    assert later.counted[1] == pytest.approx(1 + evidence.KEPT)
+    assert other.stale_rewards == pytest.approx(
+        (evidence.MAX_OLD_WEIGHT * other.counted_rewards[0] / 30, evidence.MAX_OLD_WEIGHT)
+    )
+    later = after("S", other, TaskTypeProgress(tick=90, changed_tick=80))
+    assert later.counted_rewards[1] == pytest.approx(1 + evidence.MAX_OLD_WEIGHT)
 
 
 @requirement("routing.change-is-noticed")
@@ -82,18 +92,18 @@ def test_where_those_who_promise_most_do_worst_the_modest_are_tried_next() -> No
         one("c", 0.5, "S" * 8),
         one("d", 0.55, "S" * 7 + "F"),
     ]
-    slope = calibration([each.standing for each in tried])[1]
+    slope = calibrate_priors([each.track_record for each in tried])[1]
     assert slope < 0
     bold, modest = one("bold", 0.95), one("modest", 0.4)
     assert best(bold, modest) == "bold"
-    terms = {r.name: r.expected for r in rank([*tried, bold, modest], 0.0).candidates}
+    terms = {r.name: r.expected for r in rank_candidates([*tried, bold, modest], 0.0).candidates}
     assert terms["modest"] > terms["bold"]
 
 
 @requirement("routing.neighbours")
 def test_outcomes_elsewhere_shift_the_prior_and_make_it_stronger() -> None:
-    alone = standing(0.5, 0.2)
-    helped = standing(0.5, 0.2, elsewhere=(15.0, 16.0))
+    alone = build_track_record(0.5, 0.2)
+    helped = build_track_record(0.5, 0.2, elsewhere=(15.0, 16.0))
     assert (alone.prior, alone.strength) == (0.55, 4.0)
     assert (helped.prior, helped.strength) == pytest.approx(((4 * 0.55 + 16 * 15 / 16) / 20, 8.0))
 
@@ -142,8 +152,8 @@ def test_who_is_online_comes_first_whatever_the_score() -> None:
 
 
 def test_an_alpha_of_zero_leaves_it_to_the_declaration_and_one_to_the_evidence() -> None:
-    assert outlook(standing(0.7, 0.0, 0.0, 50.0), 0.7, 1.0, 0)[0] == pytest.approx(0.65, abs=1e-6)
-    assert outlook(standing(0.7, 1.0, 0.0, 50.0), 0.7, 1.0, 0)[0] < 0.01
+    assert estimate_reward(build_track_record(0.7, 0.0, 0.0, 50.0), 0.7, 1.0, 0)[0] == pytest.approx(0.65, abs=1e-6)
+    assert estimate_reward(build_track_record(0.7, 1.0, 0.0, 50.0), 0.7, 1.0, 0)[0] < 0.01
 
 
 @requirement("routing.decision-recomputed")
@@ -153,17 +163,21 @@ def test_an_alpha_of_zero_leaves_it_to_the_declaration_and_one_to_the_evidence()
     st.floats(0, 1),
 )
 def test_every_term_of_a_decision_can_be_computed_again_from_its_record(
-    drawn: list[tuple[float, list[int], int, int]], prefer: Prefer, beta: float
+    drawn: list[tuple[float, list[int], int, int]], prefer: Preference, beta: float
 ) -> None:
     pool = []
     for n, (composite, rewards, age, ahead) in enumerate(drawn):
         total = sum(rewards) / 255
-        known = standing(composite, 0.2, total, float(len(rewards)), (3.0, 5.0), age=age, duration_ms=100.0 * n or None)
-        pool.append(Candidate(agent(f"n{n}", alignment_score=composite), known, None, ahead))
-    decision = msgspec.to_builtins(decide(Request("default", "t", ("echo",), prefer=prefer), pool, Policy(beta=beta)))
+        known = build_track_record(
+            composite, 0.2, total, float(len(rewards)), (3.0, 5.0), age=age, duration_ms=100.0 * n or None
+        )
+        pool.append(AgentCandidate(agent(f"n{n}", alignment_score=composite), known, None, ahead))
+    decision = msgspec.to_builtins(
+        decide(RoutingRequest("default", "t", ("echo",), preference=prefer), pool, RoutingPolicy(beta=beta))
+    )
     rows = decision["candidates"]
     again = [
-        Standing(
+        TrackRecord(
             r["prior"],
             r["strength"],
             r["rewards"],
@@ -176,7 +190,7 @@ def test_every_term_of_a_decision_can_be_computed_again_from_its_record(
         for r in rows
     ]
     for row, known in zip(rows, again, strict=True):
-        expected, uncertainty = outlook(known, decision["mean"], decision["slope"], row["ahead"])
+        expected, uncertainty = estimate_reward(known, decision["mean"], decision["slope"], row["ahead"])
         assert (row["expected"], row["uncertainty"]) == pytest.approx((expected, uncertainty))
         quality = expected + uncertainty - row["time_penalty"] - row["cost_penalty"]
         assert row["blended"] == pytest.approx((1 - beta) * quality + beta * row["trust"])
@@ -185,34 +199,34 @@ def test_every_term_of_a_decision_can_be_computed_again_from_its_record(
 @given(REWARDS, st.integers(-1, 60))
 def test_evidence_counts_no_more_than_it_has_and_no_reward_above_its_number(values: list[int], since: int) -> None:
     text = "".join(f"{value:02x}" for value in values)
-    rewards, outcomes = evidence.count(text, since)
+    rewards, outcomes = evidence.sum_rewards(text, since)
     assert 0 <= rewards <= outcomes + 1e-9 <= len(values) + 1e-9
-    found = evidence.change(text, since)
-    assert found is None or evidence.CHANGE_SEGMENT <= found <= len(values) - evidence.CHANGE_SEGMENT
+    found = evidence.find_drop(text, since)
+    assert found is None or evidence.MIN_SEGMENT <= found <= len(values) - evidence.MIN_SEGMENT
 
 
 @given(st.text("SF", max_size=60))
 def test_a_record_of_an_earlier_version_is_read_from_its_letters(recent: str) -> None:
     old = Weight("a", "t", 1.0, 10.0, len(recent), recent[-50:], 0)
-    assert old.counted == (float(recent[-50:].count("S")), float(len(recent[-50:])))
-    assert after("F", old).outcomes.endswith("00")
+    assert old.counted_rewards == (float(recent[-50:].count("S")), float(len(recent[-50:])))
+    assert after("F", old).encoded_rewards.endswith("00")
 
 
 @requirement("tasks.grade")
 def test_a_grade_takes_the_place_of_its_outcome() -> None:
     record = after("SSS")
-    low = graded(record, sample=2, was=1.0, grade=0.2, now=0)
-    assert evidence.decode(low.outcomes) == pytest.approx([1.0, 0.2, 1.0])
+    low = apply_grade(record, sample=2, was=1.0, grade=0.2, now=0)
+    assert evidence.decode_rewards(low.encoded_rewards) == pytest.approx([1.0, 0.2, 1.0])
     assert low.weight < record.weight
     assert low.recent == record.recent
-    forgotten = graded(after("S" * 60), sample=1, was=1.0, grade=0.0, now=0)
-    assert forgotten.counted == (50.0, 50.0)
+    forgotten = apply_grade(after("S" * 60), sample=1, was=1.0, grade=0.0, now=0)
+    assert forgotten.counted_rewards == (50.0, 50.0)
 
 
 def test_an_agent_that_is_graded_alike_each_time_is_known_after_few_outcomes() -> None:
-    record = fresh("a", "t", 0)
+    record = initial_weight("a", "t", 0)
     for _ in range(8):
-        record = learned(record, success=True, performance=0.4, duration_ms=1, now=0)
+        record = apply_outcome(record, success=True, performance=0.4, duration_ms=1, now=0)
     assert record.variation < 0.25
     assert after("SFSSFSFS").variation == pytest.approx(1.0)
     assert after("SSSS").variation == 1.0
@@ -220,8 +234,8 @@ def test_an_agent_that_is_graded_alike_each_time_is_known_after_few_outcomes() -
 
 @given(REWARDS)
 def test_rewards_never_vary_more_than_successes_and_failures_would(values: list[int]) -> None:
-    assert 0 < evidence.variation("".join(f"{value:02x}" for value in values)) <= 1
+    assert 0 < evidence.relative_variation("".join(f"{value:02x}" for value in values)) <= 1
 
 
 def test_evidence_that_is_older_than_a_million_outcomes_is_forgotten() -> None:
-    assert standing(0.5, 0.2, 9.0, 10.0, age=1_600_000) == standing(0.5, 0.2)
+    assert build_track_record(0.5, 0.2, 9.0, 10.0, age=1_600_000) == build_track_record(0.5, 0.2)

@@ -10,8 +10,8 @@ import pytest
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql
-from stentor.domains.execution.model import repair, requeue_or_fail
-from stentor.domains.tasks.model import Metadata, Task
+from stentor.domains.execution.model import choose_repair, requeue_or_fail
+from stentor.domains.tasks.model import Task, TaskMetadata
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
@@ -46,7 +46,7 @@ TASK = Task(
     body_hash="",
     required_capabilities=(),
     agent_preference=None,
-    metadata=Metadata(),
+    metadata=TaskMetadata(),
     error=None,
     result=None,
 )
@@ -57,7 +57,7 @@ TASK = Task(
     [(29, 1, None), (30, 1, "requeue"), (30, 4, "requeue"), (30, 5, "fail"), (299, 5, "fail"), (300, 1, "abort")],
 )
 def test_a_repair_is_decided_by_lease_attempts_and_deadline(now: int, epoch: int, expected: str | None) -> None:
-    assert repair(msgspec.structs.replace(TASK, epoch=epoch), now * SECOND, 5) == expected
+    assert choose_repair(msgspec.structs.replace(TASK, epoch=epoch), now * SECOND, 5) == expected
 
 
 def test_a_retry_counts_its_attempts_anew() -> None:
@@ -161,7 +161,7 @@ async def test_a_repair_that_cannot_be_recorded_is_done_later(world: World) -> N
 async def test_what_a_scan_offers_again_does_not_hide_what_waits_behind_it(world: World) -> None:
     agent = await world.register()
     first, second = [await world.submit() for _ in range(2)]
-    take_up = await world.kernel.db.read(world.kernel.dispatcher.waiting())
+    take_up = await world.kernel.db.read(world.kernel.dispatcher.refill_query())
     assert (await world.claim(agent))["task_id"] == first
     take_up()
     assert (await world.claim(agent))["task_id"] == second

@@ -223,7 +223,7 @@ async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "REGISTRY_RECORD_INVALID")
     later = bootstrap.build(world.kernel.settings, world.kernel.db, world.clock)
     await later.refresh(0)
-    assert [a.agent_id for a in later.registry.snapshot.capable("default", ["echo"])] == [sound]
+    assert [a.agent_id for a in later.registry.agents.list_capable("default", ["echo"])] == [sound]
     await world.kernel.refresh(0)
     assert (await world.admin.get(PATH)).json()["malformed"] == [agent]
     assert (await world.clients["OTHER"].get(PATH)).json()["malformed"] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stentor.domains.notes.model import Stat
-from stentor.domains.reports.model import read
+from stentor.domains.reports.model import parse_report
 from tests.requirements import requirement
 
 
@@ -21,8 +21,8 @@ from tests.requirements import requirement
     ],
 )
 def test_the_first_paragraph_counts_also_directly_below_a_heading(text: str) -> None:
-    assert read(Stat("Reports/a.md", len(text), 1, 1), text).summary == "The first paragraph."
+    assert parse_report(Stat("Reports/a.md", len(text), 1, 1), text).summary == "The first paragraph."
 
 
 def test_a_report_of_headings_alone_has_no_summary() -> None:
-    assert read(Stat("Reports/a.md", 1, 1, 1), "# Title\n\n## Part\n").summary is None
+    assert parse_report(Stat("Reports/a.md", 1, 1, 1), "# Title\n\n## Part\n").summary is None

@@ -12,7 +12,7 @@ from stentor.core.db import Tx
 from stentor.domains.execution import rerouting
 from stentor.domains.routing import explain
 from stentor.domains.tasks import store
-from stentor.domains.tasks.service import require
+from stentor.domains.tasks.service import require_task
 from tests.conftest import World
 from tests.domains import endpoint
 from tests.patience import soon
@@ -82,7 +82,7 @@ async def test_the_move_is_a_decision_of_its_own_that_is_recomputed(world: World
     assert "rerouted_from" not in first
     assert second["rerouted_from"] == {"agent_id": gone, "agent_name": "gone", "reason": "offline"}
     assert [row["online"] for row in second["routing"]["candidates"]] == [True, False]
-    assert all(explain.check(made["routing"]).same for made in (first, second))
+    assert all(explain.check_decision(made["routing"]).is_reproduced for made in (first, second))
     kinds = [event["event_type"] for event in await world.events(task_id)]
     assert kinds == ["prompt_received", *["routing_decision", "task_queued"] * 2]
     trail = (await world.admin.get(f"/api/v1/tasks/{task_id}/activity")).json()
@@ -173,7 +173,7 @@ async def test_a_moved_task_keeps_its_place_and_the_end_of_its_patience(world: W
     world.clock.advance(seconds=1)
     newer = await world.submit(agent_preference=here)
     world.clock.advance(seconds=INTERVAL)
-    world.kernel.presence.saw(here)
+    world.kernel.presence.record_seen(here)
     await assigned(world, old, here)
     world.clock.advance(seconds=30)
     await world.kernel.reconciler.tick(0)
@@ -190,7 +190,7 @@ async def test_the_older_of_two_is_claimed_first_though_it_came_by_a_move(world:
     world.clock.advance(seconds=1)
     newer = await world.submit(agent_preference=here)
     world.clock.advance(seconds=INTERVAL)
-    world.kernel.presence.saw(here)
+    world.kernel.presence.record_seen(here)
     await assigned(world, old, here)
     assert [claim["task_id"] for claim in await polls(world, here)] == [old, newer]
 
@@ -201,11 +201,15 @@ async def test_who_read_the_task_before_it_moved_changes_nothing(world: World) -
     task_id = await world.submit()
 
     def late(tx: Tx) -> tuple[bool, bool, bool]:
-        task = require(tx, "default", task_id)
+        task = require_task(tx, "default", task_id)
         other = two if task.assigned_agent == one else one
         moved = store.reassign(tx, task, other, "worker", "head of the first")
         again = store.reassign(tx, task, other, "worker", "head of the second")
-        return moved, again, store.end(tx, task, "cancelled", "cancelled", None, "head of a cancellation")
+        return (
+            moved,
+            again,
+            store.end_without_learning(tx, task, "cancelled", "cancelled", None, "head of a cancellation"),
+        )
 
     assert await world.kernel.db.write(late) == (True, False, False)
 
@@ -215,7 +219,7 @@ async def test_two_that_come_and_go_do_not_throw_a_task_to_and_fro(world: World)
     one, two = await world.register("one", **BOASTS), await world.register("two", **MODEST)
     task_id = await world.submit()
     world.clock.advance(seconds=31)
-    world.kernel.presence.saw(two)
+    world.kernel.presence.record_seen(two)
     world.clock.advance(seconds=30)
     await assigned(world, task_id, two)
     world.clock.advance(seconds=31)  # now the second is silent for too long, half a minute after the move
@@ -230,7 +234,7 @@ async def test_two_that_come_and_go_do_not_throw_a_task_to_and_fro(world: World)
 @requirement("routing.offline-again")
 async def test_many_are_spread_over_those_that_are_there_and_counted(world: World) -> None:
     gone = await world.register("gone")
-    ids = [await world.submit() for _ in range(rerouting.PAGE + 30)]
+    ids = [await world.submit() for _ in range(rerouting.PAGE_SIZE + 30)]
     cancelled = ids.pop()
     assert (await world.admin.post(f"/api/v1/tasks/{cancelled}/cancel")).status_code == 200
     world.clock.advance(seconds=INTERVAL + 1)
@@ -248,7 +252,7 @@ async def test_many_are_spread_over_those_that_are_there_and_counted(world: Worl
     counts = Counter({agent: await waiting(agent) for agent in here})
     assert counts.total() == len(ids)
     # Those registered first may have had the first ones; nobody gets more than half.
-    assert max(counts.values()) <= len(ids) / 2 + rerouting.PAGE / 2
+    assert max(counts.values()) <= len(ids) / 2 + rerouting.PAGE_SIZE / 2
     assert min(counts.values()) > 0
     claims = [claim["task_id"] for agent in here for claim in await all_of(world, agent)]
     assert sorted(claims) == sorted(ids)
@@ -269,7 +273,7 @@ async def test_a_retry_and_a_lost_lease_are_moved_as_well(world: World) -> None:
     await world.claim(gone, lease_seconds=10)
     here = await world.register("here", **MODEST)
     world.clock.advance(seconds=INTERVAL + 1)
-    world.kernel.presence.saw(here)
+    world.kernel.presence.record_seen(here)
     await world.kernel.reconciler.tick(1)
     await assigned(world, task_id, here)
     (claim,) = await polls(world, here)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stentor.core import jsontext
 from stentor.domains.routing import explain
-from stentor.domains.routing.model import Policy, Request, decide
-from stentor.domains.routing.ranking import PREFERENCES, Candidate, Prefer, standing
+from stentor.domains.routing.model import RoutingPolicy, RoutingRequest, decide
+from stentor.domains.routing.ranking import PENALTIES_BY_PREFERENCE, AgentCandidate, Preference, build_track_record
 from tests.domains.agents import agent
 from tests.requirements import requirement
 
@@ -23,20 +23,24 @@ FEW = st.just(0.0) | st.floats(0.1, 60)
 
 def candidate(
     name: str, rewards: float = 0.0, outcomes: float = 0.0, alpha: float = 0.2, online: bool = True, **fields: Any
-) -> Candidate:
-    known = standing(0.5, alpha, rewards, outcomes, **fields)
-    return Candidate(agent(name, agent_id=name), known, online=online)
+) -> AgentCandidate:
+    known = build_track_record(0.5, alpha, rewards, outcomes, **fields)
+    return AgentCandidate(agent(name, agent_id=name), known, online=online)
 
 
-def recorded(*candidates: Candidate, policy: Policy | None = None, prefer: Prefer = "balanced") -> dict[str, Any]:
+def recorded(
+    *candidates: AgentCandidate, policy: RoutingPolicy | None = None, prefer: Preference = "balanced"
+) -> dict[str, Any]:
     """The decision as it comes back from the run log."""
-    decision = decide(Request("default", "echo", ("echo",), prefer=prefer), candidates, policy or Policy())
+    decision = decide(
+        RoutingRequest("default", "echo", ("echo",), preference=prefer), candidates, policy or RoutingPolicy()
+    )
     record: dict[str, Any] = jsontext.load(jsontext.dump(msgspec.to_builtins(decision)))
     return record
 
 
 @st.composite
-def drawn(draw: st.DrawFn, alpha: float, number: int) -> Candidate:
+def drawn(draw: st.DrawFn, alpha: float, number: int) -> AgentCandidate:
     scores = draw(UNIT), draw(UNIT), draw(UNIT)
     made = agent(
         f"agent {number}",
@@ -46,7 +50,7 @@ def drawn(draw: st.DrawFn, alpha: float, number: int) -> Candidate:
         efficiency_score=scores[2],
     )
     outcomes, elsewhere = draw(FEW), draw(FEW)
-    known = standing(
+    known = build_track_record(
         made.composite,
         alpha,
         draw(UNIT) * outcomes,
@@ -56,18 +60,18 @@ def drawn(draw: st.DrawFn, alpha: float, number: int) -> Candidate:
         duration_ms=draw(st.none() | st.floats(0, 1e6)),
         cost=draw(st.none() | st.floats(0, 100)),
     )
-    return Candidate(
+    return AgentCandidate(
         made, known, draw(st.none() | UNIT), draw(st.integers(0, 20)), draw(st.integers(1, 4)), draw(st.booleans())
     )
 
 
 @requirement("routing.decision-recomputed")
-@given(st.data(), UNIT, UNIT, st.integers(1, 14), st.sampled_from(sorted(PREFERENCES)))
+@given(st.data(), UNIT, UNIT, st.integers(1, 14), st.sampled_from(sorted(PENALTIES_BY_PREFERENCE)))
 def test_every_decision_is_recomputed_the_same_from_its_record(
-    data: st.DataObject, alpha: float, beta: float, number: int, prefer: Prefer
+    data: st.DataObject, alpha: float, beta: float, number: int, prefer: Preference
 ) -> None:
     candidates = [data.draw(drawn(alpha, n)) for n in range(number)]
-    found = explain.check(recorded(*candidates, policy=Policy(alpha, beta), prefer=prefer))
+    found = explain.check_decision(recorded(*candidates, policy=RoutingPolicy(alpha, beta), prefer=prefer))
     assert found.recomputed
     assert found.differences == ()
     assert bool(found.assumed) == (number > 10)
@@ -89,8 +93,8 @@ def test_every_decision_is_recomputed_the_same_from_its_record(
 def test_a_changed_number_of_a_candidate_is_a_difference_with_its_name(field: str, said: set[str]) -> None:
     record = recorded(candidate("ann", 9, 10), candidate("bob", 2, 10))
     record["candidates"][1][field] += 0.01
-    found = explain.check(record)
-    assert not found.same
+    found = explain.check_decision(record)
+    assert not found.is_reproduced
     assert said <= {each.field for each in found.differences}
     assert {each.name for each in found.differences} >= {"bob"}
 
@@ -99,13 +103,13 @@ def test_a_changed_number_of_a_candidate_is_a_difference_with_its_name(field: st
 def test_another_winner_than_the_scores_say_is_a_difference() -> None:
     record = recorded(candidate("ann", 9, 10), candidate("bob", 2, 10))
     record |= {"agent_id": "bob", "agent_name": "bob"}
-    assert {each.field: each.recomputed for each in explain.check(record).differences} == {
+    assert {each.field: each.recomputed for each in explain.check_decision(record).differences} == {
         "agent_id": "ann",
         "agent_name": "ann",
     }
     record = recorded(candidate("ann", 9, 10), candidate("bob", 2, 10))
     record["candidates"].reverse()
-    assert "order" in {each.field for each in explain.check(record).differences}
+    assert "order" in {each.field for each in explain.check_decision(record).differences}
 
 
 SEED = st.integers(0, 2**64)
@@ -118,11 +122,11 @@ def crowd(draw: Random, number: int) -> dict[str, Any]:
     sixty agents.)
     """
 
-    def one(n: int) -> Candidate:
+    def one(n: int) -> AgentCandidate:
         scores = {f"{name}_score": draw.random() for name in ("alignment", "accuracy", "efficiency")}
         made = agent(f"agent {n}", agent_id=str(n), **scores)
         outcomes, elsewhere = draw.choice((0.0, draw.uniform(0.1, 60))), draw.choice((0.0, draw.uniform(0.1, 60)))
-        known = standing(
+        known = build_track_record(
             made.composite,
             0.2,
             draw.random() * outcomes,
@@ -134,9 +138,9 @@ def crowd(draw: Random, number: int) -> dict[str, Any]:
             stale=draw.random() < 0.3,
         )
         ahead, online = draw.choice((0, draw.randrange(20))), draw.random() < 0.8
-        return Candidate(made, known, draw.choice((None, draw.random())), ahead, draw.randint(1, 4), online)
+        return AgentCandidate(made, known, draw.choice((None, draw.random())), ahead, draw.randint(1, 4), online)
 
-    return recorded(*(one(n) for n in range(number)), policy=Policy(0.2, 0.3))
+    return recorded(*(one(n) for n in range(number)), policy=RoutingPolicy(0.2, 0.3))
 
 
 @requirement("routing.decision-recomputed")
@@ -145,7 +149,7 @@ def crowd(draw: Random, number: int) -> dict[str, Any]:
 def test_a_decision_among_many_is_recomputed_from_what_it_lists_alone(seed: int, number: int) -> None:
     record = crowd(Random(seed), number)
     assert len(record["candidates"]) == 10
-    found = explain.check(record)
+    found = explain.check_decision(record)
     assert found.differences == ()
     assert found.assumed == (
         f"Mean, slope, shortest time, lowest and usual cost depend on {number - 10} candidates that are not listed.",
@@ -164,7 +168,7 @@ def test_any_changed_term_of_any_listed_candidate_is_a_difference(seed: int, num
         row[field] = 2 * (row[field] or 0.0) + 1_000.0
     else:
         row[field] = row[field] + 0.01 if row[field] < 0.5 else row[field] - 0.01
-    assert not explain.check(record).same, (field, row)
+    assert not explain.check_decision(record).is_reproduced, (field, row)
 
 
 @requirement("routing.decision-recomputed")
@@ -179,7 +183,7 @@ def test_a_changed_best_is_a_difference_though_not_all_are_listed(
     assume(max(shown) > record["fastest_ms"] + 1 if field == "fastest_ms" else max(shown) > 0.001)
     record[field] = 2 * record[field] + 1.0 if more else record[field] / 2
     assume(more or record[field] > 0.01)
-    assert not explain.check(record).same
+    assert not explain.check_decision(record).is_reproduced
 
 
 @requirement("routing.decision-recomputed")
@@ -187,9 +191,9 @@ def test_a_cost_that_stands_in_for_an_unknown_one_is_recorded_and_checked() -> N
     known = [candidate(f"a{n:02}", 9, 10, cost=1.0 + n) for n in range(14)]
     record = recorded(candidate("unknown", 10, 10), *known)
     assert record["usual_cost"] == pytest.approx(7.5)
-    assert explain.check(record).differences == ()
+    assert explain.check_decision(record).differences == ()
     record["usual_cost"] = 3.0
-    differences = explain.check(record).differences
+    differences = explain.check_decision(record).differences
     assert {(each.field, each.name) for each in differences} >= {("cost_penalty", "unknown")}
 
 
@@ -198,7 +202,7 @@ def test_a_decision_without_the_cost_that_stood_in_is_taken_as_it_is_and_that_is
     """As a version before recorded them."""
     record = recorded(candidate("unknown", 10, 10), *(candidate(f"a{n:02}", 9, 10, cost=1.0 + n) for n in range(14)))
     del record["usual_cost"]
-    found = explain.check(record)
+    found = explain.check_decision(record)
     assert found.differences == ()
     assert any("unknown one" in sentence for sentence in found.assumed)
 
@@ -208,7 +212,7 @@ def test_a_decision_without_the_cost_that_stood_in_is_taken_as_it_is_and_that_is
 def test_what_holds_for_all_is_recomputed_where_all_are_listed(field: str) -> None:
     record = recorded(candidate("ann", 9, 10, cost=1.0, duration_ms=5.0), candidate("bob", 2, 10))
     record[field] += 0.5
-    assert field in {each.field for each in explain.check(record).differences}
+    assert field in {each.field for each in explain.check_decision(record).differences}
 
 
 @requirement("routing.decision-recomputed")
@@ -216,7 +220,7 @@ def test_what_holds_for_all_is_recomputed_where_all_are_listed(field: str) -> No
     "change", [{"candidates": []}, {"prefer": "best"}, {"alpha": "0.2"}, {"candidates_total": None}, {"online": 1}]
 )
 def test_a_record_that_cannot_be_read_is_a_difference_and_no_crash(change: dict[str, Any]) -> None:
-    found = explain.check(recorded(candidate("ann")) | change)
+    found = explain.check_decision(recorded(candidate("ann")) | change)
     assert found.differences
 
 
@@ -225,7 +229,7 @@ def test_a_record_that_cannot_be_read_is_a_difference_and_no_crash(change: dict[
 def test_impossible_inputs_are_differences_and_no_crash(field: str) -> None:
     record = recorded(candidate("ann", 9, 10, cost=0.5), candidate("bob", 2, 10))
     record["candidates"][0][field] = -100_000
-    assert explain.check(record).differences
+    assert explain.check_decision(record).differences
 
 
 @requirement("routing.decision-recomputed")
@@ -233,36 +237,36 @@ def test_impossible_inputs_are_differences_and_no_crash(field: str) -> None:
 def test_a_decision_by_another_rule_is_said_not_to_be_recomputable(rule: Any) -> None:
     record = recorded(candidate("ann"))
     record["rule"] = rule
-    found = explain.check(record)
-    assert (found.recomputed, found.same, found.differences) == (False, False, ())
+    found = explain.check_decision(record)
+    assert (found.recomputed, found.is_reproduced, found.differences) == (False, False, ())
     assert "rule" in str(found.reason)
-    assert not explain.check(None).recomputed
+    assert not explain.check_decision(None).recomputed
 
 
 def test_the_sentence_names_what_decided() -> None:
     strong, weak = candidate("ann", 49, 50), candidate("bob", 10, 50)
-    assert explain.sentence(recorded(strong, weak)).startswith(
+    assert explain.explain_decision(recorded(strong, weak)).startswith(
         "ann was chosen among 2 candidates with the highest score, "
     )
-    assert "a better result is expected of it (expected 0.9" in explain.sentence(recorded(strong, weak))
-    assert explain.sentence(recorded(strong)) == "ann was chosen as the only agent that was admitted."
-    unknown = explain.sentence(recorded(candidate("ann"), candidate("bob", 25, 50)))
+    assert "a better result is expected of it (expected 0.9" in explain.explain_decision(recorded(strong, weak))
+    assert explain.explain_decision(recorded(strong)) == "ann was chosen as the only agent that was admitted."
+    unknown = explain.explain_decision(recorded(candidate("ann"), candidate("bob", 25, 50)))
     assert "less is known of it, so that it gets a chance" in unknown
-    tie = explain.sentence(recorded(candidate("ann"), candidate("bob")))
+    tie = explain.explain_decision(recorded(candidate("ann"), candidate("bob")))
     assert "the same score as bob" in tie
     assert "the name decides" in tie
 
 
 def test_the_sentence_says_who_is_offline() -> None:
     absent = candidate("ann", 49, 50, online=False)
-    assert "because ann, whose score is higher, is offline" in explain.sentence(
+    assert "because ann, whose score is higher, is offline" in explain.explain_decision(
         recorded(absent, candidate("bob", 1, 50))
     )
-    assert "No worker is online, so the task waits for ann." in explain.sentence(recorded(absent))
+    assert "No worker is online, so the task waits for ann." in explain.explain_decision(recorded(absent))
 
 
 def test_the_sentence_names_time_and_cost_where_they_decide() -> None:
     slow, fast = candidate("ann", 40, 50, duration_ms=60_000.0), candidate("bob", 40, 50, duration_ms=1_000.0)
-    assert "it is ready sooner" in explain.sentence(recorded(slow, fast, prefer="fast"))
+    assert "it is ready sooner" in explain.explain_decision(recorded(slow, fast, prefer="fast"))
     dear, cheap = candidate("ann", 40, 50, cost=5.0), candidate("bob", 40, 50, cost=0.1)
-    assert "it costs less" in explain.sentence(recorded(dear, cheap, prefer="cheap"))
+    assert "it costs less" in explain.explain_decision(recorded(dear, cheap, prefer="cheap"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db.driver import Sql
-from stentor.domains.learning.service import Lesson
+from stentor.domains.learning.service import EligibleOutcome
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
@@ -29,7 +29,7 @@ async def one(world: World, fails: set[str], **fields: Any) -> str:
     return agent
 
 
-async def learn(world: World, lessons: list[Lesson]) -> None:
+async def learn(world: World, lessons: list[EligibleOutcome]) -> None:
     """As if these tasks had ended, in one transaction."""
     learning = world.kernel.learning
     await world.kernel.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
@@ -225,10 +225,12 @@ async def test_a_new_task_type_starts_from_what_the_agent_showed_at_many_others(
 async def test_ten_thousand_task_types_are_learned_from_and_known_after_a_restart(make_world: MakeWorld) -> None:
     world: World = await make_world()
     good, bad = await world.register("good", **MODEST), await world.register("bad", **BOASTS)
-    await learn(world, [Lesson("default", f"bad-{n}", 1, bad, f"type-{n}", False, 1.0, 10) for n in range(30)])
+    await learn(world, [EligibleOutcome("default", f"bad-{n}", 1, bad, f"type-{n}", False, 1.0, 10) for n in range(30)])
     for start in range(0, 10_000, 1_000):
         numbers = range(start, start + 1_000)
-        await learn(world, [Lesson("default", f"good-{n}", 1, good, f"type-{n}", True, 1.0, 10) for n in numbers])
+        await learn(
+            world, [EligibleOutcome("default", f"good-{n}", 1, good, f"type-{n}", True, 1.0, 10) for n in numbers]
+        )
     again: World = await make_world()
     for task_type in ("type-7", "type-9999", "never-seen"):
         row = await again.task(await again.submit(type=task_type))
@@ -274,13 +276,13 @@ async def test_an_agents_key_grades_what_it_asked_for_and_never_its_own_work(wor
 async def test_an_endpoint_that_cannot_be_reached_is_left_for_half_a_minute(world: World) -> None:
     runtime = {"kind": "http", "endpoint": "https://agents.example.com/work"}
     await world.register("endpoint", runtime=runtime, **BOASTS)
-    presence, agents = world.kernel.presence, world.kernel.registry.snapshot.of_tenant("default")
+    presence, agents = world.kernel.presence, world.kernel.registry.agents.list_of_tenant("default")
     endpoint = next(agent for agent in agents if agent.name == "endpoint")
     for online in (True, True, False):
-        presence.undelivered(endpoint.agent_id)
-        assert presence.online(endpoint) is online
+        presence.record_failed_delivery(endpoint.agent_id)
+        assert presence.is_online(endpoint) is online
     world.clock.advance(seconds=30)
-    assert presence.online(endpoint)
-    presence.delivered(endpoint.agent_id)
-    presence.undelivered(endpoint.agent_id)
-    assert presence.online(endpoint)
+    assert presence.is_online(endpoint)
+    presence.record_delivery(endpoint.agent_id)
+    presence.record_failed_delivery(endpoint.agent_id)
+    assert presence.is_online(endpoint)

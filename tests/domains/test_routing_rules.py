@@ -19,25 +19,25 @@ from stentor.core.errors import (
     TrustFloorExcludedAll,
 )
 from stentor.core.settings import load
-from stentor.domains.routing.model import Authority, Policy, Request, decide, refusal
-from stentor.domains.routing.ranking import Candidate, rank, standing
+from stentor.domains.routing.model import Authority, RoutingPolicy, RoutingRequest, decide, find_denial
+from stentor.domains.routing.ranking import AgentCandidate, build_track_record, rank_candidates
 from tests.domains.agents import agent
 from tests.requirements import requirement
 
-REQUEST = Request("default", "echo", ("echo",))
-FLOOR = Policy(trust_floor=0.6)
+REQUEST = RoutingRequest("default", "echo", ("echo",))
+FLOOR = RoutingPolicy(trust_floor=0.6)
 UNIT = st.floats(0, 1)
 
 
 def candidate(
     name: str = "ann", shown: tuple[float, float] = (0.0, 0.0), trust: float | None = None, **fields: Any
-) -> Candidate:
+) -> AgentCandidate:
     """`shown` is a sum of rewards and a number of outcomes at the task type."""
     made = agent(name, **fields)
-    return Candidate(made, standing(made.composite, 0.2, *shown), trust)
+    return AgentCandidate(made, build_track_record(made.composite, 0.2, *shown), trust)
 
 
-REFUSED: dict[type[RoutingDenied], Candidate] = {
+REFUSED: dict[type[RoutingDenied], AgentCandidate] = {
     CapabilityUnavailable: candidate("a", capabilities=("other",)),
     TenantDenied: candidate("b", tenant="other"),
     AgentUnavailable: candidate("c", status="suspended"),
@@ -47,8 +47,8 @@ REFUSED: dict[type[RoutingDenied], Candidate] = {
 
 @requirement("routing.admission-before-ranking")
 @pytest.mark.parametrize(("reason", "who"), REFUSED.items(), ids=lambda value: getattr(value, "code", ""))
-def test_each_check_refuses_with_its_own_code(reason: type[RoutingDenied], who: Candidate) -> None:
-    assert refusal(REQUEST, who, FLOOR) is reason
+def test_each_check_refuses_with_its_own_code(reason: type[RoutingDenied], who: AgentCandidate) -> None:
+    assert find_denial(REQUEST, who, FLOOR) is reason
 
 
 @requirement("routing.admission-before-ranking")
@@ -57,11 +57,11 @@ def test_checks_run_in_their_order_and_the_first_refusal_counts() -> None:
     cured = {"capabilities": ("echo",), "tenant": "default", "status": "active"}
     order = [CapabilityUnavailable, TenantDenied, AgentUnavailable]
     for reason, name in zip(order, cured, strict=True):
-        assert refusal(REQUEST, candidate(trust=0.0, **everything), FLOOR) is reason
+        assert find_denial(REQUEST, candidate(trust=0.0, **everything), FLOOR) is reason
         everything[name] = cured[name]
-    nobody = Request("default", "echo", ("echo",), Authority(active=False))
-    assert refusal(nobody, candidate(trust=0.0), FLOOR) is DelegationDenied
-    assert refusal(REQUEST, candidate(trust=0.0), FLOOR) is TrustFloorExcludedAll
+    nobody = RoutingRequest("default", "echo", ("echo",), Authority(is_active=False))
+    assert find_denial(nobody, candidate(trust=0.0), FLOOR) is DelegationDenied
+    assert find_denial(REQUEST, candidate(trust=0.0), FLOOR) is TrustFloorExcludedAll
 
 
 @requirement("routing.authority-denied-403")
@@ -69,14 +69,14 @@ def test_checks_run_in_their_order_and_the_first_refusal_counts() -> None:
     ("authority", "passes"),
     [
         (Authority(), True),
-        (Authority(active=False), False),
+        (Authority(is_active=False), False),
         (Authority(capabilities=frozenset(("echo", "more"))), True),
         (Authority(capabilities=frozenset(("more",))), False),
     ],
 )
 def test_delegated_authority_must_be_active_and_cover_the_capabilities(authority: Authority, passes: bool) -> None:
-    request = Request("default", "echo", ("echo",), authority)
-    assert refusal(request, candidate(), Policy()) is (None if passes else DelegationDenied)
+    request = RoutingRequest("default", "echo", ("echo",), authority)
+    assert find_denial(request, candidate(), RoutingPolicy()) is (None if passes else DelegationDenied)
 
 
 @requirement("routing.code-of-furthest-check")
@@ -89,14 +89,14 @@ def test_the_code_is_that_of_the_furthest_check_any_candidate_reached(reasons: s
 
 def test_a_request_without_any_candidate_has_no_capability() -> None:
     with pytest.raises(CapabilityUnavailable):
-        decide(REQUEST, [], Policy())
+        decide(REQUEST, [], RoutingPolicy())
 
 
 @requirement("routing.denial-is-never-passed-on")
 def test_a_denied_preference_names_the_check_that_refused_it() -> None:
-    request = Request("default", "echo", ("echo",), preferred="c")
+    request = RoutingRequest("default", "echo", ("echo",), preferred_agent_id="c")
     with pytest.raises(PreferredAgentIneligible) as denied:
-        decide(request, [REFUSED[AgentUnavailable]], Policy())
+        decide(request, [REFUSED[AgentUnavailable]], RoutingPolicy())
     assert denied.value.details is not None
     assert denied.value.details["reason"] == "ROUTING_AGENT_UNAVAILABLE"
 
@@ -116,7 +116,7 @@ def test_the_score_follows_the_formula() -> None:
         candidate("known", (9.0, 12.0), trust=0.9, alignment_score=1.0),
         candidate("new", trust=None),
     ]
-    terms = {r.name: r for r in rank(pool, beta=0.2).candidates}
+    terms = {r.name: r for r in rank_candidates(pool, beta=0.2).candidates}
     known, new = terms["known"], terms["new"]
     assert (known.prior, known.strength, known.expected) == pytest.approx((0.65, 4.0, (4 * 0.65 + 9) / 16))
     # The upper end of Wilson's interval solves (p - expected)^2 = 4 p (1 - p) / 16.
@@ -146,8 +146,8 @@ CANDIDATES = st.lists(
 
 
 @given(CANDIDATES, UNIT)
-def test_a_ranking_is_a_permutation_with_every_term_in_bounds(pool: list[Candidate], beta: float) -> None:
-    ranked = rank(pool, beta).candidates
+def test_a_ranking_is_a_permutation_with_every_term_in_bounds(pool: list[AgentCandidate], beta: float) -> None:
+    ranked = rank_candidates(pool, beta).candidates
     assert sorted(r.agent_id for r in ranked) == sorted(c.agent.agent_id for c in pool)
     assert [r.blended for r in ranked] == sorted((r.blended for r in ranked), reverse=True)
     for r in ranked:
@@ -160,19 +160,21 @@ def test_the_best_few_are_those_of_the_whole_ranking_although_many_are_equal(
 ) -> None:
     pool = [candidate(f"agent-{n:02}", alignment_score=score) for n, score in enumerate(scores)]
     random.shuffle(pool)
-    whole = rank(pool, 0.0).candidates
+    whole = rank_candidates(pool, 0.0).candidates
     expected = sorted(pool, key=lambda c: (-c.agent.composite, c.agent.name))
     assert [r.name for r in whole] == [c.agent.name for c in expected]
-    assert rank(pool, 0.0, most=most).candidates == whole[:most]
+    assert rank_candidates(pool, 0.0, limit=most).candidates == whole[:most]
 
 
 @given(CANDIDATES, UNIT, st.randoms())
 def test_a_ranking_does_not_depend_on_the_order_of_the_candidates(
-    pool: list[Candidate], beta: float, random: Any
+    pool: list[AgentCandidate], beta: float, random: Any
 ) -> None:
     mixed = list(pool)
     random.shuffle(mixed)
-    assert [r.name for r in rank(mixed, beta).candidates] == [r.name for r in rank(pool, beta).candidates]
+    assert [r.name for r in rank_candidates(mixed, beta).candidates] == [
+        r.name for r in rank_candidates(pool, beta).candidates
+    ]
 
 
 @requirement("routing.ties")
@@ -183,7 +185,7 @@ def test_ties_fall_to_the_higher_composite_and_then_to_the_name() -> None:
         candidate("a", alignment_score=0.0),
         candidate("c", alignment_score=0.5),
     ]
-    ranked = rank(pool, beta=1.0).candidates
+    ranked = rank_candidates(pool, beta=1.0).candidates
     assert len({r.blended for r in ranked}) == 1
     assert [r.name for r in ranked] == ["c", "a", "b"]
 
@@ -196,13 +198,13 @@ def test_the_floor_removes_candidates_before_scoring_and_missing_trust_counts_ha
     assert decision.agent_name == "plain"
     # The refused candidate is not what the others are measured against.
     assert ([r.name for r in decision.candidates], decision.slope) == (["plain"], 1.0)
-    assert refusal(REQUEST, candidate(trust=None), Policy(trust_floor=0.5)) is None
-    assert refusal(REQUEST, candidate(trust=None), Policy(trust_floor=0.51)) is TrustFloorExcludedAll
+    assert find_denial(REQUEST, candidate(trust=None), RoutingPolicy(trust_floor=0.5)) is None
+    assert find_denial(REQUEST, candidate(trust=None), RoutingPolicy(trust_floor=0.51)) is TrustFloorExcludedAll
 
 
 @requirement("routing.trust-source-unreadable")
 def test_without_the_trust_source_beta_and_floor_are_zero_and_the_decision_says_so() -> None:
-    policy = Policy(beta=0.5, trust_floor=0.9)
+    policy = RoutingPolicy(beta=0.5, trust_floor=0.9)
     pool = [candidate("low", trust=0.0, alignment_score=1.0), candidate("high", trust=1.0)]
     decision = decide(REQUEST, pool, policy, trust_available=False)
     assert decision.agent_name == "low"

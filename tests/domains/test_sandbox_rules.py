@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.clock import SECOND
-from stentor.domains.registry.model import Network, Tool, Whitelist
+from stentor.domains.registry.model import AllowedNetwork, AllowedTool, SandboxWhitelist
 from stentor.domains.sandbox import globs
 from stentor.domains.sandbox.model import Access, Refusal, judge, path_allowed, spend
 from tests.requirements import requirement
 
-FILES = Tool("files", ("notes/*.md", "src/**/*.py", "docs/**"), ("read", "write"))
-WHITELIST = Whitelist((FILES, Tool("clock", (), ("read",))), Network(("api.example.com", "*.good.org"), (443,)))
+FILES = AllowedTool("files", ("notes/*.md", "src/**/*.py", "docs/**"), ("read", "write"))
+WHITELIST = SandboxWhitelist(
+    (FILES, AllowedTool("clock", (), ("read",))), AllowedNetwork(("api.example.com", "*.good.org"), (443,))
+)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_a_path_is_allowed_only_where_a_glob_says_so(path: str, allowed: bool) -
 @requirement("registry.authorize-fails-closed")
 @given(st.lists(st.sampled_from(["..", ".", "", "a", "b.md", "*", "\\", "\0"]), min_size=1, max_size=6))
 def test_no_path_that_could_mean_another_place_is_matched(parts: list[str]) -> None:
-    anything = Tool("any", ("**", "**/*", "../**", "*"), ("read",))
+    anything = AllowedTool("any", ("**", "**/*", "../**", "*"), ("read",))
     path = "/".join(parts)
     if (len(parts) > 1 and {"..", ".", ""} & set(parts)) or {"\\", "\0", ".."} & set(parts):
         assert not path_allowed(anything, path)
@@ -55,14 +57,14 @@ def test_no_path_that_could_mean_another_place_is_matched(parts: list[str]) -> N
 
 @pytest.mark.parametrize("pattern", ["**", "**/*", "*/etc/passwd", "**/passwd"])
 def test_a_relative_glob_matches_no_absolute_path(pattern: str) -> None:
-    assert not path_allowed(Tool("t", (pattern,), ()), "/etc/passwd")
-    assert not path_allowed(Tool("t", ("/**",), ()), "//etc/passwd")
-    assert path_allowed(Tool("t", ("/etc/*",), ()), "/etc/passwd")
+    assert not path_allowed(AllowedTool("t", (pattern,), ()), "/etc/passwd")
+    assert not path_allowed(AllowedTool("t", ("/**",), ()), "//etc/passwd")
+    assert path_allowed(AllowedTool("t", ("/etc/*",), ()), "/etc/passwd")
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_any_text_is_a_glob_and_a_path_without_an_error(pattern: str, path: str) -> None:
-    assert path_allowed(Tool("t", (pattern,), ()), path) in (True, False)
+    assert path_allowed(AllowedTool("t", (pattern,), ()), path) in (True, False)
 
 
 def as_expression(glob: str) -> str:
@@ -87,7 +89,7 @@ def test_a_glob_matches_what_an_expression_of_the_same_meaning_matches(pattern: 
 )
 def test_a_path_made_for_it_does_not_keep_a_glob_busy(pattern: str, path: str) -> None:
     """An engine that tries again takes from half a minute to hours for each of these."""
-    assert not path_allowed(Tool("t", (pattern,), ()), path)
+    assert not path_allowed(AllowedTool("t", (pattern,), ()), path)
 
 
 DENIALS = [
@@ -136,11 +138,11 @@ def test_an_access_that_does_not_say_enough_is_denied(access: Access, kind: str)
     ],
 )
 def test_what_is_named_is_allowed(access: Access) -> None:
-    assert isinstance(judge(WHITELIST, access), Tool)
+    assert isinstance(judge(WHITELIST, access), AllowedTool)
 
 
 def test_an_empty_allowlist_allows_nothing() -> None:
-    assert isinstance(judge(Whitelist(), Access("clock", "read")), Refusal)
+    assert isinstance(judge(SandboxWhitelist(), Access("clock", "read")), Refusal)
 
 
 def test_a_bucket_empties_and_fills_again_with_time() -> None:

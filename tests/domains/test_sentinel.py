@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stentor.domains.learning.model import Alert
-from stentor.domains.learning.service import Lesson
+from stentor.domains.learning.model import SentinelAlert
+from stentor.domains.learning.service import EligibleOutcome
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
@@ -12,18 +12,18 @@ async def teach(world: World, agent: str, outcomes: str) -> None:
     """One lesson for each letter: S is a success, F a failure. All in one transaction."""
     learning, start = world.kernel.learning, len(await entries(world, agent))
     lessons = [
-        Lesson("default", f"{agent}-{start + i}", 1, agent, "echo", letter == "S", 1.0, 10)
+        EligibleOutcome("default", f"{agent}-{start + i}", 1, agent, "echo", letter == "S", 1.0, 10)
         for i, letter in enumerate(outcomes)
     ]
     await world.kernel.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
 
 
 async def entries(world: World, agent: str) -> list[object]:
-    return list((await world.kernel.learning.history(agent, 1000))[0])
+    return list((await world.kernel.learning.list_history(agent, 1000))[0])
 
 
-async def open_alerts(world: World) -> list[Alert]:
-    return await world.kernel.learning.alerts(open_only=True)
+async def open_alerts(world: World) -> list[SentinelAlert]:
+    return await world.kernel.learning.list_alerts(open_only=True)
 
 
 @requirement("learning.sentinel-alert")
@@ -39,7 +39,7 @@ async def test_an_alert_opens_with_the_fiftieth_swinging_outcome_and_resolves_wh
     assert len(await open_alerts(world)) == 1
     await teach(world, agent, "F" * 10)
     assert await open_alerts(world) == []
-    (kept,) = await world.kernel.learning.alerts()
+    (kept,) = await world.kernel.learning.list_alerts()
     assert (kept.alert_id, kept.resolved_at) == (alert.alert_id, world.clock.now())
 
 
@@ -47,7 +47,7 @@ async def test_an_alert_opens_with_the_fiftieth_swinging_outcome_and_resolves_wh
 async def test_an_alert_that_comes_back_is_a_new_one(world: World) -> None:
     agent = await world.register()
     await teach(world, agent, "SF" * 25 + "F" * 30 + "SF" * 25)
-    found = await world.kernel.learning.alerts()
+    found = await world.kernel.learning.list_alerts()
     assert [alert.resolved_at is None for alert in found] == [True, False]
 
 

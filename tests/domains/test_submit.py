@@ -9,7 +9,7 @@ import pytest
 
 from stentor.core import jsontext
 from stentor.core.db import Sql
-from stentor.domains.tasks.model import estimate
+from stentor.domains.tasks.model import estimate_times
 from tests.conftest import World
 from tests.requirements import requirement
 
@@ -224,7 +224,7 @@ async def test_estimates_grow_with_the_queue_and_the_moving_average(world: World
 def test_an_estimate_is_the_queue_ahead_times_the_average(
     ahead: int, mean_ms: float, lanes: int, expected: tuple[int, int]
 ) -> None:
-    assert estimate(0, ahead, mean_ms, lanes) == expected
+    assert estimate_times(0, ahead, mean_ms, lanes) == expected
 
 
 @requirement("tasks.read-fields", "tasks.read-null-until-known")

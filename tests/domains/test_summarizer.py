@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.domains.execution.runtimes.builtin import INLINE_CHARACTERS
-from stentor.domains.execution.runtimes.summarizer import Stopped, split, summarize
+from stentor.domains.execution.runtimes.summarizer import SummaryCancelled, split_sentences, summarize
 from tests.conftest import MakeWorld, World
 from tests.domains.streams import at_rest
 from tests.requirements import requirement
@@ -32,7 +32,7 @@ async def test_a_summary_is_made_of_the_texts_own_sentences_without_a_model(make
     assert (task["status"], task["outcome_class"]) == ("completed", "success")
     summary = task["result"]["summary"]
     assert 0 < len(summary) < len(TEXT)
-    assert all(sentence in TEXT for sentence in split(summary))
+    assert all(sentence in TEXT for sentence in split_sentences(summary))
     assert 0 < task["result"]["coverage"] <= 1
 
 
@@ -66,7 +66,7 @@ async def test_a_cancel_stops_the_work_on_a_long_text(make_world: MakeWorld) -> 
 @given(st.text(max_size=400), st.integers(1, 10), st.sampled_from(["salience", "lead"]))
 def test_a_summary_has_at_most_so_many_sentences_all_of_them_in_their_order(text: str, count: int, method: str) -> None:
     summary = summarize(text, count, method)
-    sentences = split(text)
+    sentences = split_sentences(text)
     assert len(summary.sentences) <= count
     assert 0 <= summary.coverage <= 1
     rest = iter(sentences)
@@ -76,9 +76,9 @@ def test_a_summary_has_at_most_so_many_sentences_all_of_them_in_their_order(text
 def test_markup_and_code_are_no_sentences() -> None:
     fenced = "```python\ncode. here.\n```"
     text = f"# Title\n\nOne **bold** sentence. [Link](http://x) too.\n\n{fenced}\n\n| a | b |\n- item one\n"
-    assert split(text) == ["Title", "One bold sentence.", "Link too.", "item one"]
+    assert split_sentences(text) == ["Title", "One bold sentence.", "Link too.", "item one"]
 
 
 def test_the_work_stops_when_nobody_waits() -> None:
-    with pytest.raises(Stopped):
-        summarize(TEXT, 2, stopped=lambda: True)
+    with pytest.raises(SummaryCancelled):
+        summarize(TEXT, 2, is_cancelled=lambda: True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.core.clock import HOUR
-from stentor.domains.tasks.model import STATUSES
+from stentor.domains.tasks.model import TASK_STATUSES
 from tests.conftest import World
 from tests.requirements import requirement
 
@@ -72,7 +72,7 @@ async def test_every_filter_narrows_the_rows_and_the_total_alike(world: World) -
     tasks = await fill(world)
     agents = sorted({task["assigned_agent"] for task in tasks})
     moments = [tasks[i]["created_at"] for i in (0, 3, 4, 17, 39)]
-    for status in (None, *STATUSES):
+    for status in (None, *TASK_STATUSES):
         for agent in (None, *agents, "nobody"):
             for after in (None, *moments, "2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z"):
                 wanted = [

@@ -8,7 +8,7 @@ import pytest
 
 from stentor.core.db import Sql
 from stentor.core.errors import StoreUnavailable
-from stentor.domains.tasks.model import LEARNABLE, STATUSES
+from stentor.domains.tasks.model import LEARNABLE_OUTCOMES, TASK_STATUSES
 from tests.conftest import World
 from tests.requirements import requirement
 
@@ -59,14 +59,14 @@ async def task_in(world: World, status: str) -> str:
 
 
 @requirement("tasks.read-in-any-status")
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", TASK_STATUSES)
 async def test_a_task_is_readable_in_every_state(world: World, status: str) -> None:
     task_id = await task_in(world, status)
     assert (await world.task(task_id))["status"] == status
 
 
 @requirement("tasks.cancel-answers-cancelled-at", "tasks.cancel-terminal-409")
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", TASK_STATUSES)
 async def test_a_task_can_be_cancelled_until_it_has_ended(world: World, status: str) -> None:
     task_id = await task_in(world, status)
     before = await world.task(task_id)
@@ -136,7 +136,7 @@ async def test_a_rejected_task_is_aborted(world: World) -> None:
 
 
 @requirement("tasks.approve-elsewhere-409")
-@pytest.mark.parametrize("status", [s for s in STATUSES if s != "pending_approval"])
+@pytest.mark.parametrize("status", [s for s in TASK_STATUSES if s != "pending_approval"])
 @pytest.mark.parametrize("verb", ["approve", "reject"])
 async def test_only_a_waiting_task_is_approved_or_rejected(world: World, status: str, verb: str) -> None:
     task_id = await task_in(world, status)
@@ -146,7 +146,7 @@ async def test_only_a_waiting_task_is_approved_or_rejected(world: World, status:
 
 
 @requirement("tasks.retry-makes-new-attempt")
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", TASK_STATUSES)
 async def test_only_a_failed_or_aborted_task_is_retried(world: World, status: str) -> None:
     task_id = await task_in(world, status)
     attempts = (await world.task(task_id))["attempts"]
@@ -180,12 +180,12 @@ async def test_a_retry_is_routed_anew_and_counts(world: World) -> None:
 
 
 @requirement("tasks.only-listed-moves")
-@pytest.mark.parametrize("source", STATUSES)
+@pytest.mark.parametrize("source", TASK_STATUSES)
 async def test_the_database_refuses_every_move_that_is_not_listed(world: World, source: str) -> None:
     task_id = await task_in(world, source)
     row = "select count(*) from tasks where task_id = :task_id and status = :status"
     complete = {"completed", "failed", "aborted", "cancelled"}
-    for target in STATUSES:
+    for target in TASK_STATUSES:
         if target == source or (source, target) in MOVES:
             continue
         ended = "coalesce(completion_time, 1)" if target in complete else "null"
@@ -224,8 +224,8 @@ async def test_every_outcome_has_its_class_and_only_three_are_eligible(world: Wo
         "cancelled",
         "routing_failed",
     ]
-    assert all(task["learning_eligible"] is (task["outcome_class"] in LEARNABLE) for task in tasks)
-    assert {"success", "agent_failure", "timeout"} == LEARNABLE
+    assert all(task["learning_eligible"] is (task["outcome_class"] in LEARNABLE_OUTCOMES) for task in tasks)
+    assert {"success", "agent_failure", "timeout"} == LEARNABLE_OUTCOMES
 
 
 @requirement("activity.log-is-fail-closed")

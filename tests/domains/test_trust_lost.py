@@ -6,7 +6,7 @@ from typing import Any
 
 from stentor import bootstrap
 from stentor.core.db import Sql
-from stentor.domains.execution.reconciler import RELEARN_EVERY
+from stentor.domains.execution.reconciler import RELEARN_TICKS
 from tests.conftest import MakeWorld, World
 from tests.patience import soon
 from tests.requirements import requirement
@@ -44,11 +44,11 @@ async def test_trust_that_goes_away_is_left_out_until_it_is_back(make_world: Mak
     world.clock.advance(seconds=5)
     later = bootstrap.build(world.kernel.settings, world.kernel.db, world.clock)
     await later._first_look()
-    await later.reconciler.recover(alone=False)
-    assert not later.trust.view.available
-    assert later.registry.snapshot.get("default", agent_id) is not None
+    await later.reconciler.recover(is_single_process=False)
+    assert not later.trust.view.is_available
+    assert later.registry.agents.get("default", agent_id) is not None
     await run(world, BACK)
     await soon(lambda: available(world))
-    await later.reconciler.tick(RELEARN_EVERY)
+    await later.reconciler.tick(RELEARN_TICKS)
     history = (await world.admin.get(f"/api/v1/hebbian/history/{agent_id}")).json()
     assert history["total_entries"] == 1, "the lesson that waited"

@@ -18,7 +18,7 @@ OTHERS_NAME = Sql("update agents set name = :name where agent_id = :id")
 
 async def look(world: World, part: Any) -> Callable[[], None]:
     """Everything is read; what is read is not taken in yet."""
-    taking: Callable[[], None] = await world.kernel.db.read(part.news(0))
+    taking: Callable[[], None] = await world.kernel.db.read(part.poll_query(0))
     return taking
 
 
@@ -53,14 +53,14 @@ async def test_of_weights(world: World) -> None:
     view = world.kernel.learning.view
     await world.do(agent)
     take = await look(world, view)
-    before = view.records("default", "echo").of_agent[agent].weight
+    before = view.records("default", "echo").weights_by_agent[agent].weight
     await world.do(agent)
-    after = view.records("default", "echo").of_agent[agent].weight
+    after = view.records("default", "echo").weights_by_agent[agent].weight
     take()
-    assert view.records("default", "echo").of_agent[agent].weight == after != before
+    assert view.records("default", "echo").weights_by_agent[agent].weight == after != before
     await others(world, OTHERS_WEIGHT, weight=0.25, id=agent)
     (await look(world, view))()
-    assert view.records("default", "echo").of_agent[agent].weight == 0.25
+    assert view.records("default", "echo").weights_by_agent[agent].weight == 0.25
 
 
 async def test_of_agents(world: World) -> None:
@@ -70,12 +70,12 @@ async def test_of_agents(world: World) -> None:
     scored = await world.admin.patch(f"/api/v1/registry/agents/{agent}", json={"accuracy_score": 0.9})
     assert scored.status_code == 200
     take()
-    known = registry.snapshot.get("default", agent)
+    known = registry.agents.get("default", agent)
     assert known is not None
     assert known.accuracy_score == 0.9
     await others(world, OTHERS_NAME, name="theirs", id=agent)
     (await look(world, registry))()
-    known = registry.snapshot.get("default", agent)
+    known = registry.agents.get("default", agent)
     assert known is not None
     assert known.name == "theirs"
 
@@ -94,7 +94,7 @@ async def test_of_two_looks_at_once_neither_undoes_anything(world: World) -> Non
 
 async def test_a_look_that_failed_is_no_look(world: World) -> None:
     agent = await world.register()
-    world.kernel.trust.view.news(0)  # its transaction never came
+    world.kernel.trust.view.poll_query(0)  # its transaction never came
     await trust(world, agent, 0.3)
     await others(world, OTHERS_TRUST, score=0.7, id=agent)
     (await look(world, world.kernel.trust.view))()

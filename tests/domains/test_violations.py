@@ -143,7 +143,7 @@ async def test_every_violation_is_a_new_version_of_the_agent_though_the_clock_st
     """By it a process sees at a claim that what it knows of an agent is old."""
     agent, seen = await world.register(), []
     for _ in range(3):
-        seen.append(world.kernel.registry.snapshot.version(agent))
+        seen.append(world.kernel.registry.agents.version(agent))
         await authorize(world, agent, BAD)
         stored = await world.kernel.db.read(lambda tx: store.find(tx, "default", agent))
         assert stored is not None

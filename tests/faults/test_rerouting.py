@@ -64,7 +64,7 @@ def moves(client: httpx.Client, task_id: str) -> list[dict[str, Any]]:
     """The decisions of a task that moved it; each is recomputed from the log."""
     events = client.get(f"/api/v1/tasks/{task_id}/activity", params={"limit": 500}).json()["events"]
     decided = [event["metadata"] for event in events if event["event_type"] == "routing_decision"]
-    assert all(explain.check(made["routing"]).same for made in decided)
+    assert all(explain.check_decision(made["routing"]).is_reproduced for made in decided)
     return [made for made in decided if "rerouted_from" in made]
 
 

@@ -17,7 +17,7 @@ from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.domains.learning import store as weights
 from stentor.domains.learning.service import LearningView
-from stentor.domains.registry.service import Registry
+from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.trust import store as trusts
 from stentor.domains.trust.service import TrustView
 
@@ -61,8 +61,8 @@ async def _memory(server: Server, low: int, high: int) -> tuple[float, Costs]:
 async def _refreshed(server: Server) -> tuple[object, ...]:
     """As at the start of a process."""
     db = Database(PostgresDriver(server.url))
-    registry, learning, trust = Registry(db, SystemClock(), RunLog(Hub())), LearningView(), TrustView()
-    await apply_polls(db.read, [registry.news(0)])
+    registry, learning, trust = AgentRegistry(db, SystemClock(), RunLog(Hub())), LearningView(), TrustView()
+    await apply_polls(db.read, [registry.poll_query(0)])
     for tenant, weight in await db.read(lambda tx: weights.changed_since(tx, 0)):
         learning.put(tenant, weight)
     for tenant, entity in await db.read(lambda tx: trusts.changed_since(tx, 0)):

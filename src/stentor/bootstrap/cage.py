@@ -14,11 +14,11 @@ from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import RunLog
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.execution.runtimes.command import Command, Off
-from stentor.domains.execution.tools import LlmChat, MemorySearch, MemoryWrite
+from stentor.domains.execution.runtimes.command import CommandDriver, DisabledDriver
+from stentor.domains.execution.sandbox_tools import LlmChat, MemorySearch, MemoryWrite
 from stentor.domains.monitoring.service import Check, Component, fixed
+from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Runtime
-from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.sandbox.broker import programs
 from stentor.domains.sandbox.broker.files import ListFiles, ReadFile, WriteFile
 from stentor.domains.sandbox.broker.model import Tool
@@ -38,12 +38,12 @@ class Commands:
     """The wired parts; `command` is None while command agents are switched off."""
 
     cage: Cage
-    command: Command | None
+    command: CommandDriver | None
     outbound: OutboundHttp
 
     @property
-    def driver(self) -> Command | Off:
-        return self.command or Off(OFF)
+    def driver(self) -> CommandDriver | DisabledDriver:
+        return self.command or DisabledDriver(OFF)
 
     def check_runtime(self, runtime: Runtime) -> None:
         """What registering this runtime raises: InvalidRequest, CageUnavailable, or nothing."""
@@ -53,7 +53,7 @@ class Commands:
             return
         if self.command is None:
             raise SandboxUnavailable(OFF)
-        self.command.check(runtime)
+        self.command.check_runtime(runtime)
 
     def health(self) -> dict[str, Check]:
         """The component `cage`, where programs may be run at all. Without a cage the rest of the service is well."""
@@ -85,7 +85,7 @@ def open_cage(
     db: Database,
     runlog: RunLog,
     sandbox: Sandbox,
-    snapshot: Snapshot,
+    snapshot: AgentCache,
     outbound: OutboundHttp,
     memory: Memory | None,
     llm: Llm,
@@ -104,7 +104,7 @@ def open_cage(
     clean = (redactor or Redactor()).redact
     broker = Broker(tools, cage.own)
     snapshot.listeners.append(broker.changed)
-    return Commands(cage, Command(cage, broker, db, runlog, clean), outbound)
+    return Commands(cage, CommandDriver(cage, broker, db, runlog, clean), outbound)
 
 
 def _tools(settings: Settings, cage: Cage, outbound: OutboundHttp, memory: Memory | None, llm: Llm) -> dict[str, Tool]:

@@ -25,7 +25,7 @@ from stentor.domains.notes.folder import FolderVault
 from stentor.domains.notes.model import Vault
 from stentor.domains.notes.plugin import Plugin
 from stentor.domains.notes.pluginvault import PluginVault
-from stentor.domains.reports.service import Reports
+from stentor.domains.reports.service import ReportService
 from stentor.surfaces.dashboard import api, app
 from stentor.surfaces.dashboard.gateway import GatewayClient, InProcessGatewayClient, LocalTaskGateway, TaskGateway
 from stentor.surfaces.dashboard.pages import app as pages
@@ -44,7 +44,7 @@ def beside(kernel: Kernel, settings: Settings, gateway_app: ASGIApp, keys: KeyRi
     gateway = LocalTaskGateway(kernel.submission, kernel.activity, principal)
 
     def ranking() -> RankingSettings:
-        return RankingSettings(kernel.routing.policy, kernel.trust.view.available)
+        return RankingSettings(kernel.routing.policy, kernel.trust.view.is_available)
 
     driver = kernel.db.driver
     caller = InProcessGatewayClient(gateway_app, lambda key: keys.development_admin or keys.find(key))
@@ -93,7 +93,9 @@ def build(
     vault = _vault(settings)
     notes = vault if isinstance(vault, FolderVault) and settings.task_notes else None
     db = Database(ReadOnlyDriver(driver))
-    stores = DashboardStore(db, clock, settings.dashboard_tenant, notes, Reports(vault), settings.sentinel_threshold)
+    stores = DashboardStore(
+        db, clock, settings.dashboard_tenant, notes, ReportService(vault), settings.sentinel_threshold
+    )
     prometheus = PrometheusClient(settings.metrics_url, settings.metrics_timeout)
     streams = StreamLimit(settings.max_streams, closing)
     lifetime = settings.session_hours * 3600

@@ -34,7 +34,7 @@ def entrance(kernel: Kernel, keys: KeyRing) -> Entrance:
     kernel.roles.register(keys.principals)
     if not any((key.tenant, key.name) == (settings.dashboard_tenant, DASHBOARD) for key in keys.principals):
         kernel.roles.register([dashboard_principal(settings)])
-    agents = Conversations(kernel.submission, kernel.tasks, kernel.registry.snapshot, kernel.hub, activity.stream)
+    agents = Conversations(kernel.submission, kernel.tasks, kernel.registry.agents, kernel.hub, activity.stream)
     return Entrance(
         keys,
         RateLimiter(settings.rate_limit),

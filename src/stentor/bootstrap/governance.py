@@ -27,14 +27,14 @@ from stentor.domains.governance.rollbacks import Rollbacks
 from stentor.domains.governance.runner import Runner
 from stentor.domains.governance.scoring import Scoring
 from stentor.domains.governance.service import Updates
-from stentor.domains.registry import policy as agent_policy
+from stentor.domains.registry import authorization as agent_policy
 from stentor.domains.registry.api import CheckRuntime
 from stentor.domains.registry.model import Agent
-from stentor.domains.registry.service import Registry
+from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.registry.wire import Register
-from stentor.domains.routing.model import Permitted, Request
-from stentor.domains.routing.ranking import Candidate
-from stentor.domains.trust.service import Trust
+from stentor.domains.routing.model import PolicyCheck, RoutingRequest
+from stentor.domains.routing.ranking import AgentCandidate
+from stentor.domains.trust.service import TrustService
 from stentor.web.errors import field_errors
 
 
@@ -58,8 +58,8 @@ def open_governance(
     db: Database,
     clock: Clock,
     runlog: RunLog,
-    registry: Registry,
-    trust: Trust,
+    registry: AgentRegistry,
+    trust: TrustService,
     roles: RoleRegistry,
     outbound: OutboundHttp,
     rules: PolicySet | None,
@@ -70,8 +70,8 @@ def open_governance(
     would be refused for.
     """
     checkpoints = Checkpoints(db, runlog, registry, trust, settings.checkpoint_days)
-    registry.before_clear.append(checkpoints.before_clear)
-    trust.before_set.append(checkpoints.before_trust)
+    registry.before_clear_hooks.append(checkpoints.before_clear)
+    trust.before_set_hooks.append(checkpoints.before_trust)
     runner = Runner(db, clock, checkpoints, int(max(settings.lease, 1.5 * probes.PROBE_SECONDS) * SECOND))
     judging = Judging(configuration(check_runtime), rules)
     rollbacks = Rollbacks(db, runlog, checkpoints, runner.wake)
@@ -95,18 +95,18 @@ def open_rules(settings: Settings) -> PolicySet | None:
     return None if settings.policy_file is None else policy_files.load_policies(settings.policy_file)
 
 
-def admission(rules: PolicySet | None) -> Permitted | None:
+def admission(rules: PolicySet | None) -> PolicyCheck | None:
     """The policy file's word on a candidate; None where it has none on routing."""
     if rules is None or not rules.covers_action("route"):
         return None
 
-    def permitted(request: Request, candidate: Candidate) -> bool:
+    def permitted(request: RoutingRequest, candidate: AgentCandidate) -> bool:
         context = {
             "required_capabilities": request.capabilities,
-            "preferred": request.preferred is not None,
+            "preferred": request.preferred_agent_id is not None,
             "trust": candidate.trust,
         }
-        who, what = agent_policy.entity(candidate.agent), PolicyEntity("TaskType", request.task_type)
+        who, what = agent_policy.to_policy_entity(candidate.agent), PolicyEntity("TaskType", request.task_type)
         return rules.authorize("route", who, what, context).allowed
 
     return permitted
@@ -117,7 +117,7 @@ def configuration(check_runtime: CheckRuntime) -> Configuration:
 
     def configured(agent: Agent, document: dict[str, Any]) -> Config:
         try:
-            draft = Register.model_validate({"name": agent.name, **document}).draft()
+            draft = Register.model_validate({"name": agent.name, **document}).to_draft()
         except ValidationError as error:
             found = field_errors(error.errors())["fields"]
             fields = {f"changes.agent_patch.{name}": reason for name, reason in found.items()}

@@ -36,11 +36,11 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
 
 async def start(server: Server, service: Service) -> None:
     """Have it answer for the service."""
-    from stentor.surfaces.grpc.app import AtpService, LlmService, TaskService, build
+    from stentor.surfaces.grpc.app import AtpService, LlmService, TaskServicer, build
 
     kernel, shared = service.kernel, service.entrance
     gate = build(
-        TaskService(kernel.submission, kernel.tasks, kernel.activity, kernel.grades),
+        TaskServicer(kernel.submission, kernel.tasks, kernel.activity, kernel.grades),
         AtpService(kernel.messages.messaging),
         LlmService(shared.talk),
         shared.keys,

@@ -26,24 +26,23 @@ from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.core.timers import sleep_until_tick, wait_until_tick
-from stentor.domains.activity.service import Activity
-from stentor.domains.execution.dispatch import Engine
-from stentor.domains.execution.dispatch.known import Known
+from stentor.domains.activity.service import ActivityService
+from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
 from stentor.domains.execution.reconciler import Reconciler
-from stentor.domains.execution.rerouting import Rerouting
-from stentor.domains.execution.service import Workers
-from stentor.domains.learning.service import Learning
+from stentor.domains.execution.rerouting import TaskRerouter
+from stentor.domains.execution.service import WorkerService
+from stentor.domains.learning.service import LearningService
 from stentor.domains.monitoring.service import Health
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.presence import Presence
-from stentor.domains.registry.service import AgentDraft, Registry
-from stentor.domains.routing.service import Routing
+from stentor.domains.registry.service import AgentDraft, AgentRegistry
+from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.sandbox.service import Sandbox
-from stentor.domains.tasks.grades.service import Grades
-from stentor.domains.tasks.grants.service import Grants
-from stentor.domains.tasks.service import Tasks
-from stentor.domains.tasks.submission import Submission
-from stentor.domains.trust.service import Trust
+from stentor.domains.tasks.grades import GradeService
+from stentor.domains.tasks.grants import GrantService
+from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.trust.service import TrustService
 
 REFRESH_OVERLAP = 5 * SECOND
 """How far a refresh looks back, for commits that ended after their time was taken."""
@@ -61,25 +60,25 @@ class Kernel:
     db: Database
     clock: Clock
     fanout: Fanout
-    known: Known
+    known: RegistryFreshness
     hub: Hub
     roles: RoleRegistry
     outbound: OutboundHttp
-    registry: Registry
-    trust: Trust
-    learning: Learning
-    routing: Routing
+    registry: AgentRegistry
+    trust: TrustService
+    learning: LearningService
+    routing: RoutingEngine
     presence: Presence
     sandbox: Sandbox
-    dispatcher: Engine
+    dispatcher: Dispatcher
     reconciler: Reconciler
-    rerouting: Rerouting
-    submission: Submission
-    grants: Grants
-    tasks: Tasks
-    grades: Grades
-    workers: Workers
-    activity: Activity
+    rerouting: TaskRerouter
+    submission: SubmissionService
+    grants: GrantService
+    tasks: TaskService
+    grades: GradeService
+    workers: WorkerService
+    activity: ActivityService
     health: Health
     memory: Memory | None
     runlog: RunLog
@@ -98,7 +97,7 @@ class Kernel:
         """Set when a stop is to wait for nothing that runs."""
         self.health.check("webhooks", self.hooks.check)
         tell_changes(self.runlog, self.fanout)
-        self.known.stale = self._stale.set
+        self.known.on_stale = self._stale.set
         for kind in (CacheInvalidated, Reconnected):
             self.fanout.subscribe(kind, lambda _: self._stale.set())
 
@@ -111,7 +110,7 @@ class Kernel:
             for tenant in tenants:
                 await self._register_builtins(tenant)
         alone = not self.db.driver.shared
-        found = await self.reconciler.recover(alone=alone)
+        found = await self.reconciler.recover(is_single_process=alone)
         if self.memory is not None:
             await self.memory.start()
         if self.task_notes is not None:
@@ -147,12 +146,12 @@ class Kernel:
 
     async def _drain(self) -> None:
         """What does not end in time is handed to others, where there are others."""
-        if (running := self.dispatcher.running()) and self.settings.drain:
+        if (running := self.dispatcher.count_running()) and self.settings.drain:
             text = "%d tasks run here and have %g s to end; one more signal stops them at once"
             log.warning(text, running, self.settings.drain)
         left = await self.dispatcher.close(self.settings.drain, self.hurry)
         try:
-            await self.reconciler.give_back(left)
+            await self.reconciler.release_claims(left)
         except StoreUnavailable:
             log.warning("%d tasks are taken up by others when their leases end", len(left))
 
@@ -163,15 +162,17 @@ class Kernel:
 
     async def refresh(self, since: int) -> None:
         """Take in what changed since, of all that is kept in memory."""
-        news = [part.news(since) for part in (self.registry, self.learning.view, self.llm.models, self.trust.view)]
+        news = [
+            part.poll_query(since) for part in (self.registry, self.learning.view, self.llm.models, self.trust.view)
+        ]
         await apply_polls(self.db.poll, [*news, self.hooks.deliverer.news()])
 
     async def _first_look(self) -> None:
         """Load what is kept in memory. Trust alone may be missing: routing goes on without it, and says so."""
-        news = [part.news(0) for part in (self.registry, self.learning.view, self.llm.models)]
+        news = [part.poll_query(0) for part in (self.registry, self.learning.view, self.llm.models)]
         await apply_polls(self.db.poll, [*news, self.hooks.deliverer.news()])
         try:
-            await apply_polls(self.db.poll, [self.trust.view.news(0)])
+            await apply_polls(self.db.poll, [self.trust.view.poll_query(0)])
         except Exception:
             log.exception("trust cannot be read; tasks are routed without it")
 
@@ -182,9 +183,9 @@ class Kernel:
         """
         while True:
             await sleep_until_tick(self.settings.snapshot_refresh)
-            since = self.clock.now() if self.trust.view.available else 0
+            since = self.clock.now() if self.trust.view.is_available else 0
             try:
-                await apply_polls(self.db.poll, [self.trust.view.news(since)])
+                await apply_polls(self.db.poll, [self.trust.view.poll_query(since)])
             except Exception as error:  # noqa: BLE001 - the view says that it is not available, and routing tells
                 log.debug("trust cannot be read: %s", error)
 
@@ -199,7 +200,7 @@ class Kernel:
             try:
                 await self.refresh(since - REFRESH_OVERLAP)
                 since = started
-                self.dispatcher.fresh()
+                self.dispatcher.registry_refreshed()
             except StoreUnavailable:
                 continue  # the database says in the log that it is out; routing goes on with what is known
             except Exception:
@@ -207,7 +208,7 @@ class Kernel:
                 log.exception("the view of the registry could not be refreshed")
 
     async def _register_builtins(self, tenant: str) -> None:
-        known = {agent.runtime.name for agent in self.registry.snapshot.of_tenant(tenant) if agent.runtime.name}
+        known = {agent.runtime.name for agent in self.registry.agents.list_of_tenant(tenant) if agent.runtime.name}
         wanted: dict[str, tuple[str, ...]] = {"summarizer": ("summarize",)}
         if self.memory is not None and tenant == self.settings.vault_tenant:
             wanted["librarian"] = ("search", "answer")

@@ -16,7 +16,7 @@ from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
-from stentor.domains.activity.service import ReportsOf, no_reports
+from stentor.domains.activity.service import ReportLookup, no_reports
 from stentor.domains.memory.embedding.files import installed
 from stentor.domains.memory.embedding.local import LocalEmbedder
 from stentor.domains.memory.embedding.model import Embedder
@@ -35,10 +35,10 @@ from stentor.domains.notes import plugin
 from stentor.domains.notes.folder import FolderVault
 from stentor.domains.notes.plugin import Plugin
 from stentor.domains.notes.pluginvault import PluginVault
-from stentor.domains.reports.model import Report
-from stentor.domains.reports.service import Reports
+from stentor.domains.reports.model import VaultReport
+from stentor.domains.reports.service import ReportService
 from stentor.domains.tasknotes.model import mirrored
-from stentor.domains.tasks.service import require
+from stentor.domains.tasks.service import require_task
 
 RECOVER_SECONDS = 10.0
 LEFT_OPEN = 30 * SECOND
@@ -257,18 +257,18 @@ def _floor(settings: Settings) -> float:
     return NO_FLOOR if settings.embedding_url or settings.embedding_model else PACKAGED_FLOOR
 
 
-def reports_of(memory: Memory | None, tenant: str) -> ReportsOf:
+def reports_of(memory: Memory | None, tenant: str) -> ReportLookup:
     """The reports in the vault, which belong to tasks of the vault's tenant alone."""
     if memory is None:
         return no_reports
-    reports = Reports(memory.vault)
+    reports = ReportService(memory.vault)
 
-    async def of_task(asking: str, task_id: str) -> list[Report]:
-        return await reports.of_task(task_id) if asking == tenant else []
+    async def of_task(asking: str, task_id: str) -> list[VaultReport]:
+        return await reports.list_for_task(task_id) if asking == tenant else []
 
     return of_task
 
 
 def _head_of_task(tx: Tx, tenant: str, task_id: str) -> str:
     """The event that a use of the memory for a task hangs under."""
-    return require(tx, tenant, task_id).provenance_id
+    return require_task(tx, tenant, task_id).provenance_id

@@ -15,7 +15,7 @@ from stentor.core.db import Database
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
-from stentor.domains.activity.service import Activity
+from stentor.domains.activity.service import ActivityService
 from stentor.domains.messaging import api
 from stentor.domains.messaging.actions import later
 from stentor.domains.messaging.actions.governance import GovernanceZone
@@ -28,12 +28,12 @@ from stentor.domains.messaging.endings import Endings
 from stentor.domains.messaging.service import Messaging
 from stentor.domains.messaging.streams import Streams
 from stentor.domains.registry.api import CheckRuntime
-from stentor.domains.registry.service import AgentDraft, Registry
+from stentor.domains.registry.service import AgentDraft, AgentRegistry
 from stentor.domains.registry.wire import Register
-from stentor.domains.routing.service import Routing
-from stentor.domains.tasks.service import Tasks
-from stentor.domains.tasks.submission import Submission
-from stentor.domains.trust.service import Trust
+from stentor.domains.routing.service import RoutingEngine
+from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.trust.service import TrustService
 from stentor.web.errors import validation_error
 from stentor.web.sse import StreamLimit
 
@@ -45,7 +45,7 @@ class Messages:
     messaging: Messaging
     carrier: Carrier
 
-    def router(self, activity: Activity, limit: StreamLimit) -> APIRouter:
+    def router(self, activity: ActivityService, limit: StreamLimit) -> APIRouter:
         return api.router(self.messaging, Streams(self.messaging, activity.stream), limit)
 
 
@@ -55,11 +55,11 @@ def open_messages(
     clock: Clock,
     hub: Hub,
     runlog: RunLog,
-    registry: Registry,
-    trust: Trust,
-    routing: Routing,
-    submission: Submission,
-    tasks: Tasks,
+    registry: AgentRegistry,
+    trust: TrustService,
+    routing: RoutingEngine,
+    submission: SubmissionService,
+    tasks: TaskService,
     check_runtime: CheckRuntime,
     memory: Memory | None,
     governance: Governance,
@@ -68,7 +68,7 @@ def open_messages(
         return trust.view.score(tenant, agent_id, clock.now())
 
     kernel = KernelZone(submission, tasks, routing)
-    zones = kernel.table() | SandboxZone(kernel, routing, registry.snapshot).table()
+    zones = kernel.table() | SandboxZone(kernel, routing, registry.agents).table()
     zones |= RegistryZone(registry, _registration(check_runtime), trust_of).table()
     zones |= GovernanceZone(governance.updates, governance.rollbacks).table()
     if memory is not None:
@@ -76,7 +76,7 @@ def open_messages(
     actions = later.table() | zones
     endings = Endings(db, runlog, tasks)
     carrier = Carrier(db, endings, hub, actions, settings.lease * SECOND, shared=db.driver.shared)
-    return Messages(Messaging(db, runlog, registry.snapshot, actions, carrier.arrived), carrier)
+    return Messages(Messaging(db, runlog, registry.agents, actions, carrier.arrived), carrier)
 
 
 def _registration(check_runtime: CheckRuntime) -> Registration:
@@ -84,7 +84,7 @@ def _registration(check_runtime: CheckRuntime) -> Registration:
 
     def draft(body: dict[str, Any]) -> AgentDraft:
         try:
-            wanted = Register.model_validate(body).draft()
+            wanted = Register.model_validate(body).to_draft()
         except ValidationError as error:
             raise validation_error(error.errors()) from None
         check_runtime(wanted.runtime)

@@ -9,14 +9,14 @@ from prometheus_client.core import Metric
 
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.db import Tx
-from stentor.domains.execution import figures as execution
-from stentor.domains.learning import figures as learning
+from stentor.domains.execution import dispatcher as execution
+from stentor.domains.learning import store as learning
 from stentor.domains.memory import figures as memory
 from stentor.domains.messaging import figures as messaging
 from stentor.domains.monitoring import figures as installation
 from stentor.domains.monitoring.metrics import Source, scrape
-from stentor.domains.registry import figures as registry
-from stentor.domains.tasks import figures as tasks
+from stentor.domains.registry import store as registry
+from stentor.domains.tasks import metrics as tasks
 from stentor.web.request_context import GrpcCallDurations, RequestDurations
 
 Part = Callable[[Tx], Iterable[Metric]]
@@ -24,7 +24,7 @@ Part = Callable[[Tx], Iterable[Metric]]
 
 def figures(kernel: Kernel, times: RequestDurations, calls: GrpcCallDurations) -> Callable[[], Awaitable[bytes]]:
     """A function that answers one scrape of this process."""
-    outcomes = tasks.Outcomes(kernel.hub)
+    outcomes = tasks.OutcomeMetrics(kernel.hub)
 
     async def process() -> Iterable[Metric]:
         """From memory alone, so that it is there in an outage."""
@@ -32,13 +32,13 @@ def figures(kernel: Kernel, times: RequestDurations, calls: GrpcCallDurations) -
             installation.build(kernel.db.driver.name),
             *times.collect_metrics(),
             *calls.collect_metrics(),
-            *outcomes.figures(),
-            *execution.metrics(kernel.dispatcher),
-            *kernel.submission.figures(),
-            *kernel.routing.figures(),
+            *outcomes.collect_metrics(),
+            *execution.collect_metrics(kernel.dispatcher),
+            *kernel.submission.collect_metrics(),
+            *kernel.routing.collect_metrics(),
             *kernel.db.collect_metrics(),
             *kernel.llm.gateway.calls.figures(),
-            *registry.agents(kernel.registry.snapshot),
+            *registry.agent_metrics(kernel.registry.agents),
         ]
 
     return scrape(
@@ -55,9 +55,9 @@ def figures(kernel: Kernel, times: RequestDurations, calls: GrpcCallDurations) -
 def _rows(kernel: Kernel) -> Source:
     """Everything that is read from the service's database, in one view of it."""
     parts: list[Part] = [
-        tasks.metrics,
-        learning.metrics,
-        registry.violations,
+        tasks.collect_metrics,
+        learning.collect_metrics,
+        registry.violation_metrics,
         messaging.metrics,
         memory.writes,
         kernel.hooks.metrics,

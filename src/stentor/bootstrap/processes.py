@@ -10,14 +10,13 @@ from stentor.core.errors import StartRefused
 from stentor.core.fanout import CacheInvalidated, Fanout, FanoutTransport, WorkerSeen
 from stentor.core.runlog import RunLog, RunLogEvent
 from stentor.core.settings import Settings
-from stentor.domains.execution.attempt import Attempts
-from stentor.domains.execution.dispatch import Engine
-from stentor.domains.execution.dispatch.known import Known
-from stentor.domains.execution.dispatch.lanes import Lanes
-from stentor.domains.execution.dispatch.rows import Rows
+from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
+from stentor.domains.execution.executor import TaskExecutor
+from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
+from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
-from stentor.domains.routing.service import Load
+from stentor.domains.routing.service import LoadLookup
 
 KEPT_IN_MEMORY = frozenset(
     (
@@ -45,28 +44,32 @@ def open_fanout(settings: Settings, db: Database) -> Fanout:
     return Fanout(_transport("postgres", "PostgresTransport", settings.database_url or db.driver.url))  # type: ignore[attr-defined]
 
 
-def open_engine(settings: Settings, db: Database, attempts: Attempts, known: Known, fanout: Fanout) -> Engine:
+def open_engine(
+    settings: Settings, db: Database, attempts: TaskExecutor, known: RegistryFreshness, fanout: Fanout
+) -> Dispatcher:
     if db.driver.shared:
-        return Rows(db, attempts, known, fanout, settings.concurrency, works="worker" in settings.roles)
-    return Lanes(db, attempts, settings.concurrency)
+        return PostgresDispatcher(
+            db, attempts, known, fanout, settings.concurrency, runs_agents="worker" in settings.roles
+        )
+    return InMemoryDispatcher(db, attempts, settings.concurrency)
 
 
 def open_presence(settings: Settings, clock: Clock, fanout: Fanout) -> Presence:
     """What this process and the others know of who can take work."""
     presence = Presence(clock, settings.worker_offline, lambda agent_id, at: fanout.send(WorkerSeen(agent_id, at)))
-    fanout.subscribe(WorkerSeen, lambda seen: presence.heard(seen.agent_id, seen.at))
+    fanout.subscribe(WorkerSeen, lambda seen: presence.record_seen_elsewhere(seen.agent_id, seen.at))
     return presence
 
 
-def load_of(dispatcher: Engine, presence: Presence) -> Load:
+def load_of(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:
     """How busy an agent is, for routing."""
 
     def load(agent: Agent) -> tuple[int, int, bool]:
         agent_id = agent.agent_id
         if agent.runtime.kind != "worker":
-            return dispatcher.ahead(agent_id), dispatcher.lanes(agent_id), presence.online(agent)
-        ahead = dispatcher.ahead(agent_id) + presence.holding(agent_id)
-        return ahead, presence.lanes(agent_id) if ahead else 1, presence.online(agent)
+            return dispatcher.count_ahead(agent_id), dispatcher.concurrency(agent_id), presence.is_online(agent)
+        ahead = dispatcher.count_ahead(agent_id) + presence.count_held(agent_id)
+        return ahead, presence.concurrency(agent_id) if ahead else 1, presence.is_online(agent)
 
     return load
 

@@ -33,9 +33,9 @@ from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.registry import api as registry_api
 from stentor.domains.registry.model import Agent
 from stentor.domains.sandbox import api as sandbox_api
+from stentor.domains.tasks import api as grades_api
 from stentor.domains.tasks import api as tasks_api
-from stentor.domains.tasks.grades import api as grades_api
-from stentor.domains.tasks.grants import api as grants_api
+from stentor.domains.tasks import grants_api
 from stentor.domains.trust import api as trust_api
 from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
@@ -163,14 +163,14 @@ def _behind_the_gate(routers: list[Any], kernel: Kernel, shared: Entrance, times
 
 
 def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[Any]:
-    snapshot, settings = kernel.registry.snapshot, kernel.settings
+    snapshot, settings = kernel.registry.agents, kernel.settings
     streams = shared.streams
 
     def trust_of(tenant: str, agent_id: str) -> float | None:
         return kernel.trust.view.score(tenant, agent_id, kernel.clock.now())
 
     def presence_of(agent: Agent) -> tuple[bool, int | None]:
-        return kernel.presence.online(agent), kernel.presence.last_seen(agent.agent_id)
+        return kernel.presence.is_online(agent), kernel.presence.last_seen(agent.agent_id)
 
     def agent_known(tenant: str, agent_id: str) -> bool:
         return snapshot.get(tenant, agent_id) is not None
@@ -178,16 +178,16 @@ def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[
     api: list[Any] = [
         tasks_api.router(kernel.submission, kernel.tasks),
         grants_api.router(kernel.grants, snapshot),
-        grades_api.router(kernel.grades),
+        grades_api.grades_router(kernel.grades),
         activity_api.router(kernel.activity, streams, kernel.tasks.notice),
         execution_api.router(kernel.workers),
         registry_api.router(kernel.registry, trust_of, kernel.commands.check_runtime, presence_of),
         sandbox_api.router(kernel.sandbox, snapshot),
         learning_api.router(kernel.learning, agent_known),
         learning_api.trust_router(
-            kernel.learning, lambda caller, who: kernel.registry.allow(caller, "connection", who)
+            kernel.learning, lambda caller, who: kernel.registry.authorize(caller, "connection", who)
         ),
-        trust_api.router(kernel.trust, lambda caller, who: kernel.registry.allow(caller, "trust", who)),
+        trust_api.router(kernel.trust, lambda caller, who: kernel.registry.authorize(caller, "trust", who)),
         kernel.messages.router(kernel.activity, streams),
         kernel.hooks.router(),
         kernel.provenance.router(),

@@ -13,11 +13,11 @@ from stentor.core.live import Hub
 from stentor.core.settings import Settings
 from stentor.domains.memory.indexer import Steps
 from stentor.domains.notes.pluginvault import PluginVault
-from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasknotes.inbox import Inbox
 from stentor.domains.tasknotes.mirror import Mirror
 from stentor.domains.tasknotes.upkeep import Upkeep
-from stentor.domains.tasks.submission import Submission
+from stentor.domains.tasks.submission import SubmissionService
 
 
 @dataclass
@@ -46,7 +46,7 @@ class TaskNotes:
 
 
 def open_task_notes(
-    settings: Settings, db: Database, hub: Hub, memory: Memory, submission: Submission, snapshot: Snapshot
+    settings: Settings, db: Database, hub: Hub, memory: Memory, submission: SubmissionService, snapshot: AgentCache
 ) -> TaskNotes:
     """All of it belongs to the vault's tenant."""
     tenant, vault = settings.vault_tenant, memory.vault

@@ -14,7 +14,7 @@ from stentor.core.runlog import RunLog
 from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
-from stentor.domains.tasks.store import result_of
+from stentor.domains.tasks.store import read_result
 from stentor.domains.webhooks import api, figures, listing
 from stentor.domains.webhooks.deliverer import Deliverer
 from stentor.domains.webhooks.history import History
@@ -67,7 +67,7 @@ def open_webhooks(settings: Settings, db: Database, clock: Clock, runlog: RunLog
         sealer,
         view,
         sender,
-        result_of,
+        read_result,
         int(max(settings.lease, 2 * settings.webhook_timeout) * SECOND),
         shared=db.driver.shared,
         retention=settings.webhook_retention * DAY,

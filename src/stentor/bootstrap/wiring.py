@@ -22,31 +22,29 @@ from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.activity.service import Activity
-from stentor.domains.execution.attempt import Attempts
-from stentor.domains.execution.dispatch.known import Known
-from stentor.domains.execution.independence import Independence
-from stentor.domains.execution.outcomes import Ending
+from stentor.domains.activity.service import ActivityService
+from stentor.domains.execution.dispatcher import RegistryFreshness
+from stentor.domains.execution.executor import TaskExecutor
+from stentor.domains.execution.outcomes import LearningEligibility, OutcomeRecorder
 from stentor.domains.execution.reconciler import Reconciler
-from stentor.domains.execution.rerouting import Rerouting
-from stentor.domains.execution.runtimes import Driver as RuntimeDriver
-from stentor.domains.execution.runtimes.builtin import Builtin
-from stentor.domains.execution.runtimes.http import Http
-from stentor.domains.execution.runtimes.librarian import Librarian
-from stentor.domains.execution.runtimes.llm import Llm as LlmRuntime
-from stentor.domains.execution.service import Workers
-from stentor.domains.learning.service import Learning
+from stentor.domains.execution.rerouting import TaskRerouter
+from stentor.domains.execution.runtimes import RuntimeDriver as RuntimeDriver
+from stentor.domains.execution.runtimes.builtin import BuiltinDriver, LibrarianAgent
+from stentor.domains.execution.runtimes.http import HttpDriver
+from stentor.domains.execution.runtimes.llm import LlmDriver as LlmRuntime
+from stentor.domains.execution.service import WorkerService
+from stentor.domains.learning.service import LearningService
 from stentor.domains.monitoring.service import Health, agents_check, database_check, fixed, vault_check
-from stentor.domains.registry.service import Registry
-from stentor.domains.routing.model import Policy
-from stentor.domains.routing.service import Routing
+from stentor.domains.registry.service import AgentRegistry
+from stentor.domains.routing.model import RoutingPolicy
+from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.sandbox.service import Sandbox
-from stentor.domains.tasks.grades.service import Grades
-from stentor.domains.tasks.grants.service import Grants
-from stentor.domains.tasks.placement import Placing
-from stentor.domains.tasks.service import Tasks
-from stentor.domains.tasks.submission import Submission
-from stentor.domains.trust.service import Trust
+from stentor.domains.tasks.grades import GradeService
+from stentor.domains.tasks.grants import GrantService
+from stentor.domains.tasks.placement import TaskRouter
+from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.trust.service import TrustService
 
 
 def build(
@@ -61,40 +59,42 @@ def build(
     hub = Hub(fanout)
     runlog = make_runlog(hub)
     outbound = OutboundHttp(settings.outbound_allow)
-    registry = Registry(db, clock, runlog)
-    trust = Trust(db, clock, runlog)
-    learning = Learning(db, clock, runlog, settings.sentinel_threshold)
+    registry = AgentRegistry(db, clock, runlog)
+    trust = TrustService(db, clock, runlog)
+    learning = LearningService(db, clock, runlog, settings.sentinel_threshold)
     rules = open_rules(settings)
-    policy = Policy(settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, admission(rules))
-    routing = Routing(registry.snapshot, learning.view, trust.view, clock, policy)
+    policy = RoutingPolicy(
+        settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, admission(rules)
+    )
+    routing = RoutingEngine(registry.agents, learning.view, trust.view, clock, policy)
     presence = open_presence(settings, clock, fanout)
     roles = RoleRegistry()
-    independence = Independence(registry.snapshot, roles, settings.daily_lessons)
-    ending = Ending(runlog, learning, trust, hub, independence)
+    independence = LearningEligibility(registry.agents, roles, settings.daily_lessons)
+    ending = OutcomeRecorder(runlog, learning, trust, hub, independence)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
-    librarian = {"librarian": Librarian(memory.search, settings.vault_tenant).run} if memory else None
+    librarian = {"librarian": LibrarianAgent(memory.search, settings.vault_tenant).run} if memory else None
     sandbox = Sandbox(db, registry, runlog, rules)
     llm = open_llm(settings, db, clock, runlog, outbound, redactor, roles)
-    builtin = Builtin(librarian)
+    builtin = BuiltinDriver(librarian)
     drivers: dict[str, RuntimeDriver] = {
         "builtin": builtin,
-        "http": Http(outbound, presence),
+        "http": HttpDriver(outbound, presence),
         "llm": LlmRuntime(llm.gateway),
     }
-    commands = open_cage(settings, db, runlog, sandbox, registry.snapshot, outbound, memory, llm, redactor)
+    commands = open_cage(settings, db, runlog, sandbox, registry.agents, outbound, memory, llm, redactor)
     check = commands.check_runtime
     drivers["command"] = commands.driver
     governance = open_governance(
         settings, db, clock, runlog, registry, trust, roles, outbound, rules, builtin.names, check
     )
-    grants = Grants(db, runlog, registry.snapshot, routing)
-    attempts = Attempts(db, runlog, routing, registry.snapshot, ending, hub, drivers, grants, settings.lease * SECOND)
-    known = Known(registry.snapshot)
+    grants = GrantService(db, runlog, registry.agents, routing)
+    attempts = TaskExecutor(db, runlog, routing, registry.agents, ending, hub, drivers, grants, settings.lease * SECOND)
+    known = RegistryFreshness(registry.agents)
     dispatcher = open_engine(settings, db, attempts, known, fanout)
-    routing.load, dispatcher.resting = load_of(dispatcher, presence), presence.resting
-    placing = Placing(routing, registry.snapshot, learning.view)
-    submission = Submission(db, runlog, placing, dispatcher, grants)
-    tasks = Tasks(db, runlog, placing, dispatcher, grants)
+    routing.agent_load, dispatcher.offline_endpoints = load_of(dispatcher, presence), presence.offline_endpoints
+    placing = TaskRouter(routing, registry.agents, learning.view)
+    submission = SubmissionService(db, runlog, placing, dispatcher, grants)
+    tasks = TaskService(db, runlog, placing, dispatcher, grants)
     provenance = ProvenanceParts(settings, db, clock, runlog)
     return Kernel(
         settings=settings,
@@ -113,18 +113,18 @@ def build(
         sandbox=sandbox,
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, attempts, ending, settings.max_attempts),
-        rerouting=Rerouting(db, clock, runlog, routing, registry.snapshot, presence, dispatcher, grants),
+        rerouting=TaskRerouter(db, clock, runlog, routing, registry.agents, presence, dispatcher, grants),
         submission=submission,
         grants=grants,
         tasks=tasks,
-        grades=Grades(db, runlog, learning, independence),
-        workers=Workers(db, registry.snapshot, dispatcher, ending, hub, presence),
-        activity=Activity(db, hub, registry.snapshot, reports_of(memory, settings.vault_tenant)),
+        grades=GradeService(db, runlog, learning, independence),
+        workers=WorkerService(db, registry.agents, dispatcher, ending, hub, presence),
+        activity=ActivityService(db, hub, registry.agents, reports_of(memory, settings.vault_tenant)),
         health=Health(
             {
                 "api": fixed("available", "answers"),
                 "database": database_check(db),
-                "agents": agents_check(registry.snapshot),
+                "agents": agents_check(registry.agents),
                 **commands.health(),
                 "mcp_server": fixed("disabled", "not started in this process"),
                 "provenance": provenance.check,
@@ -134,7 +134,7 @@ def build(
         ),
         memory=memory,
         runlog=runlog,
-        task_notes=open_task_notes(settings, db, hub, memory, submission, registry.snapshot) if memory else None,
+        task_notes=open_task_notes(settings, db, hub, memory, submission, registry.agents) if memory else None,
         messages=open_messages(
             settings, db, clock, hub, runlog, registry, trust, routing, submission, tasks, check, memory, governance
         ),

@@ -22,9 +22,9 @@ def show_short(decision: dict[str, Any]) -> None:
     # Comes with the routing domain: not for `stentor --help`.
     from stentor.domains.routing import explain
 
-    terms = explain.terms(decision)
+    terms = explain.classify_terms(decision)
     if terms is None:
-        display.say(explain.sentence(decision))
+        display.say(explain.explain_decision(decision))
         return
     title = "Why: score = expected + uncertainty - time - cost, trust by its share"
     _show_candidates(decision, terms, SHORT, title)

@@ -15,15 +15,15 @@ def explained(trail: dict[str, Any]) -> dict[str, Any]:
     decision, denial = trail["routing"], _newest_denial(trail["events"])
     if decision is None:
         return _denied(trail, denial)
-    check = explain.check(decision)
+    check = explain.check_decision(decision)
     return {
         "task_id": trail["task_id"],
-        "why": explain.sentence(decision),
+        "why": explain.explain_decision(decision),
         "decision": decision,
-        "terms": explain.terms(decision),
+        "terms": explain.classify_terms(decision),
         "denied": decision.get("denied", []),
         "later_denial": denial["message"] if denial else None,
-        "recomputation": msgspec.to_builtins(check) | {"same": check.same},
+        "recomputation": msgspec.to_builtins(check) | {"same": check.is_reproduced},
     }
 
 

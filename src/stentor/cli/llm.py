@@ -71,14 +71,14 @@ def _explained(answer: dict[str, Any]) -> dict[str, Any]:
             "recomputation": None,
         }
         return known | nothing | {"why": "The run log has no decision of this answer."}
-    check = explain.check(decision)
+    check = explain.check_decision(decision)
     return known | {
         "why": sentence(decision, answer["model"]),
         "decision": decision,
-        "terms": explain.terms(decision),
+        "terms": explain.classify_terms(decision),
         "denied": decision.get("denied", []),
         "later_denial": None,
-        "recomputation": msgspec.to_builtins(check) | {"same": check.same},
+        "recomputation": msgspec.to_builtins(check) | {"same": check.is_reproduced},
     }
 
 

@@ -143,9 +143,9 @@ def require_head(driver: Driver) -> None:
 async def _drain(kernel: bootstrap.Kernel) -> None:
     """Let what runs in this process end: it would otherwise have to be begun anew."""
     until = asyncio.get_running_loop().time() + DRAIN_SECONDS
-    while kernel.dispatcher.running():
+    while kernel.dispatcher.count_running():
         if asyncio.get_running_loop().time() > until:
-            left = kernel.dispatcher.running()
+            left = kernel.dispatcher.count_running()
             notice(f"Tasks still running here: {left}. The next start of the service takes them up.", "yellow")
             return
         await asyncio.sleep(0.02)

@@ -167,12 +167,12 @@ async def test_what_does_not_read_back_as_it_was_kept_is_undone(
     checkpoint = await office.checkpoint(agent)
     await office.trust(agent, 0.5)
     registry = office.world.kernel.registry
-    honest = registry.reconfiguring
+    honest = registry.prepare_reconfigure
 
     def forgetful(tenant: str, agent_id: str, fields: dict[str, Any], *rest: Any) -> Any:
         return honest(tenant, agent_id, {**fields, "capabilities": ("echo",)}, *rest)
 
-    monkeypatch.setattr(registry, "reconfiguring", forgetful)
+    monkeypatch.setattr(registry, "prepare_reconfigure", forgetful)
     found = await office.rollback(checkpoint["checkpoint_id"])
     assert (found["status"], found["verified"]) == ("failed", False)
     after = await office.agent(agent)

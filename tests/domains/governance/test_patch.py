@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stentor.domains.governance import patch
 from stentor.domains.governance.patch import Config
-from stentor.domains.registry.model import Network, Runtime, Tool, Whitelist
+from stentor.domains.registry.model import AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 from stentor.domains.sandbox.model import Access, judge
 from tests.requirements import requirement
 
@@ -32,8 +32,8 @@ RFC_7386: list[tuple[Any, Any, Any]] = [
     ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
     ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
 ]
-TOOL = Tool("files", ("notes/**",), ("read", "write"), 60)
-CONFIG = Config(("echo", "sum"), Runtime(), Whitelist((TOOL,), Network(("a.example",), (443,))))
+TOOL = AllowedTool("files", ("notes/**",), ("read", "write"), 60)
+CONFIG = Config(("echo", "sum"), Runtime(), SandboxWhitelist((TOOL,), AllowedNetwork(("a.example",), (443,))))
 
 
 @requirement("governance.agent-patch")
@@ -48,11 +48,11 @@ def after(**fields: Any) -> Config:
 
 def with_tool(**fields: Any) -> Config:
     tool = msgspec.structs.replace(TOOL, **fields)
-    return after(sandbox_whitelist=Whitelist((tool,), CONFIG.sandbox_whitelist.network))
+    return after(sandbox_whitelist=SandboxWhitelist((tool,), CONFIG.sandbox_whitelist.network))
 
 
 def with_network(*network: Any) -> Config:
-    return after(sandbox_whitelist=Whitelist((TOOL,), Network(*network)))
+    return after(sandbox_whitelist=SandboxWhitelist((TOOL,), AllowedNetwork(*network)))
 
 
 @requirement("governance.widening-is-human")
@@ -61,7 +61,7 @@ def with_network(*network: Any) -> Config:
     [
         after(capabilities=("echo", "sum", "delete")),
         after(capabilities=("other",)),
-        after(sandbox_whitelist=Whitelist((TOOL, Tool("shell", (), ("run",))))),
+        after(sandbox_whitelist=SandboxWhitelist((TOOL, AllowedTool("shell", (), ("run",))))),
         with_tool(operations=("read", "write", "delete")),
         with_tool(paths=("notes/**", "etc/**")),
         with_tool(paths=()),
@@ -83,7 +83,7 @@ def test_more_of_anything_widens(wider: Config) -> None:
         CONFIG,
         after(capabilities=("sum",)),
         after(capabilities=()),
-        after(sandbox_whitelist=Whitelist()),
+        after(sandbox_whitelist=SandboxWhitelist()),
         with_tool(operations=("read",)),
         with_tool(rate_limit=1),
         with_network((), (443,)),
@@ -96,17 +96,17 @@ def test_less_of_anything_does_not(narrower: Config) -> None:
 
 PATHS = st.lists(st.sampled_from(["a/*", "b/*", "/c/*"]), max_size=2).map(tuple)
 TOOLS = st.builds(
-    Tool,
+    AllowedTool,
     st.sampled_from(["files", "shell"]),
     PATHS,
     st.lists(st.sampled_from(["read", "write"]), max_size=2).map(tuple),
     st.sampled_from([0, 1, 60]),
 )
 WHITELISTS = st.builds(
-    Whitelist,
+    SandboxWhitelist,
     st.lists(TOOLS, max_size=3).map(tuple),
     st.builds(
-        Network,
+        AllowedNetwork,
         st.lists(st.sampled_from(["x.example", "*.example"]), max_size=2).map(tuple),
         st.lists(st.sampled_from([80, 443]), max_size=2).map(tuple),
     ),
@@ -123,11 +123,11 @@ ACCESSES = st.builds(
 
 @given(WHITELISTS, WHITELISTS, ACCESSES)
 def test_a_patch_that_does_not_widen_allows_nothing_that_was_refused(
-    now: Whitelist, then: Whitelist, access: Access
+    now: SandboxWhitelist, then: SandboxWhitelist, access: Access
 ) -> None:
     before, afterwards = (Config((), Runtime(), each) for each in (now, then))
-    if not patch.widens(before, afterwards) and isinstance(judge(then, access), Tool):
-        assert isinstance(judge(now, access), Tool)
+    if not patch.widens(before, afterwards) and isinstance(judge(then, access), AllowedTool):
+        assert isinstance(judge(now, access), AllowedTool)
 
 
 def test_the_diff_names_each_place_with_what_was_and_what_will_be() -> None:

@@ -248,14 +248,14 @@ async def test_a_decision_is_in_the_run_log_and_is_computed_again_from_it(
     answers = [await ask(client, text, model="auto:all") for text in (QUESTION, CODE) * 5]
     for answer in answers:
         read = (await world.admin.get(f"/api/v1/llm/answers/{answer.id}")).json()
-        check = explain.check(read["decision"])
-        assert check.same, check
+        check = explain.check_decision(read["decision"])
+        assert check.is_reproduced, check
         assert read["decision"]["agent_name"] == read["model"] == answer.model
         assert (read["requested"], read["asked_by"]) == ("auto:all", "admin")
         assert read["decision_id"] == answer.stentor["decision_id"]
     changed = json.loads(json.dumps(read["decision"]))
     changed["candidates"][0]["rewards"] += 1
-    assert not explain.check(changed).same
+    assert not explain.check_decision(changed).is_reproduced
     parents = Sql("select parent_id from events where event_type = 'llm_called' order by event_id")
     rows = await world.kernel.db.read(lambda tx: tx.rows(parents))
     assert [row[0] for row in rows] == [answer.stentor["decision_id"] for answer in answers]

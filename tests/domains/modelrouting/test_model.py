@@ -9,11 +9,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.learning.model import fresh, learned
+from stentor.domains.learning.model import apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView
 from stentor.domains.modelrouting.model import Entry, candidates, decide
 from stentor.domains.routing import explain
-from stentor.domains.routing.ranking import Prefer
+from stentor.domains.routing.ranking import Preference
 from tests.requirements import requirement
 
 KINDS = ("code/short", "maths/long", "question/short")
@@ -31,15 +31,15 @@ def taught(outcomes: Sequence[tuple[str, str, float, int, float | None]]) -> Lea
     view = LearningView()
     for model, kind, reward, took, cost in outcomes:
         records = view.records("t", kind)
-        known = records.of_agent.get(model) or fresh(model, kind, 0)
-        weight = learned(
-            known, success=reward > 0, performance=reward, duration_ms=took, now=0, cost=cost, pace=records.pace
+        known = records.weights_by_agent.get(model) or initial_weight(model, kind, 0)
+        weight = apply_outcome(
+            known, success=reward > 0, performance=reward, duration_ms=took, now=0, cost=cost, progress=records.progress
         )
         view.put("t", weight)
     return view
 
 
-def chosen(view: LearningView, entries: list[Entry], prefer: Prefer = "balanced", kind: str = KINDS[0]) -> str:
+def chosen(view: LearningView, entries: list[Entry], prefer: Preference = "balanced", kind: str = KINDS[0]) -> str:
     return decide(candidates(entries, view, "t", kind, 0.2, 0), kind, prefer, 0.2).agent_id
 
 
@@ -72,19 +72,19 @@ def test_what_failed_at_every_other_kind_is_not_tried_before_what_is_unknown() -
     prices=st.lists(st.none() | st.floats(0, 2), min_size=3, max_size=3),
     ahead=st.lists(st.integers(0, 9), min_size=3, max_size=3),
     online=st.lists(st.booleans(), min_size=3, max_size=3),
-    prefer=st.sampled_from(get_args(Prefer)),
+    prefer=st.sampled_from(get_args(Preference)),
 )
 def test_every_decision_is_computed_again_from_its_record(
     outcomes: list[tuple[str, str, float, int, float | None]],
     prices: list[float | None],
     ahead: list[int],
     online: list[bool],
-    prefer: Prefer,
+    prefer: Preference,
 ) -> None:
     entries = [Entry(*each) for each in zip("abc", prices, ahead, online, strict=True)]
     ranked = candidates(entries, taught(outcomes), "t", KINDS[0], 0.2, 0)
     record = msgspec.json.decode(msgspec.json.encode(decide(ranked, KINDS[0], prefer, 0.2)))
-    check = explain.check(record)
-    assert check.same, check
+    check = explain.check_decision(record)
+    assert check.is_reproduced, check
     free = [each.name for each in entries if each.online]
     assert record["agent_name"] in (free or "abc"), "what is not to be called is not chosen while another one is"

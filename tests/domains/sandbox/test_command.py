@@ -11,7 +11,7 @@ import pytest
 from stentor.core import settings
 from stentor.core.db import Sql
 from stentor.core.errors import StartRefused
-from stentor.domains.execution.runtimes.command import Answer
+from stentor.domains.execution.runtimes.command import OutputParser
 from tests.conftest import MakeWorld
 from tests.domains.sandbox.conftest import FILES, Caged, MakeCaged
 from tests.patience import soon
@@ -244,7 +244,7 @@ async def test_cancelling_a_task_ends_its_program(caged: Caged) -> None:
     await soon(begun.exists)
     answer = await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
     assert answer.status_code == 200
-    await soon(lambda: not caged.world.kernel.dispatcher.running())
+    await soon(lambda: not caged.world.kernel.dispatcher.count_running())
     assert list((caged.folder / "runs").iterdir()) == []
 
 
@@ -301,7 +301,7 @@ async def test_a_setting_that_cannot_be_read_stops_the_start(
 def test_output_is_taken_apart_the_same_however_it_comes(driver: Any, size: int) -> None:
     output = b'{"token": "a"}\n{"result":\n{"token": "x", "more": 1}\n,"performance": 0.5}\n{"token": "\xc3\xa9"}\n'
     tokens: list[str] = []
-    answer = Answer(tokens.append)
+    answer = OutputParser(tokens.append)
     for start in range(0, len(output), size):
         answer.feed(output[start : start + size])
     found = answer.outcome()

@@ -10,7 +10,7 @@ from stentor.core import jsontext
 from stentor.domains.notes import frontmatter, paths
 from stentor.domains.tasknotes import answers, model, render, request
 from stentor.domains.tasknotes.request import Asked, Malformed
-from stentor.domains.tasks.model import Metadata
+from stentor.domains.tasks.model import TaskMetadata
 from tests.requirements import requirement
 
 TEXT = st.text(st.characters(exclude_categories=()))
@@ -43,7 +43,7 @@ def test_the_frontmatter_of_any_task_reads_back_as_its_record(
 ) -> None:
     record = model.Record(
         task_id, "failed", kind, None, 1, 1, None, 2, 300, 0, "agent_failure", True, None, "p", "h", "BOB",
-        tuple(names), None, Metadata(tags=tuple(names)), jsontext.dump(text.encode(errors="replace").decode()),
+        tuple(names), None, TaskMetadata(tags=tuple(names)), jsontext.dump(text.encode(errors="replace").decode()),
         None, None if error is None else jsontext.dump({"code": error}),
     )  # fmt: skip
     note = render.note("default", record).content.decode()

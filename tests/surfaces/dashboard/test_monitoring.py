@@ -26,7 +26,7 @@ async def learn(board: Board, agent_id: str, task_type: str, recent: str) -> Non
         weight = Weight(agent_id, task_type, 1.0, 12.0, len(recent), recent, tx.now)
         store.put(tx, weight)
         if recent == SWINGING:
-            store.raise_alert(tx, weight, 0.98, 0.4)
+            store.insert_alert(tx, weight, 0.98, 0.4)
 
     await board.world.kernel.db.write(work)
 

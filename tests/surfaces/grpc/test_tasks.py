@@ -11,7 +11,7 @@ from grpc import StatusCode
 
 from stentor.core.clock import format_iso
 from stentor.core.errors import ServiceUnavailable
-from stentor.domains.activity.service import CUT, Step
+from stentor.domains.activity.service import SLOW_READER_MESSAGE, StreamStep
 from stentor.surfaces.grpc import steps
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
 from tests.conftest import Service
@@ -219,9 +219,9 @@ def test_a_stream_goes_on_between_two_tokens(client: Client, waiting: str) -> No
 
 @requirement("scale.grpc-tasks")
 async def test_a_reader_that_was_too_slow_is_told_to_come_back() -> None:
-    async def cut() -> AsyncIterator[Step]:
-        yield Step("token", {"text": "Once "}, "e:a:1")
-        yield Step("error", {"error": CUT, "task_id": "t-1"})
+    async def cut() -> AsyncIterator[StreamStep]:
+        yield StreamStep("token", {"text": "Once "}, "e:a:1")
+        yield StreamStep("error", {"error": SLOW_READER_MESSAGE, "task_id": "t-1"})
 
     found = steps.of(cut())
     assert (await anext(found)).id == "e:a:1"

@@ -1,4 +1,7 @@
-"""Routes of activity: the trail and the live stream of a task."""
+"""Routes of activity: the trail and the live stream of a task.
+
+The shape of a report in answers. Source: second contract, "Dashboard service".
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,9 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 
 from stentor.domains.activity import model
-from stentor.domains.activity.model import MAX_EVENTS, Events
-from stentor.domains.activity.service import Activity
-from stentor.domains.reports.api import ReportOut
-from stentor.domains.tasks.api import shown
+from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
+from stentor.domains.activity.service import ActivityService
+from stentor.domains.tasks.api import task_out
 from stentor.domains.tasks.model import Task
 from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
 from stentor.web.wire import (
@@ -63,28 +65,30 @@ class Trail(ResponseModel):
     next_cursor: str | None
 
 
-def after(cursor: str | None) -> str:
+def decode_event_cursor(cursor: str | None) -> str:
     """The event that a page begins after. Raises InvalidRequest for a cursor that is not from here."""
     return "" if cursor is None else str(decode_cursor(cursor, str)[0])
 
 
-def next_of(events: Events) -> dict[str, str | None]:
-    return {"next_cursor": None if events.next is None else encode_cursor(events.next)}
+def next_cursor_field(events: TaskEvents) -> dict[str, str | None]:
+    return {"next_cursor": None if events.next_after is None else encode_cursor(events.next_after)}
 
 
-NoticeOf = Callable[[Task], str | None]
+NoticeLookup = Callable[[Task], str | None]
 """What a caller should know of a task that waits."""
 
 
-def router(activity: Activity, streams: StreamLimit, notice_of: NoticeOf) -> APIRouter:
+def router(activity: ActivityService, streams: StreamLimit, notice_of: NoticeLookup) -> APIRouter:
     api = api_router("/tasks", tags=["tasks"])
 
     @api.get("/{task_id}/activity", response_model=Trail, responses=error_responses(404, 500))
     async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> JsonResponse:
         """What happened to a task and why: its routing, its events oldest first, its outcome."""
-        history = await activity.of(caller, task_id, limit, after(cursor))
-        task = shown(history.task, notice_of(history.task)) if history.task else None
-        return JsonResponse(model.trail(task_id, task, history.events, history.reports) | next_of(history.events))
+        history = await activity.read_history(caller, task_id, limit, decode_event_cursor(cursor))
+        task = task_out(history.task, notice_of(history.task)) if history.task else None
+        return JsonResponse(
+            model.build_trail(task_id, task, history.events, history.reports) | next_cursor_field(history.events)
+        )
 
     @api.get(
         "/{task_id}/stream",
@@ -95,8 +99,8 @@ def router(activity: Activity, streams: StreamLimit, notice_of: NoticeOf) -> API
         """Server-sent events: routing, activity, token, and one terminal complete or error. Each carries `atp` and a
         `provenance_id`: that of its own event where it has one, else that of the task.
         """
-        await activity.require(caller, task_id)
-        common = await activity.envelope(caller.tenant, task_id)
+        await activity.require_visible(caller, task_id)
+        common = await activity.read_envelope(caller.tenant, task_id)
         steps = activity.stream(caller.tenant, task_id, last_event_id)
 
         async def frames() -> AsyncIterator[SseEvent]:
@@ -106,3 +110,15 @@ def router(activity: Activity, streams: StreamLimit, notice_of: NoticeOf) -> API
         return EventStreamResponse(frames(), streams, f"{caller.tenant}/{caller.name}", common)
 
     return api
+
+
+class ReportOut(ResponseModel):
+    """What the note says; `modified_at` is the file's."""
+
+    path: str
+    title: str
+    task_id: str | None
+    agent_name: str | None
+    created_at: str | None
+    modified_at: Timestamp
+    summary: str | None

@@ -10,7 +10,7 @@ import msgspec
 from stentor.core.clock import format_iso
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.reports import model as reports
-from stentor.domains.reports.model import Report
+from stentor.domains.reports.model import VaultReport
 from stentor.domains.tasks.model import Task
 
 TERMINAL_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
@@ -20,7 +20,7 @@ MAX_EVENTS = 500
 """Events of one page, and how many of each end a summary looks at."""
 
 
-class Events(msgspec.Struct, frozen=True):
+class TaskEvents(msgspec.Struct, frozen=True):
     """The first and the last events of a task, which are the same unless there are very many, and one page of them.
     All are oldest first; `more` says that events follow the page.
     """
@@ -28,16 +28,16 @@ class Events(msgspec.Struct, frozen=True):
     first: list[RunLogEvent] = []
     last: list[RunLogEvent] = []
     page: list[RunLogEvent] = []
-    more: bool = False
+    has_more: bool = False
 
     @property
-    def known(self) -> list[RunLogEvent]:
+    def outline(self) -> list[RunLogEvent]:
         return [*self.first, *self.last]
 
     @property
-    def next(self) -> str | None:
+    def next_after(self) -> str | None:
         """The event that the next page begins after."""
-        return self.page[-1].event_id if self.more else None
+        return self.page[-1].event_id if self.has_more else None
 
 
 def event_out(event: RunLogEvent) -> dict[str, Any]:
@@ -55,9 +55,11 @@ def event_out(event: RunLogEvent) -> dict[str, Any]:
     }
 
 
-def trail(task_id: str, task: dict[str, Any] | None, events: Events, linked: Sequence[Report]) -> dict[str, Any]:
+def build_trail(
+    task_id: str, task: dict[str, Any] | None, events: TaskEvents, linked: Sequence[VaultReport]
+) -> dict[str, Any]:
     """The projection of a task's events; what no event has said yet is null. `linked` are the task's reports."""
-    known = events.known
+    known = events.outline
     root = next((e for e in known if e.event_type == "prompt_received"), None)
     status = task["status"] if task else _last(known, "status")
     return {
@@ -71,7 +73,7 @@ def trail(task_id: str, task: dict[str, Any] | None, events: Events, linked: Seq
         "provider": _last(known, "provider"),
         "outcome_class": _last(known, "outcome_class"),
         "learning_eligible": _last(known, "learning_eligible"),
-        "reports": [reports.shown(report) for report in linked],
+        "reports": [reports.report_out(report) for report in linked],
         "events": [event_out(event) for event in events.page],
     }
 
@@ -86,7 +88,7 @@ def _last(events: Sequence[RunLogEvent], name: str) -> Any:
     return next((e.metadata[name] for e in reversed(events) if name in e.metadata), None)
 
 
-def complete_data(task: Task, agent_name: str | None, learning_error: str | None) -> dict[str, Any]:
+def completion_data(task: Task, agent_name: str | None, learning_error: str | None) -> dict[str, Any]:
     """The terminal frame of a stream: `error` is set when learning from the outcome failed."""
     return {
         "task_id": task.task_id,

@@ -14,12 +14,11 @@ from stentor.core.live import Hub
 from stentor.domains.conversation import model
 from stentor.domains.llm.model import Delta, Reply, Request, counted
 from stentor.domains.llm.service import AGENT, Done, Work
+from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
-from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.tasks.following import Step, TaskStream
-from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.service import Tasks
-from stentor.domains.tasks.submission import Submission
+from stentor.domains.tasks.model import Task, TaskStream, TaskStreamStep
+from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.submission import SubmissionService
 
 
 class AgentStream:
@@ -34,8 +33,8 @@ class AgentStream:
         request: Request,
         task: Task,
         agent: Agent | None,
-        steps: Callable[[str | None], AsyncIterator[Step]],
-        tasks: Tasks,
+        steps: Callable[[str | None], AsyncIterator[TaskStreamStep]],
+        tasks: TaskService,
         closing: asyncio.Event,
     ) -> None:
         self._principal, self._request, self._task, self._agent = principal, request, task, agent
@@ -64,7 +63,7 @@ class AgentStream:
                 self._ended = True
                 raise model.failure(self._task.task_id, step.data.get("status", ""), step.data.get("code"))
 
-    async def _resumed(self) -> AsyncIterator[Step]:
+    async def _resumed(self) -> AsyncIterator[TaskStreamStep]:
         """All steps. A stream that was cut because tokens came faster than they were read goes on where it was; there
         is a hole until the next token is the one that was missed first.
         """
@@ -98,7 +97,9 @@ class AgentStream:
 class Conversations:
     """Implements the port `Agents` of the gateway."""
 
-    def __init__(self, submission: Submission, tasks: Tasks, snapshot: Snapshot, hub: Hub, of_task: TaskStream) -> None:
+    def __init__(
+        self, submission: SubmissionService, tasks: TaskService, snapshot: AgentCache, hub: Hub, of_task: TaskStream
+    ) -> None:
         self._submission = submission
         self._tasks = tasks
         self._snapshot = snapshot
@@ -108,7 +109,7 @@ class Conversations:
 
     def capabilities(self, tenant: str) -> list[str]:
         """Of the agents that may be asked now."""
-        agents = self._snapshot.of_tenant(tenant)
+        agents = self._snapshot.list_of_tenant(tenant)
         return sorted({name for agent in agents if agent.status == "active" for name in agent.capabilities})
 
     async def stream(self, principal: Principal, request: Request) -> AgentStream:

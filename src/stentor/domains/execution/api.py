@@ -10,9 +10,9 @@ from starlette.requests import Request
 
 from stentor.core.clock import format_iso
 from stentor.domains.execution import model
-from stentor.domains.execution.model import Outcome
-from stentor.domains.execution.service import Workers
-from stentor.domains.tasks.model import Claim, OutcomeClass, Status, Task
+from stentor.domains.execution.model import AttemptOutcome
+from stentor.domains.execution.service import WorkerService
+from stentor.domains.tasks.model import OutcomeClass, Task, TaskClaim, TaskStatus
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
     AgentId,
@@ -29,7 +29,7 @@ from stentor.web.wire import (
 )
 
 LeaseSeconds = Annotated[int, Field(ge=1, le=model.MAX_LEASE_SECONDS)]
-MAX_TOKEN = 65_536
+MAX_TOKEN_LENGTH = 65_536
 
 
 class ClaimIn(RequestModel):
@@ -51,7 +51,7 @@ class TokensIn(RequestModel):
     model_config = example_config(epoch=1, tokens=["Once ", "upon "])
 
     epoch: Epoch
-    tokens: Annotated[list[Annotated[str, StringConstraints(max_length=MAX_TOKEN)]], Field(max_length=1000)]
+    tokens: Annotated[list[Annotated[str, StringConstraints(max_length=MAX_TOKEN_LENGTH)]], Field(max_length=1000)]
 
 
 class CompleteIn(RequestModel):
@@ -107,12 +107,12 @@ class Taken(ResponseModel):
 
 class Ended(ResponseModel):
     task_id: str
-    status: Status
+    status: TaskStatus
     outcome_class: OutcomeClass
     duration_ms: int
 
 
-def router(workers: Workers) -> APIRouter:
+def router(workers: WorkerService) -> APIRouter:
     api = api_router(tags=["workers"])
 
     @api.post("/agents/{agent_id}/claims", response_model=Claims, responses=error_responses(404, 409))
@@ -132,26 +132,28 @@ def router(workers: Workers) -> APIRouter:
     @api.post("/tasks/{task_id}/tokens", response_model=Taken, responses=error_responses(404, 409))
     async def tokens(caller: Caller, task_id: TaskId, body: TokensIn) -> JsonResponse:
         """Pieces of the answer, for whoever watches the task."""
-        await workers.tokens(caller, task_id, body.epoch, body.tokens)
+        await workers.publish_tokens(caller, task_id, body.epoch, body.tokens)
         return JsonResponse({"task_id": task_id, "accepted": len(body.tokens)})
 
     @api.post("/tasks/{task_id}/complete", response_model=Ended, responses=error_responses(404, 409))
     async def complete(caller: Caller, task_id: TaskId, body: CompleteIn) -> JsonResponse:
         """The answer. Sent twice, it is taken once."""
         kind: OutcomeClass = "degraded_success" if body.degraded else "success"
-        outcome = Outcome(kind, body.result, performance=body.performance, cost=body.cost)
-        return _ended(await workers.end(caller, task_id, body.epoch, outcome))
+        outcome = AttemptOutcome(kind, body.result, performance=body.performance, cost=body.cost)
+        return _ended(await workers.report_outcome(caller, task_id, body.epoch, outcome))
 
     @api.post("/tasks/{task_id}/fail", response_model=Ended, responses=error_responses(404, 409))
     async def fail(caller: Caller, task_id: TaskId, body: FailIn) -> JsonResponse:
         """The agent could not do it; a provider's failure is not held against it."""
         error = {"code": body.error.code, "message": body.error.message}
-        return _ended(await workers.end(caller, task_id, body.epoch, Outcome(body.outcome_class, error=error)))
+        return _ended(
+            await workers.report_outcome(caller, task_id, body.epoch, AttemptOutcome(body.outcome_class, error=error))
+        )
 
     return api
 
 
-def _claim(claim: Claim) -> dict[str, Any]:
+def _claim(claim: TaskClaim) -> dict[str, Any]:
     return {
         "task_id": claim.task_id,
         "epoch": claim.epoch,

@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from stentor.domains.tasks.model import LEARNABLE, OutcomeClass, Status, Task
+from stentor.domains.tasks.model import LEARNABLE_OUTCOMES, OutcomeClass, Task, TaskStatus
 
 DEFAULT_LEASE_SECONDS, MAX_LEASE_SECONDS = 30, 3_600
 MAX_CLAIM, MAX_WAIT_SECONDS = 100, 60
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class AttemptOutcome(msgspec.Struct, frozen=True):
     """The end of an attempt. `performance` in (0,1] is the agent's own report of its success, `cost` what it
     spent in US dollars.
     """
@@ -24,21 +24,23 @@ class Outcome(msgspec.Struct, frozen=True):
     cost: float | None = None
 
     @property
-    def status(self) -> Status:
+    def status(self) -> TaskStatus:
         if self.outcome_class in ("success", "degraded_success"):
             return "completed"
         return "aborted" if self.outcome_class == "timeout" else "failed"
 
     @property
-    def learnable(self) -> bool:
-        return self.outcome_class in LEARNABLE
+    def is_learnable(self) -> bool:
+        return self.outcome_class in LEARNABLE_OUTCOMES
 
     @property
-    def succeeded(self) -> bool:
+    def is_success(self) -> bool:
         return self.outcome_class == "success"
 
 
-TIMED_OUT = Outcome("timeout", error={"code": "TIMEOUT", "message": "The task ran longer than its timeout."})
+TIMEOUT_OUTCOME = AttemptOutcome(
+    "timeout", error={"code": "TIMEOUT", "message": "The task ran longer than its timeout."}
+)
 
 
 class AgentFailed(Exception):
@@ -48,7 +50,7 @@ class AgentFailed(Exception):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
-        self.outcome = Outcome(self.outcome_class, error={"code": code, "message": message})
+        self.outcome = AttemptOutcome(self.outcome_class, error={"code": code, "message": message})
 
 
 class ProviderFailed(AgentFailed):
@@ -57,10 +59,10 @@ class ProviderFailed(AgentFailed):
     outcome_class = "provider_failure"
 
 
-Repair = Literal["abort", "requeue", "fail"]
+RepairAction = Literal["abort", "requeue", "fail"]
 
 
-def repair(task: Task, now: int, max_attempts: int) -> Repair | None:
+def choose_repair(task: Task, now: int, max_attempts: int) -> RepairAction | None:
     """What to do with an executing task: past its time, its lease lost, or nothing (None)."""
     assert task.deadline_at is not None
     assert task.lease_until is not None
@@ -71,12 +73,12 @@ def repair(task: Task, now: int, max_attempts: int) -> Repair | None:
     return requeue_or_fail(task, max_attempts)
 
 
-def requeue_or_fail(task: Task, max_attempts: int) -> Repair:
+def requeue_or_fail(task: Task, max_attempts: int) -> RepairAction:
     return "requeue" if task.epoch - task.attempt_epoch < max_attempts else "fail"
 
 
-def lost(task: Task) -> Outcome:
+def lease_lost_outcome(task: Task) -> AttemptOutcome:
     """The end of a task whose leases were lost too often."""
     claims = task.epoch - task.attempt_epoch
     message = f"The task was claimed {claims} times and each claim's lease ended without an answer."
-    return Outcome("agent_failure", error={"code": "LEASE_LOST", "message": message})
+    return AttemptOutcome("agent_failure", error={"code": "LEASE_LOST", "message": message})

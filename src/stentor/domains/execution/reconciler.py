@@ -17,18 +17,18 @@ from stentor.core.errors import LeaseLost, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.execution import model
-from stentor.domains.execution.attempt import Attempts
-from stentor.domains.execution.dispatch import Engine
-from stentor.domains.execution.outcomes import Ending
-from stentor.domains.learning.service import skipped
-from stentor.domains.tasks import listing, store
-from stentor.domains.tasks.model import Claim, Queued, Task, queued_of
-from stentor.domains.tasks.service import require
+from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.executor import TaskExecutor
+from stentor.domains.execution.outcomes import OutcomeRecorder
+from stentor.domains.learning.service import learning_skipped_event
+from stentor.domains.tasks import queries, store
+from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim, to_queued_task
+from stentor.domains.tasks.service import require_task
 
-EVERY_SECONDS = 1.0
-RELEARN_EVERY = 10
-PURGE_EVERY = 3_600
-BATCH = 200
+INTERVAL_SECONDS = 1.0
+RELEARN_TICKS = 10
+PURGE_TICKS = 3_600
+BATCH_SIZE = 200
 log = logging.getLogger(__name__)
 
 
@@ -37,9 +37,9 @@ class Reconciler:
         self,
         db: Database,
         runlog: RunLog,
-        dispatcher: Engine,
-        attempts: Attempts,
-        ending: Ending,
+        dispatcher: Dispatcher,
+        attempts: TaskExecutor,
+        ending: OutcomeRecorder,
         max_attempts: int,
     ) -> None:
         self._db = db
@@ -48,15 +48,15 @@ class Reconciler:
         self._attempts = attempts
         self._ending = ending
         self._max_attempts = max_attempts
-        self._renew_every = attempts.lease // (3 * SECOND)
+        self._renew_every = attempts.lease_us // (3 * SECOND)
 
-    async def recover(self, *, alone: bool) -> int:
+    async def recover(self, *, is_single_process: bool) -> int:
         """At the start: take up what the process before left. `alone`: no other process runs tasks.
 
         Answers how many tasks were found executing in a process that is gone.
         """
         found = 0
-        while alone and (batch := await self._db.write(self._take_up)):
+        while is_single_process and (batch := await self._db.write(self._take_up)):
             found += batch
         await self.tick(0)  # offers what was taken up, once all of it is: a batch must not meet the one before
         return found
@@ -65,7 +65,7 @@ class Reconciler:
         """For ever; an outage of the store is waited out."""
         tick = 0
         while True:
-            await sleep_until_tick(EVERY_SECONDS)
+            await sleep_until_tick(INTERVAL_SECONDS)
             tick += 1
             try:
                 await self.tick(tick)
@@ -76,10 +76,10 @@ class Reconciler:
                 log.exception("the reconciler stumbled")
 
     async def tick(self, tick: int) -> None:
-        waiting = self._dispatcher.waiting() if tick % self._dispatcher.refill_every == 0 else None
+        waiting = self._dispatcher.refill_query() if tick % self._dispatcher.refill_ticks == 0 else None
 
         def look(tx: Tx) -> tuple[list[Task], list[Task], Callable[[], None] | None]:
-            overdue, expired = store.overdue(tx, BATCH), store.expired(tx, BATCH)
+            overdue, expired = store.list_overdue(tx, BATCH_SIZE), store.list_queue_expired(tx, BATCH_SIZE)
             return overdue, expired, waiting(tx) if waiting else None
 
         overdue, expired, take_up = await self._db.poll(look)
@@ -87,17 +87,17 @@ class Reconciler:
             await self._db.write(self._repairing(task))
         for task in expired:
             await self._db.write(self._expiring(task))
-        if tick % self._renew_every == 0 and self._attempts.held:
-            await self._renew(list(self._attempts.held.values()))
+        if tick % self._renew_every == 0 and self._attempts.held_claims:
+            await self._renew(list(self._attempts.held_claims.values()))
         if take_up is not None:
             take_up()
-        if tick % RELEARN_EVERY == 0:
+        if tick % RELEARN_TICKS == 0:
             await self._relearn()
-        if tick % PURGE_EVERY == PURGE_EVERY - 1:
+        if tick % PURGE_TICKS == PURGE_TICKS - 1:
             await self._db.write(idempotency.purge_expired)
 
     async def _relearn(self) -> None:
-        for task in await self._db.read(lambda tx: store.unlearned(tx, tx.now - SECOND, BATCH)):
+        for task in await self._db.read(lambda tx: store.list_unlearned(tx, tx.now - SECOND, BATCH_SIZE)):
             try:
                 await self._db.write(self._learning(task))
             except StoreUnavailable:
@@ -106,30 +106,32 @@ class Reconciler:
                 log.exception("learning from task %s failed again", task.task_id)
 
     def _learning(self, task: Task) -> Any:
-        return lambda tx: self._ending.learn_late(tx, task)
+        return lambda tx: self._ending.retry_learning(tx, task)
 
-    async def _renew(self, claims: list[Claim]) -> None:
-        def work(tx: Tx) -> list[Claim]:
-            return [c for c in claims if not store.renew(tx, c.tenant, c.task_id, c.epoch, self._attempts.lease)]
+    async def _renew(self, claims: list[TaskClaim]) -> None:
+        def work(tx: Tx) -> list[TaskClaim]:
+            return [
+                c for c in claims if not store.renew_lease(tx, c.tenant, c.task_id, c.epoch, self._attempts.lease_us)
+            ]
 
         for claim in await self._db.write(work, ()):
             self._dispatcher.stop(claim.tenant, claim.task_id)
 
-    async def give_back(self, claims: list[Claim]) -> None:
+    async def release_claims(self, claims: list[TaskClaim]) -> None:
         """Let others have at once what this process claimed and will not finish."""
 
         def work(tx: Tx) -> None:
             for claim in claims:
-                task = require(tx, claim.tenant, claim.task_id)
+                task = require_task(tx, claim.tenant, claim.task_id)
                 if task.status == "executing" and task.epoch == claim.epoch:
                     queued = self._requeue(tx, task, "The process that had it is leaving.")
-                    tx.after_commit(partial(self._dispatcher.offer, queued))
+                    tx.after_commit(partial(self._dispatcher.enqueue, queued))
 
         if claims:
             await self._db.write(work)
 
     def _take_up(self, tx: Tx) -> int:
-        tasks = store.executing_in_process(tx, BATCH)
+        tasks = store.list_executing_in_process(tx, BATCH_SIZE)
         for task in tasks:
             repair = model.requeue_or_fail(task, self._max_attempts)
             self._apply(tx, task, repair, "The service was restarted.", offer=False)
@@ -137,10 +139,10 @@ class Reconciler:
 
     def _repairing(self, seen: Task) -> Any:
         def work(tx: Tx) -> None:
-            task = require(tx, seen.tenant, seen.task_id)
+            task = require_task(tx, seen.tenant, seen.task_id)
             if task.status != "executing":
                 return
-            repair = model.repair(task, tx.now, self._max_attempts)
+            repair = model.choose_repair(task, tx.now, self._max_attempts)
             if repair is not None:
                 self._apply(tx, task, repair, "The lease ended without an answer.")
 
@@ -150,45 +152,45 @@ class Reconciler:
         """End a task that waited longer than its `queue_timeout_seconds`; nothing is learned from that."""
 
         def work(tx: Tx) -> None:
-            task = require(tx, seen.tenant, seen.task_id)
+            task = require_task(tx, seen.tenant, seen.task_id)
             if task.status != "queued" or task.queue_deadline_at is None or task.queue_deadline_at >= tx.now:
                 return
             message = f"No agent took the task within {task.queue_timeout_seconds} s."
             error = {"code": "QUEUE_TIMEOUT", "message": message}
             meta = {"status": "aborted", "outcome_class": "timeout", "learning_eligible": False, "error": error}
-            drafts = [EventDraft("task_aborted", "execution", message, meta), skipped("timeout")]
+            drafts = [EventDraft("task_aborted", "execution", message, meta), learning_skipped_event("timeout")]
             head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
-            if store.end(tx, task, "aborted", "timeout", error, head):
+            if store.end_without_learning(tx, task, "aborted", "timeout", error, head):
                 changes = ("queued", task.assigned_agent, -1), ("aborted", task.assigned_agent, 1)
-                listing.count(tx, task.tenant, task.created_at, *changes)
+                queries.update_counts(tx, task.tenant, task.created_at, *changes)
                 tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))
 
         return work
 
-    def _apply(self, tx: Tx, task: Task, repair: model.Repair, why: str, *, offer: bool = True) -> None:
+    def _apply(self, tx: Tx, task: Task, repair: model.RepairAction, why: str, *, offer: bool = True) -> None:
         if repair == "requeue":
             queued = self._requeue(tx, task, why)
             if offer:
                 tx.after_commit(lambda: self._hand_back(queued))
             return
-        outcome = model.TIMED_OUT if repair == "abort" else model.lost(task)
+        outcome = model.TIMEOUT_OUTCOME if repair == "abort" else model.lease_lost_outcome(task)
         assert task.assigned_agent is not None
         try:
             with tx.savepoint():
-                self._ending.apply(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
+                self._ending.record(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
         except LeaseLost:
             return  # it ended by itself
         tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))
 
-    def _requeue(self, tx: Tx, task: Task, why: str) -> Queued:
+    def _requeue(self, tx: Tx, task: Task, why: str) -> QueuedTask:
         drafts = [EventDraft("task_requeued", "execution", why, {"epoch": task.epoch}, agent_id=task.assigned_agent)]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
-        if not store.queue(tx, task, "queued", head):
+        if not store.requeue(tx, task, "queued", head):
             raise LeaseLost("The task changed at the same moment.")
         changes = ("executing", task.assigned_agent, -1), ("queued", task.assigned_agent, 1)
-        listing.count(tx, task.tenant, task.created_at, *changes)
-        return queued_of(require(tx, task.tenant, task.task_id))
+        queries.update_counts(tx, task.tenant, task.created_at, *changes)
+        return to_queued_task(require_task(tx, task.tenant, task.task_id))
 
-    def _hand_back(self, queued: Queued) -> None:
+    def _hand_back(self, queued: QueuedTask) -> None:
         self._dispatcher.stop(queued.tenant, queued.task_id)
-        self._dispatcher.offer(queued)
+        self._dispatcher.enqueue(queued)

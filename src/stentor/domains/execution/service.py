@@ -12,28 +12,28 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
 from stentor.core.live import Hub
-from stentor.domains.execution.dispatch import Engine
-from stentor.domains.execution.model import Outcome
-from stentor.domains.execution.outcomes import Ending
-from stentor.domains.registry import standing
+from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.model import AttemptOutcome
+from stentor.domains.execution.outcomes import OutcomeRecorder
+from stentor.domains.registry import authorization
+from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
-from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.tasks import store
-from stentor.domains.tasks.model import Claim, Task
-from stentor.domains.tasks.service import require, require_seen
+from stentor.domains.tasks.model import Task, TaskClaim
+from stentor.domains.tasks.service import require_task, require_visible_task
 
-WATCH_SECONDS = 1.0
+DISCONNECT_POLL_SECONDS = 1.0
 """How often a waiting claim looks whether its worker is still there."""
 
 
-class Workers:
+class WorkerService:
     def __init__(
         self,
         db: Database,
-        snapshot: Snapshot,
-        dispatcher: Engine,
-        ending: Ending,
+        snapshot: AgentCache,
+        dispatcher: Dispatcher,
+        ending: OutcomeRecorder,
         hub: Hub,
         presence: Presence,
     ) -> None:
@@ -52,7 +52,7 @@ class Workers:
         wait: float,
         lease: int,
         gone: Callable[[], Awaitable[bool]],
-    ) -> list[Claim]:
+    ) -> list[TaskClaim]:
         """Up to `most` tasks, waiting up to `wait` seconds for the first; `lease` in seconds.
 
         `gone` tells that the worker has left: nothing is claimed for nobody.
@@ -62,41 +62,41 @@ class Workers:
         try:
             while True:
                 self._worker(principal, agent_id)
-                self._presence.saw(agent_id)
-                self._presence.polls(agent_id, most)
+                self._presence.record_seen(agent_id)
+                self._presence.record_poll(agent_id, most)
                 if self._hub.closing.is_set() or await gone():
                     return []
-                if claims := await self._dispatcher.take(agent_id, most, lease * SECOND):
+                if claims := await self._dispatcher.claim(agent_id, most, lease * SECOND):
                     for claim in claims:
-                        self._presence.took(agent_id, claim.task_id, claim.lease_until)
+                        self._presence.record_lease(agent_id, claim.task_id, claim.lease_until)
                     return claims
                 if waited >= wait:
                     return []
-                step = min(WATCH_SECONDS, wait - waited)
-                if not await self._dispatcher.arrival(agent_id, step):
+                step = min(DISCONNECT_POLL_SECONDS, wait - waited)
+                if not await self._dispatcher.wait_for_task(agent_id, step):
                     waited += step
         finally:
-            self._presence.polls(agent_id, 0)
+            self._presence.record_poll(agent_id, 0)
 
     async def heartbeat(self, principal: Principal, task_id: str, epoch: int, lease: int) -> int:
         """Renew the lease; answers when it ends. Raises LeaseLost."""
 
         def work(tx: Tx) -> int:
             task = self._held(tx, principal, task_id, epoch)
-            store.renew(tx, task.tenant, task_id, epoch, lease * SECOND)
+            store.renew_lease(tx, task.tenant, task_id, epoch, lease * SECOND)
             until = tx.now + lease * SECOND
             tx.after_commit(lambda: self._working(task, until))
             return until
 
         return await self._db.write(work, ())
 
-    async def tokens(self, principal: Principal, task_id: str, epoch: int, tokens: list[str]) -> None:
+    async def publish_tokens(self, principal: Principal, task_id: str, epoch: int, tokens: list[str]) -> None:
         """Announce pieces of the answer to whoever watches. Raises LeaseLost."""
         task = await self._db.read(lambda tx: self._held(tx, principal, task_id, epoch))
         for text in tokens:
             self._hub.append_token(task.tenant, task_id, task.head_id, text)
 
-    async def end(self, principal: Principal, task_id: str, epoch: int, outcome: Outcome) -> Task:
+    async def report_outcome(self, principal: Principal, task_id: str, epoch: int, outcome: AttemptOutcome) -> Task:
         """Complete or fail; the same answer twice is taken once. Raises LeaseLost."""
 
         def work(tx: Tx) -> Task:
@@ -107,25 +107,25 @@ class Workers:
             assert task.assigned_agent is not None
             tx.after_commit(lambda: self._working(task, None))
             started = task.start_time or tx.now
-            self._ending.apply(tx, task, task.assigned_agent, started, outcome, ended_by=principal.name)
-            return require(tx, task.tenant, task_id)
+            self._ending.record(tx, task, task.assigned_agent, started, outcome, ended_by=principal.name)
+            return require_task(tx, task.tenant, task_id)
 
         return await self._db.write(work, ())
 
     def _working(self, task: Task, until: int | None) -> None:
         """A worker was heard of: it holds its task until then, or has ended it."""
         agent_id = task.assigned_agent or ""
-        self._presence.saw(agent_id)
+        self._presence.record_seen(agent_id)
         if until is None:
-            self._presence.gave_back(agent_id, task.task_id)
+            self._presence.remove_lease(agent_id, task.task_id)
         else:
-            self._presence.took(agent_id, task.task_id, until)
+            self._presence.record_lease(agent_id, task.task_id, until)
 
     def _worker(self, principal: Principal, agent_id: str) -> Agent:
         agent = self._snapshot.get(principal.tenant, agent_id)
         if agent is None:
             raise NotFound(f"No agent has the id {agent_id!r}.")
-        check_acts_for(principal, agent)
+        require_can_act_for(principal, agent)
         if agent.runtime.kind != "worker":
             raise Conflict(f"The agent's runtime is {agent.runtime.kind}; only a worker claims tasks.")
         if agent.status != "active":
@@ -138,9 +138,9 @@ class Workers:
         return task
 
     def _reachable(self, tx: Tx, principal: Principal, task_id: str) -> Task:
-        task = require_seen(tx, principal, task_id)
+        task = require_visible_task(tx, principal, task_id)
         agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
-        if not (principal.role == "admin" if agent is None else standing.acts_for(principal, agent)):
+        if not (principal.role == "admin" if agent is None else authorization.can_act_for(principal, agent)):
             raise Forbidden("This key may not act for the task's agent.")
         return task
 
@@ -151,13 +151,13 @@ class Workers:
             raise LeaseLost("The task is not in your hands any more.", details)
 
 
-def check_acts_for(principal: Principal, agent: Agent) -> None:
+def require_can_act_for(principal: Principal, agent: Agent) -> None:
     """Raises Forbidden."""
-    if not standing.acts_for(principal, agent):
+    if not authorization.can_act_for(principal, agent):
         raise Forbidden("This key may not act for this agent.")
 
 
-def _already(task: Task, epoch: int, outcome: Outcome) -> bool:
+def _already(task: Task, epoch: int, outcome: AttemptOutcome) -> bool:
     """Whether this very answer was taken before: a worker may send it again when the first was lost."""
     if task.epoch != epoch or task.status != outcome.status:
         return False

@@ -22,9 +22,9 @@ from stentor.domains.governance import archive, patch
 from stentor.domains.governance.model import Cause, Checkpoint, CheckpointCorrupt
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent, TrustTier
-from stentor.domains.registry.service import Registry
+from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.trust import store as trust_store
-from stentor.domains.trust.service import Trust
+from stentor.domains.trust.service import TrustService
 
 EXPIRED_AT_ONCE = 500
 MAX_ID = 64
@@ -57,7 +57,9 @@ class RestoreFailed(StentorError):
 
 
 class Checkpoints:
-    def __init__(self, db: Database, runlog: RunLog, registry: Registry, trust: Trust, keep_days: int) -> None:
+    def __init__(
+        self, db: Database, runlog: RunLog, registry: AgentRegistry, trust: TrustService, keep_days: int
+    ) -> None:
         self._db = db
         self._runlog = runlog
         self._registry = registry
@@ -121,9 +123,9 @@ class Checkpoints:
             scores = ("alignment_score", "accuracy_score", "efficiency_score", "trust_tier")
             fields |= {name: getattr(state, name) for name in scores}
         message = "Set back to a checkpoint."
-        self._registry.reconfiguring(tenant, state.agent_id, fields, message, by, parent)(tx)
+        self._registry.prepare_reconfigure(tenant, state.agent_id, fields, message, by, parent)(tx)
         if state.trust_score is not None and not only:
-            self._trust.set_in(tx, tenant, state.agent_id, state.trust_score, None, by)
+            self._trust.set_score_in_tx(tx, tenant, state.agent_id, state.trust_score, None, by)
 
     async def expire(self, now: int) -> int:
         """Remove what is older than it is kept; answers how many."""
@@ -153,7 +155,7 @@ def state_of(tx: Tx, agent: Agent) -> State:
         agent.accuracy_score,
         agent.efficiency_score,
         agent.trust_tier,
-        trust.at(tx.now) if trust else None,
+        trust.score_at(tx.now) if trust else None,
     )
 
 

@@ -19,14 +19,14 @@ from stentor.domains.governance.model import CheckpointCorrupt, Update
 from stentor.domains.governance.probes import Found, Probe
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
-from stentor.domains.registry.service import Registry
+from stentor.domains.registry.service import AgentRegistry
 
 log = logging.getLogger(__name__)
 
 
 class Deployer:
     def __init__(
-        self, db: Database, runlog: RunLog, registry: Registry, kept: Checkpoints, judging: Judging, probe: Probe
+        self, db: Database, runlog: RunLog, registry: AgentRegistry, kept: Checkpoints, judging: Judging, probe: Probe
     ) -> None:
         self._db = db
         self._runlog = runlog
@@ -68,7 +68,9 @@ class Deployer:
         )
         fields = {name: getattr(target, name) for name in patch.FIELDS}
         message = f"Update {update_id} applied."
-        change = self._registry.reconfiguring(tenant, agent.agent_id, fields, message, model.SYSTEM, update.head_id)
+        change = self._registry.prepare_reconfigure(
+            tenant, agent.agent_id, fields, message, model.SYSTEM, update.head_id
+        )
         return update, change(tx)
 
     def _give_up(self, tx: Tx, update: Update, reason: str) -> None:
@@ -106,4 +108,4 @@ class Deployer:
         agent = agents.find(tx, update.tenant, update.agent_id)
         if agent is not None and agent.status == "active":
             why = f"Update {update.update_id} failed and could not be undone."
-            self._registry.suspending(update.tenant, agent.agent_id, why, model.SYSTEM, update.head_id)(tx)
+            self._registry.prepare_suspend(update.tenant, agent.agent_id, why, model.SYSTEM, update.head_id)(tx)

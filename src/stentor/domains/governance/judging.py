@@ -14,7 +14,7 @@ from stentor.domains.governance import patch, tiers
 from stentor.domains.governance.model import HUMAN, Basis, Proposal, Update
 from stentor.domains.governance.patch import Config
 from stentor.domains.governance.tiers import Facts
-from stentor.domains.registry import policy as agent_policy
+from stentor.domains.registry import authorization as agent_policy
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
 from stentor.domains.trust import store as trust_store
@@ -49,7 +49,7 @@ class Judging:
             proposal.changes,
             agent is not None,
             agent is not None and agent.status == "active",
-            trust.at(tx.now) if trust else None,
+            trust.score_at(tx.now) if trust else None,
             now is not None and then is not None and patch.widens(now, then),
             now is not None and then is not None and now.runtime != then.runtime,
         )
@@ -99,5 +99,5 @@ class Judging:
             "files_modified": changes.files_modified,
             "patched_fields": sorted(changes.agent_patch or ()),
         }
-        who, whom = PolicyEntity("Principal", principal.name), agent_policy.entity(agent)
+        who, whom = PolicyEntity("Principal", principal.name), agent_policy.to_policy_entity(agent)
         return not self._rules.authorize("propose_update", who, whom, context).allowed

@@ -8,7 +8,7 @@ import msgspec
 
 from stentor.core import canonical_json, jsontext
 from stentor.core.errors import InvalidRequest
-from stentor.domains.registry.model import Agent, Network, Runtime, Tool, Whitelist
+from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 
 FIELDS = ("capabilities", "runtime", "sandbox_whitelist")
 
@@ -18,7 +18,7 @@ class Config(msgspec.Struct, frozen=True):
 
     capabilities: tuple[str, ...]
     runtime: Runtime
-    sandbox_whitelist: Whitelist
+    sandbox_whitelist: SandboxWhitelist
 
     @property
     def document(self) -> dict[str, Any]:
@@ -87,21 +87,21 @@ def widens(before: Config, after: Config) -> bool:
     return _widens_network(now.network, then.network) or _widens_tools(now.tools, then.tools)
 
 
-def _widens_network(now: Network, then: Network) -> bool:
+def _widens_network(now: AllowedNetwork, then: AllowedNetwork) -> bool:
     return not (set(then.allowlist) <= set(now.allowlist) and set(then.ports) <= set(now.ports))
 
 
-def _widens_tools(now: tuple[Tool, ...], then: tuple[Tool, ...]) -> bool:
+def _widens_tools(now: tuple[AllowedTool, ...], then: tuple[AllowedTool, ...]) -> bool:
     known, wanted = _by_name(now), _by_name(then)
     return any(name not in known or _widens_tool(known[name], tool) for name, tool in wanted.items())
 
 
-def _by_name(tools: tuple[Tool, ...]) -> dict[str, Tool]:
+def _by_name(tools: tuple[AllowedTool, ...]) -> dict[str, AllowedTool]:
     """The one that counts: the sandbox takes the first of a name."""
     return {tool.name: tool for tool in reversed(tools)}
 
 
-def _widens_tool(now: Tool, then: Tool) -> bool:
+def _widens_tool(now: AllowedTool, then: AllowedTool) -> bool:
     """Without paths a tool may be used without one, and with none of its own: neither is a part of the other."""
     return (
         not set(then.operations) <= set(now.operations)

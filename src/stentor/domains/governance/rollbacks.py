@@ -29,7 +29,7 @@ from stentor.domains.governance.model import (
     SelfApproval,
     Update,
 )
-from stentor.domains.registry import standing
+from stentor.domains.registry import authorization
 
 ESTIMATE = 2 * SECOND
 EVENTS: dict[RollbackStatus, tuple[EventType, str]] = {
@@ -69,7 +69,7 @@ class Rollbacks:
         checkpoint = checkpoints.require(tx, principal.tenant, draft.checkpoint_id)
         state = checkpoints.opened(checkpoint)
         agent = checkpoints.require_agent(tx, principal.tenant, checkpoint.agent_id)
-        if of is None and standing.works_as(principal, agent):
+        if of is None and authorization.can_work_as(principal, agent):
             raise SelfApproval("An agent's own key may not roll it back: ask a person, whose key has the role admin.")
         if agent.key_name == principal.name and patch.widens(patch.of(agent), state.config):
             raise SelfApproval("An agent's own key may not roll it back to more than it may do now: ask another admin.")

@@ -8,14 +8,14 @@ from stentor.domains.governance import scores, store
 from stentor.domains.governance.checkpoints import Checkpoints, require_agent
 from stentor.domains.governance.scores import Breakdown, Metrics
 from stentor.domains.learning import store as lessons
-from stentor.domains.registry import standing
+from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
-from stentor.domains.trust.service import Trust
+from stentor.domains.trust.service import TrustService
 
 
 class Scoring:
-    def __init__(self, db: Database, trust: Trust, checkpoints: Checkpoints) -> None:
+    def __init__(self, db: Database, trust: TrustService, checkpoints: Checkpoints) -> None:
         self._db = db
         self._trust = trust
         self._checkpoints = checkpoints
@@ -37,12 +37,12 @@ class Scoring:
         return scores.compute(given if given is not None else recorded(tx, agent))
 
     def _store(self, tx: Tx, agent: Agent, given: Metrics | None, by: Principal) -> Breakdown:
-        standing.may_move(by, "trust", agent)
+        authorization.authorize_change(by, "trust", agent)
         found = self._look(tx, agent, given, by)
         if found.too_little:
             return found
         self._checkpoints.take(tx, agent, "trust_change", by.name)
-        self._trust.set_in(tx, agent.tenant, agent.agent_id, found.score, None, by.name)
+        self._trust.set_score_in_tx(tx, agent.tenant, agent.agent_id, found.score, None, by.name)
         return found
 
 
@@ -51,8 +51,8 @@ def recorded(tx: Tx, agent: Agent) -> Metrics:
 
     An agent that never did anything has no violations because it had no chance: then they are unknown.
     """
-    successes, outcomes = lessons.results(tx, agent.agent_id)
-    violated = bool(agents.violations(tx, agent.agent_id, cleared=True))
+    successes, outcomes = lessons.count_results(tx, agent.agent_id)
+    violated = bool(agents.list_violations(tx, agent.agent_id, cleared=True))
     approved, decided = store.audit(tx, agent.tenant, agent.agent_id)
     return Metrics(
         successful_executions=successes,

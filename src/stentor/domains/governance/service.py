@@ -27,7 +27,7 @@ from stentor.domains.governance.model import (
     Update,
 )
 from stentor.domains.governance.rollbacks import Rollbacks
-from stentor.domains.registry import standing
+from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
 
@@ -161,7 +161,7 @@ class Updates:
     def _own_hand(self, tx: Tx, principal: Principal, update: Update, approval: Approval) -> OwnHand | None:
         """Whether the one who approves can work as the agent that it changes, has its key, or proposed it."""
         agent = agents.find(tx, update.tenant, update.agent_id)
-        if agent is not None and standing.works_as(principal, agent):
+        if agent is not None and authorization.can_work_as(principal, agent):
             return "agent"
         if agent is not None and agent.key_name == principal.name:
             return "key"

@@ -11,8 +11,8 @@ from pydantic import Field
 from stentor.auth.principal import Principal
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.errors import InvalidRequest, NotFound
-from stentor.domains.learning.model import Connection
-from stentor.domains.learning.service import Learning
+from stentor.domains.learning.model import AgentConnection
+from stentor.domains.learning.service import LearningService
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
     AgentId,
@@ -27,7 +27,7 @@ from stentor.web.wire import (
     error_responses,
 )
 
-AgentKnown = Callable[[str, str], bool]
+IsKnownAgent = Callable[[str, str], bool]
 """(tenant, agent id) -> whether the registry has it; learning itself knows no agents."""
 
 
@@ -87,7 +87,7 @@ class Moved(ResponseModel):
     delta: float
 
 
-def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
+def router(learning: LearningService, agent_known: IsKnownAgent) -> APIRouter:
     api = api_router("/hebbian", tags=["hebbian"])
 
     def check(tenant: str, agent_id: str) -> None:
@@ -98,7 +98,7 @@ def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
     async def weights(caller: Caller, agent_id: Annotated[str, Query()]) -> JsonResponse:
         """An agent's weight for each task type it has done, as of now."""
         check(caller.tenant, agent_id)
-        found, last = await learning.weights(agent_id)
+        found, last = await learning.read_weights(agent_id)
         return JsonResponse({"agent_id": agent_id, "weights": found, "last_updated": format_iso_or_none(last)})
 
     @api.get("/history/{agent_id}", response_model=History, responses=error_responses(404))
@@ -107,7 +107,7 @@ def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
     ) -> JsonResponse:
         """What the agent's weights learned from, the newest first."""
         check(caller.tenant, agent_id)
-        entries, total = await learning.history(agent_id, limit)
+        entries, total = await learning.list_history(agent_id, limit)
         rows = [
             {f: getattr(e, f) for f in e.__struct_fields__} | {"timestamp": format_iso(e.timestamp)} for e in entries
         ]
@@ -116,25 +116,25 @@ def router(learning: Learning, agent_known: AgentKnown) -> APIRouter:
     @api.get("/connections", response_model=Connections)
     async def connections(caller: Caller, agent_id: Annotated[str | None, Query()] = None) -> JsonResponse:
         """The weights between agents, of one agent or of all."""
-        links = await learning.connections(caller.tenant)
+        links = await learning.list_connections(caller.tenant)
         rows = [_connection(c) for c in links if agent_id in (None, c.agent1, c.agent2)]
         return JsonResponse({"connections": rows, "total": len(rows)})
 
     return api
 
 
-Allow = Callable[[Principal, str], Awaitable[None]]
+AuthorizeConnectionChange = Callable[[Principal, str], Awaitable[None]]
 """Raises Forbidden when the caller may not move the connections of this agent."""
 
 
-def trust_router(learning: Learning, allow: Allow) -> APIRouter:
+def trust_router(learning: LearningService, allow: AuthorizeConnectionChange) -> APIRouter:
     api = api_router("/trust/hebbian", tags=["trust"])
 
     @api.get("/weights", response_model=Enveloped[Matrix])
     async def matrix(caller: Caller) -> JsonResponse:
         """The agent-to-agent weights, by connection and as a symmetric matrix."""
         rows: dict[str, dict[str, float]] = {}
-        links = await learning.connections(caller.tenant)
+        links = await learning.list_connections(caller.tenant)
         for link in links:
             rows.setdefault(link.agent1, {})[link.agent2] = link.weight
             rows.setdefault(link.agent2, {})[link.agent1] = link.weight
@@ -147,14 +147,14 @@ def trust_router(learning: Learning, allow: Allow) -> APIRouter:
             raise InvalidRequest("A connection has two different agents.")
         for one in (body.agent1, body.agent2):
             await allow(caller, one)
-        link = await learning.connect(caller.tenant, body.agent1, body.agent2, body.delta, caller.name)
+        link = await learning.change_connection(caller.tenant, body.agent1, body.agent2, body.delta, caller.name)
         key = f"{body.agent1}-{body.agent2}"
         return enveloped_response({"connection": key, "newWeight": link.weight, "delta": body.delta})
 
     return api
 
 
-def _connection(link: Connection) -> dict[str, Any]:
+def _connection(link: AgentConnection) -> dict[str, Any]:
     return {
         "connection": link.key,
         "agent1": link.agent1,

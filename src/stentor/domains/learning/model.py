@@ -11,9 +11,9 @@ import msgspec
 from stentor.core.clock import DAY
 from stentor.domains.learning import evidence
 
-START, FLOOR, PENALTY, DAILY_RETURN = 1.0, 0.01, 0.1, 0.01
+INITIAL_WEIGHT, MIN_WEIGHT, FAILURE_PENALTY, DAILY_WEIGHT_DECAY = 1.0, 0.01, 0.1, 0.01
 SENTINEL_WINDOW, SENTINEL_THRESHOLD = 50, 0.4
-NEWEST_SHARE = 0.2
+SMOOTHING_FACTOR = 0.2
 """Share of the newest duration or cost in its moving average."""
 
 
@@ -34,35 +34,39 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     updated_at: int
     rewards: str = ""
     tick: int = 0
-    since_change: int = evidence.UNCHANGED
+    since_change: int = evidence.NO_CHANGE
     changed_tick: int = 0
     mean_cost: float | None = None
 
-    def at(self, now: int) -> float:
-        return returned(self.weight, now - self.updated_at)
+    def weight_at(self, now: int) -> float:
+        return decay_weight(self.weight, now - self.updated_at)
 
     @cached_property
-    def outcomes(self) -> str:
+    def encoded_rewards(self) -> str:
         """The rewards; from S and F where an earlier version wrote the record last."""
-        return self.rewards if evidence.agree(self.rewards, self.recent) else evidence.of_letters(self.recent)
+        return (
+            self.rewards
+            if evidence.is_consistent(self.rewards, self.recent)
+            else evidence.rewards_from_letters(self.recent)
+        )
 
     @cached_property
-    def counted(self) -> tuple[float, float]:
+    def counted_rewards(self) -> tuple[float, float]:
         """Sum of rewards and number of outcomes, as far as they still count."""
-        return evidence.count(self.outcomes, self.since_change)
+        return evidence.sum_rewards(self.encoded_rewards, self.since_change)
 
     @cached_property
     def variation(self) -> float:
         """How much the rewards vary: 1 for successes and failures alone, less for grades that are alike."""
-        return evidence.variation(self.outcomes)
+        return evidence.relative_variation(self.encoded_rewards)
 
     @cached_property
-    def outdated(self) -> tuple[float, float]:
+    def stale_rewards(self) -> tuple[float, float]:
         """The same when the results of another agent changed after this one's last outcome."""
-        return evidence.count(self.outcomes, 0)
+        return evidence.sum_rewards(self.encoded_rewards, 0)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class HistoryEntry(msgspec.Struct, frozen=True):
     """One line of an agent's history."""
 
     timestamp: int
@@ -73,7 +77,7 @@ class Entry(msgspec.Struct, frozen=True):
     weight_after: float
 
 
-class Connection(msgspec.Struct, frozen=True):
+class AgentConnection(msgspec.Struct, frozen=True):
     agent1: str
     agent2: str
     weight: float
@@ -83,11 +87,11 @@ class Connection(msgspec.Struct, frozen=True):
     def key(self) -> str:
         return f"{self.agent1}-{self.agent2}"
 
-    def at(self, now: int) -> float:
-        return returned(self.weight, now - self.updated_at)
+    def weight_at(self, now: int) -> float:
+        return decay_weight(self.weight, now - self.updated_at)
 
 
-class Alert(msgspec.Struct, frozen=True):
+class SentinelAlert(msgspec.Struct, frozen=True):
     """The sentinel's finding: an agent's outcomes at a task type swing to and fro."""
 
     alert_id: str
@@ -100,33 +104,33 @@ class Alert(msgspec.Struct, frozen=True):
     resolved_at: int | None
 
 
-def fresh(agent_id: str, task_type: str, now: int) -> Weight:
-    return Weight(agent_id, task_type, START, 0.0, 0, "", now)
+def initial_weight(agent_id: str, task_type: str, now: int) -> Weight:
+    return Weight(agent_id, task_type, INITIAL_WEIGHT, 0.0, 0, "", now)
 
 
-def returned(weight: float, idle: int) -> float:
+def decay_weight(weight: float, idle: int) -> float:
     """The weight after `idle` microseconds: one percent of its distance to 1.0 a whole day."""
     days = max(0, idle) // DAY
-    return START + (weight - START) * (1 - DAILY_RETURN) ** days if days else weight
+    return INITIAL_WEIGHT + (weight - INITIAL_WEIGHT) * (1 - DAILY_WEIGHT_DECAY) ** days if days else weight
 
 
-def delta(*, success: bool, performance: float) -> float:
+def weight_delta(*, success: bool, performance: float) -> float:
     """`+tanh(0.1 p)` for a success of performance p in (0,1], `-0.1` for an eligible failure."""
-    return math.tanh(0.1 * performance) if success else -PENALTY
+    return math.tanh(0.1 * performance) if success else -FAILURE_PENALTY
 
 
-class Pace(msgspec.Struct, frozen=True):
+class TaskTypeProgress(msgspec.Struct, frozen=True):
     """Of all agents at one task type: outcomes so far, and the last of them at which somebody's results changed."""
 
     tick: int = 0
     changed_tick: int = 0
 
-    def changed_since(self, known: Weight | None) -> bool:
+    def has_changed_since(self, known: Weight | None) -> bool:
         """Whether somebody's results changed after the last outcome of an agent; None for one without any."""
         return self.changed_tick > (0 if known is None else known.tick)
 
 
-def learned(
+def apply_outcome(
     known: Weight,
     *,
     success: bool,
@@ -134,19 +138,19 @@ def learned(
     duration_ms: int,
     now: int,
     cost: float | None = None,
-    pace: Pace | None = None,
+    progress: TaskTypeProgress | None = None,
 ) -> Weight:
     """The record after one outcome; `cost` in US dollars, None when nobody said it."""
-    pace = pace or Pace()
-    tick = max(pace.tick, known.tick) + 1
-    rewards = evidence.appended(known.outcomes, performance if success else 0.0)
-    since = 0 if pace.changed_tick > known.tick else known.since_change
-    since = since if since == evidence.UNCHANGED else min(evidence.WINDOW, since + 1)
-    dropped = None if success and performance >= 1 else evidence.change(rewards, since)
+    progress = progress or TaskTypeProgress()
+    tick = max(progress.tick, known.tick) + 1
+    rewards = evidence.append_reward(known.encoded_rewards, performance if success else 0.0)
+    since = 0 if progress.changed_tick > known.tick else known.since_change
+    since = since if since == evidence.NO_CHANGE else min(evidence.MAX_OUTCOMES, since + 1)
+    dropped = None if success and performance >= 1 else evidence.find_drop(rewards, since)
     return Weight(
         known.agent_id,
         known.task_type,
-        strengthened(known.at(now), delta(success=success, performance=performance)),
+        add_to_weight(known.weight_at(now), weight_delta(success=success, performance=performance)),
         float(duration_ms) if not known.samples else _moved(known.mean_ms, duration_ms),
         known.samples + 1,
         (known.recent + ("S" if success else "F"))[-SENTINEL_WINDOW:],
@@ -159,29 +163,29 @@ def learned(
     )
 
 
-def graded(known: Weight, *, sample: int | None, was: float, grade: float, now: int) -> Weight:
+def apply_grade(known: Weight, *, sample: int | None, was: float, grade: float, now: int) -> Weight:
     """The record after a grade took the place of what an outcome was worth before; `sample` is its number among the
     agent's outcomes. The weight moves by the difference, the evidence as long as it remembers the outcome.
     """
-    by = delta(success=grade > 0, performance=grade) - delta(success=was > 0, performance=was)
-    rewards = None if sample is None else evidence.replaced(known.outcomes, known.samples - sample, grade)
-    weight = strengthened(known.at(now), by)
-    return msgspec.structs.replace(known, weight=weight, updated_at=now, rewards=rewards or known.outcomes)
+    by = weight_delta(success=grade > 0, performance=grade) - weight_delta(success=was > 0, performance=was)
+    rewards = None if sample is None else evidence.replace_reward(known.encoded_rewards, known.samples - sample, grade)
+    weight = add_to_weight(known.weight_at(now), by)
+    return msgspec.structs.replace(known, weight=weight, updated_at=now, rewards=rewards or known.encoded_rewards)
 
 
 def _moved(mean: float | None, newest: float) -> float:
-    return newest if mean is None else mean + NEWEST_SHARE * (newest - mean)
+    return newest if mean is None else mean + SMOOTHING_FACTOR * (newest - mean)
 
 
-def strengthened(weight: float, by: float) -> float:
-    return max(FLOOR, round(weight + by, 12))
+def add_to_weight(weight: float, by: float) -> float:
+    return max(MIN_WEIGHT, round(weight + by, 12))
 
 
-def oscillation(recent: str) -> float:
+def oscillation_rate(recent: str) -> float:
     """Changes of sign over the number of outcomes; 0 without outcomes."""
     changes = sum(map(ne, recent, recent[1:]))
     return changes / len(recent) if recent else 0.0
 
 
-def alarming(recent: str, threshold: float) -> bool:
-    return len(recent) >= SENTINEL_WINDOW and oscillation(recent) > threshold
+def is_alarming(recent: str, threshold: float) -> bool:
+    return len(recent) >= SENTINEL_WINDOW and oscillation_rate(recent) > threshold

@@ -1,11 +1,19 @@
-"""SQL of learning."""
+"""SQL of learning.
+
+What metrics tell of learning.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
 
 from stentor.core import ids
 from stentor.core.clock import DAY
 from stentor.core.db import AppendOnlyTable, Sql, Tx
-from stentor.domains.learning.model import Alert, Connection, Entry, Weight
+from stentor.core.metrics import counter_family, gauge_family
+from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, Weight
 
 _FIELDS = Weight.__struct_fields__
 _W = ", ".join(_FIELDS)
@@ -93,15 +101,15 @@ def find(tx: Tx, agent_id: str, task_type: str) -> Weight | None:
     return Weight(*row) if row else None
 
 
-def of_agent(tx: Tx, agent_id: str) -> list[Weight]:
+def list_agent_weights(tx: Tx, agent_id: str) -> list[Weight]:
     return [Weight(*row) for row in tx.rows(_OF_AGENT, agent_id=agent_id)]
 
 
-def of_tenant(tx: Tx, tenant: str) -> list[Weight]:
+def list_tenant_weights(tx: Tx, tenant: str) -> list[Weight]:
     return [Weight(*row) for row in tx.rows(_OF_TENANT, tenant=tenant)]
 
 
-def learned_in(tx: Tx, tenant: str) -> list[Weight]:
+def list_weights_learned_in(tx: Tx, tenant: str) -> list[Weight]:
     """The same as `of_tenant` by what was learned in the tenant: for when the agents cannot be read."""
     return [Weight(*row) for row in tx.rows(_LEARNED_IN, tenant=tenant)]
 
@@ -115,50 +123,52 @@ def put(tx: Tx, weight: Weight) -> None:
     tx.run(_PUT, **{name: getattr(weight, name) for name in _FIELDS})
 
 
-def enter(tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float, *, success: bool) -> None:
+def insert_history(
+    tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float, *, success: bool
+) -> None:
     """One history line. The unique index refuses a second one for the same attempt."""
     delta, result = (1, "success") if success else (-1, "failure")
     key = (ids.new_id(), weight.agent_id, weight.task_type, tenant, task_id, epoch)
     tx.append(_ENTRIES, (*key, delta, result, before, weight.weight, weight.updated_at, weight.samples))
 
 
-def correct(tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float) -> None:
+def insert_grade_history(tx: Tx, tenant: str, task_id: str, epoch: int, weight: Weight, before: float) -> None:
     """One history line for a grade. Its epoch is the attempt's, negative: that too can be there once only."""
     delta = 1 if weight.weight >= before else -1
     key = (ids.new_id(), weight.agent_id, weight.task_type, tenant, task_id, -epoch)
     tx.append(_ENTRIES, (*key, delta, "graded", before, weight.weight, weight.updated_at, None))
 
 
-def sample_of(tx: Tx, tenant: str, task_id: str, epoch: int) -> tuple[bool, int | None]:
+def find_sample(tx: Tx, tenant: str, task_id: str, epoch: int) -> tuple[bool, int | None]:
     """Whether something was learned from an attempt, and its number among the agent's outcomes where that is known."""
     row = tx.row(_SAMPLE, tenant=tenant, task_id=task_id, epoch=epoch)
     return (False, None) if row is None else (True, row[0])
 
 
-def history(tx: Tx, agent_id: str, limit: int) -> tuple[list[Entry], int]:
+def list_history(tx: Tx, agent_id: str, limit: int) -> tuple[list[HistoryEntry], int]:
     """The newest entries first, and how many there are in all."""
-    entries = [Entry(*row) for row in tx.rows(_HISTORY, agent_id=agent_id, limit=limit)]
+    entries = [HistoryEntry(*row) for row in tx.rows(_HISTORY, agent_id=agent_id, limit=limit)]
     total = tx.row(_TOTAL, agent_id=agent_id)
     return entries, int(total[0]) if total else 0
 
 
-def results(tx: Tx, agent_id: str) -> tuple[int, int]:
+def count_results(tx: Tx, agent_id: str) -> tuple[int, int]:
     """Successes and all outcomes that something was learned from."""
     row = tx.row(_RESULTS, agent_id=agent_id)
     return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
-def connection(tx: Tx, tenant: str, one: str, other: str) -> Connection | None:
+def find_connection(tx: Tx, tenant: str, one: str, other: str) -> AgentConnection | None:
     low, high = sorted((one, other))
     row = tx.row(_CONNECTION, tenant=tenant, low=low, high=high)
-    return Connection(*row) if row else None
+    return AgentConnection(*row) if row else None
 
 
-def connections(tx: Tx, tenant: str, limit: int) -> list[Connection]:
-    return [Connection(*row) for row in tx.rows(_CONNECTIONS, tenant=tenant, limit=limit)]
+def list_connections(tx: Tx, tenant: str, limit: int) -> list[AgentConnection]:
+    return [AgentConnection(*row) for row in tx.rows(_CONNECTIONS, tenant=tenant, limit=limit)]
 
 
-def connect(tx: Tx, tenant: str, link: Connection) -> None:
+def put_connection(tx: Tx, tenant: str, link: AgentConnection) -> None:
     low, high = sorted((link.agent1, link.agent2))
     tx.run(
         _CONNECT,
@@ -172,21 +182,21 @@ def connect(tx: Tx, tenant: str, link: Connection) -> None:
     )
 
 
-def open_alert(tx: Tx, agent_id: str, task_type: str) -> Alert | None:
+def find_open_alert(tx: Tx, agent_id: str, task_type: str) -> SentinelAlert | None:
     row = tx.row(_OPEN_ALERT, agent_id=agent_id, task_type=task_type)
-    return Alert(*row) if row else None
+    return SentinelAlert(*row) if row else None
 
 
-def alerts(tx: Tx, *, open_only: bool, limit: int) -> list[Alert]:
-    return [Alert(*row) for row in tx.rows(_OPEN_ALERTS if open_only else _ALERTS, limit=limit)]
+def list_alerts(tx: Tx, *, open_only: bool, limit: int) -> list[SentinelAlert]:
+    return [SentinelAlert(*row) for row in tx.rows(_OPEN_ALERTS if open_only else _ALERTS, limit=limit)]
 
 
-def alerts_of(tx: Tx, tenant: str, *, open_only: bool, limit: int) -> list[Alert]:
+def list_tenant_alerts(tx: Tx, tenant: str, *, open_only: bool, limit: int) -> list[SentinelAlert]:
     """A tenant's alerts, the newest first."""
-    return [Alert(*row) for row in tx.rows(_ALERTS_OF, tenant=tenant, open_only=int(open_only), limit=limit)]
+    return [SentinelAlert(*row) for row in tx.rows(_ALERTS_OF, tenant=tenant, open_only=int(open_only), limit=limit)]
 
 
-def raise_alert(tx: Tx, weight: Weight, rate: float, threshold: float) -> None:
+def insert_alert(tx: Tx, weight: Weight, rate: float, threshold: float) -> None:
     tx.run(
         _RAISE,
         alert_id=ids.new_id(),
@@ -203,8 +213,18 @@ def resolve_alert(tx: Tx, alert_id: str) -> None:
     tx.run(_RESOLVE, alert_id=alert_id, now=tx.now)
 
 
-def taught(tx: Tx, tenant: str, about: str, key: str) -> int:
+def count_taught_today(tx: Tx, tenant: str, about: str, key: str) -> int:
     """Count one more outcome that a key has an agent, or a model, learn from today; answers how many there are."""
     row = tx.row(_TAUGHT, tenant=tenant, about=about, key=key, day=tx.now // DAY)
     assert row is not None  # an upsert always answers
     return int(row[0])
+
+
+_COUNT_OUTCOMES = Sql("select coalesce(sum(samples), 0) from hebbian_weights")
+_COUNT_OPEN_ALERTS = Sql("select count(*) from sentinel_alerts where resolved_at is null")
+
+
+def collect_metrics(tx: Tx) -> Iterable[Metric]:
+    learned, open_ = (int(tx.rows(sql)[0][0]) for sql in (_COUNT_OUTCOMES, _COUNT_OPEN_ALERTS))
+    yield counter_family("stentor_learned_outcomes", "Outcomes learned from.", learned)
+    yield gauge_family("stentor_sentinel_alerts", "Alerts of the sentinel that are open.", open_)

@@ -16,7 +16,7 @@ from stentor.domains.messaging.actions.kernel import outcome
 from stentor.domains.messaging.model import Reply, Status, Stored, failure
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.service import Tasks
+from stentor.domains.tasks.service import TaskService
 
 OVER = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
 BATCH, MANY = 200, 10_000
@@ -38,7 +38,7 @@ class Missed(NamedTuple):
 
 
 class Endings:
-    def __init__(self, db: Database, runlog: RunLog, tasks: Tasks) -> None:
+    def __init__(self, db: Database, runlog: RunLog, tasks: TaskService) -> None:
         self._db = db
         self._runlog = runlog
         self._tasks = tasks
@@ -163,7 +163,7 @@ class Endings:
             task = task_store.find(tx, stored.tenant, stored.task_id or "")
             if task is not None and task.status in ("queued", "pending_approval"):
                 via = {"message_id": stored.message_id, "caused_by": stored.head_id}
-                self._tasks.cancel_in(tx, stored.principal, task.task_id, via)
+                self._tasks.cancel_in_tx(tx, stored.principal, task.task_id, via)
             self._finish(tx, stored, "failed", failure(TOO_LATE) | {"task_id": stored.task_id}, None)
 
         try:

@@ -19,8 +19,8 @@ from stentor.domains.atp.model import Message
 from stentor.domains.messaging import store
 from stentor.domains.messaging.carrier import admit
 from stentor.domains.messaging.model import Action, Route, Snapshot, Stored
-from stentor.domains.registry import snapshot as registry
-from stentor.domains.registry import standing
+from stentor.domains.registry import agent_cache as registry
+from stentor.domains.registry import authorization
 
 MAX_ID = 255
 SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
@@ -34,7 +34,7 @@ class Messaging:
         self,
         db: Database,
         runlog: RunLog,
-        agents: registry.Snapshot,
+        agents: registry.AgentCache,
         actions: Mapping[tuple[str, str], Action],
         arrived: Callable[[], None],
     ) -> None:
@@ -81,7 +81,7 @@ class Messaging:
 
     def sender(self, principal: Principal, message: Message) -> tuple[str, str | None]:
         """Who sends, and which agent that is. Raises Forbidden for a senderId that is not the caller."""
-        own = [agent.agent_id for agent in self._agents.of_key(principal.tenant, principal.name)]
+        own = [agent.agent_id for agent in self._agents.list_of_key(principal.tenant, principal.name)]
         alone = own[0] if len(own) == 1 else None
         if message.sender_id is None:
             return alone or principal.name, alone
@@ -101,7 +101,7 @@ class Messaging:
         agent = self._agents.get(principal.tenant, agent_id)
         if agent is None:
             raise NotFound(f"No agent has the id {agent_id!r}.")
-        if not standing.acts_for(principal, agent):
+        if not authorization.can_act_for(principal, agent):
             raise Forbidden(f"The agent {agent_id!r} is not one of the key {principal.name!r}.")
         return sender, agent_id
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from stentor.domains.messaging.model import ENDS, Stored
 from stentor.domains.messaging.service import Messaging
-from stentor.domains.tasks.following import TaskStream
+from stentor.domains.tasks.model import TaskStream
 
 FIRST_LOOK, LAST_LOOK = 0.02, 0.5
 """Seconds between two looks at a message that waits for its turn: longer and longer."""

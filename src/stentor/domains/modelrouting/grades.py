@@ -10,7 +10,7 @@ from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, Forbidden, NotFound
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.learning.model import graded
+from stentor.domains.learning.model import apply_grade
 from stentor.domains.modelrouting import store
 from stentor.domains.modelrouting.learning import KEPT_DAYS
 from stentor.domains.modelrouting.model import Answer
@@ -69,10 +69,10 @@ class Answers:
         tx.lock(locks.model_lock(tenant, answer.model))
         known = store.find(tx, tenant, answer.model, answer.kind) if answer.learned else None
         if known is not None:
-            weight = graded(known, sample=answer.sample, was=UNGRADED, grade=value, now=tx.now)
+            weight = apply_grade(known, sample=answer.sample, was=UNGRADED, grade=value, now=tx.now)
             store.put(tx, tenant, weight)
             tx.after_commit(lambda: self._records.put(tenant, weight))
-            rewards, outcomes = weight.counted
+            rewards, outcomes = weight.counted_rewards
             known_now = {"model": answer.model, "kind": answer.kind, "rewards": rewards, "outcomes": outcomes}
             message = f"{answer.model} has a grade instead of a success at {answer.kind}."
             drafts.append(EventDraft("learning_updated", "modelrouting", message, known_now))

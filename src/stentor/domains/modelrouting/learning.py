@@ -13,7 +13,7 @@ from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import store as lessons
-from stentor.domains.learning.model import Weight, fresh, learned
+from stentor.domains.learning.model import Weight, apply_outcome, initial_weight
 from stentor.domains.llm.gate import Caller
 from stentor.domains.modelrouting import store
 from stentor.domains.modelrouting.model import Answer
@@ -79,18 +79,18 @@ class Teacher:
         if (
             self._most
             and not self._roles.is_person(tenant, caller.key)
-            and lessons.taught(tx, tenant, f"model {model}", caller.key) > self._most
+            and lessons.count_taught_today(tx, tenant, f"model {model}", caller.key) > self._most
         ):
             return None
-        known = store.find(tx, tenant, model, kind) or fresh(model, kind, tx.now)
-        weight = learned(
+        known = store.find(tx, tenant, model, kind) or initial_weight(model, kind, tx.now)
+        weight = apply_outcome(
             known,
             success=outcome.reward > 0,
             performance=outcome.reward,
             duration_ms=outcome.duration_ms,
             now=tx.now,
             cost=outcome.cost,
-            pace=self._records.of(tenant).records(tenant, kind).pace,
+            progress=self._records.of(tenant).records(tenant, kind).progress,
         )
         store.put(tx, tenant, weight)
         tx.after_commit(lambda: self._records.put(tenant, weight))
@@ -102,7 +102,7 @@ def _event(outcome: Outcome, weight: Weight | None) -> EventDraft:
     if weight is None:
         message = f"Nothing is learned about {outcome.model}: the caller's key had it learn enough today."
         return EventDraft("learning_skipped", "modelrouting", message, meta)
-    rewards, outcomes = weight.counted
+    rewards, outcomes = weight.counted_rewards
     meta |= {"rewards": rewards, "outcomes": outcomes, "changed": weight.changed_tick == weight.tick}
     word = "success" if outcome.reward else "failure"
     message = f"{outcome.model} has a {word} more at {outcome.kind}."

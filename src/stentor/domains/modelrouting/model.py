@@ -9,9 +9,9 @@ import msgspec
 
 from stentor.domains.learning.service import LearningView
 from stentor.domains.routing import explain
-from stentor.domains.routing.model import RECORDED, Decision, Denied
-from stentor.domains.routing.ranking import RULE, Prefer, Standing, rank
-from stentor.domains.routing.service import standing_of
+from stentor.domains.routing.model import MAX_RECORDED_CANDIDATES, DeniedCandidate, RoutingDecision
+from stentor.domains.routing.ranking import RULE_VERSION, Preference, TrackRecord, rank_candidates
+from stentor.domains.routing.service import track_record_from_weight
 
 NEUTRAL = 0.5
 """The prior of every model: nobody declares how good one is."""
@@ -36,11 +36,11 @@ class Candidate(msgspec.Struct, frozen=True):
     """`ahead` are the requests to `auto` that the model has now; not `online` while it is not to be called."""
 
     agent: Named
-    standing: Standing
+    track_record: TrackRecord
     ahead: int = 0
     online: bool = True
     trust: float | None = None
-    lanes: int = LANES
+    concurrency: int = LANES
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -81,11 +81,11 @@ def candidates(
     records = view.records(tenant, kind)
     found = []
     for entry in entries:
-        record = records.of_agent.get(entry.name)
-        age = 0 if record is None else records.pace.tick - record.tick
-        stale = records.pace.changed_since(record)
-        sums = view.sums_of_agent.get(entry.name)
-        known = standing_of(NEUTRAL, alpha, record, sums, age, now, stale=stale)
+        record = records.weights_by_agent.get(entry.name)
+        age = 0 if record is None else records.progress.tick - record.tick
+        stale = records.progress.has_changed_since(record)
+        sums = view.sums_by_agent.get(entry.name)
+        known = track_record_from_weight(NEUTRAL, alpha, record, sums, age, now, stale=stale)
         if known.cost is None:
             known = msgspec.structs.replace(known, cost=entry.cost)
         found.append(Candidate(Named(entry.name), known, entry.ahead, entry.online))
@@ -93,12 +93,12 @@ def candidates(
 
 
 def decide(
-    ranked: Sequence[Candidate], kind: str, prefer: Prefer, alpha: float, denied: Sequence[Denied] = ()
-) -> Decision:
+    ranked: Sequence[Candidate], kind: str, prefer: Preference, alpha: float, denied: Sequence[DeniedCandidate] = ()
+) -> RoutingDecision:
     """Choose among at least one candidate. A decision has the form of a task's, so that it is explained alike."""
-    ranking = rank(ranked, 0.0, prefer, RECORDED)
+    ranking = rank_candidates(ranked, 0.0, prefer, MAX_RECORDED_CANDIDATES)
     best = ranking.candidates[0]
-    return Decision(
+    return RoutingDecision(
         agent_id=best.agent_id,
         agent_name=best.name,
         capability=(kind,),
@@ -106,7 +106,7 @@ def decide(
         beta=0.0,
         trust_floor=0.0,
         trust_available=True,
-        rule=RULE,
+        rule=RULE_VERSION,
         prefer=prefer,
         mean=ranking.mean,
         slope=ranking.slope,
@@ -126,5 +126,5 @@ def sentence(record: dict[str, Any], answered_by: str = "") -> str:
     chosen = record.get("agent_name")
     if record.get("candidates_total") == 1:
         return f"{chosen} was the only model to choose from."
-    why = explain.sentence(record | {"online": True})  # no model is waited for, whatever its provider does now
+    why = explain.explain_decision(record | {"online": True})  # no model is waited for, whatever its provider does now
     return why if answered_by in ("", chosen) else f"{why} It failed, and {answered_by} answered."

@@ -23,7 +23,7 @@ class Records:
         self._meanwhile.record_write((tenant, weight.task_type, weight.agent_id))
         self._keep(tenant, weight)
 
-    def news(self, since: int) -> PollQuery:
+    def poll_query(self, since: int) -> PollQuery:
         """What changed since, for the view."""
         return self._meanwhile.start_poll(lambda tx: store.changed_since(tx, since), self._hear)
 

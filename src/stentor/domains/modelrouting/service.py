@@ -39,8 +39,8 @@ from stentor.domains.modelrouting.kinds import kind_of
 from stentor.domains.modelrouting.learning import Outcome, Teacher
 from stentor.domains.modelrouting.model import Entry
 from stentor.domains.modelrouting.records import Records
-from stentor.domains.routing.model import Denied
-from stentor.domains.routing.ranking import Prefer
+from stentor.domains.routing.model import DeniedCandidate
+from stentor.domains.routing.ranking import Preference
 
 TRIES = 3
 """Models that are tried for one request, at most."""
@@ -48,7 +48,7 @@ REFUSALS = 2
 """Models that have to call a request wrong until it is believed."""
 NANO = 1e9
 T = TypeVar("T")
-Candidates = tuple[list[Target], list[Denied]]
+Candidates = tuple[list[Target], list[DeniedCandidate]]
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class AutoModels:
         prefer, request = _preference(request)
         targets, denied = await self._candidates(caller.tenant, name)
         able = [target for target in targets if _can(target, request)]
-        denied += [Denied(t.name, t.name, model.NO_TOOLS) for t in targets if t not in able]
+        denied += [DeniedCandidate(t.name, t.name, model.NO_TOOLS) for t in targets if t not in able]
         if not able:
             raise ModelNotFound(_nothing(name), {"denied": _told(denied)})
         kind, now = kind_of(request), self._clock.now()
@@ -145,13 +145,15 @@ class AutoModels:
         """The models that a name stands for, and those of them that are none. Raises ModelNotFound."""
         providers = await self._gateway.directory.of(tenant)
         targets: dict[str, Target] = {}
-        denied: list[Denied] = []
+        denied: list[DeniedCandidate] = []
         for wanted in self._wanted(name, providers):
             target = None if wanted.startswith(AGENT) else await self._gateway.target(wanted, providers)
             if target is not None:
                 targets[target.name] = target
             else:
-                denied.append(Denied(wanted, wanted, model.NO_MODEL if wanted.startswith(AGENT) else model.MISSING))
+                denied.append(
+                    DeniedCandidate(wanted, wanted, model.NO_MODEL if wanted.startswith(AGENT) else model.MISSING)
+                )
         return list(targets.values()), denied
 
     def _wanted(self, name: str, providers: dict[str, Provider]) -> list[str]:
@@ -274,7 +276,7 @@ class AutoModels:
         return Outcome(target.name, run.choice.kind, run.choice.decision_id, took, reward)
 
 
-def _preference(request: Request) -> tuple[Prefer, Request]:
+def _preference(request: Request) -> tuple[Preference, Request]:
     """What the caller prefers, and the request without saying so: no provider knows the word. Raises InvalidRequest."""
     metadata = request.extra.get("metadata")
     word: object = request.prefer or "balanced"
@@ -283,10 +285,10 @@ def _preference(request: Request) -> tuple[Prefer, Request]:
         rest = {name: value for name, value in metadata.items() if name != "prefer"}
         extra = {name: value for name, value in request.extra.items() if name != "metadata"}
         request = msgspec.structs.replace(request, extra=extra | ({"metadata": rest} if rest else {}))
-    if word not in get_args(Prefer):
-        told = f"must be one of {', '.join(get_args(Prefer))}"
+    if word not in get_args(Preference):
+        told = f"must be one of {', '.join(get_args(Preference))}"
         raise InvalidRequest(f"metadata.prefer {told}.", {"fields": {"metadata.prefer": told}})
-    return cast(Prefer, word), request
+    return cast(Preference, word), request
 
 
 def _can(target: Target, request: Request) -> bool:
@@ -308,5 +310,5 @@ def _nothing(name: str) -> str:
     )
 
 
-def _told(denied: list[Denied]) -> list[dict[str, str]]:
+def _told(denied: list[DeniedCandidate]) -> list[dict[str, str]]:
     return [{"model": each.name, "code": each.code} for each in denied]

@@ -11,7 +11,7 @@ import msgspec
 
 from stentor.core.db import Database, Sql
 from stentor.domains.notes.model import Vault
-from stentor.domains.registry.snapshot import Snapshot
+from stentor.domains.registry.agent_cache import AgentCache
 
 Status = Literal["available", "unavailable", "disabled"]
 CHECK_SECONDS = 2.0
@@ -98,7 +98,7 @@ def vault_check(vault: Vault) -> Check:
     return check
 
 
-def agents_check(snapshot: Snapshot) -> Check:
+def agents_check(snapshot: AgentCache) -> Check:
     async def check() -> Component:
         return Component("available", f"{len(snapshot)} registered")
 

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.errors import InvalidRequest
 from stentor.domains.registry import model, wire
-from stentor.domains.registry.model import Agent, Runtime, Status, TrustTier
-from stentor.domains.registry.service import Registry
+from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
+from stentor.domains.registry.service import AgentRegistry
 from stentor.web.routes import requires_permission
 from stentor.web.wire import (
     AgentId,
@@ -26,22 +26,24 @@ from stentor.web.wire import (
     next_link,
 )
 
-TrustOf = Callable[[str, str], float | None]
+TrustLookup = Callable[[str, str], float | None]
 """(tenant, agent id) -> score now, None while nothing has set one."""
-PresenceOf = Callable[[Agent], wire.Present]
+PresenceLookup = Callable[[Agent], wire.PresenceState]
 CheckRuntime = Callable[[Runtime], None]
 """Raises when this service would not run it."""
 
 ADMIN: dict[str, Any] = {"openapi_extra": requires_permission("admin")}
 
 
-def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime, presence_of: PresenceOf) -> APIRouter:
+def router(
+    registry: AgentRegistry, trust_of: TrustLookup, check_runtime: CheckRuntime, presence_of: PresenceLookup
+) -> APIRouter:
     api = api_router("/registry/agents", tags=["registry"])
 
     @api.post("", status_code=201, response_model=wire.Registered, responses=error_responses(409, 501), **ADMIN)
     async def register(caller: Caller, body: wire.Register) -> JsonResponse:
         """Register an agent; it is active at once."""
-        draft = body.draft()
+        draft = body.to_draft()
         check_runtime(draft.runtime)
         agent = await registry.register(caller.tenant, draft, caller)
         shown = {"agent_id": agent.agent_id, "name": agent.name, "status": agent.status}
@@ -52,7 +54,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime, p
         request: Request,
         caller: Caller,
         capability: Annotated[str | None, Query(max_length=255)] = None,
-        status: Annotated[Status | None, Query()] = None,
+        status: Annotated[AgentStatus | None, Query()] = None,
         trust_tier: Annotated[TrustTier | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         offset: Offset = 0,
@@ -63,7 +65,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime, p
             (offset,) = decode_cursor(cursor, int)
             if offset < 0:
                 raise InvalidRequest("The cursor is not one that this service gave out.")
-        found = registry.matching(caller.tenant, capability=capability, status=status, trust_tier=trust_tier)
+        found = registry.list_matching(caller.tenant, capability=capability, status=status, trust_tier=trust_tier)
         rows = [
             _row(agent, trust_of(caller.tenant, agent.agent_id), presence_of(agent))
             for agent in found[offset : offset + limit]
@@ -75,7 +77,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime, p
             "limit": limit,
             "offset": offset,
             "next_cursor": following,
-            "malformed": registry.malformed(caller.tenant),
+            "malformed": registry.list_malformed(caller.tenant),
         }
         return JsonResponse(body, headers=next_link(request, following))
 
@@ -88,7 +90,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime, p
     @api.patch("/{agent_id}", response_model=wire.Scores, responses=error_responses(404), **ADMIN)
     async def rescore(caller: Caller, agent_id: AgentId, body: wire.Rescore) -> JsonResponse:
         """Change some of the three scores."""
-        scores = model.Scores(body.alignment_score, body.accuracy_score, body.efficiency_score)
+        scores = model.ScoreChanges(body.alignment_score, body.accuracy_score, body.efficiency_score)
         agent = await registry.rescore(caller.tenant, agent_id, scores, caller)
         names = ("agent_id", "alignment_score", "accuracy_score", "efficiency_score")
         return JsonResponse(
@@ -100,7 +102,7 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime, p
         caller: Caller, agent_id: AgentId, include_cleared: Annotated[bool, Query()] = False
     ) -> JsonResponse:
         """The violations that count now; with `include_cleared` all that ever were."""
-        agent, found = await registry.violations(caller.tenant, agent_id, cleared=include_cleared)
+        agent, found = await registry.list_violations(caller.tenant, agent_id, cleared=include_cleared)
         rows = [
             {
                 "violation_id": v.violation_id,
@@ -133,14 +135,14 @@ def router(registry: Registry, trust_of: TrustOf, check_runtime: CheckRuntime, p
     return api
 
 
-def _row(agent: Agent, trust_score: float | None, presence: wire.Present) -> dict[str, Any]:
+def _row(agent: Agent, trust_score: float | None, presence: wire.PresenceState) -> dict[str, Any]:
     return {
         "agent_id": agent.agent_id,
         "name": agent.name,
         "capabilities": agent.capabilities,
         "trust_score": trust_score,
         "status": agent.status,
-        **wire.present(presence),
+        **wire.presence_out(presence),
     }
 
 
@@ -148,7 +150,7 @@ def _standing(agent: Agent) -> dict[str, Any]:
     return {
         "agent_id": agent.agent_id,
         "violation_count": agent.violation_count,
-        "quarantined": agent.quarantined,
+        "quarantined": agent.is_quarantined,
     }
 
 

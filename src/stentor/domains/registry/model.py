@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 TrustTier = Literal["auto", "monitored", "human"]
-Status = Literal["active", "suspended", "quarantined"]
+AgentStatus = Literal["active", "suspended", "quarantined"]
 RuntimeKind = Literal["worker", "builtin", "http", "llm", "command"]
 ViolationType = Literal["unauthorized_tool", "unauthorized_path", "rate_limit", "missing_capability", "unsafe_network"]
 
 DEFAULT_SCORE = 0.5
-QUARANTINE_AT = 3
+QUARANTINE_THRESHOLD = 3
 """The violation that quarantines an active agent."""
 
 
-class Tool(msgspec.Struct, frozen=True):
+class AllowedTool(msgspec.Struct, frozen=True):
     """One allowed tool. `paths` are globs; `rate_limit` is calls per minute, 0 for no limit."""
 
     name: str
@@ -26,16 +26,16 @@ class Tool(msgspec.Struct, frozen=True):
     rate_limit: int = 0
 
 
-class Network(msgspec.Struct, frozen=True):
+class AllowedNetwork(msgspec.Struct, frozen=True):
     allowlist: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
 
 
-class Whitelist(msgspec.Struct, frozen=True):
+class SandboxWhitelist(msgspec.Struct, frozen=True):
     """What an agent may touch; what is not named is denied."""
 
-    tools: tuple[Tool, ...] = ()
-    network: Network = Network()
+    tools: tuple[AllowedTool, ...] = ()
+    network: AllowedNetwork = AllowedNetwork()
 
 
 class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,9 +73,9 @@ class Agent(msgspec.Struct, frozen=True, dict=True):
     accuracy_score: float
     efficiency_score: float
     trust_tier: TrustTier
-    status: Status
+    status: AgentStatus
     runtime: Runtime
-    sandbox_whitelist: Whitelist
+    sandbox_whitelist: SandboxWhitelist
     key_name: str | None
     violation_count: int
     status_reason: str | None
@@ -88,11 +88,11 @@ class Agent(msgspec.Struct, frozen=True, dict=True):
         return 0.4 * self.alignment_score + 0.4 * self.accuracy_score + 0.2 * self.efficiency_score
 
     @cached_property
-    def abilities(self) -> frozenset[str]:
+    def capability_set(self) -> frozenset[str]:
         return frozenset(self.capabilities)
 
     @property
-    def quarantined(self) -> bool:
+    def is_quarantined(self) -> bool:
         return self.status == "quarantined"
 
 
@@ -104,7 +104,7 @@ class Violation(msgspec.Struct, frozen=True):
     cleared_at: int | None
 
 
-class Scores(msgspec.Struct, frozen=True):
+class ScoreChanges(msgspec.Struct, frozen=True):
     """A change of scores; None leaves one as it is."""
 
     alignment_score: float | None = None
@@ -112,8 +112,8 @@ class Scores(msgspec.Struct, frozen=True):
     efficiency_score: float | None = None
 
 
-def after_violation(agent: Agent) -> tuple[int, Status]:
+def apply_violation(agent: Agent) -> tuple[int, AgentStatus]:
     """Count and status after one more violation: the third quarantines an active agent."""
     count = agent.violation_count + 1
-    quarantine = agent.status == "active" and count >= QUARANTINE_AT
+    quarantine = agent.status == "active" and count >= QUARANTINE_THRESHOLD
     return count, "quarantined" if quarantine else agent.status

@@ -16,27 +16,27 @@ from stentor.core.db import Database, Tx
 from stentor.core.db.polling import PollQuery
 from stentor.core.errors import Conflict, NotFound, RegistryRecordError
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.registry import model, standing, store
+from stentor.domains.registry import authorization, model, store
+from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.registry.authorization import AgentAction
 from stentor.domains.registry.model import (
     Agent,
+    AgentStatus,
     Runtime,
-    Scores,
-    Status,
+    SandboxWhitelist,
+    ScoreChanges,
     TrustTier,
     Violation,
     ViolationType,
-    Whitelist,
 )
-from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.registry.standing import Action
 
 log = logging.getLogger(__name__)
 
-Unit = Callable[[Tx], Agent]
+AgentChange = Callable[[Tx], Agent]
 """A change of an agent that is still to happen, in a transaction."""
-Look = Callable[[Tx, str, str, str], None]
+BeforeClearHook = Callable[[Tx, str, str, str], None]
 """Looks at a record before it is overridden, in the same transaction: (tx, tenant, id, by whom)."""
-Hand = Principal | Literal["system"]
+Actor = Principal | Literal["system"]
 """Who changes a record. What a caller may do to an agent's standing is asked of it; the service itself is not asked."""
 
 
@@ -50,45 +50,45 @@ class AgentDraft(msgspec.Struct, frozen=True):
     efficiency_score: float = model.DEFAULT_SCORE
     trust_tier: TrustTier = "monitored"
     runtime: Runtime = Runtime()
-    sandbox_whitelist: Whitelist = Whitelist()
+    sandbox_whitelist: SandboxWhitelist = SandboxWhitelist()
     key_name: str | None = None
 
 
-class Registry:
+class AgentRegistry:
     def __init__(self, db: Database, clock: Clock, runlog: RunLog) -> None:
         self._db = db
         self._clock = clock
         self._runlog = runlog
-        self.snapshot = Snapshot()
-        self.before_clear: list[Look] = []
+        self.agents = AgentCache()
+        self.before_clear_hooks: list[BeforeClearHook] = []
         self._malformed: dict[str, str] = {}
 
-    def news(self, since: int) -> PollQuery:
+    def poll_query(self, since: int) -> PollQuery:
         """What changed since, for the snapshot. A malformed record is logged and left out: it is never routed to."""
         return lambda tx: partial(self._hear, *store.changed_since(tx, since))
 
     def _hear(self, good: list[Agent], bad: list[RegistryRecordError]) -> None:
         for agent in good:
             self._malformed.pop(agent.agent_id, None)
-            self.snapshot.put(agent)
+            self.agents.put(agent)
         for error in bad:
             self._malformed[error.agent_id] = error.tenant
             log.error("%s", error.message)
 
-    def malformed(self, tenant: str) -> list[str]:
+    def list_malformed(self, tenant: str) -> list[str]:
         """The ids of the tenant's agents whose records could not be read; each by itself is a RegistryRecordError."""
         return sorted(agent_id for agent_id, owner in self._malformed.items() if owner == tenant)
 
-    async def register(self, tenant: str, draft: AgentDraft, by: Hand) -> Agent:
+    async def register(self, tenant: str, draft: AgentDraft, by: Actor) -> Agent:
         """Raises Forbidden for more than the caller may give."""
-        return await self._db.write(self.registering(tenant, draft, by))
+        return await self._db.write(self.prepare_register(tenant, draft, by))
 
-    def registering(self, tenant: str, draft: AgentDraft, by: Hand, cause: str | None = None) -> Unit:
+    def prepare_register(self, tenant: str, draft: AgentDraft, by: Actor, cause: str | None = None) -> AgentChange:
         """The same as a part of somebody's own transaction, under the event that led to it."""
 
         if isinstance(by, Principal):
             scores = (draft.alignment_score, draft.accuracy_score, draft.efficiency_score)
-            standing.may_register(by, scores, draft.trust_tier, self.snapshot.of_tenant(tenant))
+            authorization.authorize_registration(by, scores, draft.trust_tier, self.agents.list_of_tenant(tenant))
 
         def work(tx: Tx) -> Agent:
             fields = {name: getattr(draft, name) for name in draft.__struct_fields__}
@@ -118,15 +118,15 @@ class Registry:
         """The agent and the time of its last task. Raises NotFound."""
 
         def read(tx: Tx) -> tuple[Agent, int | None]:
-            return _require(tx, tenant, agent_id), store.last_task(tx, tenant, agent_id)
+            return _require(tx, tenant, agent_id), store.find_last_task_time(tx, tenant, agent_id)
 
         return await self._db.read(read)
 
-    def matching(
+    def list_matching(
         self, tenant: str, *, capability: str | None, status: str | None, trust_tier: str | None
     ) -> list[Agent]:
         """The tenant's agents that match, oldest first; from the snapshot."""
-        found = self.snapshot.capable(tenant, (capability,) if capability is not None else ())
+        found = self.agents.list_capable(tenant, (capability,) if capability is not None else ())
         matching = [
             agent
             for agent in found
@@ -134,18 +134,20 @@ class Registry:
         ]
         return sorted(matching, key=lambda agent: (agent.created_at, agent.agent_id))
 
-    async def allow(self, principal: Principal, action: Action, entity_id: str) -> None:
+    async def authorize(self, principal: Principal, action: AgentAction, entity_id: str) -> None:
         """Refuse a change of what other domains keep under an agent's id. Raises Forbidden."""
         if principal.role == "admin":
             return
         agent = await self._db.read(lambda tx: store.find(tx, principal.tenant, entity_id))
-        standing.may_move_entity(principal, action, entity_id, agent)
+        authorization.authorize_entity_change(principal, action, entity_id, agent)
 
-    async def rescore(self, tenant: str, agent_id: str, scores: Scores, by: Hand) -> Agent:
+    async def rescore(self, tenant: str, agent_id: str, scores: ScoreChanges, by: Actor) -> Agent:
         """Change some of the three scores. Raises Forbidden."""
-        return await self._db.write(self.rescoring(tenant, agent_id, scores, by))
+        return await self._db.write(self.prepare_rescore(tenant, agent_id, scores, by))
 
-    def rescoring(self, tenant: str, agent_id: str, scores: Scores, by: Hand, cause: str | None = None) -> Unit:
+    def prepare_rescore(
+        self, tenant: str, agent_id: str, scores: ScoreChanges, by: Actor, cause: str | None = None
+    ) -> AgentChange:
         """The same as a part of somebody's own transaction."""
         changes = {k: v for k, v in msgspec.structs.asdict(scores).items() if v is not None}
         meta = {**changes, "by": _name(by)}
@@ -156,29 +158,31 @@ class Registry:
 
         return self._changing(tenant, agent_id, change, "agent_updated", "Scores changed.", meta, cause=cause)
 
-    async def suspend(self, tenant: str, agent_id: str, reason: str, by: Hand) -> Agent:
+    async def suspend(self, tenant: str, agent_id: str, reason: str, by: Actor) -> Agent:
         """Raises Forbidden, Conflict unless the agent is active."""
-        return await self._db.write(self.suspending(tenant, agent_id, reason, by))
+        return await self._db.write(self.prepare_suspend(tenant, agent_id, reason, by))
 
-    def suspending(self, tenant: str, agent_id: str, reason: str, by: Hand, cause: str | None = None) -> Unit:
+    def prepare_suspend(
+        self, tenant: str, agent_id: str, reason: str, by: Actor, cause: str | None = None
+    ) -> AgentChange:
         """The same as a part of somebody's own transaction."""
         return self._moving(tenant, agent_id, {"active"}, "suspended", reason, by, cause)
 
-    async def activate(self, tenant: str, agent_id: str, by: Hand) -> Agent:
+    async def activate(self, tenant: str, agent_id: str, by: Actor) -> Agent:
         """Lifts a suspension. Quarantine is lifted only by clearing the violations. Raises Forbidden."""
-        return await self._db.write(self.activating(tenant, agent_id, by))
+        return await self._db.write(self.prepare_activate(tenant, agent_id, by))
 
-    def activating(self, tenant: str, agent_id: str, by: Hand, cause: str | None = None) -> Unit:
+    def prepare_activate(self, tenant: str, agent_id: str, by: Actor, cause: str | None = None) -> AgentChange:
         """The same as a part of somebody's own transaction."""
         return self._moving(tenant, agent_id, {"suspended"}, "active", None, by, cause)
 
-    async def clear_violations(self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: Hand) -> Agent:
+    async def clear_violations(self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: Actor) -> Agent:
         """Count to 0, quarantine lifted, tier overridden; a suspension stays. Raises Forbidden."""
 
         def change(agent: Agent) -> dict[str, Any]:
             _ask(by, "clear_violations", agent)
-            status = "active" if agent.quarantined else agent.status
-            reason = None if agent.quarantined else agent.status_reason
+            status = "active" if agent.is_quarantined else agent.status
+            reason = None if agent.is_quarantined else agent.status_reason
             return {"violation_count": 0, "status": status, "status_reason": reason, "trust_tier": tier}
 
         meta = {"override_tier": tier, "rationale": rationale, "by": _name(by)}
@@ -193,15 +197,15 @@ class Registry:
         )
 
         def work(tx: Tx) -> Agent:
-            for look in self.before_clear:
+            for look in self.before_clear_hooks:
                 look(tx, tenant, agent_id, _name(by))
             return clear(tx)
 
         return await self._db.write(work)
 
-    def reconfiguring(
+    def prepare_reconfigure(
         self, tenant: str, agent_id: str, fields: dict[str, Any], message: str, by: str, cause: str | None = None
-    ) -> Unit:
+    ) -> AgentChange:
         """Replace capabilities, runtime, whitelist, scores or tier, as a part of somebody's own transaction."""
         meta = {"fields": sorted(fields), "by": by}
         return self._changing(
@@ -214,13 +218,13 @@ class Registry:
             cause=cause,
         )
 
-    async def violations(self, tenant: str, agent_id: str, *, cleared: bool) -> tuple[Agent, list[Violation]]:
+    async def list_violations(self, tenant: str, agent_id: str, *, cleared: bool) -> tuple[Agent, list[Violation]]:
         def read(tx: Tx) -> tuple[Agent, list[Violation]]:
-            return _require(tx, tenant, agent_id), store.violations(tx, agent_id, cleared=cleared)
+            return _require(tx, tenant, agent_id), store.list_violations(tx, agent_id, cleared=cleared)
 
         return await self._db.read(read)
 
-    def violate(
+    def record_violation(
         self,
         tx: Tx,
         agent: Agent,
@@ -232,7 +236,7 @@ class Registry:
     ) -> Agent:
         """Record a violation inside the transaction of the denial; the third quarantines."""
         violation = store.record_violation(tx, agent.agent_id, kind, details)
-        count, status = model.after_violation(agent)
+        count, status = model.apply_violation(agent)
         reason = f"{count} violations" if status != agent.status else agent.status_reason
         changed = msgspec.structs.replace(
             agent, violation_count=count, status=status, status_reason=reason, updated_at=_later(tx, agent)
@@ -245,19 +249,19 @@ class Registry:
             message = f"Agent {agent.name} quarantined."
             drafts.append(EventDraft("agent_status_changed", "registry", message, meta, agent_id=agent.agent_id))
         self._runlog.append(tx, agent.tenant, drafts, task_id=task_id, parent=parent)
-        tx.after_commit(lambda: self.snapshot.put(changed))
+        tx.after_commit(lambda: self.agents.put(changed))
         return changed
 
     def _moving(
         self,
         tenant: str,
         agent_id: str,
-        sources: Collection[Status],
-        target: Status,
+        sources: Collection[AgentStatus],
+        target: AgentStatus,
         reason: str | None,
-        by: Hand,
+        by: Actor,
         cause: str | None,
-    ) -> Unit:
+    ) -> AgentChange:
         def change(agent: Agent) -> dict[str, Any]:
             _ask(by, "suspend" if target == "suspended" else "activate", agent)
             if agent.status not in sources:
@@ -278,7 +282,7 @@ class Registry:
         meta: dict[str, Any],
         also: Callable[[Tx], None] | None = None,
         cause: str | None = None,
-    ) -> Unit:
+    ) -> AgentChange:
         def work(tx: Tx) -> Agent:
             agent = _require(tx, tenant, agent_id)
             changed = msgspec.structs.replace(agent, **change(agent), updated_at=_later(tx, agent))
@@ -295,7 +299,7 @@ class Registry:
     ) -> None:
         draft = EventDraft(event, "registry", message, meta, agent_id=agent.agent_id)
         self._runlog.append(tx, agent.tenant, [draft], parent=cause)
-        tx.after_commit(lambda: self.snapshot.put(agent))
+        tx.after_commit(lambda: self.agents.put(agent))
 
 
 def _later(tx: Tx, agent: Agent) -> int:
@@ -303,14 +307,14 @@ def _later(tx: Tx, agent: Agent) -> int:
     return max(tx.now, agent.updated_at + 1)
 
 
-def _name(by: Hand) -> str:
+def _name(by: Actor) -> str:
     return by.name if isinstance(by, Principal) else by
 
 
-def _ask(by: Hand, action: Action, agent: Agent) -> None:
+def _ask(by: Actor, action: AgentAction, agent: Agent) -> None:
     """Raises Forbidden for a caller that may not."""
     if isinstance(by, Principal):
-        standing.may_move(by, action, agent)
+        authorization.authorize_change(by, action, agent)
 
 
 def _require(tx: Tx, tenant: str, agent_id: str) -> Agent:

@@ -1,15 +1,22 @@
-"""SQL of the registry. Rows become typed records or raise RegistryRecordError."""
+"""SQL of the registry. Rows become typed records or raise RegistryRecordError.
+
+What metrics tell of agents.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, get_args
 
 import msgspec
+from prometheus_client.core import Metric
 
 from stentor.core import ids, jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import RegistryRecordError
-from stentor.domains.registry.model import Agent, Runtime, Violation, ViolationType, Whitelist
+from stentor.core.metrics import labeled_counter_family, labeled_gauge_family
+from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.registry.model import Agent, AgentStatus, Runtime, SandboxWhitelist, Violation, ViolationType
 
 _COLUMNS = (
     "agent_id, tenant, name, capabilities, alignment_score, accuracy_score, efficiency_score, trust_tier, "
@@ -40,7 +47,7 @@ _CLEAR = Sql("update violations set cleared_at = :now where agent_id = :agent_id
 
 _capabilities = msgspec.json.Decoder(tuple[str, ...])
 _runtime = msgspec.json.Decoder(Runtime)
-_whitelist = msgspec.json.Decoder(Whitelist)
+_whitelist = msgspec.json.Decoder(SandboxWhitelist)
 
 
 def find(tx: Tx, tenant: str, agent_id: str) -> Agent | None:
@@ -53,12 +60,12 @@ def changed_since(tx: Tx, since: int) -> tuple[list[Agent], list[RegistryRecordE
     return _sorted(tx.rows(_CHANGED, since=since))
 
 
-def versions(tx: Tx, agent_ids: list[str]) -> dict[str, int]:
+def read_versions(tx: Tx, agent_ids: list[str]) -> dict[str, int]:
     """When each of them was changed last; PostgreSQL only."""
     return {agent_id: int(at) for agent_id, at in tx.rows(_VERSIONS, agent_ids=agent_ids)}
 
 
-def of_tenant(tx: Tx, tenant: str) -> tuple[list[Agent], list[RegistryRecordError]]:
+def list_agents(tx: Tx, tenant: str) -> tuple[list[Agent], list[RegistryRecordError]]:
     """All agents of a tenant, the oldest first, and an error for each record that is malformed."""
     return _sorted(tx.rows(_OF_TENANT, tenant=tenant))
 
@@ -86,12 +93,12 @@ def update(tx: Tx, agent: Agent) -> None:
     tx.run(_UPDATE, **params)
 
 
-def last_task(tx: Tx, tenant: str, agent_id: str) -> int | None:
+def find_last_task_time(tx: Tx, tenant: str, agent_id: str) -> int | None:
     row = tx.row(_LAST_TASK, tenant=tenant, agent_id=agent_id)
     return row[0] if row else None
 
 
-def violations(tx: Tx, agent_id: str, *, cleared: bool = False) -> list[Violation]:
+def list_violations(tx: Tx, agent_id: str, *, cleared: bool = False) -> list[Violation]:
     """The violations that count now, oldest first; with `cleared` all that ever were."""
     rows = tx.rows(_ALL_VIOLATIONS if cleared else _VIOLATIONS, agent_id=agent_id)
     return [Violation(*row) for row in rows]
@@ -134,3 +141,19 @@ def _params(agent: Agent) -> dict[str, Any]:
     for structured in ("capabilities", "runtime", "sandbox_whitelist"):
         params[structured] = jsontext.dump(params[structured])
     return params
+
+
+_STATUSES: tuple[str, ...] = get_args(AgentStatus)
+_TYPES: tuple[str, ...] = get_args(ViolationType)
+_VIOLATION_COUNTS = Sql("select type, count(*) from violations group by type")
+
+
+def agent_metrics(snapshot: AgentCache) -> Iterable[Metric]:
+    """From memory alone."""
+    found = {status: float(snapshot.status_counts[status]) for status in _STATUSES}
+    yield labeled_gauge_family("stentor_agents", "Agents registered, by status.", "status", found)
+
+
+def violation_metrics(tx: Tx) -> Iterable[Metric]:
+    found = {(name,): 0.0 for name in _TYPES} | {(str(kind),): float(n) for kind, n in tx.rows(_VIOLATION_COUNTS)}
+    yield labeled_counter_family("stentor_violations", "Violations of agents ever recorded, by type.", ("type",), found)

@@ -10,20 +10,20 @@ from pydantic import Field, StringConstraints, model_validator
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.registry.model import (
     Agent,
+    AgentStatus,
+    AllowedNetwork,
+    AllowedTool,
     LlmOptions,
-    Network,
     Runtime,
-    Status,
-    Tool,
+    SandboxWhitelist,
     TrustTier,
     ViolationType,
-    Whitelist,
 )
 from stentor.domains.registry.service import AgentDraft
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name, ResponseModel, Score, Text, Timestamp
 
-Present = tuple[bool, int | None]
+PresenceState = tuple[bool, int | None]
 """Whether an agent is online, and when it was last seen, in microseconds; None for what never was."""
 
 MAX_CAPABILITIES = 256
@@ -102,7 +102,7 @@ class Register(RequestModel):
     runtime: RuntimeIn = RuntimeIn()
     key_name: Name | None = None
 
-    def draft(self) -> AgentDraft:
+    def to_draft(self) -> AgentDraft:
         runtime = self.runtime
         whitelist = self.sandbox_whitelist
         return AgentDraft(
@@ -119,9 +119,9 @@ class Register(RequestModel):
                 runtime.options,
                 tuple(runtime.command),
             ),
-            sandbox_whitelist=Whitelist(
-                tuple(Tool(t.name, tuple(t.paths), tuple(t.operations), t.rate_limit) for t in whitelist.tools),
-                Network(tuple(whitelist.network.allowlist), tuple(whitelist.network.ports)),
+            sandbox_whitelist=SandboxWhitelist(
+                tuple(AllowedTool(t.name, tuple(t.paths), tuple(t.operations), t.rate_limit) for t in whitelist.tools),
+                AllowedNetwork(tuple(whitelist.network.allowlist), tuple(whitelist.network.ports)),
             ),
             key_name=self.key_name.lower() if self.key_name else None,
         )
@@ -157,7 +157,7 @@ class Suspend(RequestModel):
 class Registered(ResponseModel):
     agent_id: str
     name: str
-    status: Status
+    status: AgentStatus
     created_at: Timestamp
 
 
@@ -195,7 +195,7 @@ class AgentOut(ResponseModel):
     efficiency_score: float
     trust_tier: TrustTier
     trust_score: float | None
-    status: Status
+    status: AgentStatus
     status_reason: str | None
     violation_count: int
     runtime: RuntimeOut
@@ -213,7 +213,7 @@ class AgentRow(ResponseModel):
     name: str
     capabilities: list[str]
     trust_score: float | None
-    status: Status
+    status: AgentStatus
     online: bool
     last_seen: Timestamp | None
 
@@ -260,22 +260,24 @@ class Cleared(ResponseModel):
 
 class StatusOut(ResponseModel):
     agent_id: str
-    status: Status
+    status: AgentStatus
     reason: str | None
     updated_at: Timestamp
 
 
-def present(presence: Present) -> dict[str, Any]:
+def presence_out(presence: PresenceState) -> dict[str, Any]:
     online, last_seen = presence
     return {"online": online, "last_seen": format_iso_or_none(last_seen)}
 
 
-def agent_out(agent: Agent, trust_score: float | None, last_task: int | None, presence: Present) -> dict[str, Any]:
+def agent_out(
+    agent: Agent, trust_score: float | None, last_task: int | None, presence: PresenceState
+) -> dict[str, Any]:
     shown = {name: getattr(agent, name) for name in AgentOut.model_fields if hasattr(agent, name)}
     return shown | {
         "trust_score": trust_score,
         "last_task": format_iso_or_none(last_task),
-        **present(presence),
+        **presence_out(presence),
         "created_at": format_iso(agent.created_at),
         "updated_at": format_iso(agent.updated_at),
     }

@@ -13,14 +13,14 @@ from stentor.domains.notes import frontmatter
 from stentor.domains.notes.frontmatter import BadFrontmatter
 from stentor.domains.notes.model import Stat
 
-FOLDER = "Reports"
-SUFFIX = ".md"
-LONGEST = 500
+REPORTS_FOLDER = "Reports"
+NOTE_SUFFIX = ".md"
+MAX_FIELD_LENGTH = 500
 """Characters of a field that are shown."""
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
 
-class Report(msgspec.Struct, frozen=True):
+class VaultReport(msgspec.Struct, frozen=True):
     """Times are ISO 8601 texts; what the note does not say is None. `path` is that of the note in the vault."""
 
     path: str
@@ -32,12 +32,12 @@ class Report(msgspec.Struct, frozen=True):
     summary: str | None
 
 
-def shown(report: Report) -> dict[str, Any]:
+def report_out(report: VaultReport) -> dict[str, Any]:
     """A report as every surface shows it."""
     return dict(msgspec.structs.asdict(report))
 
 
-def read(stat: Stat, text: str) -> Report:
+def parse_report(stat: Stat, text: str) -> VaultReport:
     """Fails open: a note whose frontmatter cannot be read is listed by its name, and belongs to no task."""
     parts = frontmatter.split(text)
     try:
@@ -45,10 +45,10 @@ def read(stat: Stat, text: str) -> Report:
     except BadFrontmatter:
         said = {}
     heading = _HEADING.search(parts.body)
-    name = stat.path.rpartition("/")[2].removesuffix(SUFFIX)
-    return Report(
+    name = stat.path.rpartition("/")[2].removesuffix(NOTE_SUFFIX)
+    return VaultReport(
         path=stat.path,
-        title=_text(said, "title") or (heading[1].strip()[:LONGEST] if heading else name),
+        title=_text(said, "title") or (heading[1].strip()[:MAX_FIELD_LENGTH] if heading else name),
         task_id=_id(said.get("task_id")),
         agent_name=_text(said, "agent_name", "agent"),
         created_at=_text(said, "created_at", "created", "date"),
@@ -59,7 +59,7 @@ def read(stat: Stat, text: str) -> Report:
 
 def _text(said: Mapping[str, Any], *names: str) -> str | None:
     found = next((said[name] for name in names if isinstance(said.get(name), str) and said[name].strip()), None)
-    return None if found is None else str(found).strip()[:LONGEST]
+    return None if found is None else str(found).strip()[:MAX_FIELD_LENGTH]
 
 
 def _id(value: Any) -> str | None:
@@ -71,6 +71,6 @@ def _id(value: Any) -> str | None:
 
 def _first_paragraph(body: str) -> str | None:
     """Up to the first empty line or heading. A heading ends with its line, whether an empty one follows or not."""
-    text = _HEADING.sub("\n", body.replace("\r\n", "\n")[: 20 * LONGEST])
+    text = _HEADING.sub("\n", body.replace("\r\n", "\n")[: 20 * MAX_FIELD_LENGTH])
     found = next((part for part in map(str.strip, re.split(r"\n[ \t]*\n", text)) if part), None)
-    return None if found is None else " ".join(found.split())[:LONGEST]
+    return None if found is None else " ".join(found.split())[:MAX_FIELD_LENGTH]

@@ -8,11 +8,11 @@ from collections.abc import Awaitable
 from stentor.core.errors import StentorError
 from stentor.domains.notes.model import NoSuchNote, NoteTooLarge, Stat, Vault
 from stentor.domains.reports import model
-from stentor.domains.reports.model import FOLDER, SUFFIX, Report
+from stentor.domains.reports.model import NOTE_SUFFIX, REPORTS_FOLDER, VaultReport
 
-MOST = 500
+MAX_REPORTS = 500
 """Reports of an answer: those that were written last."""
-MOST_KEPT = 10_000
+MAX_CACHED = 10_000
 MAX_BYTES = 1_000_000
 """Of a longer note only the name is shown."""
 log = logging.getLogger(__name__)
@@ -22,43 +22,43 @@ class ReportsUnreadable(StentorError):
     """The vault with the reports cannot be read: a 500, as the contract wants it, and no outage to wait for."""
 
 
-class Reports:
+class ReportService:
     """Only reads. Without a vault there are none."""
 
     def __init__(self, vault: Vault | None) -> None:
         self._vault = vault
-        self._known: dict[str, tuple[Stat, Report]] = {}
+        self._known: dict[str, tuple[Stat, VaultReport]] = {}
 
-    async def newest(self) -> list[Report]:
+    async def list_latest(self) -> list[VaultReport]:
         """At most `MOST`, the last written first. Raises ReportsUnreadable."""
-        return await _readable(self._newest(MOST))
+        return await _readable(self._newest(MAX_REPORTS))
 
-    async def of_task(self, task_id: str) -> list[Report]:
+    async def list_for_task(self, task_id: str) -> list[VaultReport]:
         """Those whose frontmatter has exactly this task id. Raises ReportsUnreadable."""
-        found = await _readable(self._newest(MOST_KEPT))
-        return [report for report in found if report.task_id == task_id][:MOST]
+        found = await _readable(self._newest(MAX_CACHED))
+        return [report for report in found if report.task_id == task_id][:MAX_REPORTS]
 
-    async def _newest(self, most: int) -> list[Report]:
+    async def _newest(self, most: int) -> list[VaultReport]:
         return await self._read(await self._stats(), most)
 
     async def _stats(self) -> list[Stat]:
         if self._vault is None:
             return []
-        stats = [stat for stat in await self._vault.walk(FOLDER) if stat.path.endswith(SUFFIX)]
+        stats = [stat for stat in await self._vault.walk(REPORTS_FOLDER) if stat.path.endswith(NOTE_SUFFIX)]
         return sorted(stats, key=lambda stat: (-stat.modified_at, stat.path))
 
-    async def _read(self, stats: list[Stat], most: int) -> list[Report]:
+    async def _read(self, stats: list[Stat], most: int) -> list[VaultReport]:
         found = []
         for stat in stats[:most]:
             known = self._known.get(stat.path)
             report = known[1] if known and known[0] == stat else await self._fresh(stat)
             if report is not None:
                 found.append(report)
-        if len(self._known) > MOST_KEPT:
+        if len(self._known) > MAX_CACHED:
             self._known.clear()
         return found
 
-    async def _fresh(self, stat: Stat) -> Report | None:
+    async def _fresh(self, stat: Stat) -> VaultReport | None:
         """None for a note that is gone since it was listed."""
         assert self._vault is not None
         try:
@@ -67,12 +67,12 @@ class Reports:
             return None
         except NoteTooLarge:
             content = b""
-        report = model.read(stat, content.decode(errors="replace"))
+        report = model.parse_report(stat, content.decode(errors="replace"))
         self._known[stat.path] = (stat, report)
         return report
 
 
-async def _readable(reading: Awaitable[list[Report]]) -> list[Report]:
+async def _readable(reading: Awaitable[list[VaultReport]]) -> list[VaultReport]:
     """Fails closed: a report that may exist and cannot be read is an error, not an empty list."""
     try:
         return await reading

@@ -13,18 +13,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from stentor.domains.routing.model import Decision
+from stentor.domains.routing.model import RoutingDecision
 from stentor.domains.routing.ranking import (
-    FREE_USD,
-    IDLE_MS,
-    PREFERENCES,
-    RULE,
-    Ranked,
-    Standing,
-    calibration,
-    doublings,
-    outlook,
-    standing,
+    COST_OFFSET_USD,
+    DURATION_OFFSET_MS,
+    PENALTIES_BY_PREFERENCE,
+    RULE_VERSION,
+    RankedCandidate,
+    TrackRecord,
+    build_track_record,
+    calibrate_priors,
+    count_doublings,
+    estimate_reward,
 )
 
 TOLERANCE = 1e-9
@@ -40,7 +40,7 @@ _SHARED = frozenset(
 _SHARES = frozenset(("agent_id", "name", "composite", "hebbian", "trust", "blended"))
 
 
-class Difference(msgspec.Struct, frozen=True):
+class DecisionDifference(msgspec.Struct, frozen=True):
     """A recorded value that the formula does not lead to; without `name` it belongs to the whole decision."""
 
     field: str
@@ -50,50 +50,50 @@ class Difference(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
-class Check(msgspec.Struct, frozen=True):
+class DecisionCheck(msgspec.Struct, frozen=True):
     """`recomputed` is False for a decision by another rule, with the reason. `assumed` says in sentences what was taken
     from the decision without a check.
     """
 
     recomputed: bool
     reason: str | None = None
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[DecisionDifference, ...] = ()
     assumed: tuple[str, ...] = ()
 
     @property
-    def same(self) -> bool:
+    def is_reproduced(self) -> bool:
         return self.recomputed and not self.differences
 
 
-def check(record: Any) -> Check:
+def check_decision(record: Any) -> DecisionCheck:
     """Compute a decision again, as it stands in the run log (`routing` in the event's metadata). A record that names
     this rule and cannot be read, or has inputs that the formula does not allow, is a difference.
     """
     rule = record.get("rule") if isinstance(record, dict) else None
-    if rule != RULE:
+    if rule != RULE_VERSION:
         name = "an earlier rule, which left no name" if rule is None else f"the rule {rule!r}"
-        return Check(False, f"The decision was made by {name}; this version computes {RULE!r}.")
+        return DecisionCheck(False, f"The decision was made by {name}; this version computes {RULE_VERSION!r}.")
     try:
-        decision = msgspec.convert(record, Decision)
+        decision = msgspec.convert(record, RoutingDecision)
     except msgspec.ValidationError as error:
-        return Check(True, differences=(Difference("record", str(error), None),))
+        return DecisionCheck(True, differences=(DecisionDifference("record", str(error), None),))
     if not decision.candidates:
-        return Check(True, differences=(Difference("candidates", [], None),))
+        return DecisionCheck(True, differences=(DecisionDifference("candidates", [], None),))
     try:
         return _Recomputation(decision).check()
     except (ArithmeticError, ValueError):
-        return Check(True, differences=(Difference("inputs", "out of range", None),))
+        return DecisionCheck(True, differences=(DecisionDifference("inputs", "out of range", None),))
 
 
 class _Recomputation:
-    def __init__(self, decision: Decision) -> None:
+    def __init__(self, decision: RoutingDecision) -> None:
         self._decision = decision
         self._complete = len(decision.candidates) == decision.candidates_total
         self._standings = [_standing(decision.alpha, each) for each in decision.candidates]
-        self._differences: list[Difference] = []
+        self._differences: list[DecisionDifference] = []
         self._assumed: list[str] = []
 
-    def check(self) -> Check:
+    def check(self) -> DecisionCheck:
         decision = self._decision
         mean, slope, fastest, prices = self._common()
         scores = []
@@ -105,7 +105,7 @@ class _Recomputation:
             score = values["blended"]
             scores.append(each.blended if _close(each.blended, score) else score)
         self._compare_order(scores)
-        return Check(True, None, tuple(self._differences), tuple(self._assumed))
+        return DecisionCheck(True, None, tuple(self._differences), tuple(self._assumed))
 
     def _common(self) -> tuple[float, float, float, list[float | None]]:
         """What holds for all candidates: computed if all are listed, else as recorded. The prices have None where
@@ -121,7 +121,7 @@ class _Recomputation:
             self._compare_best("fastest_ms", decision.fastest_ms, [each.ready_ms for each in listed])
             self._compare_best("cheapest", decision.cheapest, prices)
             return decision.mean, decision.slope, decision.fastest_ms, prices
-        mean, slope = calibration(self._standings)
+        mean, slope = calibrate_priors(self._standings)
         known = [each.cost for each in listed if each.cost is not None]
         usual = sum(known) / len(known) if known else 0.0
         prices = [usual if each.cost is None else each.cost for each in listed]
@@ -135,17 +135,17 @@ class _Recomputation:
         return mean, slope, fastest, prices
 
     def _values(
-        self, each: Ranked, known: Standing, mean: float, slope: float, fastest: float, price: float | None
+        self, each: RankedCandidate, known: TrackRecord, mean: float, slope: float, fastest: float, price: float | None
     ) -> dict[str, float]:
         decision = self._decision
-        per_time, per_cost = PREFERENCES[decision.prefer]
-        expected, uncertainty = outlook(known, mean, slope, each.ahead)
-        time = per_time * doublings(each.ready_ms, fastest, IDLE_MS)
+        per_time, per_cost = PENALTIES_BY_PREFERENCE[decision.prefer]
+        expected, uncertainty = estimate_reward(known, mean, slope, each.ahead)
+        time = per_time * count_doublings(each.ready_ms, fastest, DURATION_OFFSET_MS)
         if price is None:
             cost = each.cost_penalty
             self._assume_cost()
         else:
-            cost = per_cost * doublings(price, decision.cheapest, FREE_USD)
+            cost = per_cost * count_doublings(price, decision.cheapest, COST_OFFSET_USD)
         score = (1 - decision.beta) * (expected + uncertainty - time - cost) + decision.beta * each.trust
         return {
             "elsewhere": known.elsewhere,
@@ -182,24 +182,24 @@ class _Recomputation:
         order = [each for _, each in sorted(zip(keys, listed, strict=True), key=lambda pair: pair[0])]
         if [each.agent_id for each in order] != [each.agent_id for each in listed]:
             recorded, recomputed = [each.name for each in listed], [each.name for each in order]
-            self._differences.append(Difference("order", recorded, recomputed))
+            self._differences.append(DecisionDifference("order", recorded, recomputed))
         best = order[0]
         chosen = {"agent_id": best.agent_id, "agent_name": best.name, "online": best.online}
         for field, value in chosen.items():
             if getattr(decision, field) != value:
-                self._differences.append(Difference(field, getattr(decision, field), value))
+                self._differences.append(DecisionDifference(field, getattr(decision, field), value))
 
-    def _compare(self, field: str, recorded: float, recomputed: float, each: Ranked | None = None) -> None:
+    def _compare(self, field: str, recorded: float, recomputed: float, each: RankedCandidate | None = None) -> None:
         if not _close(recorded, recomputed):
             who = (each.agent_id, each.name) if each else (None, None)
-            self._differences.append(Difference(field, recorded, recomputed, *who))
+            self._differences.append(DecisionDifference(field, recorded, recomputed, *who))
 
 
-def _standing(alpha: float, each: Ranked) -> Standing:
+def _standing(alpha: float, each: RankedCandidate) -> TrackRecord:
     """From the recorded parts: the evidence is recorded as it counted, after it faded."""
     elsewhere = (each.elsewhere * each.elsewhere_outcomes, each.elsewhere_outcomes)
     shown = each.rewards, each.outcomes, elsewhere
-    return standing(each.composite, alpha, *shown, variation=each.variation, stale=each.stale)
+    return build_track_record(each.composite, alpha, *shown, variation=each.variation, stale=each.stale)
 
 
 def _close(one: float, other: float) -> bool:
@@ -207,14 +207,14 @@ def _close(one: float, other: float) -> bool:
     return isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-12)
 
 
-def terms(record: dict[str, Any]) -> Literal["evidence", "shares"] | None:
+def classify_terms(record: dict[str, Any]) -> Literal["evidence", "shares"] | None:
     """Which terms the candidates of a decision can be shown with: those of this formula, or the fixed shares of an
     earlier one. None for a record that has neither, so that a damaged log is shown as such.
     """
     listed = record.get("candidates")
     if not isinstance(listed, list | tuple) or not all(isinstance(each, dict) for each in listed):
         return None
-    if record.get("rule") == RULE:
+    if record.get("rule") == RULE_VERSION:
         return "evidence" if _readable(record) else None
     fits = record.keys() >= _SHARED and all(each.keys() >= _SHARES for each in listed)
     return "shares" if fits else None
@@ -222,14 +222,14 @@ def terms(record: dict[str, Any]) -> Literal["evidence", "shares"] | None:
 
 def _readable(record: dict[str, Any]) -> bool:
     try:
-        return bool(msgspec.convert(record, Decision).candidates)
+        return bool(msgspec.convert(record, RoutingDecision).candidates)
     except msgspec.ValidationError:
         return False
 
 
-def sentence(record: dict[str, Any]) -> str:
+def explain_decision(record: dict[str, Any]) -> str:
     """Who was chosen and why, in plain English; of any rule's decision."""
-    if terms(record) is None:
+    if classify_terms(record) is None:
         return "The recorded decision cannot be read."
     name, listed, total = record["agent_name"], record["candidates"], record["candidates_total"]
     waits = "" if record.get("online", True) else f" No worker is online, so the task waits for {name}."
@@ -246,7 +246,7 @@ def sentence(record: dict[str, Any]) -> str:
     if first["blended"] == second["blended"]:
         rest = f"the same score as {second['name']} ({first['blended']:.3f}); {_tie(first, second)}"
         return f"{name} was chosen among {total} candidates with {rest}.{waits}"
-    why = _advantage(record, first, second) if record.get("rule") == RULE else ""
+    why = _advantage(record, first, second) if record.get("rule") == RULE_VERSION else ""
     return f"{name} was chosen among {total} candidates with the highest score, {scores}{why}.{waits}"
 
 

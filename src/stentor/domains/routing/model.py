@@ -22,18 +22,26 @@ from stentor.core.errors import (
     TrustFloorExcludedAll,
 )
 from stentor.domains.registry.model import Agent
-from stentor.domains.routing.ranking import NEUTRAL, RULE, Candidate, Prefer, Ranked, Ranking, rank
+from stentor.domains.routing.ranking import (
+    NEUTRAL_TRUST,
+    RULE_VERSION,
+    AgentCandidate,
+    Preference,
+    RankedCandidate,
+    RankingResult,
+    rank_candidates,
+)
 
-RECORDED = 10
+MAX_RECORDED_CANDIDATES = 10
 """Candidates that a decision lists one by one, the best first: enough to see why, and a log must not grow with the
 registry.
 """
-DENIED_RECORDED = 50
+MAX_RECORDED_DENIALS = 50
 """Denials that it lists one by one."""
 NO_WORKER_ONLINE = "no worker online"
 """Said of a task whose agent is offline, as every agent is that might have had it."""
 
-CHECKS: tuple[type[RoutingDenied], ...] = (
+ADMISSION_CHECKS: tuple[type[RoutingDenied], ...] = (
     CapabilityUnavailable,
     TenantDenied,
     AgentUnavailable,
@@ -46,24 +54,24 @@ CHECKS: tuple[type[RoutingDenied], ...] = (
 class Authority(msgspec.Struct, frozen=True):
     """What the caller may delegate. `capabilities` None means all; `active` false means nothing."""
 
-    active: bool = True
+    is_active: bool = True
     capabilities: frozenset[str] | None = None
 
 
-class Request(msgspec.Struct, frozen=True):
+class RoutingRequest(msgspec.Struct, frozen=True):
     tenant: str
     task_type: str
     capabilities: tuple[str, ...]
     authority: Authority = Authority()
-    preferred: str | None = None
-    prefer: Prefer = "balanced"
+    preferred_agent_id: str | None = None
+    preference: Preference = "balanced"
 
 
-Permitted = Callable[[Request, Candidate], bool]
+PolicyCheck = Callable[[RoutingRequest, AgentCandidate], bool]
 """Whether the policy file lets a candidate have the work that the checks before it admitted it to."""
 
 
-class Policy(msgspec.Struct, frozen=True):
+class RoutingPolicy(msgspec.Struct, frozen=True):
     """`alpha` is the share of the evidence after its first outcome, `beta` the share of trust. With `own_authority` an
     agent's key may ask only for what its agents can do themselves, or for what it was granted.
     """
@@ -72,21 +80,21 @@ class Policy(msgspec.Struct, frozen=True):
     beta: float = 0.0
     trust_floor: float = 0.0
     own_authority: bool = False
-    permitted: Permitted | None = None
+    is_permitted: PolicyCheck | None = None
 
     @property
-    def without_trust(self) -> Policy:
+    def without_trust(self) -> RoutingPolicy:
         """For a run whose source of trust cannot be read."""
         return msgspec.structs.replace(self, beta=0.0, trust_floor=0.0)
 
 
-class Denied(msgspec.Struct, frozen=True):
+class DeniedCandidate(msgspec.Struct, frozen=True):
     agent_id: str
     name: str
     code: str
 
 
-class Decision(msgspec.Struct, frozen=True):
+class RoutingDecision(msgspec.Struct, frozen=True):
     """Who was chosen and why, as it stands in the run log."""
 
     agent_id: str
@@ -97,14 +105,14 @@ class Decision(msgspec.Struct, frozen=True):
     trust_floor: float
     trust_available: bool
     rule: str
-    prefer: Prefer
+    prefer: Preference
     mean: float
     slope: float
     fastest_ms: float
     cheapest: float
-    candidates: tuple[Ranked, ...]
+    candidates: tuple[RankedCandidate, ...]
     candidates_total: int
-    denied: tuple[Denied, ...]
+    denied: tuple[DeniedCandidate, ...]
     denied_total: int
     preferred: bool
     online: bool
@@ -112,57 +120,63 @@ class Decision(msgspec.Struct, frozen=True):
     usual_cost: float | None = None
 
 
-def refusal(request: Request, candidate: Candidate, policy: Policy) -> type[RoutingDenied] | None:
+def find_denial(
+    request: RoutingRequest, candidate: AgentCandidate, policy: RoutingPolicy
+) -> type[RoutingDenied] | None:
     """The first check that refuses this candidate, or None."""
     agent = candidate.agent
-    if not agent.abilities.issuperset(request.capabilities):
+    if not agent.capability_set.issuperset(request.capabilities):
         return CapabilityUnavailable
     if agent.tenant != request.tenant:
         return TenantDenied
     if agent.status != "active":
         return AgentUnavailable
     authority = request.authority
-    if not authority.active or not (
+    if not authority.is_active or not (
         authority.capabilities is None or authority.capabilities.issuperset(request.capabilities)
     ):
         return DelegationDenied
-    if policy.trust_floor > 0 and (NEUTRAL if candidate.trust is None else candidate.trust) < policy.trust_floor:
+    if policy.trust_floor > 0 and (NEUTRAL_TRUST if candidate.trust is None else candidate.trust) < policy.trust_floor:
         return TrustFloorExcludedAll
-    if policy.permitted is not None and not policy.permitted(request, candidate):
+    if policy.is_permitted is not None and not policy.is_permitted(request, candidate):
         return PolicyDenied
     return None
 
 
 def decide(
-    request: Request, candidates: Sequence[Candidate], policy: Policy, *, trust_available: bool = True
-) -> Decision:
+    request: RoutingRequest,
+    candidates: Sequence[AgentCandidate],
+    policy: RoutingPolicy,
+    *,
+    trust_available: bool = True,
+) -> RoutingDecision:
     """Admit, rank and choose. Raises the RoutingDenied of the furthest check when nobody is left."""
     if not trust_available:
         policy = policy.without_trust
-    admitted: list[Candidate] = []
+    admitted: list[AgentCandidate] = []
     refused: list[tuple[Agent, type[RoutingDenied]]] = []
     for candidate in candidates:
-        reason = refusal(request, candidate, policy)
+        reason = find_denial(request, candidate, policy)
         if reason is None:
             admitted.append(candidate)
         else:
             refused.append((candidate.agent, reason))
     if not admitted:
-        raise denial(request, refused)
-    ranking = rank(admitted, policy.beta, request.prefer, RECORDED)
+        raise build_denial(request, refused)
+    ranking = rank_candidates(admitted, policy.beta, request.preference, MAX_RECORDED_CANDIDATES)
     return _decision(request, policy, ranking, len(admitted), refused, trust_available)
 
 
 def _decision(
-    request: Request,
-    policy: Policy,
-    ranking: Ranking,
+    request: RoutingRequest,
+    policy: RoutingPolicy,
+    ranking: RankingResult,
     admitted: int,
     refused: list[tuple[Agent, type[RoutingDenied]]],
     trust_available: bool,
-) -> Decision:
+) -> RoutingDecision:
     best = ranking.candidates[0]
-    return Decision(
+    return RoutingDecision(
         best.agent_id,
         best.name,
         request.capabilities,
@@ -170,8 +184,8 @@ def _decision(
         policy.beta,
         policy.trust_floor,
         trust_available,
-        RULE,
-        request.prefer,
+        RULE_VERSION,
+        request.preference,
         ranking.mean,
         ranking.slope,
         ranking.fastest_ms,
@@ -180,28 +194,30 @@ def _decision(
         admitted,
         _denied(refused),
         len(refused),
-        request.preferred is not None,
+        request.preferred_agent_id is not None,
         best.online,
         usual_cost=ranking.usual_cost,
     )
 
 
-def denial(request: Request, refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> RoutingDenied:
+def build_denial(request: RoutingRequest, refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> RoutingDenied:
     """The error for a request that nobody may take. Names no agent of another tenant."""
-    furthest = max((reason for _, reason in refused), key=CHECKS.index, default=CapabilityUnavailable)
+    furthest = max((reason for _, reason in refused), key=ADMISSION_CHECKS.index, default=CapabilityUnavailable)
     details: dict[str, Any] = {"required_capabilities": list(request.capabilities)}
-    if request.preferred is not None:
-        details |= {"agent_preference": request.preferred, "reason": furthest.code}
+    if request.preferred_agent_id is not None:
+        details |= {"agent_preference": request.preferred_agent_id, "reason": furthest.code}
         return PreferredAgentIneligible("The preferred agent may not take this task.", details)
     details["denied"] = [msgspec.to_builtins(d) for d in _denied(refused)]
-    return furthest(SENTENCES[furthest], details)
+    return furthest(DENIAL_MESSAGES[furthest], details)
 
 
-def _denied(refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> tuple[Denied, ...]:
-    return tuple(Denied(agent.agent_id, agent.name, reason.code) for agent, reason in refused[:DENIED_RECORDED])
+def _denied(refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> tuple[DeniedCandidate, ...]:
+    return tuple(
+        DeniedCandidate(agent.agent_id, agent.name, reason.code) for agent, reason in refused[:MAX_RECORDED_DENIALS]
+    )
 
 
-SENTENCES: dict[type[RoutingDenied], str] = {
+DENIAL_MESSAGES: dict[type[RoutingDenied], str] = {
     CapabilityUnavailable: "No registered agent has all the required capabilities.",
     TenantDenied: "The agents with these capabilities belong to another tenant.",
     AgentUnavailable: "Every agent with these capabilities is suspended or quarantined.",

@@ -31,45 +31,45 @@ import msgspec
 
 from stentor.domains.registry.model import Agent
 
-Prefer = Literal["quality", "balanced", "fast", "cheap"]
+Preference = Literal["quality", "balanced", "fast", "cheap"]
 
-RULE = "evidence-3"
+RULE_VERSION = "evidence-3"
 """Names the formula in each decision, so that one of another version is not held against it."""
-NEUTRAL = 0.5
+NEUTRAL_TRUST = 0.5
 """The prior for a missing trust score."""
-DECLARED_LEAST, DECLARED_SPAN = 0.3, 0.5
+MIN_DECLARED_PRIOR, DECLARED_PRIOR_SPAN = 0.3, 0.5
 """What a composite score of 0 makes one expect, and how much more a score of 1: words alone promise neither success nor
 failure, so an agent that fails is left soon whatever it declares.
 """
-OWN_WORTH = 4.0
+DECLARED_PRIOR_WEIGHT = 4.0
 """Outcomes at other task types that the composite score is worth."""
-ELSEWHERE = 16.0
+MAX_OTHER_OUTCOMES = 16.0
 """Outcomes at other task types that count, at most."""
-ELSEWHERE_WORTH = 4.0
+MAX_OTHER_WEIGHT = 4.0
 """Outcomes at this task type that those are worth, at most."""
-FADE = 0.999
+EVIDENCE_DECAY = 0.999
 """What evidence keeps of its number for each later outcome of another agent at the task type."""
-FORGOTTEN = 1e-9
+MIN_OUTCOMES = 1e-9
 """Outcomes below which there is no evidence left."""
-DOUBT = 0.25
+OPEN_TASK_PENALTY = 0.25
 """Failures that a task without an answer counts as, of an agent of which nothing is known."""
 OPTIMISM = 4.0
 """Square of the standard deviations, two, that an agent is given the benefit of."""
 OPTIMISM_STALE = 400.0
 """The same for an idle agent without an outcome since somebody's results changed at the task type."""
-CREDIT = 0.05
+SLOPE_REGULARIZATION = 0.05
 """How much variance of the priors it takes until their slope is measured rather than assumed to be 1."""
-EDGE = 0.02
+MIN_EXPECTATION = 0.02
 """The least expectation, and the distance of the largest from 1: nobody is certain before there is evidence."""
-WEAKEST, STRONGEST = 0.5, 1e9
+MIN_STRENGTH, MAX_STRENGTH = 0.5, 1e9
 """Bounds of the prior's strength, for an alpha of 1 and of 0."""
-IDLE_MS = 1_000.0
-FREE_USD = 0.001
+DURATION_OFFSET_MS = 1_000.0
+COST_OFFSET_USD = 0.001
 """Durations and costs are compared above these: nobody cares for a doubling of less."""
-UNKNOWN_MS = 1_000.0
+DEFAULT_DURATION_MS = 1_000.0
 """Of a task where no candidate's duration is known, so that a queue counts all the same."""
 
-PREFERENCES: dict[Prefer, tuple[float, float]] = {
+PENALTIES_BY_PREFERENCE: dict[Preference, tuple[float, float]] = {
     "quality": (0.0, 0.0),
     "balanced": (0.03, 0.02),
     "fast": (0.15, 0.02),
@@ -78,7 +78,7 @@ PREFERENCES: dict[Prefer, tuple[float, float]] = {
 """What a doubling of the time, and of the cost, takes off the expected quality."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class TrackRecord(msgspec.Struct, frozen=True):
     """What an agent's record says of its next outcome at a task type, before anything is known of the other candidates:
     the first lines of the formula. `share` is how much the evidence counts, `mean` what it shows; times in
     milliseconds and cost in US dollars, None where unknown. `stale` when there is no outcome since the last change of
@@ -100,7 +100,7 @@ class Standing(msgspec.Struct, frozen=True):
     stale: bool = False
 
 
-def standing(
+def build_track_record(
     composite: float,
     alpha: float,
     rewards: float = 0.0,
@@ -113,40 +113,40 @@ def standing(
     duration_ms: float | None = None,
     cost: float | None = None,
     stale: bool = False,
-) -> Standing:
+) -> TrackRecord:
     """From a sum of `rewards` of so many `outcomes`, which `age` outcomes of others came after, and the same two of all
     other task types together.
     """
-    strength = min(STRONGEST, max(WEAKEST, (1 - alpha) / alpha)) if alpha > 0 else STRONGEST
-    declared = DECLARED_LEAST + DECLARED_SPAN * composite
-    prior, mean, number = declared, 0.0, min(ELSEWHERE, elsewhere[1])
+    strength = min(MAX_STRENGTH, max(MIN_STRENGTH, (1 - alpha) / alpha)) if alpha > 0 else MAX_STRENGTH
+    declared = MIN_DECLARED_PRIOR + DECLARED_PRIOR_SPAN * composite
+    prior, mean, number = declared, 0.0, min(MAX_OTHER_OUTCOMES, elsewhere[1])
     if number > 0:
         mean = elsewhere[0] / elsewhere[1]
-        prior = (OWN_WORTH * declared + number * mean) / (OWN_WORTH + number)
-        strength += ELSEWHERE_WORTH * number / ELSEWHERE
-    kept = FADE**age
+        prior = (DECLARED_PRIOR_WEIGHT * declared + number * mean) / (DECLARED_PRIOR_WEIGHT + number)
+        strength += MAX_OTHER_WEIGHT * number / MAX_OTHER_OUTCOMES
+    kept = EVIDENCE_DECAY**age
     rewards, outcomes = rewards * kept, outcomes * kept
-    if outcomes < FORGOTTEN:
-        return Standing(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, 1.0, weight, duration_ms, cost, stale)
+    if outcomes < MIN_OUTCOMES:
+        return TrackRecord(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, 1.0, weight, duration_ms, cost, stale)
     share = outcomes / (outcomes + strength)
     shown = rewards / outcomes
-    return Standing(
+    return TrackRecord(
         prior, strength, rewards, outcomes, mean, number, share, shown, variation, weight, duration_ms, cost, stale
     )
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class AgentCandidate(msgspec.Struct, frozen=True):
     """An agent as routing sees it: `ahead` tasks wait for it or run, of which it does `lanes` at a time."""
 
     agent: Agent
-    standing: Standing
+    track_record: TrackRecord
     trust: float | None = None
     ahead: int = 0
-    lanes: int = 1
+    concurrency: int = 1
     online: bool = True
 
 
-class Subject(Protocol):
+class RankedSubject(Protocol):
     """Who is ranked: an agent, or a model of a provider (domains/modelrouting). Equal scores fall to the name."""
 
     @property
@@ -157,24 +157,24 @@ class Subject(Protocol):
     def composite(self) -> float: ...
 
 
-class Rankable(Protocol):
+class RankableCandidate(Protocol):
     """The fields of `Candidate`, of an agent or of a model."""
 
     @property
-    def agent(self) -> Subject: ...
+    def agent(self) -> RankedSubject: ...
     @property
-    def standing(self) -> Standing: ...
+    def track_record(self) -> TrackRecord: ...
     @property
     def trust(self) -> float | None: ...
     @property
     def ahead(self) -> int: ...
     @property
-    def lanes(self) -> int: ...
+    def concurrency(self) -> int: ...
     @property
     def online(self) -> bool: ...
 
 
-class Ranked(msgspec.Struct, frozen=True):
+class RankedCandidate(msgspec.Struct, frozen=True):
     """A candidate with what its rank was made of, in the order of the formula; `hebbian` is the weight as the routes of
     learning show it, None without an outcome. `blended` decides among those that are online.
     """
@@ -203,12 +203,12 @@ class Ranked(msgspec.Struct, frozen=True):
     blended: float
 
 
-class Ranking(msgspec.Struct, frozen=True):
+class RankingResult(msgspec.Struct, frozen=True):
     """The candidates, best first, and what holds for all of them. `usual_cost` stands in for an unknown one, in US
     dollars; None where all are known.
     """
 
-    candidates: list[Ranked]
+    candidates: list[RankedCandidate]
     mean: float
     slope: float
     fastest_ms: float
@@ -216,21 +216,23 @@ class Ranking(msgspec.Struct, frozen=True):
     usual_cost: float | None = None
 
 
-def rank(candidates: Sequence[Rankable], beta: float, prefer: Prefer = "balanced", most: int | None = None) -> Ranking:
+def rank_candidates(
+    candidates: Sequence[RankableCandidate], beta: float, prefer: Preference = "balanced", limit: int | None = None
+) -> RankingResult:
     """Those that are online first, then by blended score, composite, name and id. At most `most` are listed."""
-    standings = [candidate.standing for candidate in candidates]
-    mean, slope = calibration(standings)
-    totals = _filled([each.duration_ms for each in standings], UNKNOWN_MS)
+    standings = [candidate.track_record for candidate in candidates]
+    mean, slope = calibrate_priors(standings)
+    totals = _filled([each.duration_ms for each in standings], DEFAULT_DURATION_MS)
     prices = [each.cost for each in standings]
     costs = _filled(prices, 0.0)
     usual = costs[prices.index(None)] if None in prices else None
     for n, candidate in enumerate(candidates):
         if candidate.ahead:
-            totals[n] *= 1 + candidate.ahead // max(1, candidate.lanes)
+            totals[n] *= 1 + candidate.ahead // max(1, candidate.concurrency)
     fastest, cheapest = min(totals, default=0.0), min(costs, default=0.0)
-    per_time, per_cost = PREFERENCES[prefer]
-    keep, doubt, usual_optimism, stale_optimism = 1 - beta, DOUBT, OPTIMISM / 2, OPTIMISM_STALE / 2
-    least, largest = EDGE, 1 - EDGE
+    per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
+    keep, doubt, usual_optimism, stale_optimism = 1 - beta, OPEN_TASK_PENALTY, OPTIMISM / 2, OPTIMISM_STALE / 2
+    least, largest = MIN_EXPECTATION, 1 - MIN_EXPECTATION
     order = []
     for n, (candidate, known) in enumerate(zip(candidates, standings, strict=True)):
         # `outlook` written out: a call for each candidate would be a tenth of the whole decision.
@@ -246,21 +248,21 @@ def rank(candidates: Sequence[Rankable], beta: float, prefer: Prefer = "balanced
         expected = (strength * expectation + known.rewards) / number
         score = (expected + half + sqrt(half * (2 * expected * (1 - expected) + half))) / (1 + 2 * half)
         if totals[n] > fastest:
-            score -= per_time * doublings(totals[n], fastest, IDLE_MS)
+            score -= per_time * count_doublings(totals[n], fastest, DURATION_OFFSET_MS)
         if costs[n] > cheapest:
-            score -= per_cost * doublings(costs[n], cheapest, FREE_USD)
+            score -= per_cost * count_doublings(costs[n], cheapest, COST_OFFSET_USD)
         if beta:
-            score = keep * score + beta * (NEUTRAL if candidate.trust is None else candidate.trust)
+            score = keep * score + beta * (NEUTRAL_TRUST if candidate.trust is None else candidate.trust)
         order.append((not candidate.online, -score, n))
     order.sort()
-    _settle(order, candidates, len(order) if most is None else most)
-    ranking = Ranking([], mean, slope, fastest, cheapest, usual)
-    for _, negative, n in order[:most]:
+    _settle(order, candidates, len(order) if limit is None else limit)
+    ranking = RankingResult([], mean, slope, fastest, cheapest, usual)
+    for _, negative, n in order[:limit]:
         ranking.candidates.append(_ranked(candidates[n], ranking, totals[n], costs[n], -negative, prefer))
     return ranking
 
 
-def _settle(order: list[tuple[bool, float, int]], candidates: Sequence[Rankable], most: int) -> None:
+def _settle(order: list[tuple[bool, float, int]], candidates: Sequence[RankableCandidate], most: int) -> None:
     """Brings those with the same score into their order, among the first `most`. Longer keys for all would cost each
     decision a tenth of its time.
     """
@@ -274,11 +276,11 @@ def _settle(order: list[tuple[bool, float, int]], candidates: Sequence[Rankable]
         start = end
 
 
-def _precedence(agent: Subject) -> tuple[float, str, str]:
+def _precedence(agent: RankedSubject) -> tuple[float, str, str]:
     return -agent.composite, agent.name, agent.agent_id
 
 
-def calibration(standings: Sequence[Standing]) -> tuple[float, float]:
+def calibrate_priors(standings: Sequence[TrackRecord]) -> tuple[float, float]:
     """How far the priors hold: the mean prior of those with outcomes, and the slope of what they showed over it.
 
     1 as long as little is known; below 0 where those who say little of themselves do better.
@@ -299,26 +301,26 @@ def calibration(standings: Sequence[Standing]) -> tuple[float, float]:
         weighted = share * (prior - mean)
         variance += weighted * (prior - mean)
         covariance += weighted * (each_mean - result)
-    return mean, (CREDIT + covariance) / (CREDIT + variance)
+    return mean, (SLOPE_REGULARIZATION + covariance) / (SLOPE_REGULARIZATION + variance)
 
 
-def outlook(standing: Standing, mean: float, slope: float, ahead: int) -> tuple[float, float]:
+def estimate_reward(standing: TrackRecord, mean: float, slope: float, ahead: int) -> tuple[float, float]:
     """The expected reward of the next outcome, and how much more the agent may be worth."""
     strength = standing.strength
     expectation = mean + slope * (standing.prior - mean)
-    if expectation < EDGE:
-        expectation = EDGE
-    elif expectation > 1 - EDGE:
-        expectation = 1 - EDGE
+    if expectation < MIN_EXPECTATION:
+        expectation = MIN_EXPECTATION
+    elif expectation > 1 - MIN_EXPECTATION:
+        expectation = 1 - MIN_EXPECTATION
     number = strength + standing.outcomes
-    expected = (strength * expectation + standing.rewards) / (number + ahead * DOUBT * strength / number)
+    expected = (strength * expectation + standing.rewards) / (number + ahead * OPEN_TASK_PENALTY * strength / number)
     optimism = OPTIMISM_STALE if standing.stale and not ahead else OPTIMISM
     half = optimism / 2 * standing.variation / (number + ahead)
     possible = (expected + half + sqrt(half * (2 * expected * (1 - expected) + half))) / (1 + 2 * half)
     return expected, possible - expected
 
 
-def doublings(value: float, best: float, floor: float) -> float:
+def count_doublings(value: float, best: float, floor: float) -> float:
     """How often `best` must be doubled to reach `value`, both counted above `floor`."""
     return 0.0 if value <= best else log2((value + floor) / (best + floor))
 
@@ -333,12 +335,12 @@ def _filled(values: list[float | None], unknown: float) -> list[float]:
 
 
 def _ranked(
-    candidate: Rankable, ranking: Ranking, total: float, price: float, blended: float, prefer: Prefer
-) -> Ranked:
-    agent, known = candidate.agent, candidate.standing
-    expected, uncertainty = outlook(known, ranking.mean, ranking.slope, candidate.ahead)
-    per_time, per_cost = PREFERENCES[prefer]
-    return Ranked(
+    candidate: RankableCandidate, ranking: RankingResult, total: float, price: float, blended: float, prefer: Preference
+) -> RankedCandidate:
+    agent, known = candidate.agent, candidate.track_record
+    expected, uncertainty = estimate_reward(known, ranking.mean, ranking.slope, candidate.ahead)
+    per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
+    return RankedCandidate(
         agent.agent_id,
         agent.name,
         agent.composite,
@@ -355,10 +357,10 @@ def _ranked(
         candidate.ahead,
         uncertainty,
         total,
-        per_time * doublings(total, ranking.fastest_ms, IDLE_MS),
+        per_time * count_doublings(total, ranking.fastest_ms, DURATION_OFFSET_MS),
         known.cost,
-        per_cost * doublings(price, ranking.cheapest, FREE_USD),
-        NEUTRAL if candidate.trust is None else candidate.trust,
+        per_cost * count_doublings(price, ranking.cheapest, COST_OFFSET_USD),
+        NEUTRAL_TRUST if candidate.trust is None else candidate.trust,
         candidate.online,
         blended,
     )

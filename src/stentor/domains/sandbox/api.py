@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
 from stentor.core.errors import Forbidden
+from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import ViolationType
-from stentor.domains.registry.snapshot import Snapshot
 from stentor.domains.sandbox.model import Access
 from stentor.domains.sandbox.service import Sandbox
 from stentor.web.routes import RequestModel, example_config
@@ -35,7 +35,7 @@ class Verdict(ResponseModel):
     quarantined: bool
 
 
-def router(sandbox: Sandbox, snapshot: Snapshot) -> APIRouter:
+def router(sandbox: Sandbox, snapshot: AgentCache) -> APIRouter:
     api = api_router("/registry/agents", tags=["registry"])
 
     @api.post("/{agent_id}/authorize", response_model=Verdict, responses=error_responses(404))
@@ -54,7 +54,7 @@ def router(sandbox: Sandbox, snapshot: Snapshot) -> APIRouter:
                 "reason": refusal.details if refusal else None,
                 "violation": refusal.type if refusal else None,
                 "violation_count": verdict.agent.violation_count,
-                "quarantined": verdict.agent.quarantined,
+                "quarantined": verdict.agent.is_quarantined,
             }
         )
 

@@ -7,7 +7,7 @@ import posixpath
 import msgspec
 
 from stentor.core.clock import SECOND
-from stentor.domains.registry.model import Tool, ViolationType, Whitelist
+from stentor.domains.registry.model import AllowedTool, SandboxWhitelist, ViolationType
 from stentor.domains.sandbox.globs import matches
 
 MINUTE = 60 * SECOND
@@ -29,7 +29,7 @@ class Refusal(msgspec.Struct, frozen=True):
     details: str
 
 
-def judge(whitelist: Whitelist, access: Access) -> Tool | Refusal:
+def judge(whitelist: SandboxWhitelist, access: Access) -> AllowedTool | Refusal:
     """The tool that allows the access, or why it is refused. Rates are judged by `spend`."""
     tool = next((tool for tool in whitelist.tools if tool.name == access.tool), None)
     if tool is None:
@@ -45,7 +45,7 @@ def judge(whitelist: Whitelist, access: Access) -> Tool | Refusal:
     return tool
 
 
-def path_allowed(tool: Tool, path: str) -> bool:
+def path_allowed(tool: AllowedTool, path: str) -> bool:
     """Whether a glob matches. A path that could mean another place is never matched.
 
     A glob without a leading slash speaks of the agent's own folder, so no absolute path matches it.
@@ -57,7 +57,7 @@ def path_allowed(tool: Tool, path: str) -> bool:
     return not path.startswith("//") and any(matches(glob, path) for glob in globs)
 
 
-def network_allowed(whitelist: Whitelist, access: Access) -> bool:
+def network_allowed(whitelist: SandboxWhitelist, access: Access) -> bool:
     """Exact host or `*.domain`, and the port; both must be given and allowed."""
     network = whitelist.network
     if access.host is None or access.port is None or access.port not in network.ports:

@@ -10,10 +10,10 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import NotFound
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.core.security.policy import PolicyEntity, PolicySet
-from stentor.domains.registry import policy as agent_policy
+from stentor.domains.registry import authorization as agent_policy
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
-from stentor.domains.registry.service import Registry
+from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.sandbox import model, store
 from stentor.domains.sandbox.model import Access, Refusal
 
@@ -31,7 +31,7 @@ class Verdict(msgspec.Struct, frozen=True):
 class Sandbox:
     """`rules`: the policy file, which may refuse what the whitelist allows."""
 
-    def __init__(self, db: Database, registry: Registry, runlog: RunLog, rules: PolicySet | None = None) -> None:
+    def __init__(self, db: Database, registry: AgentRegistry, runlog: RunLog, rules: PolicySet | None = None) -> None:
         self._db = db
         self._registry = registry
         self._runlog = runlog
@@ -67,7 +67,9 @@ class Sandbox:
             draft = EventDraft(event, "sandbox", message, msgspec.to_builtins(access), agent_id=agent_id)
             head = self._runlog.append(tx, tenant, [draft], task_id=task_id, parent=parent)
             if refusal and agent.status == "active":
-                agent = self._registry.violate(tx, agent, refusal.type, refusal.details, task_id=task_id, parent=head)
+                agent = self._registry.record_violation(
+                    tx, agent, refusal.type, refusal.details, task_id=task_id, parent=head
+                )
             return Verdict(refusal is None, refusal, agent)
 
         return await self._db.write(work)
@@ -78,7 +80,7 @@ class Sandbox:
         judged = model.judge(agent.sandbox_whitelist, access)
         if isinstance(judged, Refusal):
             return judged
-        if access.capability is not None and access.capability not in agent.abilities:
+        if access.capability is not None and access.capability not in agent.capability_set:
             return Refusal(
                 "missing_capability", f"The tool {judged.name!r} needs the capability {access.capability!r}."
             )
@@ -98,7 +100,7 @@ class Sandbox:
         host = None if access.host is None else model.plain_host(access.host)
         context = {"operation": access.operation, "path": access.path, "host": host, "port": access.port}
         ruling = self._rules.authorize(
-            "use_tool", agent_policy.entity(agent), PolicyEntity("Tool", access.tool), context
+            "use_tool", agent_policy.to_policy_entity(agent), PolicyEntity("Tool", access.tool), context
         )
         if ruling.allowed:
             return None

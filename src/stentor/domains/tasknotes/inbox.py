@@ -35,7 +35,7 @@ from stentor.domains.tasknotes import answers, inboxstore, request, store
 from stentor.domains.tasknotes.model import FOLDER, INBOX
 from stentor.domains.tasknotes.request import Asked, Malformed
 from stentor.domains.tasks.model import TaskDraft
-from stentor.domains.tasks.submission import Submission
+from stentor.domains.tasks.submission import SubmissionService
 
 EVERY_SECONDS = 5.0
 """Between looks at the folder, when no event of the file system brought one about."""
@@ -87,7 +87,7 @@ class Inbox:
         db: Database,
         hub: Hub,
         vault: Vault,
-        submission: Submission,
+        submission: SubmissionService,
         tenant: str,
         quiet: float,
         agent_name: Callable[[str], str | None],

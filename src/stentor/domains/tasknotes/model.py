@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.clock import format_iso
-from stentor.domains.tasks.model import Metadata, OutcomeClass, Status
+from stentor.domains.tasks.model import OutcomeClass, TaskMetadata, TaskStatus
 
 FOLDER = "Tasks"
 INBOX = f"{FOLDER}/Inbox"
@@ -25,7 +25,7 @@ class Record(msgspec.Struct, frozen=True):
     """
 
     task_id: str
-    status: Status
+    status: TaskStatus
     type: str
     assigned_agent: str | None
     created_at: int
@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True):
     submitted_by: str
     required_capabilities: tuple[str, ...]
     agent_preference: str | None
-    metadata: Metadata
+    metadata: TaskMetadata
     input: str
     result: str | None
     error: str | None

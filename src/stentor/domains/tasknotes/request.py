@@ -11,7 +11,7 @@ import msgspec
 from stentor.domains.notes import frontmatter
 from stentor.domains.notes.frontmatter import BadFrontmatter
 from stentor.domains.tasknotes.model import INBOX
-from stentor.domains.tasks.model import DEFAULT_TIMEOUT, MAX_TIMEOUT, Metadata, TaskDraft
+from stentor.domains.tasks.model import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, TaskDraft, TaskMetadata
 
 MAX_BYTES = 1_000_000
 MAX_NAMES, MAX_NAME = 64, 255
@@ -124,7 +124,7 @@ def _draft(values: dict[str, Any], body: str) -> TaskDraft:
     found = _Reader(values)
     kind = found.name("type", "for example `summarize`")
     capabilities = found.names("required_capabilities", required=True)
-    timeout = found.number("timeout_seconds", 1, MAX_TIMEOUT, DEFAULT_TIMEOUT)
+    timeout = found.number("timeout_seconds", 1, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
     preference = found.uuid("agent_preference")
     priority = found.choice("priority", ("high", "normal", "low"))
     tags = found.names("tags")
@@ -132,7 +132,7 @@ def _draft(values: dict[str, Any], body: str) -> TaskDraft:
         found.problems.append("Below the frontmatter there is no text; the text is what the agent is given.")
     if found.problems:
         raise Malformed(found.problems)
-    meta = Metadata(priority=priority, tags=tags)  # type: ignore[arg-type]
+    meta = TaskMetadata(priority=priority, tags=tags)  # type: ignore[arg-type]
     return TaskDraft(kind, body, None, capabilities, timeout, preference, meta)
 
 

@@ -11,7 +11,7 @@ from stentor.core.db import Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRecord
 from stentor.domains.tasknotes.model import READ, Record
-from stentor.domains.tasks.model import Metadata
+from stentor.domains.tasks.model import TaskMetadata
 
 AT_ONCE = 64
 """Tasks of one statement."""
@@ -88,7 +88,7 @@ def set_cursor(tx: Tx, writer_id: str, event_id: str) -> None:
 
 
 _capabilities = msgspec.json.Decoder(tuple[str, ...])
-_metadata = msgspec.json.Decoder(Metadata)
+_metadata = msgspec.json.Decoder(TaskMetadata)
 
 
 def _record(row: Row) -> Record:

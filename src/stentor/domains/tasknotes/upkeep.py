@@ -7,8 +7,8 @@ from stentor.domains.memory.indexer import Difference, Step, Steps
 from stentor.domains.tasknotes import store
 from stentor.domains.tasknotes.mirror import Mirror
 from stentor.domains.tasknotes.model import Record
-from stentor.domains.tasks import listing
-from stentor.domains.tasks.model import Filter
+from stentor.domains.tasks import queries
+from stentor.domains.tasks.model import TaskFilter
 
 PREFIX = "/tasks/"
 """Of a step's `next` once the tasks' notes are in turn; no path of a vault begins like this."""
@@ -59,4 +59,4 @@ class Upkeep:
         return found, Step(len(found), await self._count(), end)
 
     async def _count(self) -> int:
-        return await self._db.read(lambda tx: listing.total(tx, self._tenant, Filter()))
+        return await self._db.read(lambda tx: queries.count_tasks(tx, self._tenant, TaskFilter()))

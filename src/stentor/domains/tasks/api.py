@@ -1,4 +1,7 @@
-"""Routes of tasks. Source: core contract, "Kernel (tasks)"."""
+"""Routes of tasks. Source: core contract, "Kernel (tasks)".
+
+Routes of grades.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,20 @@ from starlette.requests import Request
 from stentor.auth.principal import Principal
 from stentor.core.clock import format_iso, format_iso_or_none, micros_from_datetime
 from stentor.core.db.idempotency import IdempotencyKey
-from stentor.core.errors import InvalidRequest
-from stentor.domains.routing.ranking import Prefer
-from stentor.domains.tasks import envelope, model
-from stentor.domains.tasks.model import Filter, Metadata, OutcomeClass, Status, Task, TaskDraft
-from stentor.domains.tasks.service import Tasks
-from stentor.domains.tasks.submission import Submission
+from stentor.core.errors import InvalidRequest, NotFound
+from stentor.domains.routing.ranking import Preference
+from stentor.domains.tasks import events, model
+from stentor.domains.tasks.grades import GradeService
+from stentor.domains.tasks.model import Grade, OutcomeClass, Task, TaskDraft, TaskFilter, TaskMetadata, TaskStatus
+from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.submission import SubmissionService
 from stentor.web.fast_routes import FastRoute
 from stentor.web.routes import RequestModel, example_config, get_principal, requires_permission
 from stentor.web.wire import (
     After,
     Caller,
+    GradeComment,
+    GradeValue,
     IdempotencyHeader,
     JsonResponse,
     Name,
@@ -46,7 +52,7 @@ class MetadataIn(RequestModel):
     tags: Annotated[list[Name], Field(max_length=64)] = []
     parent_task_id: Name | None = None
     grant_id: UuidText | None = None
-    prefer: Prefer | None = None
+    prefer: Preference | None = None
 
 
 class Submit(RequestModel):
@@ -64,12 +70,12 @@ class Submit(RequestModel):
     type: Name
     input: Any
     required_capabilities: Annotated[list[Name], Field(max_length=64)] = []
-    timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT)] = model.DEFAULT_TIMEOUT
-    queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT)] | None = None
+    timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT_SECONDS)] = model.DEFAULT_TIMEOUT_SECONDS
+    queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
     agent_preference: UuidText | None = None
     metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
 
-    def draft(self) -> TaskDraft:
+    def to_draft(self) -> TaskDraft:
         meta = self.metadata
         return TaskDraft(
             self.type,
@@ -78,7 +84,7 @@ class Submit(RequestModel):
             tuple(dict.fromkeys(self.required_capabilities)),
             self.timeout_seconds,
             self.agent_preference,
-            Metadata(
+            TaskMetadata(
                 meta.user_id,
                 meta.priority,
                 meta.retry_count,
@@ -114,7 +120,7 @@ class AtpOut(ResponseModel):
 
 class SubmittedOut(ResponseModel):
     task_id: str
-    status: Status
+    status: TaskStatus
     estimated_start: Timestamp
     estimated_completion: Timestamp
     notice: str | None
@@ -125,7 +131,7 @@ class SubmittedOut(ResponseModel):
 class TaskOut(ResponseModel):
     task_id: str
     type: str
-    status: Status
+    status: TaskStatus
     assigned_agent: str | None
     start_time: Timestamp | None
     completion_time: Timestamp | None
@@ -147,7 +153,7 @@ class TaskOut(ResponseModel):
 
 class Row(ResponseModel):
     task_id: str
-    status: Status
+    status: TaskStatus
     assigned_agent: str | None
     type: str
     created_at: Timestamp
@@ -168,14 +174,14 @@ class CancelledOut(ResponseModel):
     cancelled_at: Timestamp
 
 
-def router(submission: Submission, tasks: Tasks) -> APIRouter:
+def router(submission: SubmissionService, tasks: TaskService) -> APIRouter:
     api = api_router("/tasks", tags=["tasks"])
 
     async def submit(request: Request, body: Submit, idempotency_key: IdempotencyHeader = None) -> JsonResponse:
         """Route a task to the best agent that may have it, and queue it."""
         caller = get_principal(request)
-        draft = body.draft()
-        done = await submission.submit(caller, draft, key_of(caller, draft, idempotency_key))
+        draft = body.to_draft()
+        done = await submission.submit(caller, draft, build_idempotency_key(caller, draft, idempotency_key))
         return JsonResponse(
             {
                 "task_id": done.task_id,
@@ -183,7 +189,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
                 "estimated_start": format_iso(done.estimated_start),
                 "estimated_completion": format_iso(done.estimated_completion),
                 "notice": done.notice,
-                **envelope.block(done.provenance_id, done.priority),
+                **events.build_envelope(done.provenance_id, done.priority),
             },
             202,
         )
@@ -202,7 +208,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
     async def list_tasks(
         request: Request,
         caller: Caller,
-        status: Annotated[Status | None, Query()] = None,
+        status: Annotated[TaskStatus | None, Query()] = None,
         agent_id: Annotated[str | None, Query(max_length=255)] = None,
         created_after: After = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -214,11 +220,11 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
             raise InvalidRequest("agent_id: must not contain the character NUL")
         after = None if created_after is None else micros_from_datetime(created_after)
         before = None if cursor is None else decode_cursor(cursor, int, str)
-        wanted = Filter(status, agent_id, after, before)
-        page = await tasks.page(caller, wanted, limit, offset)
-        following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.more else None
+        wanted = TaskFilter(status, agent_id, after, before)
+        page = await tasks.list_page(caller, wanted, limit, offset)
+        following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.has_more else None
         body = {
-            "tasks": [_row(row) for row in page.rows],
+            "tasks": [_summary_out(row) for row in page.rows],
             "total": page.total,
             "limit": limit,
             "offset": offset,
@@ -230,7 +236,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
     async def read(caller: Caller, task_id: TaskId) -> JsonResponse:
         """One task by its exact id, in any state."""
         task = await tasks.get(caller, task_id)
-        return JsonResponse(shown(task, tasks.notice(task)))
+        return JsonResponse(task_out(task, tasks.notice(task)))
 
     @api.post("/{task_id}/cancel", response_model=CancelledOut, responses=error_responses(404, 409))
     async def cancel(caller: Caller, task_id: TaskId) -> JsonResponse:
@@ -241,7 +247,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
     @api.post("/{task_id}/retry", status_code=202, response_model=TaskOut, responses=error_responses(404, 409, 422))
     async def retry(caller: Caller, task_id: TaskId) -> JsonResponse:
         """A new attempt of a failed or aborted task, routed anew."""
-        return JsonResponse(shown(await tasks.retry(caller, task_id)), 202)
+        return JsonResponse(task_out(await tasks.retry(caller, task_id)), 202)
 
     @api.post(
         "/{task_id}/approve",
@@ -251,7 +257,7 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
     )
     async def approve(caller: Caller, task_id: TaskId) -> JsonResponse:
         """Let a task that waits for approval go into the queue."""
-        return JsonResponse(shown(await tasks.approve(caller, task_id)))
+        return JsonResponse(task_out(await tasks.approve(caller, task_id)))
 
     @api.post(
         "/{task_id}/reject",
@@ -261,19 +267,19 @@ def router(submission: Submission, tasks: Tasks) -> APIRouter:
     )
     async def reject(caller: Caller, task_id: TaskId, body: Reject | None = None) -> JsonResponse:
         """Refuse the approval; the task is aborted."""
-        return JsonResponse(shown(await tasks.reject(caller, task_id, body.reason if body else None)))
+        return JsonResponse(task_out(await tasks.reject(caller, task_id, body.reason if body else None)))
 
     return api
 
 
-def key_of(caller: Principal, draft: TaskDraft, value: str | None) -> IdempotencyKey | None:
+def build_idempotency_key(caller: Principal, draft: TaskDraft, value: str | None) -> IdempotencyKey | None:
     """The caller's Idempotency-Key for the submission of this draft, on whichever surface it came."""
     if value is None:
         return None
-    return IdempotencyKey(caller.tenant, caller.name, "tasks", value, model.body_hash(draft))
+    return IdempotencyKey(caller.tenant, caller.name, "tasks", value, model.compute_body_hash(draft))
 
 
-def shown(task: Task, notice: str | None = None) -> dict[str, Any]:
+def task_out(task: Task, notice: str | None = None) -> dict[str, Any]:
     """A task as readers see it; `notice` is what they should know while it waits."""
     return {
         "task_id": task.task_id,
@@ -299,7 +305,7 @@ def shown(task: Task, notice: str | None = None) -> dict[str, Any]:
     }
 
 
-def _row(row: model.Summary) -> dict[str, Any]:
+def _summary_out(row: model.TaskSummary) -> dict[str, Any]:
     return {
         "task_id": row.task_id,
         "status": row.status,
@@ -308,3 +314,53 @@ def _row(row: model.Summary) -> dict[str, Any]:
         "created_at": format_iso(row.created_at),
         "completed_at": format_iso_or_none(row.completed_at),
     }
+
+
+class GradeIn(RequestModel):
+    model_config = example_config(grade=0.8, comment="Right, but twice as long as needed.")
+
+    grade: GradeValue
+    comment: GradeComment | None = None
+
+
+class GradeOut(ResponseModel):
+    task_id: str
+    agent_id: str
+    grade: float
+    comment: str | None
+    graded_by: str
+    graded_at: Timestamp
+    learned: bool
+
+
+def grades_router(grades: GradeService) -> APIRouter:
+    api = api_router("/tasks", tags=["tasks"])
+
+    @api.post("/{task_id}/grade", response_model=GradeOut, responses=error_responses(404, 409))
+    async def grade(caller: Caller, task_id: TaskId, body: GradeIn) -> JsonResponse:
+        """Say what a completed task was worth, from 0 to 1; what was learned from it is corrected, once."""
+        return _grade_response(await grades.grade_task(caller, task_id, body.grade, body.comment))
+
+    @api.get("/{task_id}/grade", response_model=GradeOut, responses=error_responses(404))
+    async def read(caller: Caller, task_id: TaskId) -> JsonResponse:
+        """The grade of a task."""
+        found = await grades.find_grade(caller, task_id)
+        if found is None:
+            raise NotFound("The task has no grade.")
+        return _grade_response(found)
+
+    return api
+
+
+def _grade_response(grade: Grade) -> JsonResponse:
+    return JsonResponse(
+        {
+            "task_id": grade.task_id,
+            "agent_id": grade.agent_id,
+            "grade": grade.grade,
+            "comment": grade.comment,
+            "graded_by": grade.graded_by,
+            "graded_at": format_iso(grade.graded_at),
+            "learned": grade.learned,
+        }
+    )

@@ -1,4 +1,10 @@
-"""What the run log says of a task before it runs: received, routed or denied, queued or waiting for approval."""
+"""What the run log says of a task before it runs: received, routed or denied, queued or waiting for approval.
+
+The provenance and the ATP header of a task, as answers about its work carry them: pure.
+
+A task that came as a message runs under the message's header, which its first event records. Any other task runs under
+the header that the same request would have had as a message. Source: core contract, "Routing rules".
+"""
 
 from __future__ import annotations
 
@@ -8,17 +14,17 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import RoutingDenied
-from stentor.core.runlog import EventDraft
+from stentor.core.runlog import EventDraft, RunLogEvent
 from stentor.domains.atp import model as atp
 from stentor.domains.atp.model import Header
-from stentor.domains.learning.service import skipped
+from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.model import Agent
-from stentor.domains.routing.model import Decision
-from stentor.domains.tasks.model import TaskDraft
+from stentor.domains.routing.model import RoutingDecision
+from stentor.domains.tasks.model import Task, TaskDraft
 from stentor.domains.tasks.placement import Placement
 
 
-def submitted(
+def submission_events(
     principal: Principal, draft: TaskDraft, placement: Placement, header: Header | None = None
 ) -> list[EventDraft]:
     """`header` is that of the message which the task came as."""
@@ -32,15 +38,15 @@ def submitted(
         meta["atp"] = atp.shown(header)
     return [
         EventDraft("prompt_received", "tasks", f"Task of type {draft.type} received.", meta),
-        *placed(placement, draft.priority, {}),
+        *placement_events(placement, draft.priority, {}),
     ]
 
 
-def placed(placement: Placement, priority: int, extra: dict[str, Any]) -> list[EventDraft]:
+def placement_events(placement: Placement, priority: int, extra: dict[str, Any]) -> list[EventDraft]:
     if placement.denial is not None:
-        error = error_of(placement.denial) | {"outcome_class": "routing_failed", "learning_eligible": False}
+        error = denial_error(placement.denial) | {"outcome_class": "routing_failed", "learning_eligible": False}
         denied = EventDraft("dispatch_denied", "routing", placement.denial.message, error | extra)
-        return [denied, skipped("routing_failed")]
+        return [denied, learning_skipped_event("routing_failed")]
     decision = placement.decision
     assert decision is not None
     routing = {"routing": msgspec.to_builtins(decision), "agent_name": decision.agent_name} | extra
@@ -49,10 +55,10 @@ def placed(placement: Placement, priority: int, extra: dict[str, Any]) -> list[E
     if placement.status == "pending_approval":
         meta = {"agent_id": decision.agent_id, "trust_tier": "human"}
         return [decided, EventDraft("approval_requested", "tasks", "Waits for a human's approval.", meta)]
-    return [decided, queued(priority)]
+    return [decided, queued_event(priority)]
 
 
-def rerouted(decision: Decision, priority: int, offline: Agent) -> list[EventDraft]:
+def rerouting_events(decision: RoutingDecision, priority: int, offline: Agent) -> list[EventDraft]:
     """A task that waited for an agent which is offline waits for another one."""
     routing = {
         "routing": msgspec.to_builtins(decision),
@@ -60,12 +66,33 @@ def rerouted(decision: Decision, priority: int, offline: Agent) -> list[EventDra
         "rerouted_from": {"agent_id": offline.agent_id, "agent_name": offline.name, "reason": "offline"},
     }
     message = f"Routed to {decision.agent_name} among {decision.candidates_total}, because {offline.name} is offline."
-    return [EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id), queued(priority)]
+    return [
+        EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id),
+        queued_event(priority),
+    ]
 
 
-def queued(priority: int) -> EventDraft:
+def queued_event(priority: int) -> EventDraft:
     return EventDraft("task_queued", "execution", "Queued.", {"priority": priority})
 
 
-def error_of(denial: RoutingDenied, **details: str) -> dict[str, Any]:
+def denial_error(denial: RoutingDenied, **details: str) -> dict[str, Any]:
     return {"code": denial.code, "message": denial.message, "details": (denial.details or {}) | details}
+
+
+def build_envelope(provenance_id: str, priority: str | None, header: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`provenance_id` and `atp {header}`; `priority` is the task's, None when it has none."""
+    own = {
+        "mode": "async",
+        "context": provenance_id,
+        "priority": priority or "normal",
+        "actionType": "execute",
+        "targetZone": "kernel",
+    }
+    return {"provenance_id": provenance_id, "atp": {"header": header or own}}
+
+
+def task_envelope(task: Task, root: RunLogEvent | None) -> dict[str, Any]:
+    """The block of a stored task; `root` is its first event."""
+    header = root.metadata.get("atp") if root is not None else None
+    return build_envelope(task.provenance_id, task.metadata.priority, header)

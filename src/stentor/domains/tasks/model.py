@@ -1,18 +1,24 @@
-"""A task, its states and its outcomes. The moves are drawn in docs/state-machines.md."""
+"""A task, its states and its outcomes. The moves are drawn in docs/state-machines.md.
+
+How those above follow a task: the port that the task's stream fills, whoever makes it.
+
+A grade, as a value.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from stentor.core import jsontext
-from stentor.domains.routing.ranking import Prefer
+from stentor.domains.routing.ranking import Preference
 
-Status = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
-STATUSES: tuple[Status, ...] = Status.__args__  # type: ignore[attr-defined]
-TERMINAL: frozenset[Status] = frozenset(("completed", "failed", "aborted", "cancelled"))
-RETRYABLE: frozenset[Status] = frozenset(("failed", "aborted"))
+TaskStatus = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
+TASK_STATUSES: tuple[TaskStatus, ...] = TaskStatus.__args__  # type: ignore[attr-defined]
+TERMINAL_STATUSES: frozenset[TaskStatus] = frozenset(("completed", "failed", "aborted", "cancelled"))
+RETRYABLE_STATUSES: frozenset[TaskStatus] = frozenset(("failed", "aborted"))
 
 OutcomeClass = Literal[
     "success",
@@ -23,16 +29,16 @@ OutcomeClass = Literal[
     "cancelled",
     "routing_failed",
 ]
-LEARNABLE: frozenset[str] = frozenset(("success", "agent_failure", "timeout"))
+LEARNABLE_OUTCOMES: frozenset[str] = frozenset(("success", "agent_failure", "timeout"))
 
 PRIORITIES = {"critical": 0, "high": 1, "normal": 2, "low": 3}
-DEFAULT_TIMEOUT, MAX_TIMEOUT, MAX_QUEUE_TIMEOUT = 300, 86_400, 2_592_000
-MAX_ID = 255
+DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, MAX_QUEUE_TIMEOUT_SECONDS = 300, 86_400, 2_592_000
+MAX_ID_LENGTH = 255
 DEFAULT_MEAN_MS = 1_000.0
 """Expected of a kind of task that was never seen."""
 
 
-class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
+class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the caller says beside the work. `parent_task_id` is the task that led to this one, `sender_agent` the
     agent that sent it as a message, `traceparent` the place of the submit in a distributed trace, `grant_id` the
     delegated authority that it was submitted with, `prefer` what matters in the choice of the agent.
@@ -46,10 +52,10 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     sender_agent: str | None = None
     traceparent: str | None = None
     grant_id: str | None = None
-    prefer: Prefer | None = None
+    prefer: Preference | None = None
 
     @property
-    def for_agent(self) -> Metadata:
+    def for_agent(self) -> TaskMetadata:
         """Without what came with a message's header."""
         return self if self.sender_agent is None else msgspec.structs.replace(self, sender_agent=None)
 
@@ -61,9 +67,9 @@ class TaskDraft(msgspec.Struct, frozen=True):
     input: Any
     id: str | None = None
     required_capabilities: tuple[str, ...] = ()
-    timeout_seconds: int = DEFAULT_TIMEOUT
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     agent_preference: str | None = None
-    metadata: Metadata = Metadata()
+    metadata: TaskMetadata = TaskMetadata()
     queue_timeout_seconds: int | None = None
 
     @property
@@ -71,14 +77,14 @@ class TaskDraft(msgspec.Struct, frozen=True):
         return PRIORITIES[self.metadata.priority or "normal"]
 
 
-def traced(draft: TaskDraft, traceparent: str | None) -> TaskDraft:
+def with_traceparent(draft: TaskDraft, traceparent: str | None) -> TaskDraft:
     """The draft with the place of its submit in a trace, where there is one."""
     if traceparent is None:
         return draft
     return msgspec.structs.replace(draft, metadata=msgspec.structs.replace(draft.metadata, traceparent=traceparent))
 
 
-def below(draft: TaskDraft, parent_task_id: str | None) -> TaskDraft:
+def with_parent_task(draft: TaskDraft, parent_task_id: str | None) -> TaskDraft:
     """The draft as work for another task, where there is one."""
     if parent_task_id is None:
         return draft
@@ -91,7 +97,7 @@ class Task(msgspec.Struct, frozen=True):
 
     tenant: str
     task_id: str
-    status: Status
+    status: TaskStatus
     type: str
     priority: int
     assigned_agent: str | None
@@ -113,13 +119,13 @@ class Task(msgspec.Struct, frozen=True):
     head_id: str
     parent_task_id: str | None
     submitted_by: str
-    submitted_status: Status
+    submitted_status: TaskStatus
     estimated_start: int
     estimated_completion: int
     body_hash: str
     required_capabilities: tuple[str, ...]
     agent_preference: str | None
-    metadata: Metadata
+    metadata: TaskMetadata
     error: Any
     result: Any
     queue_timeout_seconds: int | None = None
@@ -137,7 +143,7 @@ class Task(msgspec.Struct, frozen=True):
         return (self.completion_time - self.start_time) // 1000
 
 
-class Queued(msgspec.Struct, frozen=True):
+class QueuedTask(msgspec.Struct, frozen=True):
     """A task that waits, as the dispatcher holds it. `granted`: it rests on authority that may have ended meanwhile."""
 
     tenant: str
@@ -151,7 +157,7 @@ class Queued(msgspec.Struct, frozen=True):
     granted: bool = False
 
 
-class Claim(msgspec.Struct, frozen=True):
+class TaskClaim(msgspec.Struct, frozen=True):
     """A task in the hands of its agent: all that its end needs. `epoch` fences every later write."""
 
     tenant: str
@@ -167,7 +173,7 @@ class Claim(msgspec.Struct, frozen=True):
     lease_until: int
     head_id: str
     required_capabilities: tuple[str, ...]
-    metadata: Metadata
+    metadata: TaskMetadata
     submitted_by: str
 
     @property
@@ -184,30 +190,30 @@ class Claim(msgspec.Struct, frozen=True):
         return f"{self.task_id}:{self.epoch}"
 
 
-class Summary(msgspec.Struct, frozen=True):
+class TaskSummary(msgspec.Struct, frozen=True):
     """A row of the list."""
 
     task_id: str
-    status: Status
+    status: TaskStatus
     assigned_agent: str | None
     type: str
     created_at: int
     completed_at: int | None
 
 
-class Page(msgspec.Struct, frozen=True):
+class TaskPage(msgspec.Struct, frozen=True):
     """Rows of the list, how many match in all, and whether more follow these."""
 
-    rows: list[Summary]
+    rows: list[TaskSummary]
     total: int
-    more: bool
+    has_more: bool
 
 
-class Submitted(msgspec.Struct, frozen=True):
+class SubmitResult(msgspec.Struct, frozen=True):
     """The answer to a submit. `provenance_id` is the task's first event."""
 
     task_id: str
-    status: Status
+    status: TaskStatus
     estimated_start: int
     estimated_completion: int
     notice: str | None = None
@@ -215,35 +221,35 @@ class Submitted(msgspec.Struct, frozen=True):
     priority: str | None = None
 
 
-class Filter(msgspec.Struct, frozen=True):
+class TaskFilter(msgspec.Struct, frozen=True):
     """What a list shows. `created_after` in microseconds; `before` is the last row of the page before; `key` narrows it
     to the tasks that this key submitted or that are assigned to its agents.
     """
 
-    status: Status | None = None
+    status: TaskStatus | None = None
     agent_id: str | None = None
     created_after: int | None = None
     before: tuple[int, str] | None = None
     key: str | None = None
 
 
-def body_hash(draft: TaskDraft) -> str:
+def compute_body_hash(draft: TaskDraft) -> str:
     """The same for the same body, whatever the order of its keys."""
     return jsontext.sorted_digest(draft)
 
 
-def estimate(now: int, ahead: int, mean_ms: float, lanes: int) -> tuple[int, int]:
+def estimate_times(now: int, ahead: int, mean_ms: float, lanes: int) -> tuple[int, int]:
     """When the task may start and end, from the queue ahead and the moving average of its kind."""
     mean = int(mean_ms * 1000)
     start = now + ahead // max(1, lanes) * mean
     return start, start + mean
 
 
-def queued_of(task: Task) -> Queued:
+def to_queued_task(task: Task) -> QueuedTask:
     """What the dispatcher needs to know of a queued task."""
     assert task.assigned_agent is not None
     assert task.runtime_kind is not None
-    return Queued(
+    return QueuedTask(
         task.tenant,
         task.task_id,
         task.priority,
@@ -254,3 +260,31 @@ def queued_of(task: Task) -> Queued:
         task.head_id,
         task.metadata.grant_id is not None,
     )
+
+
+class TaskStreamStep(Protocol):
+    """One step of a task's stream. `id` is `<event>` or, of a token, `<event>:<attempt>:<n>`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def data(self) -> dict[str, Any]: ...
+    @property
+    def id(self) -> str | None: ...
+
+
+TaskStream = Callable[[str, str, str | None], AsyncIterator[TaskStreamStep]]
+"""Tenant, task and Last-Event-ID to the steps of the task, the last of them terminal."""
+
+
+class Grade(msgspec.Struct, frozen=True):
+    """`grade` in [0,1]; the time in microseconds. `learned`: it took the place of what had been learned."""
+
+    task_id: str
+    epoch: int
+    agent_id: str
+    grade: float
+    comment: str | None
+    graded_by: str
+    graded_at: int
+    learned: bool

@@ -12,19 +12,21 @@ from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, Forbidden, NotFound
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.learning.service import skipped
-from stentor.domains.registry import standing
+from stentor.domains.learning.service import learning_skipped_event
+from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
-from stentor.domains.tasks import events, listing, model, sight, store
-from stentor.domains.tasks.model import Filter, Page, Status, Task
-from stentor.domains.tasks.placement import Dispatch, Granted, Placement, Placing, offer_after_commit
+from stentor.domains.tasks import events, model, queries, store
+from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
+from stentor.domains.tasks.placement import AuthorityResolver, Placement, TaskQueue, TaskRouter, enqueue_after_commit
 
-Via = Mapping[str, Any]
-NO_VIA: Via = MappingProxyType({})
+EventExtra = Mapping[str, Any]
+NO_EVENT_EXTRA: EventExtra = MappingProxyType({})
 
 
-class Tasks:
-    def __init__(self, db: Database, runlog: RunLog, placing: Placing, dispatch: Dispatch, grants: Granted) -> None:
+class TaskService:
+    def __init__(
+        self, db: Database, runlog: RunLog, placing: TaskRouter, dispatch: TaskQueue, grants: AuthorityResolver
+    ) -> None:
         self._db = db
         self._runlog = runlog
         self._placing = placing
@@ -33,78 +35,88 @@ class Tasks:
 
     async def get(self, principal: Principal, task_id: str) -> Task:
         """Raises NotFound, the same for a foreign task as for none."""
-        return await self._db.read(lambda tx: require_seen(tx, principal, task_id))
+        return await self._db.read(lambda tx: require_visible_task(tx, principal, task_id))
 
     def notice(self, task: Task) -> str | None:
         """What a reader should know of a task that waits, or None."""
         return self._placing.notice(task)
 
-    async def page(self, principal: Principal, wanted: Filter, limit: int, offset: int) -> Page:
+    async def list_page(self, principal: Principal, wanted: TaskFilter, limit: int, offset: int) -> TaskPage:
         """A page of what the caller sees, newest first, and how many match in all."""
         tenant = principal.tenant
-        wanted = msgspec.structs.replace(wanted, key=sight.key_of(principal))
+        wanted = msgspec.structs.replace(wanted, key=queries.visibility_key(principal))
 
-        def read(tx: Tx) -> Page:
+        def read(tx: Tx) -> TaskPage:
             # One row more than asked for tells whether there is a next page.
-            rows = listing.page(tx, tenant, wanted, limit + 1, offset)
-            return Page(rows[:limit], listing.total(tx, tenant, wanted), len(rows) > limit)
+            rows = queries.read_page(tx, tenant, wanted, limit + 1, offset)
+            return TaskPage(rows[:limit], queries.count_tasks(tx, tenant, wanted), len(rows) > limit)
 
         return await self._db.read(read)
 
     async def cancel(self, principal: Principal, task_id: str) -> int:
         """Final at once; the work is stopped after the commit. Answers the time of the cancellation."""
-        return await self._db.write(lambda tx: self.cancel_in(tx, principal, task_id), ())
+        return await self._db.write(lambda tx: self.cancel_in_tx(tx, principal, task_id), ())
 
-    def cancel_in(self, tx: Tx, principal: Principal, task_id: str, via: Via = NO_VIA) -> int:
+    def cancel_in_tx(self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> int:
         """The same as a part of somebody's own transaction; `via` goes into the event."""
         task = _living(tx, principal, task_id, "cancelled")
-        meta = {"by": principal.name, "from": task.status, "status": "cancelled", **via}
+        meta = {"by": principal.name, "from": task.status, "status": "cancelled", **event_extra}
         self._end(tx, task, "cancelled", None, EventDraft("task_cancelled", "tasks", "Task cancelled.", meta))
         return tx.now
 
     async def approve(self, principal: Principal, task_id: str) -> Task:
         """Let a task that waits for a human go into the queue."""
-        return await self._db.write(lambda tx: self.approve_in(tx, principal, task_id))
+        return await self._db.write(lambda tx: self.approve_in_tx(tx, principal, task_id))
 
-    def approve_in(self, tx: Tx, principal: Principal, task_id: str, via: Via = NO_VIA) -> Task:
+    def approve_in_tx(
+        self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA
+    ) -> Task:
         """The same as a part of somebody's own transaction. Raises Forbidden for the agent's own hand."""
         task = _pending(tx, principal.tenant, task_id)
         _check_approver(tx, principal, task)
-        given = EventDraft("approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True, **via})
-        return self._requeue(tx, task, "queued", [given, events.queued(task.priority)])
+        given = EventDraft(
+            "approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True, **event_extra}
+        )
+        return self._requeue(tx, task, "queued", [given, events.queued_event(task.priority)])
 
     async def reject(self, principal: Principal, task_id: str, reason: str | None) -> Task:
         """End a task that waits for a human: aborted, APPROVAL_REJECTED."""
-        return await self._db.write(lambda tx: self.reject_in(tx, principal, task_id, reason))
+        return await self._db.write(lambda tx: self.reject_in_tx(tx, principal, task_id, reason))
 
-    def reject_in(self, tx: Tx, principal: Principal, task_id: str, reason: str | None, via: Via = NO_VIA) -> Task:
+    def reject_in_tx(
+        self, tx: Tx, principal: Principal, task_id: str, reason: str | None, event_extra: EventExtra = NO_EVENT_EXTRA
+    ) -> Task:
         """The same as a part of somebody's own transaction."""
         task = _pending(tx, principal.tenant, task_id)
         error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was refused."}
-        meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted", **via}
+        meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted", **event_extra}
         self._end(tx, task, "aborted", error, EventDraft("task_aborted", "tasks", "Rejected.", meta))
-        return require(tx, task.tenant, task.task_id)
+        return require_task(tx, task.tenant, task.task_id)
 
     async def retry(self, principal: Principal, task_id: str) -> Task:
         """A new attempt of a failed or aborted task, routed anew. Raises the RoutingDenied."""
-        return await self._db.write(await self.retrying(principal, task_id))
+        return await self._db.write(await self.prepare_retry(principal, task_id))
 
-    async def retrying(self, principal: Principal, task_id: str, via: Via = NO_VIA) -> Callable[[Tx], Task]:
+    async def prepare_retry(
+        self, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA
+    ) -> Callable[[Tx], Task]:
         """The same as a part of somebody's own transaction, routed now."""
         task = await self.get(principal, task_id)
         grant_id = task.metadata.grant_id
-        granted = (await self._grants.authority(principal, grant_id))[0] if grant_id else None
-        placement = self._placing.place(principal, task, granted)
-        if placement.denial is not None and task.status in model.RETRYABLE:
+        granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
+        placement = self._placing.route(principal, task, granted)
+        if placement.denial is not None and task.status in model.RETRYABLE_STATUSES:
             raise placement.denial
 
         def work(tx: Tx) -> Task:
-            task = require(tx, principal.tenant, task_id)
-            if task.status not in model.RETRYABLE or task.learning_pending:
+            task = require_task(tx, principal.tenant, task_id)
+            if task.status not in model.RETRYABLE_STATUSES or task.learning_pending:
                 raise Conflict(f"The task is {task.status}; only a failed or aborted task can be retried.")
             count = (task.metadata.retry_count or 0) + 1
             metadata = msgspec.structs.replace(task.metadata, retry_count=count)
-            drafts = events.placed(placement, task.priority, {"retry_count": count, "by": principal.name, **via})
+            drafts = events.placement_events(
+                placement, task.priority, {"retry_count": count, "by": principal.name, **event_extra}
+            )
             return self._requeue(tx, task, placement.status, drafts, placement, metadata)
 
         return work
@@ -113,10 +125,10 @@ class Tasks:
         self,
         tx: Tx,
         task: Task,
-        status: Status,
+        status: TaskStatus,
         drafts: list[EventDraft],
         placement: Placement | None = None,
-        metadata: model.Metadata | None = None,
+        metadata: model.TaskMetadata | None = None,
     ) -> Task:
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
         fresh: dict[str, Any] = {}
@@ -127,38 +139,40 @@ class Tasks:
                 "attempt_epoch": task.epoch,
                 "metadata": metadata,
             }
-        if not store.queue(tx, task, status, head, **fresh):
+        if not store.requeue(tx, task, status, head, **fresh):
             raise Conflict("The task changed at the same moment. Look at it again.")
-        changed = require(tx, task.tenant, task.task_id)
+        changed = require_task(tx, task.tenant, task.task_id)
         self._recount(tx, task, status, changed.assigned_agent)
-        offer_after_commit(tx, changed, self._dispatch)
+        enqueue_after_commit(tx, changed, self._dispatch)
         return changed
 
-    def _end(self, tx: Tx, task: Task, status: Status, error: Any, draft: EventDraft) -> None:
+    def _end(self, tx: Tx, task: Task, status: TaskStatus, error: Any, draft: EventDraft) -> None:
         """A human's word ends the task: outcome class cancelled, and nothing is learned."""
-        drafts = [draft, skipped("cancelled")]
+        drafts = [draft, learning_skipped_event("cancelled")]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
-        if not store.end(tx, task, status, "cancelled", error, head):
+        if not store.end_without_learning(tx, task, status, "cancelled", error, head):
             raise Conflict("The task changed at the same moment. Look at it again.")
         self._recount(tx, task, status, task.assigned_agent)
         tx.after_commit(lambda: self._dispatch.stop(task.tenant, task.task_id))
 
-    def _recount(self, tx: Tx, task: Task, status: Status, agent_id: str | None) -> None:
-        listing.count(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, -1), (status, agent_id, 1))
+    def _recount(self, tx: Tx, task: Task, status: TaskStatus, agent_id: str | None) -> None:
+        queries.update_counts(
+            tx, task.tenant, task.created_at, (task.status, task.assigned_agent, -1), (status, agent_id, 1)
+        )
 
 
-def require(tx: Tx, tenant: str, task_id: str) -> Task:
+def require_task(tx: Tx, tenant: str, task_id: str) -> Task:
     """Raises NotFound, also for what can be no id: empty, or longer than 255 characters."""
-    task = store.find(tx, tenant, task_id) if 0 < len(task_id) <= model.MAX_ID and "\0" not in task_id else None
+    task = store.find(tx, tenant, task_id) if 0 < len(task_id) <= model.MAX_ID_LENGTH and "\0" not in task_id else None
     if task is None:
         raise NotFound("No task has this id.")
     return task
 
 
-def require_seen(tx: Tx, principal: Principal, task_id: str) -> Task:
+def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
     """Raises NotFound, the same for a task that the caller does not see as for none."""
-    task = require(tx, principal.tenant, task_id)
-    if not sight.sees(tx, principal, task):
+    task = require_task(tx, principal.tenant, task_id)
+    if not queries.can_see(tx, principal, task):
         raise NotFound("No task has this id.")
     return task
 
@@ -168,19 +182,19 @@ def _check_approver(tx: Tx, principal: Principal, task: Task) -> None:
     if principal.role == "admin":
         return
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
-    if task.submitted_by == principal.name or agent is None or standing.works_as(principal, agent):
+    if task.submitted_by == principal.name or agent is None or authorization.can_work_as(principal, agent):
         raise Forbidden("An agent's key may not approve work that it asked for or would do: use a key of role admin.")
 
 
 def _living(tx: Tx, principal: Principal, task_id: str, verb: str) -> Task:
-    task = require_seen(tx, principal, task_id)
-    if task.status in model.TERMINAL:
+    task = require_visible_task(tx, principal, task_id)
+    if task.status in model.TERMINAL_STATUSES:
         raise Conflict(f"The task is {task.status} already, so it cannot be {verb}.")
     return task
 
 
 def _pending(tx: Tx, tenant: str, task_id: str) -> Task:
-    task = require(tx, tenant, task_id)
+    task = require_task(tx, tenant, task_id)
     if task.status != "pending_approval":
         raise Conflict(f"The task is {task.status}; it does not wait for approval.")
     return task

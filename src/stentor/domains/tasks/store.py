@@ -1,4 +1,7 @@
-"""SQL of tasks: rows in, rows out, and the guarded moves between states."""
+"""SQL of tasks: rows in, rows out, and the guarded moves between states.
+
+SQL of grades: one for each task.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
 from stentor.domains.atp.text import content_for_agent
-from stentor.domains.tasks.model import Claim, Metadata, OutcomeClass, Queued, Status, Task, TaskDraft
+from stentor.domains.tasks.model import (
+    Grade,
+    OutcomeClass,
+    QueuedTask,
+    Task,
+    TaskClaim,
+    TaskDraft,
+    TaskMetadata,
+    TaskStatus,
+)
 
 _FIELDS = Task.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
@@ -108,7 +120,7 @@ def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
     tx.run(_INSERT, **params, input=jsontext.dump(draft.input))
 
 
-def result_of(tx: Tx, tenant: str, task_id: str) -> str | None:
+def read_result(tx: Tx, tenant: str, task_id: str) -> str | None:
     """A task's result as JSON text; None without one."""
     row = tx.row(_RESULT, tenant=tenant, task_id=task_id)
     return row[0] if row else None
@@ -119,12 +131,12 @@ def find(tx: Tx, tenant: str, task_id: str) -> Task | None:
     return _task(row) if row else None
 
 
-def input_of(tx: Tx, tenant: str, task_id: str) -> Any:
+def read_input(tx: Tx, tenant: str, task_id: str) -> Any:
     row = tx.row(_INPUT, tenant=tenant, task_id=task_id)
     return jsontext.load(row[0]) if row else None
 
 
-def claim(tx: Tx, queued: Queued, lease: int, new_head: str) -> Claim | None:
+def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | None:
     """Take a queued task; None when somebody else did, or it was cancelled. `lease` in microseconds."""
     rows = tx.rows(
         _CLAIM,
@@ -139,7 +151,7 @@ def claim(tx: Tx, queued: Queued, lease: int, new_head: str) -> Claim | None:
     if not rows:
         return None
     epoch, kind, text, runtime_kind, created_at, timeout, capabilities, metadata, submitted_by = rows[0]
-    return Claim(
+    return TaskClaim(
         queued.tenant,
         queued.task_id,
         epoch,
@@ -158,7 +170,7 @@ def claim(tx: Tx, queued: Queued, lease: int, new_head: str) -> Claim | None:
     )
 
 
-def renew(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bool:
+def renew_lease(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bool:
     """Whether the lease was still held; it then runs `lease` microseconds from now."""
     until = tx.now + lease
     return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until) == 1
@@ -170,7 +182,7 @@ def finish(
     task_id: str,
     epoch: int,
     *,
-    status: Status,
+    status: TaskStatus,
     outcome_class: OutcomeClass,
     learning_eligible: bool,
     learning_pending: bool,
@@ -198,7 +210,9 @@ def finish(
     return touched == 1
 
 
-def end(tx: Tx, task: Task, status: Status, outcome_class: OutcomeClass, error: Any, head_id: str) -> bool:
+def end_without_learning(
+    tx: Tx, task: Task, status: TaskStatus, outcome_class: OutcomeClass, error: Any, head_id: str
+) -> bool:
     """End a task without learning from it: cancelled, rejected, denied at dispatch."""
     touched = tx.run(
         _END,
@@ -234,16 +248,16 @@ def reassign(tx: Tx, task: Task, agent_id: str, runtime_kind: str, head_id: str)
     return touched == 1
 
 
-def queue(
+def requeue(
     tx: Tx,
     task: Task,
-    status: Status,
+    status: TaskStatus,
     head_id: str,
     *,
     agent_id: str | None = None,
     runtime_kind: str | None = None,
     attempt_epoch: int | None = None,
-    metadata: Metadata | None = None,
+    metadata: TaskMetadata | None = None,
 ) -> bool:
     """Back into the queue (or to approval): after approval, a lost lease, or as a new attempt."""
     touched = tx.run(
@@ -268,12 +282,12 @@ def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pen
     tx.run(_SET_HEAD, tenant=tenant, task_id=task_id, epoch=epoch, head_id=head_id, pending=int(pending))
 
 
-def waiting(tx: Tx, limit: int) -> list[Queued]:
+def list_queued(tx: Tx, limit: int) -> list[QueuedTask]:
     """Queued tasks, the most urgent first."""
     return [_queued(*row) for row in tx.rows(_WAITING, limit=limit)]
 
 
-def free_of(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
+def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
     """An agent's waiting tasks whose submitter did not ask for it, the most urgent first, from one on."""
     place = (-1, 0, "") if after is None else (after.priority, after.queued_at, after.task_id)
     priority, queued_at, task_id = place
@@ -289,49 +303,49 @@ def free_of(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) 
     return [_task(row) for row in rows]
 
 
-def next_of(tx: Tx, agent_id: str, limit: int) -> list[Queued]:
+def next_for_agent(tx: Tx, agent_id: str, limit: int) -> list[QueuedTask]:
     """The most urgent and oldest of an agent's waiting tasks that nobody is taking; PostgreSQL only."""
     return [_queued(*row) for row in tx.rows(_NEXT_OF, agent_id=agent_id, limit=limit)]
 
 
-def next_inside(tx: Tx, full: list[str], limit: int) -> list[Queued]:
+def next_in_process(tx: Tx, full: list[str], limit: int) -> list[QueuedTask]:
     """The same for all agents that run inside the service, but for those which are full."""
     return [_queued(*row) for row in tx.rows(_NEXT_INSIDE, full=full, limit=limit)]
 
 
-def depths(tx: Tx) -> dict[str, int]:
+def read_queue_depths(tx: Tx) -> dict[str, int]:
     """How many tasks wait for each agent; PostgreSQL only."""
     return {agent_id: int(n) for agent_id, n in tx.rows(_DEPTHS)}
 
 
-def overdue(tx: Tx, limit: int) -> list[Task]:
+def list_overdue(tx: Tx, limit: int) -> list[Task]:
     """Executing tasks whose lease or time has ended."""
     return [_task(row) for row in tx.rows(_OVERDUE, now=tx.now, limit=limit)]
 
 
-def expired(tx: Tx, limit: int) -> list[Task]:
+def list_queue_expired(tx: Tx, limit: int) -> list[Task]:
     """Queued tasks that waited longer than they may."""
     return [_task(row) for row in tx.rows(_EXPIRED, now=tx.now, limit=limit)]
 
 
-def executing_in_process(tx: Tx, limit: int) -> list[Task]:
+def list_executing_in_process(tx: Tx, limit: int) -> list[Task]:
     """Executing tasks whose work ran inside a service process."""
     return [_task(row) for row in tx.rows(_EXECUTING_HERE, limit=limit)]
 
 
-def unlearned(tx: Tx, before: int, limit: int) -> list[Task]:
+def list_unlearned(tx: Tx, before: int, limit: int) -> list[Task]:
     """Ended tasks whose lesson could not be applied with their outcome."""
     return [_task(row) for row in tx.rows(_UNLEARNED, before=before, limit=limit)]
 
 
-def _queued(*row: Any) -> Queued:
-    queued = Queued(*row[:-1])
+def _queued(*row: Any) -> QueuedTask:
+    queued = QueuedTask(*row[:-1])
     ids.advance_past(queued.head_id)
     return msgspec.structs.replace(queued, granted=True) if '"grant_id"' in row[-1] else queued
 
 
 _capabilities = msgspec.json.Decoder(tuple[str, ...])
-_metadata = msgspec.json.Decoder(Metadata)
+_metadata = msgspec.json.Decoder(TaskMetadata)
 
 
 def _task(row: tuple[Any, ...]) -> Task:
@@ -349,3 +363,24 @@ def _task(row: tuple[Any, ...]) -> Task:
         return msgspec.convert(values, Task)
     except msgspec.MsgspecError as error:
         raise CorruptRecord(f"The stored record of task {values['task_id']!r} is malformed: {error}.") from error
+
+
+_GRADE_FIELDS = Grade.__struct_fields__
+_GRADE_COLUMNS = ", ".join(_GRADE_FIELDS)
+_ONE_GRADE = Sql(f"select {_GRADE_COLUMNS} from task_grades where tenant = :tenant and task_id = :task_id")
+_INSERT_GRADE = Sql(
+    f"insert into task_grades (tenant, {_GRADE_COLUMNS})"
+    f" values (:tenant, {', '.join(':' + name for name in _GRADE_FIELDS)})"
+)
+
+
+def find_grade(tx: Tx, tenant: str, task_id: str) -> Grade | None:
+    row = tx.row(_ONE_GRADE, tenant=tenant, task_id=task_id)
+    if row is None:
+        return None
+    values = dict(zip(_GRADE_FIELDS, row, strict=True))
+    return Grade(**values | {"learned": bool(values["learned"])})
+
+
+def insert_grade(tx: Tx, tenant: str, grade: Grade) -> None:
+    tx.run(_INSERT_GRADE, **(msgspec.structs.asdict(grade) | {"tenant": tenant, "learned": int(grade.learned)}))

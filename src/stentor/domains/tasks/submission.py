@@ -18,14 +18,16 @@ from stentor.core.errors import Conflict, RoutingDenied, all_errors
 from stentor.core.metrics import REQUEST_BUCKETS_S, LabeledHistogram, labeled_histogram_family
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import Header
-from stentor.domains.routing.model import NO_WORKER_ONLINE, Decision
-from stentor.domains.tasks import events, listing, model, sight, store
-from stentor.domains.tasks.model import Submitted, Task, TaskDraft
-from stentor.domains.tasks.placement import Dispatch, Granted, Placement, Placing, offer_after_commit
+from stentor.domains.routing.model import NO_WORKER_ONLINE, RoutingDecision
+from stentor.domains.tasks import events, model, queries, store
+from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
+from stentor.domains.tasks.placement import AuthorityResolver, Placement, TaskQueue, TaskRouter, enqueue_after_commit
 
 
-class Submission:
-    def __init__(self, db: Database, runlog: RunLog, placing: Placing, dispatch: Dispatch, grants: Granted) -> None:
+class SubmissionService:
+    def __init__(
+        self, db: Database, runlog: RunLog, placing: TaskRouter, dispatch: TaskQueue, grants: AuthorityResolver
+    ) -> None:
         self._db = db
         self._runlog = runlog
         self._placing = placing
@@ -40,7 +42,7 @@ class Submission:
         draft: TaskDraft,
         key: IdempotencyKey | None = None,
         header: Header | None = None,
-    ) -> Submitted:
+    ) -> SubmitResult:
         """Route and store a task; `header` is that of the message which it came as.
 
         Raises the RoutingDenied after storing the task as failed.
@@ -66,7 +68,7 @@ class Submission:
                 lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace), ()
             )
 
-    def figures(self) -> Iterable[Metric]:
+    def collect_metrics(self) -> Iterable[Metric]:
         """For /metrics."""
         text = "Time of a submit until it was stored, by whether an agent was found; failed ones stored nothing."
         yield labeled_histogram_family("stentor_submit_duration_seconds", text, ("result",), self._times.items())
@@ -74,17 +76,17 @@ class Submission:
     async def _placed(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement]:
         """Work with delegated authority belongs to the task that the authority is for."""
         if draft.metadata.grant_id is None:
-            return draft, self._placing.place(principal, draft)
-        granted, task_id = await self._grants.authority(principal, draft.metadata.grant_id)
-        return model.below(draft, task_id), self._placing.place(principal, draft, granted)
+            return draft, self._placing.route(principal, draft)
+        granted, task_id = await self._grants.resolve_authority(principal, draft.metadata.grant_id)
+        return model.with_parent_task(draft, task_id), self._placing.route(principal, draft, granted)
 
-    def submitting(
+    def prepare_submit(
         self, principal: Principal, draft: TaskDraft, cause: str, header: Header
     ) -> Callable[[Tx], StoredResponse]:
         """The same as a part of a message's own transaction, under the event that led to it. The answer is 202 with
         a Submitted, or a denial's status with `{code, message, details}`.
         """
-        placement = self._placing.place(principal, draft)
+        placement = self._placing.route(principal, draft)
         return lambda tx: self._submit(tx, principal, draft, placement, None, cause, header)
 
     def _submit(
@@ -100,17 +102,19 @@ class Submission:
     ) -> StoredResponse:
         if key is not None and (known := idempotency.find_response(tx, key)):
             return _complete(tx, principal.tenant, known)
-        body_hash = model.body_hash(draft)
+        body_hash = model.compute_body_hash(draft)
         if draft.id is not None:
             tx.lock(locks.task_lock(principal.tenant, draft.id))
         if draft.id is not None and (task := store.find(tx, principal.tenant, draft.id)):
             # What the caller does not see is another body, else it could guess what the input was.
-            if task.body_hash != body_hash or not sight.sees(tx, principal, task):
+            if task.body_hash != body_hash or not queries.can_see(tx, principal, task):
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists.")
             answer = _first_answer(tx, task)
         else:
             # After the hash: the same task may be sent again within another trace.
-            answer = self._store(tx, principal, model.traced(draft, trace), placement, body_hash, cause, header)
+            answer = self._store(
+                tx, principal, model.with_traceparent(draft, trace), placement, body_hash, cause, header
+            )
         if key is not None:
             idempotency.store_response(tx, key, answer)
         return answer
@@ -125,12 +129,12 @@ class Submission:
         cause: str | None,
         header: Header | None,
     ) -> StoredResponse:
-        drafts = events.submitted(principal, draft, placement, header)
+        drafts = events.submission_events(principal, draft, placement, header)
         task = self._task(tx, principal, draft, placement, drafts, body_hash)
         store.insert(tx, task, draft)
         self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=cause)
-        listing.count(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
-        offer_after_commit(tx, task, self._dispatch)
+        queries.update_counts(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
+        enqueue_after_commit(tx, task, self._dispatch)
         return _first_answer(tx, task, placement.decision)
 
     def _task(
@@ -142,7 +146,7 @@ class Submission:
         drafts: list[EventDraft],
         body_hash: str,
     ) -> Task:
-        start, completion = self._placing.estimate(tx.now, principal.tenant, placement.agent_id, draft.type)
+        start, completion = self._placing.estimate_times(tx.now, principal.tenant, placement.agent_id, draft.type)
         denial, patience = placement.denial, draft.queue_timeout_seconds
         task_id = draft.id or ids.new_id()
         return Task(
@@ -177,7 +181,7 @@ class Submission:
             required_capabilities=draft.required_capabilities,
             agent_preference=draft.agent_preference,
             metadata=draft.metadata,
-            error=events.error_of(denial, task_id=task_id, provenance_id=drafts[0].event_id) if denial else None,
+            error=events.denial_error(denial, task_id=task_id, provenance_id=drafts[0].event_id) if denial else None,
             result=None,
             queue_timeout_seconds=patience,
             queue_deadline_at=tx.now + patience * SECOND if patience and placement.status == "queued" else None,
@@ -198,7 +202,7 @@ class Submission:
             self._running.discard(key.scope)
 
 
-def _first_answer(tx: Tx, task: Task, decision: Decision | None = None) -> StoredResponse:
+def _first_answer(tx: Tx, task: Task, decision: RoutingDecision | None = None) -> StoredResponse:
     """What the first submit of this task answered; what the row does not tell is read from the run log, where it
     outlives retries. `decision` is at hand for a task that is stored just now.
     """
@@ -211,7 +215,7 @@ def _first_answer(tx: Tx, task: Task, decision: Decision | None = None) -> Store
         online = decision.online
     else:
         online = read_task_events(tx, task.tenant, task.task_id, 2)[-1].metadata["routing"].get("online", True)
-    answer = Submitted(
+    answer = SubmitResult(
         task.task_id,
         task.submitted_status,
         task.estimated_start,
@@ -231,10 +235,10 @@ def _complete(tx: Tx, tenant: str, known: StoredResponse) -> StoredResponse:
     return known if task is None else _first_answer(tx, task)
 
 
-def _submitted(answer: StoredResponse) -> Submitted:
+def _submitted(answer: StoredResponse) -> SubmitResult:
     if answer.status_code != 202:
         raise _DENIALS[answer.body["code"]](answer.body["message"], answer.body["details"])
-    return Submitted(**answer.body)
+    return SubmitResult(**answer.body)
 
 
 _DENIALS = {cls.code: cls for cls in all_errors() if issubclass(cls, RoutingDenied)}

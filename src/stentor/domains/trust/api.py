@@ -12,8 +12,8 @@ from stentor.auth.principal import Principal
 from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.trust import model
-from stentor.domains.trust.model import Change, ChangeKind, Entity
-from stentor.domains.trust.service import Trust
+from stentor.domains.trust.model import ChangeKind, TrustChange, TrustEntity
+from stentor.domains.trust.service import TrustService
 from stentor.web.routes import RequestModel, example_config, requires_permission
 from stentor.web.wire import (
     Caller,
@@ -30,7 +30,7 @@ from stentor.web.wire import (
 )
 
 MAX_ENTITY_ID = 255
-RESERVED = frozenset(("levels", "report"))
+RESERVED_IDS = frozenset(("levels", "report"))
 """Reading such an entity would answer another route's data."""
 
 
@@ -109,17 +109,17 @@ class Report(ResponseModel):
     recentChanges: list[ChangeOut]  # noqa: N815
 
 
-Allow = Callable[[Principal, str], Awaitable[None]]
+AuthorizeTrustChange = Callable[[Principal, str], Awaitable[None]]
 """Raises Forbidden when the caller may not move the trust of this entity; trust itself knows no agents."""
 
 
-def router(trust: Trust, allow: Allow) -> APIRouter:
+def router(trust: TrustService, allow: AuthorizeTrustChange) -> APIRouter:
     api = api_router("/trust", tags=["trust"])
 
     @api.get("/report", response_model=Enveloped[Report])
     async def report(caller: Caller) -> JsonResponse:
         """Every tracked entity with its score and level, and the latest changes."""
-        found = await trust.report(caller.tenant)
+        found = await trust.build_report(caller.tenant)
         return enveloped_response(
             {
                 "totalEntities": len(found["entities"]),
@@ -140,8 +140,8 @@ def router(trust: Trust, allow: Allow) -> APIRouter:
                     {"name": v.name, "range": f"{v.low} - {v.high}", "operations": v.operations} for v in model.LEVELS
                 ],
                 "decayRate": f"{model.DAILY_DECAY:.0%} per day",
-                "reinforcement": f"+{model.REWARD} per success",
-                "penalty": f"-{model.PENALTY} per failure",
+                "reinforcement": f"+{model.SUCCESS_REWARD} per success",
+                "penalty": f"-{model.FAILURE_PENALTY} per failure",
             }
         )
 
@@ -158,7 +158,7 @@ def router(trust: Trust, allow: Allow) -> APIRouter:
         entity, delta = await trust.set_score(caller.tenant, entityId, body.score, body.entityType, caller.name)
         return enveloped_response(_moved(entity, delta))
 
-    async def find(caller: Principal, entity_id: str) -> tuple[Entity, float]:
+    async def find(caller: Principal, entity_id: str) -> tuple[TrustEntity, float]:
         if not _possible(entity_id):
             # PostgreSQL takes no NUL, not even to compare.
             raise NotFound("No trust is recorded under this id.")
@@ -172,18 +172,18 @@ def router(trust: Trust, allow: Allow) -> APIRouter:
     @api.post("/{entityId}/success", response_model=Enveloped[Moved])
     async def success(caller: Caller, entityId: EntityId, body: Amount | None = None) -> JsonResponse:  # noqa: N803
         """One success: +0.02, or the amount."""
-        return await reinforce(caller, entityId, "success", (body and body.amount) or model.REWARD)
+        return await reinforce(caller, entityId, "success", (body and body.amount) or model.SUCCESS_REWARD)
 
     @api.post("/{entityId}/failure", response_model=Enveloped[Moved])
     async def failure(caller: Caller, entityId: EntityId, body: Amount | None = None) -> JsonResponse:  # noqa: N803
         """One failure: -0.05, or the amount as a decrement."""
-        return await reinforce(caller, entityId, "failure", (body and body.amount) or model.PENALTY)
+        return await reinforce(caller, entityId, "failure", (body and body.amount) or model.FAILURE_PENALTY)
 
     @api.get("/{entityId}/permissions", response_model=Enveloped[Permissions], responses=error_responses(404))
     async def permissions(caller: Caller, entityId: EntityId) -> JsonResponse:  # noqa: N803
         """What the entity's level permits."""
         entity, score = await find(caller, entityId)
-        level = model.level_of(score)
+        level = model.find_level(score)
         return enveloped_response({"entityId": entity.entity_id, "level": level.name, "operations": level.operations})
 
     @api.post(
@@ -195,7 +195,7 @@ def router(trust: Trust, allow: Allow) -> APIRouter:
     async def can_perform(caller: Caller, entityId: EntityId, body: Operation) -> JsonResponse:  # noqa: N803
         """Whether the entity's level permits an operation."""
         entity, score = await find(caller, entityId)
-        allowed = body.operation in model.level_of(score).operations
+        allowed = body.operation in model.find_level(score).operations
         return enveloped_response({"entityId": entity.entity_id, "operation": body.operation, "allowed": allowed})
 
     return api
@@ -208,25 +208,25 @@ def _possible(entity_id: str) -> bool:
 def _check_id(entity_id: str) -> None:
     if not _possible(entity_id):
         raise InvalidRequest("An entity id has 1 to 255 printable characters.")
-    if entity_id in RESERVED:
+    if entity_id in RESERVED_IDS:
         raise InvalidRequest(f"{entity_id!r} is the name of a route, so that no entity can have it as its id.")
 
 
-def _entity(entity: Entity, score: float) -> dict[str, Any]:
+def _entity(entity: TrustEntity, score: float) -> dict[str, Any]:
     return {
         "entityId": entity.entity_id,
         "entityType": entity.entity_type,
         "score": score,
-        "level": model.level_of(score).name,
+        "level": model.find_level(score).name,
         "lastUpdated": format_iso(entity.updated_at),
     }
 
 
-def _moved(entity: Entity, delta: float) -> dict[str, Any]:
+def _moved(entity: TrustEntity, delta: float) -> dict[str, Any]:
     return _entity(entity, entity.score) | {"newScore": entity.score, "delta": delta}
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: TrustChange) -> dict[str, Any]:
     return {
         "entityId": change.entity_id,
         "kind": change.kind,

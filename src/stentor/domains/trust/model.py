@@ -8,16 +8,16 @@ import msgspec
 
 from stentor.core.clock import DAY
 
-START = 0.5
+INITIAL_SCORE = 0.5
 """Where success or failure starts an entity that has no score."""
-DEFAULT_TYPE = "agent"
-REWARD, PENALTY, DAILY_DECAY = 0.02, 0.05, 0.01
+DEFAULT_ENTITY_TYPE = "agent"
+SUCCESS_REWARD, FAILURE_PENALTY, DAILY_DECAY = 0.02, 0.05, 0.01
 OPERATIONS = ("read", "write", "delete", "search", "tag", "update", "frontmatter")
 
 ChangeKind = Literal["set", "success", "failure"]
 
 
-class Level(msgspec.Struct, frozen=True):
+class TrustLevel(msgspec.Struct, frozen=True):
     """`low` is inclusive, `high` exclusive but for the highest level."""
 
     name: str
@@ -27,15 +27,15 @@ class Level(msgspec.Struct, frozen=True):
 
 
 LEVELS = (
-    Level("FULL", 0.9, 1.0, ("read", "write", "delete", "search", "tag", "update", "frontmatter")),
-    Level("HIGH", 0.7, 0.9, ("read", "write", "search", "tag", "update", "frontmatter")),
-    Level("MEDIUM", 0.5, 0.7, ("read", "write", "search", "tag")),
-    Level("LOW", 0.3, 0.5, ("read", "search")),
-    Level("UNTRUSTED", 0.0, 0.3, ()),
+    TrustLevel("FULL", 0.9, 1.0, ("read", "write", "delete", "search", "tag", "update", "frontmatter")),
+    TrustLevel("HIGH", 0.7, 0.9, ("read", "write", "search", "tag", "update", "frontmatter")),
+    TrustLevel("MEDIUM", 0.5, 0.7, ("read", "write", "search", "tag")),
+    TrustLevel("LOW", 0.3, 0.5, ("read", "search")),
+    TrustLevel("UNTRUSTED", 0.0, 0.3, ()),
 )
 
 
-class Entity(msgspec.Struct, frozen=True):
+class TrustEntity(msgspec.Struct, frozen=True):
     """A stored score, as it was at `updated_at` (microseconds)."""
 
     entity_id: str
@@ -43,12 +43,12 @@ class Entity(msgspec.Struct, frozen=True):
     score: float
     updated_at: int
 
-    def at(self, now: int) -> float:
+    def score_at(self, now: int) -> float:
         """The score at `now`, after one percent of decay for each whole idle day."""
-        return decayed(self.score, now - self.updated_at)
+        return decay_score(self.score, now - self.updated_at)
 
 
-class Change(msgspec.Struct, frozen=True):
+class TrustChange(msgspec.Struct, frozen=True):
     entity_id: str
     kind: str
     delta: float
@@ -57,24 +57,24 @@ class Change(msgspec.Struct, frozen=True):
     happened_at: int
 
 
-def level_of(score: float) -> Level:
+def find_level(score: float) -> TrustLevel:
     for level in LEVELS:
         if score >= level.low:
             return level
     return LEVELS[-1]
 
 
-def decayed(score: float, idle: int) -> float:
+def decay_score(score: float, idle: int) -> float:
     """`idle` in microseconds. Whole days, so that a score just set reads as it was set."""
     days = max(0, idle) // DAY
-    return rounded(score * (1 - DAILY_DECAY) ** days) if days else score
+    return round_score(score * (1 - DAILY_DECAY) ** days) if days else score
 
 
-def moved(score: float, by: float) -> float:
+def change_score(score: float, by: float) -> float:
     """The score after a change, kept in [0,1]."""
-    return rounded(min(1.0, max(0.0, score + by)))
+    return round_score(min(1.0, max(0.0, score + by)))
 
 
-def rounded(score: float) -> float:
+def round_score(score: float) -> float:
     """Twelve decimals: 0.5 + 0.07 shall read 0.57."""
     return round(score, 12)

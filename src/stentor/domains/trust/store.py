@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stentor.core import ids
 from stentor.core.db import AppendOnlyTable, Sql, Tx
-from stentor.domains.trust.model import Change, ChangeKind, Entity
+from stentor.domains.trust.model import ChangeKind, TrustChange, TrustEntity
 
 _ONE = Sql(
     "select entity_id, entity_type, score, updated_at from trust_scores "
@@ -29,20 +29,20 @@ _RECENT = Sql(
 )
 
 
-def find(tx: Tx, tenant: str, entity_id: str) -> Entity | None:
+def find(tx: Tx, tenant: str, entity_id: str) -> TrustEntity | None:
     row = tx.row(_ONE, tenant=tenant, entity_id=entity_id)
-    return Entity(*row) if row else None
+    return TrustEntity(*row) if row else None
 
 
-def all_of(tx: Tx, tenant: str) -> list[Entity]:
-    return [Entity(*row) for row in tx.rows(_ALL, tenant=tenant)]
+def list_entities(tx: Tx, tenant: str) -> list[TrustEntity]:
+    return [TrustEntity(*row) for row in tx.rows(_ALL, tenant=tenant)]
 
 
-def changed_since(tx: Tx, since: int) -> list[tuple[str, Entity]]:
-    return [(row[0], Entity(*row[1:])) for row in tx.rows(_CHANGED, since=since)]
+def changed_since(tx: Tx, since: int) -> list[tuple[str, TrustEntity]]:
+    return [(row[0], TrustEntity(*row[1:])) for row in tx.rows(_CHANGED, since=since)]
 
 
-def put(tx: Tx, tenant: str, entity: Entity) -> None:
+def put(tx: Tx, tenant: str, entity: TrustEntity) -> None:
     tx.run(
         _PUT,
         tenant=tenant,
@@ -53,11 +53,11 @@ def put(tx: Tx, tenant: str, entity: Entity) -> None:
     )
 
 
-def record(tx: Tx, tenant: str, entity: Entity, kind: ChangeKind, delta: float, cause: str | None) -> None:
+def insert_change(tx: Tx, tenant: str, entity: TrustEntity, kind: ChangeKind, delta: float, cause: str | None) -> None:
     """One line of history. The unique index refuses a second one for the same cause and entity."""
     key = (ids.new_id(), tenant, entity.entity_id)
     tx.append(_CHANGES, (*key, kind, delta, entity.score, cause, entity.updated_at))
 
 
-def recent(tx: Tx, tenant: str, limit: int) -> list[Change]:
-    return [Change(*row) for row in tx.rows(_RECENT, tenant=tenant, limit=limit)]
+def list_recent_changes(tx: Tx, tenant: str, limit: int) -> list[TrustChange]:
+    return [TrustChange(*row) for row in tx.rows(_RECENT, tenant=tenant, limit=limit)]

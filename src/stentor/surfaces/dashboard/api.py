@@ -12,11 +12,10 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from stentor import __version__
 from stentor.core.clock import Clock
 from stentor.core.errors import InvalidRequest
-from stentor.domains.activity.api import Cursor, after, next_of
+from stentor.domains.activity.api import Cursor, ReportOut, decode_event_cursor, next_cursor_field
 from stentor.domains.activity.model import MAX_EVENTS
 from stentor.domains.learning.model import SENTINEL_WINDOW
 from stentor.domains.reports import model as reports_model
-from stentor.domains.reports.api import ReportOut
 from stentor.surfaces.dashboard import wire
 from stentor.surfaces.dashboard.instruction import Instruction
 from stentor.surfaces.dashboard.presenters import resources
@@ -66,16 +65,16 @@ def create_task_router(stores: DashboardStore) -> APIRouter:
         if not 1 <= limit <= MAX_EVENTS:
             fields = {"fields": {"query.limit": "out of range"}}
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", fields)
-        history = await stores.get_history(task_id, limit, after(cursor))
+        history = await stores.get_history(task_id, limit, decode_event_cursor(cursor))
         found = history.record
         task = None if found is None else resources.present_task(stores.tenant, found, has_note=stores.has_task_notes)
         trail = resources.present_trail(task_id, task, history, await stores.list_reports(task_id))
-        return JsonResponse(trail | next_of(history.events))
+        return JsonResponse(trail | next_cursor_field(history.events))
 
     @api.get("/reports", tags=["tasks"], response_model=list[ReportOut], responses=UNREADABLE_RESPONSE)
     async def reports() -> JsonResponse:
         """The reports in the vault's folder `Reports`, the last written first, 500 at most."""
-        return JsonResponse([reports_model.shown(one) for one in await stores.list_reports()])
+        return JsonResponse([reports_model.report_out(one) for one in await stores.list_reports()])
 
     return api
 

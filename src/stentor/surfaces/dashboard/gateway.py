@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
-from stentor.domains.activity.service import Activity
-from stentor.domains.tasks.submission import Submission
+from stentor.domains.activity.service import ActivityService
+from stentor.domains.tasks.submission import SubmissionService
 from stentor.surfaces.dashboard.instruction import PlannedTask
 from stentor.web.middleware import PRINCIPAL_SCOPE_KEY
 
@@ -131,7 +131,7 @@ class TaskGateway(Protocol):
 class LocalTaskGateway:
     """In the process of the gateway. The dashboard's own key opens it, so the work is the dashboard's own."""
 
-    def __init__(self, submission: Submission, activity: Activity, principal: Principal) -> None:
+    def __init__(self, submission: SubmissionService, activity: ActivityService, principal: Principal) -> None:
         self._submission = submission
         self._activity = activity
         self._principal = principal

@@ -15,7 +15,7 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.atp import checks, notes, text
 from stentor.domains.atp.bodies import Execute
 from stentor.domains.atp.model import MAX_CONTEXT, MAX_NOTES, Header
-from stentor.domains.tasks.model import Metadata, TaskDraft
+from stentor.domains.tasks.model import TaskDraft, TaskMetadata
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name
 
@@ -70,7 +70,7 @@ def _strict(body: Instruction, agent_id: str | None) -> PlannedTask:
     if agent_id is not None and agent_id != preferred:
         raise _invalid("agent", "is not the agent that the envelope names; leave it out")
     given = text.without_head(task.input) if isinstance(task.input, str) else task.input
-    metadata = Metadata(priority=header.priority, tags=_tags(body))
+    metadata = TaskMetadata(priority=header.priority, tags=_tags(body))
     return PlannedTask(
         header, TaskDraft(task.type, given, task.id, capabilities, task.timeout_seconds, preferred, metadata)
     )
@@ -90,7 +90,7 @@ def _loose(body: Instruction, agent_id: str | None) -> PlannedTask:
         None,
         capabilities,
         agent_preference=notes.agent(header),
-        metadata=Metadata(tags=_tags(body)),
+        metadata=TaskMetadata(tags=_tags(body)),
     )
     return PlannedTask(header, draft)
 

@@ -18,18 +18,18 @@ from stentor.core import jsontext
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
-from stentor.domains.activity import store as activity_store
-from stentor.domains.activity.model import MAX_EVENTS, Events
+from stentor.domains.activity import service as activity_store
+from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.learning import store as learning_store
-from stentor.domains.learning.model import Alert, Weight
+from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.notes.model import Vault
 from stentor.domains.registry import store as registry_store
 from stentor.domains.registry.model import Agent
-from stentor.domains.reports.model import Report
-from stentor.domains.reports.service import Reports
+from stentor.domains.reports.model import VaultReport
+from stentor.domains.reports.service import ReportService
 from stentor.domains.tasknotes import store as note_store
 from stentor.domains.tasknotes.model import Record
-from stentor.domains.tasks.model import MAX_ID
+from stentor.domains.tasks.model import MAX_ID_LENGTH
 from stentor.domains.trust import store as trust_store
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 class TaskWithEvents(msgspec.Struct, frozen=True):
     record: Record | None
-    events: Events
+    events: TaskEvents
 
 
 class ScoredAgent(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class DashboardStore:
     """
 
     def __init__(
-        self, db: Database, clock: Clock, tenant: str, notes: Vault | None, reports: Reports, threshold: float
+        self, db: Database, clock: Clock, tenant: str, notes: Vault | None, reports: ReportService, threshold: float
     ) -> None:
         self._db = db
         self._clock = clock
@@ -99,7 +99,7 @@ class DashboardStore:
         _require_valid_task_id(task_id)
 
         def read(tx: Tx) -> TaskWithEvents:
-            events = activity_store.read(tx, self.tenant, task_id, limit, after)
+            events = activity_store.read_events(tx, self.tenant, task_id, limit, after)
             records = note_store.records(tx, self.tenant, [task_id])
             return TaskWithEvents(next(iter(records), None), events)
 
@@ -108,20 +108,24 @@ class DashboardStore:
             raise NotFound("No task has this id.")
         return found
 
-    async def list_reports(self, task_id: str | None = None) -> list[Report]:
+    async def list_reports(self, task_id: str | None = None) -> list[VaultReport]:
         """Of a task, or the newest of all. Raises ReportsUnreadable."""
-        return await (self._reports.newest() if task_id is None else self._reports.of_task(task_id))
+        return await (self._reports.list_latest() if task_id is None else self._reports.list_for_task(task_id))
 
     async def get_governance_snapshot(self) -> GovernanceSnapshot:
         """Never fails: what cannot be read is missing, and its flag says so."""
         agents, registry = await self._agents()
-        scores = await self._whole("The trust scores", lambda tx: trust_store.all_of(tx, self.tenant))
-        weights = await self._whole("The Hebbian weights", lambda tx: learning_store.of_tenant(tx, self.tenant))
+        scores = await self._whole("The trust scores", lambda tx: trust_store.list_entities(tx, self.tenant))
+        weights = await self._whole(
+            "The Hebbian weights", lambda tx: learning_store.list_tenant_weights(tx, self.tenant)
+        )
         if weights is None and not agents:
             # Which weights are the tenant's is told by the agents, and without them by the history.
-            weights = await self._whole("The Hebbian weights", lambda tx: learning_store.learned_in(tx, self.tenant))
+            weights = await self._whole(
+                "The Hebbian weights", lambda tx: learning_store.list_weights_learned_in(tx, self.tenant)
+            )
         now = self._clock.now()
-        known = {entity.entity_id: entity.at(now) for entity in scores or ()}
+        known = {entity.entity_id: entity.score_at(now) for entity in scores or ()}
         standing = [ScoredAgent(agent, known.get(agent.agent_id)) for agent in agents]
         return GovernanceSnapshot(standing, weights or [], registry, weights is not None, scores is not None)
 
@@ -134,7 +138,7 @@ class DashboardStore:
             return None
 
     async def _agents(self) -> tuple[list[Agent], bool]:
-        found = await self._whole("The agent registry", lambda tx: registry_store.of_tenant(tx, self.tenant))
+        found = await self._whole("The agent registry", lambda tx: registry_store.list_agents(tx, self.tenant))
         if found is None:
             return [], False
         good, bad = found
@@ -163,18 +167,18 @@ class DashboardStore:
         """All records that the sentinel watches, and the names of the agents."""
 
         def read(tx: Tx) -> tuple[list[Weight], dict[str, str]]:
-            return learning_store.of_tenant(tx, self.tenant), self._names(tx)
+            return learning_store.list_tenant_weights(tx, self.tenant), self._names(tx)
 
         return await self._read("The Hebbian weights", read)
 
-    async def list_alerts(self, *, open_only: bool, limit: int) -> tuple[list[Alert], dict[str, str]]:
-        def read(tx: Tx) -> tuple[list[Alert], dict[str, str]]:
-            return learning_store.alerts_of(tx, self.tenant, open_only=open_only, limit=limit), self._names(tx)
+    async def list_alerts(self, *, open_only: bool, limit: int) -> tuple[list[SentinelAlert], dict[str, str]]:
+        def read(tx: Tx) -> tuple[list[SentinelAlert], dict[str, str]]:
+            return learning_store.list_tenant_alerts(tx, self.tenant, open_only=open_only, limit=limit), self._names(tx)
 
         return await self._read("The sentinel's alerts", read)
 
     def _names(self, tx: Tx) -> dict[str, str]:
-        return {agent.agent_id: agent.name for agent in registry_store.of_tenant(tx, self.tenant)[0]}
+        return {agent.agent_id: agent.name for agent in registry_store.list_agents(tx, self.tenant)[0]}
 
     async def get_last_decision(self) -> LastRoutingDecision | None:
         return await self._read("The run log", lambda tx: select_last_decision(tx, self.tenant))
@@ -194,8 +198,8 @@ def read_scored_agent(tx: Tx, tenant: str, agent_id: str, now: int) -> tuple[Sco
     if agent is None:
         raise NotFound("No agent has this id.")
     entity = trust_store.find(tx, tenant, agent_id)
-    score = None if entity is None else entity.at(now)
-    return ScoredAgent(agent, score), learning_store.of_agent(tx, agent_id)
+    score = None if entity is None else entity.score_at(now)
+    return ScoredAgent(agent, score), learning_store.list_agent_weights(tx, agent_id)
 
 
 def _require_valid_task_id(task_id: str) -> None:
@@ -205,7 +209,9 @@ def _require_valid_task_id(task_id: str) -> None:
 
 
 def _is_valid_id(text: str) -> bool:
-    return 0 < len(text) <= MAX_ID and "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+    return (
+        0 < len(text) <= MAX_ID_LENGTH and "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+    )
 
 
 def _unreadable(what: str, error: Exception) -> StentorError:

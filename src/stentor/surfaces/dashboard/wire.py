@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stentor.domains.registry.model import Status as AgentStatus
+from stentor.domains.activity.api import ReportOut
+from stentor.domains.registry.model import AgentStatus as AgentStatus
 from stentor.domains.registry.model import TrustTier
-from stentor.domains.reports.api import ReportOut
-from stentor.domains.tasks.model import OutcomeClass, Status
+from stentor.domains.tasks.model import OutcomeClass, TaskStatus
 from stentor.web.wire import RETRY_AFTER, ErrorAnswer, KeyRefused, ResponseModel, Timestamp, response_doc
 
-DisplayStatus = Status | Literal["routing_failed"]
+DisplayStatus = TaskStatus | Literal["routing_failed"]
 DASHBOARD_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: response_doc(ErrorAnswer, "Malformed request"),
     401: response_doc(KeyRefused, "Missing or wrong key"),

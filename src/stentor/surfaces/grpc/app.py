@@ -11,16 +11,16 @@ from stentor.surfaces.grpc.gate import Gate
 from stentor.surfaces.grpc.llm import LlmService
 from stentor.surfaces.grpc.server import VERSION, Limits, Server, is_sound
 from stentor.surfaces.grpc.standard import Standard
-from stentor.surfaces.grpc.tasks import TaskService
+from stentor.surfaces.grpc.tasks import TaskServicer
 from stentor.web.middleware import RateLimiter
 from stentor.web.request_context import GrpcCallDurations
 from stentor.web.sse import StreamLimit
 
-__all__ = ["VERSION", "AtpService", "Limits", "LlmService", "Server", "TaskService", "build", "is_sound"]
+__all__ = ["VERSION", "AtpService", "Limits", "LlmService", "Server", "TaskServicer", "build", "is_sound"]
 
 
 def build(
-    tasks: TaskService,
+    tasks: TaskServicer,
     atp: AtpService,
     llm: LlmService,
     keys: KeyRing,

@@ -9,7 +9,7 @@ from typing import Any
 from stentor.core import jsontext
 from stentor.core.clock import micros_from_datetime
 from stentor.core.errors import ServiceUnavailable
-from stentor.domains.activity.service import Step
+from stentor.domains.activity.service import StreamStep
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
 from stentor.surfaces.grpc.wire import Words, timestamp
 
@@ -17,7 +17,7 @@ STATUS = Words(pb.TaskStatus, "TASK_STATUS_")
 OUTCOME = Words(pb.OutcomeClass, "OUTCOME_CLASS_")
 
 
-async def of(steps: AsyncIterator[Step]) -> AsyncGenerator[pb.WatchTaskResponse, None]:
+async def of(steps: AsyncIterator[StreamStep]) -> AsyncGenerator[pb.WatchTaskResponse, None]:
     """Raises ServiceUnavailable where the reader was cut: it may come back with the last id."""
     async for step in steps:
         if step.kind == "error" and "status" not in step.data:

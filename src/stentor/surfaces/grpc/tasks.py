@@ -11,14 +11,12 @@ from pydantic import TypeAdapter
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.activity.api import LastEventId
-from stentor.domains.activity.service import Activity
-from stentor.domains.tasks.api import Submit, key_of
-from stentor.domains.tasks.grades.api import GradeIn
-from stentor.domains.tasks.grades.model import Grade
-from stentor.domains.tasks.grades.service import Grades
-from stentor.domains.tasks.model import Metadata, Task
-from stentor.domains.tasks.service import Tasks
-from stentor.domains.tasks.submission import Submission
+from stentor.domains.activity.service import ActivityService
+from stentor.domains.tasks.api import GradeIn, Submit, build_idempotency_key
+from stentor.domains.tasks.grades import GradeService
+from stentor.domains.tasks.model import Grade, Task, TaskMetadata
+from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.submission import SubmissionService
 from stentor.surfaces.grpc import steps, wire
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
@@ -34,8 +32,10 @@ _SUBMIT, _GRADE = TypeAdapter(Submit), TypeAdapter(GradeIn)
 _LAST = OptionalHeader("last_event_id", LastEventId)
 
 
-class TaskService:
-    def __init__(self, submission: Submission, tasks: Tasks, activity: Activity, grades: Grades) -> None:
+class TaskServicer:
+    def __init__(
+        self, submission: SubmissionService, tasks: TaskService, activity: ActivityService, grades: GradeService
+    ) -> None:
         self._submission, self._tasks, self._activity, self._grades = submission, tasks, activity, grades
 
     def methods(self, streams: StreamLimit) -> Mapping[str, Method]:
@@ -50,7 +50,9 @@ class TaskService:
 
     async def submit(self, call: Call, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
         draft = validate_value(_SUBMIT, _body(request)).draft()
-        done = await self._submission.submit(call.caller, draft, key_of(call.caller, draft, wire.idempotency_key(call)))
+        done = await self._submission.submit(
+            call.caller, draft, build_idempotency_key(call.caller, draft, wire.idempotency_key(call))
+        )
         return pb.SubmitTaskResponse(
             task_id=done.task_id,
             status=steps.STATUS.name(done.status),
@@ -70,10 +72,10 @@ class TaskService:
 
     async def grade(self, call: Call, request: pb.GradeTaskRequest) -> pb.Grade:
         body = validate_value(_GRADE, wire.given(request, ("grade", "comment")))
-        return _graded(await self._grades.grade(call.caller, request.task_id, body.grade, body.comment))
+        return _graded(await self._grades.grade_task(call.caller, request.task_id, body.grade, body.comment))
 
     async def grade_of(self, call: Call, request: pb.GetGradeRequest) -> pb.Grade:
-        grade = await self._grades.of(call.caller, request.task_id)
+        grade = await self._grades.find_grade(call.caller, request.task_id)
         if grade is None:
             raise NotFound("The task has no grade.")
         return _graded(grade)
@@ -83,7 +85,7 @@ class TaskService:
         self, call: Call, request: pb.WatchTaskRequest
     ) -> AsyncIterator[AsyncIterator[pb.WatchTaskResponse]]:
         last = _LAST.check(request.last_event_id or None)
-        await self._activity.require(call.caller, request.task_id)
+        await self._activity.require_visible(call.caller, request.task_id)
         async with aclosing(steps.of(self._activity.stream(call.caller.tenant, request.task_id, last))) as found:
             yield found
 
@@ -142,7 +144,7 @@ def _shown(task: Task, notice: str | None) -> pb.Task:
     )
 
 
-def _metadata(metadata: Metadata) -> pb.TaskMetadata:
+def _metadata(metadata: TaskMetadata) -> pb.TaskMetadata:
     return pb.TaskMetadata(
         user_id=metadata.user_id,
         priority=PRIORITY.name(metadata.priority),

@@ -1,48 +1,55 @@
-"""Agents that ship with the service and need no model: the summarizer, and the librarian where there is a memory."""
+"""Agents that ship with the service and need no model: the summarizer, and the librarian where there is a memory.
+
+An agent that answers with sentences of the vault's own notes, each with where it stands. Needs no model.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from stentor.domains.execution.model import AgentFailed, Outcome
-from stentor.domains.execution.runtimes import Emit
-from stentor.domains.execution.runtimes.summarizer import MAX_SENTENCES, METHODS, Stopped, summarize
+from stentor.auth.principal import Principal
+from stentor.core.errors import StentorError
+from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
+from stentor.domains.execution.runtimes import EmitToken
+from stentor.domains.execution.runtimes.summarizer import MAX_SENTENCES, SUMMARY_METHODS, SummaryCancelled, summarize
+from stentor.domains.memory.passages import Passage, covered
+from stentor.domains.memory.service import Caller
 from stentor.domains.registry.model import Agent
-from stentor.domains.tasks.model import Claim
+from stentor.domains.tasks.model import TaskClaim
 
 T = TypeVar("T")
 INLINE_CHARACTERS = 4_000
 """Shorter texts take less time than the hop to a thread."""
 
 
-BuiltinAgent = Callable[[Claim, Agent, Emit], Awaitable[Outcome]]
+BuiltinAgent = Callable[[TaskClaim, Agent, EmitToken], Awaitable[AttemptOutcome]]
 
 
-class Builtin:
+class BuiltinDriver:
     """Dispatches to the named agent; `more` are those that need a part of the service."""
 
-    def __init__(self, more: Mapping[str, BuiltinAgent] | None = None) -> None:
-        self._agents: dict[str, BuiltinAgent] = {"summarizer": _summarizer, **(more or {})}
+    def __init__(self, extra_agents: Mapping[str, BuiltinAgent] | None = None) -> None:
+        self._agents: dict[str, BuiltinAgent] = {"summarizer": _run_summarizer, **(extra_agents or {})}
 
     @property
     def names(self) -> frozenset[str]:
         return frozenset(self._agents)
 
-    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+    async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         name = agent.runtime.name or "summarizer"
         if name not in self._agents:
             raise AgentFailed("AGENT_UNKNOWN", f"This service has no builtin agent {name!r}.")
         return await self._agents[name](claim, agent, emit)
 
 
-async def _summarizer(claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+async def _run_summarizer(claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
     """Long texts run in a thread that looks at a stop flag."""
-    text, sentences = _request(claim.input, agent.runtime.options)
+    text, sentences = _summary_request(claim.input, agent.runtime.options)
     method = str(agent.runtime.options.get("method", "salience"))
-    if method not in METHODS:
+    if method not in SUMMARY_METHODS:
         raise AgentFailed("AGENT_MISCONFIGURED", f"The summarizer has no method {method!r}.")
     if len(text) <= INLINE_CHARACTERS:
         summary = summarize(text, sentences, method)
@@ -51,10 +58,10 @@ async def _summarizer(claim: Claim, agent: Agent, emit: Emit) -> Outcome:
     for at, sentence in enumerate(summary.sentences):
         emit(f" {sentence}" if at else sentence)
     result = {"summary": " ".join(summary.sentences), "coverage": summary.coverage}
-    return Outcome("success", result, performance=max(0.01, summary.coverage))
+    return AttemptOutcome("success", result, performance=max(0.01, summary.coverage))
 
 
-def _request(value: Any, options: dict[str, Any]) -> tuple[str, int]:
+def _summary_request(value: Any, options: dict[str, Any]) -> tuple[str, int]:
     """The text and the number of sentences from the task's input: a text, or {text, sentences?}."""
     text, sentences = value, options.get("sentences", 3)
     if isinstance(value, dict):
@@ -70,7 +77,64 @@ async def _in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
     stop = threading.Event()
     try:
         return await asyncio.to_thread(work, stop.is_set)
-    except Stopped:
+    except SummaryCancelled:
         raise asyncio.CancelledError from None
     finally:
         stop.set()
+
+
+MAX_PASSAGES = 10
+NOTHING_FOUND = "The notes say nothing about this."
+
+
+class PassageSearch(Protocol):
+    """What it looks in."""
+
+    async def passages(self, caller: Caller, question: str, most: int) -> list[Passage]:
+        """The best passages first."""
+        ...
+
+
+class LibrarianAgent:
+    """`tenant` is the one whose vault it is; tasks of others are refused."""
+
+    def __init__(self, memory: PassageSearch, tenant: str) -> None:
+        self._memory = memory
+        self._tenant = tenant
+
+    async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
+        """Input: a question, or `{question or text, passages?}`. Result: `{answer, citations}`; [1] is the first."""
+        question, most = _librarian_request(claim.input)
+        if claim.tenant != self._tenant:
+            raise AgentFailed("MEMORY_DENIED", "The notes belong to another tenant.")
+        asking = Principal("librarian", "agent", frozenset(("read",)), claim.tenant)
+        try:
+            found = await self._memory.passages(Caller(asking, agent.agent_id, claim.task_id), question, most)
+        except StentorError as error:
+            raise ProviderFailed("MEMORY_UNAVAILABLE", error.message) from None
+        answer = " ".join(f"{' '.join(one.sentences)} [{n}]" for n, one in enumerate(found, 1)) or NOTHING_FOUND
+        emit(answer)
+        result = {"answer": answer, "citations": [_citation(n, one) for n, one in enumerate(found, 1)]}
+        return AttemptOutcome("success", result, performance=max(0.01, round(covered(found, question), 4)))
+
+
+def _librarian_request(value: Any) -> tuple[str, int]:
+    question, most = value, 3
+    if isinstance(value, dict):
+        question, most = value.get("question", value.get("text")), value.get("passages", 3)
+    if not isinstance(question, str) or not question.strip():
+        raise AgentFailed("INPUT_INVALID", "The librarian needs a question: a string, or an object with 'question'.")
+    if not isinstance(most, int) or not 1 <= most <= MAX_PASSAGES:
+        raise AgentFailed("INPUT_INVALID", f"'passages' must be a number from 1 to {MAX_PASSAGES}.")
+    return question, most
+
+
+def _citation(number: int, passage: Passage) -> dict[str, Any]:
+    return {
+        "number": number,
+        "path": passage.path,
+        "title": passage.title,
+        "heading": passage.heading,
+        "passage": passage.text,
+        "score": passage.score,
+    }

@@ -13,8 +13,9 @@ from stentor.core import jsontext
 from stentor.core.db import Database, Tx
 from stentor.core.errors import InvalidRequest, LeaseLost, SandboxUnavailable, StentorError
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
-from stentor.domains.execution.runtimes import Emit, handover
+from stentor.domains.execution import runtimes
+from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
+from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.registry.model import Agent, Runtime
 from stentor.domains.sandbox.broker.model import Run
 from stentor.domains.sandbox.broker.server import Broker
@@ -23,41 +24,41 @@ from stentor.domains.sandbox.cage.cage import Cage, Room
 from stentor.domains.sandbox.cage.plan import Plan
 from stentor.domains.sandbox.cage.process import Caged, OutputTooLarge
 from stentor.domains.sandbox.cage.roots import program_folder
-from stentor.domains.tasks.model import Claim
-from stentor.domains.tasks.service import require
+from stentor.domains.tasks.model import TaskClaim
+from stentor.domains.tasks.service import require_task
 
-MAX_OUTPUT = 10 * 1024 * 1024
+MAX_OUTPUT_BYTES = 10 * 1024 * 1024
 """Bytes of a run's output, errors included; more of it ends the run."""
 log = logging.getLogger(__name__)
-TOKEN_SIGN = b'"token"'
-MOST_AT_ONCE = 32
+TOKEN_MARKER = b'"token"'
+MAX_TOKENS_PER_CHUNK = 32
 """Tokens announced for one piece of output: whoever watches the task can wait for some hundred, not for all."""
 
 
-class Command:
+class CommandDriver:
     """`clean` takes secrets out of what a program wrote on its error output."""
 
-    def __init__(self, cage: Cage, broker: Broker, db: Database, runlog: RunLog, clean: Callable[[str], str]) -> None:
+    def __init__(self, cage: Cage, broker: Broker, db: Database, runlog: RunLog, redact: Callable[[str], str]) -> None:
         self._cage = cage
         self.broker = broker
         self._db = db
         self._runlog = runlog
-        self._clean = clean
+        self._clean = redact
 
-    def check(self, runtime: Runtime) -> None:
+    def check_runtime(self, runtime: Runtime) -> None:
         """Raises InvalidRequest, or CageUnavailable where this service would not run it."""
         plan.check_command(runtime.command)
         options = plan.options_of(runtime.options)
         self._cage.require()
         program_folder(self._cage.roots, options.program)
 
-    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+    async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         """Fails closed: without a cage nothing is run, and that is not held against the agent."""
         try:
-            self.check(agent.runtime)
+            self.check_runtime(agent.runtime)
             options = plan.options_of(agent.runtime.options)
             async with self._cage.room(agent.agent_id if options.folder == "kept" else None) as room:
-                return await self._run(claim, agent, room, Answer(emit))
+                return await self._run(claim, agent, room, OutputParser(emit))
         except SandboxUnavailable as error:
             raise ProviderFailed(error.code, error.message) from None
         except InvalidRequest as error:
@@ -65,25 +66,27 @@ class Command:
         except OSError as error:
             raise ProviderFailed("CAGE_UNAVAILABLE", f"The run could not be started: {error.strerror}.") from None
 
-    async def _run(self, claim: Claim, agent: Agent, room: Room, answer: Answer) -> Outcome:
+    async def _run(self, claim: TaskClaim, agent: Agent, room: Room, answer: OutputParser) -> AttemptOutcome:
         options = plan.options_of(agent.runtime.options)
         program = program_folder(self._cage.roots, options.program)
         planned = Plan(agent.runtime.command, room.work, options, claim.timeout_seconds, room.socket, program)
         asked_by, guard = claim.submitted_by, _guard(claim)
         run = Run(claim.tenant, agent.agent_id, agent.name, claim.task_id, asked_by, claim.head_id, room.work, guard)
-        async with self.broker.serving(run, room.socket), self._cage.running(planned, MAX_OUTPUT) as caged:
-            caged.feed(jsontext.encode(handover.body(claim)))
+        async with self.broker.serving(run, room.socket), self._cage.running(planned, MAX_OUTPUT_BYTES) as caged:
+            caged.feed(jsontext.encode(runtimes.task_payload(claim)))
             try:
                 code = await _unless_refused(run, _read(caged, answer))
             except OutputTooLarge:
-                raise AgentFailed("OUTPUT_TOO_LARGE", f"The program wrote more than {MAX_OUTPUT} bytes.") from None
+                raise AgentFailed(
+                    "OUTPUT_TOO_LARGE", f"The program wrote more than {MAX_OUTPUT_BYTES} bytes."
+                ) from None
             finally:
                 await self._keep(claim, caged.errors)
         if code != 0:
             raise AgentFailed("COMMAND_FAILED", f"The program ended with the exit code {code}.")
         return answer.outcome()
 
-    async def _keep(self, claim: Claim, errors: str) -> None:
+    async def _keep(self, claim: TaskClaim, errors: str) -> None:
         """The end of the error output goes into the run log."""
         if lines := self._clean(errors).replace("\0", "\N{REPLACEMENT CHARACTER}").splitlines():
             meta = {"epoch": claim.epoch, "stderr": lines}
@@ -101,20 +104,20 @@ class Command:
                 log.warning("the error output of task %s is not kept: %s", claim.task_id, error.message)
 
 
-class Off:
+class DisabledDriver:
     """In the place of `Command` where command agents are switched off: their tasks fail, and not by their fault."""
 
     def __init__(self, why: str) -> None:
         self._why = why
 
-    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+    async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         raise ProviderFailed(SandboxUnavailable.code, self._why)
 
 
-class Answer:
+class OutputParser:
     """Takes standard output apart: lines `{"token": "..."}` are tokens, all others together are the answer."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: EmitToken) -> None:
         self._emit = emit
         self._line = bytearray()
         self._rest = bytearray()
@@ -130,12 +133,12 @@ class Answer:
 
     def _announce(self) -> None:
         """Neighbours go together where there are very many."""
-        size = -(-len(self._tokens) // MOST_AT_ONCE) or 1
+        size = -(-len(self._tokens) // MAX_TOKENS_PER_CHUNK) or 1
         for at in range(0, len(self._tokens), size):
             self._emit("".join(self._tokens[at : at + size]))
         self._tokens.clear()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> AttemptOutcome:
         """Raises AgentFailed."""
         self._take(bytes(self._line))
         self._announce()
@@ -145,7 +148,7 @@ class Answer:
             found = jsontext.decode(bytes(self._rest))
         except InvalidRequest as error:
             raise AgentFailed("ANSWER_INVALID", f"What the program wrote is no answer. {error.message}") from None
-        return handover.outcome(found)
+        return runtimes.parse_outcome(found)
 
     def _take(self, line: bytes) -> None:
         token = _token(line)
@@ -159,7 +162,7 @@ _decoder = msgspec.json.Decoder(dict[str, Any], float_hook=jsontext.parse_float)
 
 
 def _token(line: bytes) -> str | None:
-    if TOKEN_SIGN not in line[:64]:
+    if TOKEN_MARKER not in line[:64]:
         return None
     try:
         found = _decoder.decode(line)
@@ -169,7 +172,7 @@ def _token(line: bytes) -> str | None:
     return token if len(found) == 1 and isinstance(token, str) else None
 
 
-async def _read(caged: Caged, answer: Answer) -> int:
+async def _read(caged: Caged, answer: OutputParser) -> int:
     async for chunk in caged.chunks():
         answer.feed(chunk)
         await asyncio.sleep(0)  # reading what has come already lets nobody else run
@@ -190,11 +193,11 @@ async def _unless_refused(run: Run, reading: Coroutine[Any, Any, int]) -> int:
         await asyncio.gather(work, refused, return_exceptions=True)
 
 
-def _guard(claim: Claim) -> Callable[[Tx], None]:
+def _guard(claim: TaskClaim) -> Callable[[Tx], None]:
     """An attempt that somebody else has, or that has ended, may do nothing more."""
 
     def guard(tx: Tx) -> None:
-        task = require(tx, claim.tenant, claim.task_id)
+        task = require_task(tx, claim.tenant, claim.task_id)
         if task.status != "executing" or task.epoch != claim.epoch:
             raise LeaseLost("The task is not in your hands any more.", {"epoch": claim.epoch})
 

@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Any
 from stentor.core import jsontext, trace_context
 from stentor.core.errors import InvalidRequest
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
-from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
-from stentor.domains.execution.runtimes import Emit, handover
+from stentor.domains.execution import runtimes
+from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
+from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
-from stentor.domains.tasks.model import Claim
+from stentor.domains.tasks.model import TaskClaim
 
 if TYPE_CHECKING:
     import aiohttp
 
-MAX_ANSWER = 10 * 1024 * 1024
+MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 """Bytes of an answer; a longer one fails the attempt."""
 
-INLINE = 64 * 1024
+INLINE_DECODE_BYTES = 64 * 1024
 """Bytes that are decoded in less time than a thread takes."""
 
 
-class Http:
+class HttpDriver:
     """Posts `{task_id, epoch, type, input, ...}`; expects `{result, performance?}` or such a stream.
 
     In a stream `event: token` carries `{text}`, and `event: complete` the answer.
@@ -35,7 +36,7 @@ class Http:
         self._outbound = outbound
         self._presence = presence
 
-    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
+    async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         import aiohttp  # a fifth of all imports at the start, for the first such agent only
 
         endpoint = agent.runtime.endpoint or ""
@@ -49,22 +50,22 @@ class Http:
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, TargetRefused):
                 raise AgentFailed("ENDPOINT_REFUSED", "The endpoint's address is not public.") from None
-            self._presence.undelivered(agent.agent_id)
+            self._presence.record_failed_delivery(agent.agent_id)
             raise AgentFailed("ENDPOINT_UNREACHABLE", "The agent's endpoint cannot be reached.") from None
         except (aiohttp.ClientError, ValueError) as error:
             kind = type(error).__name__
             raise AgentFailed("ENDPOINT_FAILED", f"The agent's endpoint broke off ({kind}).") from None
-        self._presence.delivered(agent.agent_id)
+        self._presence.record_delivery(agent.agent_id)
         return outcome
 
-    async def _post(self, endpoint: str, claim: Claim, emit: Emit) -> Outcome:
+    async def _post(self, endpoint: str, claim: TaskClaim, emit: EmitToken) -> AttemptOutcome:
         import aiohttp
 
         headers = {"Idempotency-Key": claim.idempotency_key, "Accept": "application/json, text/event-stream"}
         headers |= trace_context.outbound_headers()
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
         async with self._outbound.session.post(
-            endpoint, json=handover.body(claim), headers=headers, timeout=timeout, allow_redirects=False
+            endpoint, json=runtimes.task_payload(claim), headers=headers, timeout=timeout, allow_redirects=False
         ) as answer:
             if answer.status in (429, 503):
                 raise ProviderFailed("AGENT_BUSY", f"The agent's endpoint answered {answer.status}.")
@@ -72,7 +73,7 @@ class Http:
                 raise AgentFailed("ENDPOINT_STATUS", f"The agent's endpoint answered {answer.status}.")
             if answer.content_type == "text/event-stream":
                 return await _streamed(answer, emit)
-            return handover.outcome(await _decoded(await _capped(answer)))
+            return runtimes.parse_outcome(await _decoded(await _capped(answer)))
 
 
 async def _decoded(data: bytes) -> Any:
@@ -81,29 +82,29 @@ async def _decoded(data: bytes) -> Any:
         jsontext.check_shape(data)
     except InvalidRequest as error:
         raise AgentFailed("ANSWER_INVALID", f"The agent's answer cannot be read. {error.message}") from None
-    return await asyncio.to_thread(jsontext.load, data) if len(data) > INLINE else jsontext.load(data)
+    return await asyncio.to_thread(jsontext.load, data) if len(data) > INLINE_DECODE_BYTES else jsontext.load(data)
 
 
 async def _capped(answer: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
     async for chunk in answer.content.iter_chunked(65_536):
         body += chunk
-        if len(body) > MAX_ANSWER:
+        if len(body) > MAX_RESPONSE_BYTES:
             raise _too_large()
     return bytes(body)
 
 
 def _too_large() -> AgentFailed:
-    return AgentFailed("ANSWER_TOO_LARGE", f"The agent's answer is larger than {MAX_ANSWER} bytes.")
+    return AgentFailed("ANSWER_TOO_LARGE", f"The agent's answer is larger than {MAX_RESPONSE_BYTES} bytes.")
 
 
-async def _streamed(answer: aiohttp.ClientResponse, emit: Emit) -> Outcome:
+async def _streamed(answer: aiohttp.ClientResponse, emit: EmitToken) -> AttemptOutcome:
     async for event, data in _events(answer):
         if event == "token" and isinstance(data, dict) and isinstance(data.get("text"), str):
             emit(data["text"])
             await asyncio.sleep(0)
         elif event == "complete":
-            return handover.outcome(data)
+            return runtimes.parse_outcome(data)
         elif event == "error":
             raise AgentFailed("AGENT_ERROR", "The agent reported an error.")
     raise AgentFailed("ANSWER_INVALID", "The agent's stream ended without an answer.")
@@ -127,9 +128,9 @@ async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
     seen = 0
     try:
-        while line := await answer.content.readline(max_line_length=MAX_ANSWER):
+        while line := await answer.content.readline(max_line_length=MAX_RESPONSE_BYTES):
             seen += len(line)
-            if seen > MAX_ANSWER:
+            if seen > MAX_RESPONSE_BYTES:
                 raise _too_large()
             yield line.rstrip(b"\r\n")
     except LineTooLong:

@@ -8,18 +8,18 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.errors import StentorError
-from stentor.domains.execution.model import AgentFailed, Outcome, ProviderFailed
-from stentor.domains.execution.runtimes import Emit
+from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
+from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.llm.gate import Caller
 from stentor.domains.llm.model import Gathered, Message, Request, Role, Text
 from stentor.domains.llm.service import Gateway
 from stentor.domains.registry.model import Agent, LlmOptions
-from stentor.domains.tasks.model import Claim
+from stentor.domains.tasks.model import TaskClaim
 
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
-class Llm:
+class LlmDriver:
     """Input: a text, `{messages [{role, content}]}`, `{text}`, or any JSON, which the model reads as JSON.
 
     Result: `{text, model, usage {input_tokens, output_tokens}, finish_reason}`. What the gateway refuses, a provider's
@@ -29,15 +29,15 @@ class Llm:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def run(self, claim: Claim, agent: Agent, emit: Emit) -> Outcome:
-        request = _request(claim.input, options_of(agent))
+    async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
+        request = _request(claim.input, parse_llm_options(agent))
         caller = Caller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
         try:
             return await self._answer(caller, request, emit)
         except StentorError as error:
             raise ProviderFailed(error.code, error.message) from None
 
-    async def _answer(self, caller: Caller, request: Request, emit: Emit) -> Outcome:
+    async def _answer(self, caller: Caller, request: Request, emit: EmitToken) -> AttemptOutcome:
         stream = await self._gateway.stream(caller, request)
         gathered = Gathered()
         try:
@@ -51,10 +51,10 @@ class Llm:
         usage = msgspec.to_builtins(reply.usage) if reply.usage else {}
         counts = {name: usage[name] for name in ("input_tokens", "output_tokens") if name in usage}
         result = {"text": reply.content, "model": stream.name, "usage": counts, "finish_reason": reply.finish}
-        return Outcome("degraded_success" if stream.degraded else "success", result)
+        return AttemptOutcome("degraded_success" if stream.degraded else "success", result)
 
 
-def options_of(agent: Agent) -> LlmOptions:
+def parse_llm_options(agent: Agent) -> LlmOptions:
     """Raises AgentFailed when the registration does not hold what it must."""
     try:
         return msgspec.convert(agent.runtime.options, LlmOptions)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import msgspec
 
-METHODS = ("salience", "lead")
+SUMMARY_METHODS = ("salience", "lead")
 MAX_SENTENCES = 50
-MAX_CONSIDERED = 2_000
+MAX_SENTENCES_READ = 2_000
 """Sentences that are looked at; of a longer text the first ones."""
 
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$")
@@ -31,30 +31,34 @@ _STOP = frozenset(
 )
 
 
-class Stopped(Exception):
+class SummaryCancelled(Exception):
     """Nobody waits for the summary any more."""
 
 
-class Summary(msgspec.Struct, frozen=True):
+class TextSummary(msgspec.Struct, frozen=True):
     """`coverage` in [0,1]: the share of the text's word weight that the sentences hold."""
 
     sentences: tuple[str, ...]
     coverage: float
 
 
-def summarize(text: str, count: int, method: str = "salience", stopped: Callable[[], bool] = lambda: False) -> Summary:
+def summarize(
+    text: str, count: int, method: str = "salience", is_cancelled: Callable[[], bool] = lambda: False
+) -> TextSummary:
     """At most `count` sentences of the text. Raises Stopped soon after `stopped` turns true."""
-    sentences = split(text)[:MAX_CONSIDERED]
-    words = [_words(sentence, stopped) for sentence in sentences]
+    sentences = split_sentences(text)[:MAX_SENTENCES_READ]
+    words = [_words(sentence, is_cancelled) for sentence in sentences]
     weights = Counter(word for found in words for word in found)
-    chosen = list(range(min(count, len(sentences)))) if method == "lead" else _choose(words, weights, count, stopped)
+    chosen = (
+        list(range(min(count, len(sentences)))) if method == "lead" else _choose(words, weights, count, is_cancelled)
+    )
     held = set().union(*(words[i] for i in chosen)) if chosen else set()
     total = sum(weights.values())
     coverage = sum(weights[word] for word in held) / total if total else 0.0
-    return Summary(tuple(sentences[i] for i in chosen), round(coverage, 4))
+    return TextSummary(tuple(sentences[i] for i in chosen), round(coverage, 4))
 
 
-def split(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """Sentences of plain text or Markdown, without markup and code blocks."""
     plain = _MARKUP.sub(lambda match: match.group(2) or "", _FENCE.sub("\n\n", text))
     found = (" ".join(part.split()) for part in _BOUNDARY.split(plain) if part)
@@ -63,7 +67,7 @@ def split(text: str) -> list[str]:
 
 def _words(sentence: str, stopped: Callable[[], bool]) -> frozenset[str]:
     if stopped():
-        raise Stopped
+        raise SummaryCancelled
     return frozenset(word for word in _WORD.findall(sentence.lower()) if word not in _STOP)
 
 
@@ -74,7 +78,7 @@ def _choose(words: list[frozenset[str]], weights: Counter[str], count: int, stop
     left = set(range(len(words)))
     while left and len(chosen) < count:
         if stopped():
-            raise Stopped
+            raise SummaryCancelled
         best = max(left, key=lambda i: (_gain(words[i], held, weights), -i))
         if chosen and not words[best] - held:
             break

@@ -13,17 +13,17 @@ from stentor.domains.atp.bodies import Body, Execute, Judgement, ListTasks, OfTa
 from stentor.domains.atp.model import Header
 from stentor.domains.atp.text import without_head
 from stentor.domains.messaging.model import Action, Closing, Reply, Route, Stored, Work
-from stentor.domains.routing.model import Request
-from stentor.domains.routing.service import Routing
-from stentor.domains.tasks.model import STATUSES, Filter, Metadata, Summary, Task, TaskDraft
-from stentor.domains.tasks.service import Tasks, require
-from stentor.domains.tasks.submission import Submission
+from stentor.domains.routing.model import RoutingRequest
+from stentor.domains.routing.service import RoutingEngine
+from stentor.domains.tasks.model import TASK_STATUSES, Task, TaskDraft, TaskFilter, TaskMetadata, TaskSummary
+from stentor.domains.tasks.service import TaskService, require_task
+from stentor.domains.tasks.submission import SubmissionService
 
 ITSELF = Route((), "The kernel does it itself.")
 
 
 class Kernel:
-    def __init__(self, submission: Submission, tasks: Tasks, routing: Routing) -> None:
+    def __init__(self, submission: SubmissionService, tasks: TaskService, routing: RoutingEngine) -> None:
         self._submission = submission
         self._tasks = tasks
         self._routing = routing
@@ -46,13 +46,13 @@ class Kernel:
         """Raises Conflict for a task id that has another body."""
         assert isinstance(work.body, Execute)
         draft = draft_of(work.stored, work.body)
-        submit = self._submission.submitting(work.principal, draft, work.cause, work.header)
+        submit = self._submission.prepare_submit(work.principal, draft, work.cause, work.header)
 
         def close(tx: Tx) -> Reply:
             answer = submit(tx)
             if answer.status_code != 202:
                 return _denied(answer)
-            task = require(tx, work.principal.tenant, answer.body["task_id"])
+            task = require_task(tx, work.principal.tenant, answer.body["task_id"])
             return _waiting(tx, work, task)
 
         return close
@@ -65,23 +65,25 @@ class Kernel:
         task_id = _task_id(work)
 
         def close(tx: Tx) -> Reply:
-            moment = self._tasks.cancel_in(tx, work.principal, task_id, _via(work))
+            moment = self._tasks.cancel_in_tx(tx, work.principal, task_id, _via(work))
             return Reply({"task_id": task_id, "status": "cancelled", "cancelled_at": format_iso(moment)}, ITSELF)
 
         return close
 
     async def retry(self, work: Work) -> Closing:
-        again = await self._tasks.retrying(work.principal, _task_id(work), _via(work))
+        again = await self._tasks.prepare_retry(work.principal, _task_id(work), _via(work))
         return lambda tx: _waiting(tx, work, again(tx))
 
     async def approve(self, work: Work) -> Closing:
         task_id = _task_id(work)
-        return lambda tx: Reply(outcome(self._tasks.approve_in(tx, work.principal, task_id, _via(work))), ITSELF)
+        return lambda tx: Reply(outcome(self._tasks.approve_in_tx(tx, work.principal, task_id, _via(work))), ITSELF)
 
     async def reject(self, work: Work) -> Closing:
         assert isinstance(work.body, Judgement)
         task_id, reason = work.body.task_id, work.body.reason
-        return lambda tx: Reply(outcome(self._tasks.reject_in(tx, work.principal, task_id, reason, _via(work))), ITSELF)
+        return lambda tx: Reply(
+            outcome(self._tasks.reject_in_tx(tx, work.principal, task_id, reason, _via(work))), ITSELF
+        )
 
     async def read(self, work: Work) -> Closing:
         task = await self._tasks.get(work.principal, _task_id(work))
@@ -89,11 +91,11 @@ class Kernel:
 
     async def page(self, work: Work) -> Closing:
         assert isinstance(work.body, ListTasks)
-        status = next((known for known in STATUSES if known == work.body.status), None)
+        status = next((known for known in TASK_STATUSES if known == work.body.status), None)
         if work.body.status is not None and status is None:
             return lambda tx: Reply({"tasks": [], "total": 0}, ITSELF)
-        wanted = Filter(status, work.body.agent_id)
-        page = await self._tasks.page(work.principal, wanted, work.body.limit, 0)
+        wanted = TaskFilter(status, work.body.agent_id)
+        page = await self._tasks.list_page(work.principal, wanted, work.body.limit, 0)
         shown = {"tasks": [_row(row) for row in page.rows], "total": page.total}
         return lambda tx: Reply(shown, ITSELF)
 
@@ -102,8 +104,8 @@ class Kernel:
         if not isinstance(body, Execute):
             return ITSELF
         wanted, named = required(header, body), preferred(header, body)
-        authority = self._routing.authority_of(principal)
-        decision = self._routing.decide(Request(principal.tenant, body.task.type, wanted, authority, named))
+        authority = self._routing.caller_authority(principal)
+        decision = self._routing.decide(RoutingRequest(principal.tenant, body.task.type, wanted, authority, named))
         best = decision.candidates[0]
         among = f"Routed to {decision.agent_name} among {decision.candidates_total}"
         return Route((decision.agent_id,), f"{among}, with the blended score {best.blended:.3f}{_having(wanted)}.")
@@ -120,7 +122,7 @@ def draft_of(stored: Stored, body: Execute) -> TaskDraft:
         required(stored.header, body),
         task.timeout_seconds,
         preferred(stored.header, body),
-        Metadata(priority=stored.header.priority, sender_agent=stored.sender_agent),
+        TaskMetadata(priority=stored.header.priority, sender_agent=stored.sender_agent),
     )
 
 
@@ -183,6 +185,6 @@ def _itself(principal: Principal, header: Header, body: Body) -> Route:
     return ITSELF
 
 
-def _row(row: Summary) -> dict[str, Any]:
+def _row(row: TaskSummary) -> dict[str, Any]:
     shown = {"task_id": row.task_id, "status": row.status, "type": row.type, "assigned_agent": row.assigned_agent}
     return shown | {"created_at": format_iso(row.created_at), "completed_at": format_iso_or_none(row.completed_at)}

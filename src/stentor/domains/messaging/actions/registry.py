@@ -12,8 +12,8 @@ from stentor.core.errors import InvalidRequest, StentorError, StoreUnavailable
 from stentor.domains.atp.bodies import Body, ListAgents, OfAgent, Operation, Operations, Register, Revoke
 from stentor.domains.atp.model import Header
 from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work, failure
-from stentor.domains.registry.model import Agent, Scores
-from stentor.domains.registry.service import AgentDraft, Registry, Unit
+from stentor.domains.registry.model import Agent, ScoreChanges
+from stentor.domains.registry.service import AgentChange, AgentDraft, AgentRegistry
 
 ITSELF = Route((), "The registry does it itself.")
 SCORES = ("alignment_score", "accuracy_score", "efficiency_score")
@@ -25,7 +25,7 @@ TrustOf = Callable[[str, str], float | None]
 
 
 class RegistryZone:
-    def __init__(self, registry: Registry, registration: Registration, trust_of: TrustOf) -> None:
+    def __init__(self, registry: AgentRegistry, registration: Registration, trust_of: TrustOf) -> None:
         self._registry = registry
         self._registration = registration
         self._trust_of = trust_of
@@ -44,7 +44,7 @@ class RegistryZone:
     async def register(self, work: Work) -> Closing:
         assert isinstance(work.body, Register)
         draft = self._registration(work.body.model_dump(exclude_unset=True))
-        registering = self._registry.registering(work.principal.tenant, draft, work.principal, work.cause)
+        registering = self._registry.prepare_register(work.principal.tenant, draft, work.principal, work.cause)
 
         def close(tx: Tx) -> Reply:
             agent = registering(tx)
@@ -78,18 +78,20 @@ class RegistryZone:
             return {**where, "status": "failed", **failure(error)}
         return {**where, "status": "completed", "updated_at": format_iso(agent.updated_at)}
 
-    def _change(self, work: Work, operation: Operation) -> Unit:
+    def _change(self, work: Work, operation: Operation) -> AgentChange:
         """What the registry's routes can change. Raises InvalidRequest for anything else."""
         tenant, by = work.principal.tenant, work.principal
         agent_id, field, value = operation.agent_id, operation.field, operation.value
         if field in SCORES:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise InvalidRequest(f"{field} must be a number from 0 to 1.")
-            return self._registry.rescoring(tenant, agent_id, Scores(**{field: float(value)}), by, work.cause)
+            return self._registry.prepare_rescore(
+                tenant, agent_id, ScoreChanges(**{field: float(value)}), by, work.cause
+            )
         if field == "status" and value == "suspended":
-            return self._registry.suspending(tenant, agent_id, "Suspended by a message.", by, work.cause)
+            return self._registry.prepare_suspend(tenant, agent_id, "Suspended by a message.", by, work.cause)
         if field == "status" and value == "active":
-            return self._registry.activating(tenant, agent_id, by, work.cause)
+            return self._registry.prepare_activate(tenant, agent_id, by, work.cause)
         names = ", ".join(SCORES)
         raise InvalidRequest(f"A message changes {names} and status ({' or '.join(STATES)}), not {field!r} to this.")
 
@@ -97,7 +99,7 @@ class RegistryZone:
         """Take an active agent out of routing, as its route `suspend` does."""
         assert isinstance(work.body, Revoke)
         who, by = work.body.agent_id, work.principal
-        suspend = self._registry.suspending(work.principal.tenant, who, work.body.reason, by, work.cause)
+        suspend = self._registry.prepare_suspend(work.principal.tenant, who, work.body.reason, by, work.cause)
 
         def close(tx: Tx) -> Reply:
             agent = suspend(tx)
@@ -116,7 +118,7 @@ class RegistryZone:
     async def page(self, work: Work) -> Closing:
         body = work.body
         assert isinstance(body, ListAgents)
-        found = self._registry.matching(
+        found = self._registry.list_matching(
             work.principal.tenant, capability=body.capability, status=body.status, trust_tier=body.trust_tier
         )
         shown = {"agents": [self._shown(agent) for agent in found[: body.limit]], "total": len(found)}

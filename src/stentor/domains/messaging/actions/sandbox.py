@@ -12,15 +12,15 @@ from stentor.domains.atp.bodies import Body, Execute
 from stentor.domains.atp.model import Header
 from stentor.domains.messaging.actions.kernel import Kernel, preferred, required
 from stentor.domains.messaging.model import Action, Closing, Route, Work
-from stentor.domains.registry.snapshot import Snapshot
-from stentor.domains.routing.model import Request
-from stentor.domains.routing.service import Routing
+from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.routing.model import RoutingRequest
+from stentor.domains.routing.service import RoutingEngine
 
 CAGED = "command"
 
 
 class SandboxZone:
-    def __init__(self, kernel: Kernel, routing: Routing, snapshot: Snapshot) -> None:
+    def __init__(self, kernel: Kernel, routing: RoutingEngine, snapshot: AgentCache) -> None:
         self._kernel = kernel
         self._routing = routing
         self._snapshot = snapshot
@@ -50,12 +50,12 @@ class SandboxZone:
         return given.model_copy(update={"task": given.task.model_copy(update={"agent_preference": chosen})})
 
     def _best(self, principal: Principal, task_type: str, wanted: tuple[str, ...]) -> str | None:
-        authority = self._routing.authority_of(principal)
-        ranked = self._routing.decide(Request(principal.tenant, task_type, wanted, authority)).candidates
+        authority = self._routing.caller_authority(principal)
+        ranked = self._routing.decide(RoutingRequest(principal.tenant, task_type, wanted, authority)).candidates
         for one in ranked:
             if self._is_caged(principal.tenant, one.agent_id):
                 return one.agent_id
-        able = self._snapshot.capable(principal.tenant, wanted)  # beyond those that a decision lists
+        able = self._snapshot.list_capable(principal.tenant, wanted)  # beyond those that a decision lists
         found = (agent.agent_id for agent in able if agent.runtime.kind == CAGED and agent.status == "active")
         return min(found, default=None)
 

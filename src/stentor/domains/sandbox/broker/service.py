@@ -12,7 +12,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.errors import Forbidden, InvalidRequest, NotFound, RateLimited, StentorError, Timeout
 from stentor.domains.registry.model import Agent
-from stentor.domains.registry.model import Tool as Allowed
+from stentor.domains.registry.model import AllowedTool as Allowed
 from stentor.domains.sandbox.broker.model import Call, Run, Tool, converted
 from stentor.domains.sandbox.model import Access
 from stentor.domains.sandbox.service import Sandbox

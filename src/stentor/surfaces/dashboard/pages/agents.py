@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
-from stentor.domains.learning.model import Alert, Weight
-from stentor.domains.trust.model import Change
+from stentor.domains.learning.model import SentinelAlert, Weight
+from stentor.domains.trust.model import TrustChange
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import agent_view
 from stentor.surfaces.dashboard.presenters import agent_view as shown
@@ -132,7 +132,7 @@ ROUTES = [("GET", "/agents", list_agents), ("GET", "/agents/weights", show_weigh
 
 
 LISTED_TASKS, LISTED_HISTORY, LISTED_UPDATES = 10, 100, 5
-AgentRecords = tuple[list[Change], list[Weight], list[Alert]]
+AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
 
 
 async def show_agent(page: PageRequest) -> Response:

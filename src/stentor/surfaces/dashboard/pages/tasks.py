@@ -110,11 +110,11 @@ def _value(text: str | None) -> Any:
 
 def _routing(decision: dict[str, Any] | None) -> dict[str, Any] | None:
     """The decision with the sentence that says why; for one of an earlier rule also the shares of its terms."""
-    terms = explain.terms(decision) if decision else None
+    terms = explain.classify_terms(decision) if decision else None
     if not decision or terms is None:
         return None
     alpha, beta = decision["alpha"], decision["beta"]
-    shown = {**decision, "terms": terms, "sentence": explain.sentence(decision)}
+    shown = {**decision, "terms": terms, "sentence": explain.explain_decision(decision)}
     return shown | {"shares": {"composite": 1 - alpha - beta, "hebbian": alpha, "trust": beta}}
 
 

@@ -17,9 +17,9 @@ import msgspec
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.security.redaction import MASK, Redactor
 from stentor.domains.learning import model as learning
-from stentor.domains.learning.model import Alert, Weight
+from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.trust import model as trust_model
-from stentor.domains.trust.model import Change
+from stentor.domains.trust.model import TrustChange
 
 MAX_CONNECTIONS = 100
 
@@ -29,7 +29,7 @@ def composite_score(record: dict[str, Any]) -> float:
     return sum(share * float(record[name]) for name, share in shares.items())
 
 
-def present_trust(record: dict[str, Any], changes: list[Change], now: int) -> dict[str, Any]:
+def present_trust(record: dict[str, Any], changes: list[TrustChange], now: int) -> dict[str, Any]:
     """The line goes up to now, with what decayed since the last change."""
     score = record["trust_score"]
     points = [(change.happened_at, change.score) for change in reversed(changes)]
@@ -45,7 +45,7 @@ def present_trust(record: dict[str, Any], changes: list[Change], now: int) -> di
         }
         for one in changes
     ]
-    level = None if score is None else trust_model.level_of(score)
+    level = None if score is None else trust_model.find_level(score)
     return {
         "line": svg_line(points, 0.0, 1.0, is_stepped=True),
         "changes": rows,
@@ -58,18 +58,18 @@ def present_weights(
     weights: list[Weight], entries: list[dict[str, Any]], now: int, threshold: float
 ) -> list[dict[str, Any]]:
     """Each task type with its last outcomes and how its weight moved."""
-    top = max((weight.at(now) for weight in weights), default=0.0)
+    top = max((weight.weight_at(now) for weight in weights), default=0.0)
     return [
         {
             "type": weight.task_type,
-            "weight": weight.at(now),
+            "weight": weight.weight_at(now),
             "most": max(top, 1.0),
             "mean_ms": weight.mean_ms,
             "samples": weight.samples,
             "recent": weight.recent,
             "successes": weight.recent.count("S"),
-            "rate": learning.oscillation(weight.recent),
-            "alarming": learning.alarming(weight.recent, threshold),
+            "rate": learning.oscillation_rate(weight.recent),
+            "alarming": learning.is_alarming(weight.recent, threshold),
             "line": _weight_line(weight.task_type, entries),
         }
         for weight in weights
@@ -90,7 +90,7 @@ def present_connections(found: list[dict[str, Any]], agent_id: str) -> list[dict
     return [{**one, "other": one["agent2"] if one["agent1"] == agent_id else one["agent1"]} for one in strongest]
 
 
-def present_agent_alert(alert: Alert) -> dict[str, Any]:
+def present_agent_alert(alert: SentinelAlert) -> dict[str, Any]:
     times = {"opened_at": format_iso(alert.opened_at), "resolved_at": format_iso_or_none(alert.resolved_at)}
     return {name: getattr(alert, name) for name in ("task_type", "rate", "threshold", "samples")} | times
 

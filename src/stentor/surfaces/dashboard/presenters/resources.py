@@ -17,15 +17,15 @@ from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.activity import model as activity
 from stentor.domains.learning import model as learning
-from stentor.domains.learning.model import Alert, Weight
-from stentor.domains.registry.model import Status
-from stentor.domains.reports.model import Report
-from stentor.domains.routing.model import Policy
+from stentor.domains.learning.model import SentinelAlert, Weight
+from stentor.domains.registry.model import AgentStatus
+from stentor.domains.reports.model import VaultReport
+from stentor.domains.routing.model import RoutingPolicy
 from stentor.domains.tasknotes.model import READ, Record, frontmatter, place
 from stentor.domains.tasknotes.render import SHOWN
 from stentor.surfaces.dashboard.store import GovernanceSnapshot, LastRoutingDecision, ScoredAgent, TaskWithEvents
 
-STATUSES: tuple[Status, ...] = ("active", "suspended", "quarantined")
+STATUSES: tuple[AgentStatus, ...] = ("active", "suspended", "quarantined")
 OPTIONAL_FIELDS = ("task_tags", "user_id", "retry_count", "parent_task_id")
 BODY_FIELDS = ("input", "result", "error")
 
@@ -59,10 +59,10 @@ def _value(stored: str | None) -> tuple[Any, bool]:
 
 
 def present_trail(
-    task_id: str, task: dict[str, Any] | None, history: TaskWithEvents, reports: Sequence[Report]
+    task_id: str, task: dict[str, Any] | None, history: TaskWithEvents, reports: Sequence[VaultReport]
 ) -> dict[str, Any]:
     """The activity of a task; `task` is its record as it is shown."""
-    found = activity.trail(task_id, task, history.events, reports)
+    found = activity.build_trail(task_id, task, history.events, reports)
     later = _status_after(history)
     return found | ({"status": later} if later else {})
 
@@ -118,8 +118,8 @@ def present_sentinel(weights: Sequence[Weight], names: Mapping[str, str], thresh
             "agent_id": weight.agent_id,
             "agent_name": names.get(weight.agent_id),
             "task_type": weight.task_type,
-            "alert_active": learning.alarming(weight.recent, threshold),
-            "oscillation_rate": learning.oscillation(weight.recent),
+            "alert_active": learning.is_alarming(weight.recent, threshold),
+            "oscillation_rate": learning.oscillation_rate(weight.recent),
             "threshold": threshold,
             "sample_count": len(weight.recent),
         }
@@ -128,7 +128,7 @@ def present_sentinel(weights: Sequence[Weight], names: Mapping[str, str], thresh
     return sorted(rows, key=lambda row: (row["agent_name"] or "", row["agent_id"], row["task_type"]))
 
 
-def present_alert(found: Alert, names: Mapping[str, str]) -> dict[str, Any]:
+def present_alert(found: SentinelAlert, names: Mapping[str, str]) -> dict[str, Any]:
     return {
         "alert_id": found.alert_id,
         "agent_id": found.agent_id,
@@ -145,7 +145,7 @@ def present_alert(found: Alert, names: Mapping[str, str]) -> dict[str, Any]:
 class RankingSettings(msgspec.Struct, frozen=True):
     """What the settings of the gateway say; `trust_available` is its view in memory."""
 
-    policy: Policy
+    policy: RoutingPolicy
     trust_available: bool
 
 
@@ -156,7 +156,7 @@ def present_routing_config(ranking: RankingSettings | None, decided: LastRouting
         own: dict[str, Any] = {
             "source": "settings",
             "own_authority": policy.own_authority,
-            "policy_file": policy.permitted is not None,
+            "policy_file": policy.is_permitted is not None,
             "trust_available": ranking.trust_available,
             "decided_at": format_iso(decided.at) if decided else None,
         }
@@ -211,7 +211,7 @@ def render_agent_card(found: ScoredAgent, weights: Sequence[Weight], now: int) -
 
 def _weight_line(weight: Weight, now: int) -> str:
     mean = f"{weight.mean_ms:.0f} ms on average"
-    return f"  {_single_line(weight.task_type)}: {weight.at(now):.3f} after {weight.samples} outcomes, {mean}"
+    return f"  {_single_line(weight.task_type)}: {weight.weight_at(now):.3f} after {weight.samples} outcomes, {mean}"
 
 
 def _single_line(text: str) -> str:

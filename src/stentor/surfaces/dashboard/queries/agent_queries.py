@@ -11,8 +11,8 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
-from stentor.domains.learning.model import Alert, Weight, returned
-from stentor.domains.trust.model import Change, decayed
+from stentor.domains.learning.model import SentinelAlert, Weight, decay_weight
+from stentor.domains.trust.model import TrustChange, decay_score
 from stentor.surfaces.dashboard.gateway import decode_json_or_none
 
 _WHERE = """a.tenant = :tenant
@@ -85,7 +85,7 @@ def _agent_row(row: tuple[Any, ...], now: int) -> AgentListRow:
         violations,
         composite,
         created_at,
-        None if score is None else decayed(score, now - moved_at),
+        None if score is None else decay_score(score, now - moved_at),
     )
 
 
@@ -150,15 +150,15 @@ def read_heat_map(tx: Tx, tenant: str, after: tuple[int, str], now: int, limit: 
         _CELLS, tenant=tenant, after=after[0], after_id=after[1], limit=limit
     ):
         rows.setdefault(agent_id, (agent_id, name, {}))[2][kind] = HeatMapCell(
-            returned(weight, now - moved_at), samples
+            decay_weight(weight, now - moved_at), samples
         )
         last = (created_at, agent_id)
     return WeightHeatMap(types, total, list(rows.values()), last if len(rows) == limit else None)
 
 
-def read_trust_changes(tx: Tx, tenant: str, agent_id: str) -> list[Change]:
+def read_trust_changes(tx: Tx, tenant: str, agent_id: str) -> list[TrustChange]:
     """Newest first."""
-    return [Change(*row) for row in tx.rows(_TRUST, tenant=tenant, agent_id=agent_id)]
+    return [TrustChange(*row) for row in tx.rows(_TRUST, tenant=tenant, agent_id=agent_id)]
 
 
 def read_weights(tx: Tx, tenant: str, agent_id: str) -> list[Weight]:
@@ -166,6 +166,6 @@ def read_weights(tx: Tx, tenant: str, agent_id: str) -> list[Weight]:
     return [Weight(*row) for row in tx.rows(_WEIGHTS, tenant=tenant, agent_id=agent_id)]
 
 
-def read_alerts(tx: Tx, tenant: str, agent_id: str) -> list[Alert]:
+def read_alerts(tx: Tx, tenant: str, agent_id: str) -> list[SentinelAlert]:
     """The sentinel's, newest first."""
-    return [Alert(*row) for row in tx.rows(_ALERTS, tenant=tenant, agent_id=agent_id)]
+    return [SentinelAlert(*row) for row in tx.rows(_ALERTS, tenant=tenant, agent_id=agent_id)]

@@ -14,7 +14,7 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.db import Sql, Tx
 from stentor.domains.atp.model import PRIORITIES
-from stentor.domains.tasks.store import result_of
+from stentor.domains.tasks.store import read_result
 from stentor.domains.webhooks import listing, naming
 
 LOOKED_AT = 2_000
@@ -148,5 +148,5 @@ def read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
     event = listing.event(tx, event_id)
     if event is None or event.tenant != tenant:
         return None
-    result = result_of(tx, tenant, event.task_id or "") if name == "task.completed" else None
+    result = read_result(tx, tenant, event.task_id or "") if name == "task.completed" else None
     return jsontext.decode(naming.payload(name, event, result))

@@ -14,7 +14,7 @@ import msgspec
 
 from stentor.core.clock import DAY, HOUR, SECOND, Clock
 from stentor.core.db import Database, Sql, Tx
-from stentor.domains.tasks.model import STATUSES
+from stentor.domains.tasks.model import TASK_STATUSES
 
 T = TypeVar("T")
 MINUTE_US = 60 * SECOND
@@ -132,7 +132,7 @@ class PageQueries:
 
         def read(tx: Tx) -> Sequence[tuple[Any, ...]]:
             if span.width < HOUR:
-                return [row for status in STATUSES for row in _minutes(tx, tenant, status, span)]
+                return [row for status in TASK_STATUSES for row in _minutes(tx, tenant, status, span)]
             found = tx.rows(_SUBMITTED, tenant=tenant, first=span.start // HOUR)
             return [((hour * HOUR - span.start) // span.width, status, n) for hour, status, n in found]
 

@@ -1,4 +1,7 @@
-"""Grading a finished task: the grade takes the place of what the outcome counted as, once. It moves no trust."""
+"""Grades: what a finished task was worth, said afterwards by somebody who can judge it.
+
+Grading a finished task: the grade takes the place of what the outcome counted as, once. It moves no trust.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +11,37 @@ from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, Forbidden
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.learning.service import Learning, Lesson
+from stentor.domains.learning.service import EligibleOutcome, LearningService
 from stentor.domains.registry import store as agents
-from stentor.domains.registry.standing import may_move
-from stentor.domains.tasks import lineage
-from stentor.domains.tasks.grades import store
-from stentor.domains.tasks.grades.model import Grade
-from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.service import require_seen
+from stentor.domains.registry.authorization import authorize_change
+from stentor.domains.tasks import queries, store
+from stentor.domains.tasks.model import Grade, Task
+from stentor.domains.tasks.service import require_visible_task
 
 
-class Independence(Protocol):
+class GradeEligibility(Protocol):
     """Who may teach, and how often."""
 
-    def grade_objection(self, tx: Tx, work: Task, agent_id: str, graded_by: str) -> str | None: ...
+    def find_grade_objection(self, tx: Tx, work: Task, agent_id: str, graded_by: str) -> str | None: ...
 
 
-class Grades:
-    def __init__(self, db: Database, runlog: RunLog, learning: Learning, independence: Independence) -> None:
+class GradeService:
+    def __init__(self, db: Database, runlog: RunLog, learning: LearningService, independence: GradeEligibility) -> None:
         self._db = db
         self._runlog = runlog
         self._learning = learning
         self._independence = independence
 
-    async def of(self, principal: Principal, task_id: str) -> Grade | None:
+    async def find_grade(self, principal: Principal, task_id: str) -> Grade | None:
         """Raises NotFound for a task that does not exist."""
 
         def read(tx: Tx) -> Grade | None:
-            require_seen(tx, principal, task_id)
-            return store.find(tx, principal.tenant, task_id)
+            require_visible_task(tx, principal, task_id)
+            return store.find_grade(tx, principal.tenant, task_id)
 
         return await self._db.read(read)
 
-    async def grade(self, principal: Principal, task_id: str, value: float, comment: str | None) -> Grade:
+    async def grade_task(self, principal: Principal, task_id: str, value: float, comment: str | None) -> Grade:
         """Say what a completed task was worth, in [0,1]. The same grade by the same key again answers as before.
 
         Raises NotFound, Forbidden, and Conflict for a task that is not completed or has another grade.
@@ -48,9 +49,9 @@ class Grades:
 
         def work(tx: Tx) -> Grade:
             tx.lock(locks.task_lock(principal.tenant, task_id))
-            task = require_seen(tx, principal, task_id)
+            task = require_visible_task(tx, principal, task_id)
             _check(tx, principal, task)
-            known = store.find(tx, principal.tenant, task_id)
+            known = store.find_grade(tx, principal.tenant, task_id)
             if known is not None:
                 if (known.grade, known.comment, known.graded_by) == (value, comment, principal.name):
                     return known
@@ -68,7 +69,7 @@ class Grades:
         Raises Forbidden.
         """
         if task.learning_eligible:
-            objection = self._independence.grade_objection(tx, task, agent_id, principal.name)
+            objection = self._independence.find_grade_objection(tx, task, agent_id, principal.name)
             if objection is not None:
                 raise Forbidden(objection)
 
@@ -81,10 +82,12 @@ class Grades:
         draft = EventDraft("task_graded", "tasks", f"Graded {value:g}.", meta, agent_id=agent_id)
         head = self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
         performance = 1.0 if task.performance is None else task.performance
-        lesson = Lesson(task.tenant, task.task_id, task.epoch, agent_id, task.type, True, performance, 0)
-        learned = task.learning_eligible is True and self._learning.correct(tx, lesson, value, head) is not None
+        lesson = EligibleOutcome(task.tenant, task.task_id, task.epoch, agent_id, task.type, True, performance, 0)
+        learned = (
+            task.learning_eligible is True and self._learning.correct_with_grade(tx, lesson, value, head) is not None
+        )
         grade = Grade(task.task_id, task.epoch, agent_id, value, comment, principal.name, tx.now, learned)
-        store.insert(tx, task.tenant, grade)
+        store.insert_grade(tx, task.tenant, grade)
         return grade
 
 
@@ -94,7 +97,7 @@ def _check(tx: Tx, principal: Principal, task: Task) -> None:
     """
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
     if agent is not None:
-        names = lineage.submitters(tx, task.tenant, task.submitted_by, task.parent_task_id)
-        may_move(principal, "grade", agent, submitted_by=names or ())
+        names = queries.find_submitters(tx, task.tenant, task.submitted_by, task.parent_task_id)
+        authorize_change(principal, "grade", agent, submitted_by=names or ())
     elif principal.role != "admin":
         raise Forbidden("A key of role agent may not grade a task that no agent did.")

@@ -3,6 +3,8 @@
 The one place that decides it, for REST, gRPC, messages and governance. Pure: permissions are checked by the route, the
 rest is decided here from the caller, the agent and, for a grade, who submitted the task. The table that this implements
 is in docs/security.md.
+
+An agent as a policy file sees it.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from typing import Literal
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden
+from stentor.core.security.policy import PolicyEntity
 from stentor.domains.registry.model import DEFAULT_SCORE, Agent, TrustTier
 
-Action = Literal[
+AgentAction = Literal[
     "trust",
     "scores",
     "grade",
@@ -27,7 +30,7 @@ Action = Literal[
     "rollback",
 ]
 
-_PHRASES: dict[Action, str] = {
+_PHRASES: dict[AgentAction, str] = {
     "trust": "change its trust",
     "scores": "change its scores",
     "grade": "grade its tasks",
@@ -41,7 +44,9 @@ _PHRASES: dict[Action, str] = {
 }
 
 
-def may_move(principal: Principal, action: Action, agent: Agent, *, submitted_by: Iterable[str | None] = ()) -> None:
+def authorize_change(
+    principal: Principal, action: AgentAction, agent: Agent, *, submitted_by: Iterable[str | None] = ()
+) -> None:
     """Refuse a change of an agent's standing that the caller may not make. Fails closed. Raises Forbidden.
 
     A key of role `admin` is a person: it may move every agent of its tenant. A key of role `agent` never moves an agent
@@ -51,7 +56,7 @@ def may_move(principal: Principal, action: Action, agent: Agent, *, submitted_by
     """
     if principal.role == "admin":
         return
-    if works_as(principal, agent):
+    if can_work_as(principal, agent):
         if action == "suspend" and principal.may("admin"):
             return
         raise Forbidden(
@@ -63,15 +68,17 @@ def may_move(principal: Principal, action: Action, agent: Agent, *, submitted_by
     raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not {_PHRASES[action]}.")
 
 
-def may_move_entity(principal: Principal, action: Action, entity_id: str, agent: Agent | None) -> None:
+def authorize_entity_change(principal: Principal, action: AgentAction, entity_id: str, agent: Agent | None) -> None:
     """`may_move` for what stands under an id that may be no agent's (`agent` is None then). Raises Forbidden."""
     if agent is not None:
-        may_move(principal, action, agent)
+        authorize_change(principal, action, agent)
     elif principal.role != "admin" and (not principal.may("admin") or entity_id == principal.name):
         raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not move what stands under this id.")
 
 
-def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier, known: Iterable[Agent] = ()) -> None:
+def authorize_registration(
+    principal: Principal, scores: Iterable[float], tier: TrustTier, known: Iterable[Agent] = ()
+) -> None:
     """Refuse a registration by an agent's key that starts with more than the defaults, or in place of one of the
     `known` agents of the tenant that it may not bring back. Raises Forbidden.
 
@@ -80,7 +87,7 @@ def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier,
     if principal.role == "admin":
         return
     for agent in known:
-        if agent.status == "quarantined" and works_as(principal, agent):
+        if agent.status == "quarantined" and can_work_as(principal, agent):
             raise Forbidden(
                 f"The agent {agent.name!r}, which the key {principal.name!r} can work as, is quarantined, so the key "
                 "registers no other: use a key of role admin."
@@ -98,7 +105,7 @@ def may_register(principal: Principal, scores: Iterable[float], tier: TrustTier,
     )
 
 
-def acts_for(principal: Principal, agent: Agent) -> bool:
+def can_act_for(principal: Principal, agent: Agent) -> bool:
     """Whether the caller may claim the agent's tasks, report on them, hand on its authority and send in its name.
 
     An agent's key does so for the agents that have its name, and with `admin` for those that have none. Not for the
@@ -109,7 +116,7 @@ def acts_for(principal: Principal, agent: Agent) -> bool:
     return principal.may("admin") if agent.key_name is None else agent.key_name == principal.name
 
 
-def works_as(principal: Principal, agent: Agent) -> bool:
+def can_work_as(principal: Principal, agent: Agent) -> bool:
     """Whether the holder of an agent's key can be the one who works as this agent.
 
     An agent without a key may be worked by every agent's key with `admin`, and so may one whose endpoint, model or
@@ -118,13 +125,31 @@ def works_as(principal: Principal, agent: Agent) -> bool:
     """
     if principal.role == "admin" or agent.key_name == principal.name:
         return principal.role == "agent"
-    return principal.may("admin") and (is_run_here(agent) or (agent.key_name is None and not _is_builtin(agent)))
+    return principal.may("admin") and (
+        is_called_by_service(agent) or (agent.key_name is None and not _is_builtin(agent))
+    )
 
 
-def is_run_here(agent: Agent) -> bool:
+def is_called_by_service(agent: Agent) -> bool:
     """Whether the service calls the agent, so that no key reports its work. Not so the builtin agents."""
     return agent.runtime.kind != "worker" and not _is_builtin(agent)
 
 
 def _is_builtin(agent: Agent) -> bool:
     return agent.runtime.kind == "builtin"
+
+
+def to_policy_entity(agent: Agent) -> PolicyEntity:
+    return PolicyEntity(
+        "Agent",
+        agent.agent_id,
+        {
+            "name": agent.name,
+            "tenant": agent.tenant,
+            "capabilities": agent.capabilities,
+            "trust_tier": agent.trust_tier,
+            "status": agent.status,
+            "runtime": agent.runtime.kind,
+            "composite": agent.composite,
+        },
+    )

@@ -21,7 +21,7 @@ from stentor.core.metrics import (
     labeled_histogram_family,
 )
 from stentor.core.runlog import RunLogEvent
-from stentor.domains.tasks.model import STATUSES, OutcomeClass
+from stentor.domains.tasks.model import TASK_STATUSES, OutcomeClass
 
 OUTCOMES: tuple[str, ...] = get_args(OutcomeClass)
 PRIORITIES = range(4)
@@ -34,7 +34,7 @@ _STATES = Sql("select status, sum(n) from task_counts where tenant = :tenant and
 _OLDEST = Sql("select min(queued_at) from tasks where status = 'queued' and priority = :priority")
 
 
-def metrics(tx: Tx) -> Iterable[Metric]:
+def collect_metrics(tx: Tx) -> Iterable[Metric]:
     """Of all tenants together."""
     yield labeled_gauge_family("stentor_tasks", "Tasks by state.", "status", _states(tx))
     text = "How long the task that waits longest for its agent has waited; 0 when none waits."
@@ -42,7 +42,7 @@ def metrics(tx: Tx) -> Iterable[Metric]:
 
 
 def _states(tx: Tx) -> dict[str, float]:
-    found: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
+    found: Counter[str] = Counter(dict.fromkeys(TASK_STATUSES, 0))
     tenant = ""
     while (row := tx.row(_NEXT_TENANT, after=tenant)) and row[0] is not None:
         tenant = row[0]
@@ -56,7 +56,7 @@ def _waits(tx: Tx) -> float:
     return max(0, tx.now - int(since)) / SECOND
 
 
-class Outcomes:
+class OutcomeMetrics:
     """Counts the ends of attempts as the run log announces them, after their commit."""
 
     def __init__(self, hub: Hub) -> None:
@@ -77,7 +77,7 @@ class Outcomes:
         if event.duration_ms is not None:
             self._times.labels(outcome).observe(event.duration_ms / 1000)
 
-    def figures(self) -> Iterable[Metric]:
+    def collect_metrics(self) -> Iterable[Metric]:
         text = "Attempts at tasks that ended, and submits that nobody was admitted for, by outcome class."
         yield labeled_counter_family("stentor_task_outcomes", text, ("outcome_class",), self._ended.snapshot())
         text = "Time from the claim of a task to its end, by outcome class."

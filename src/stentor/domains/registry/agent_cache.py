@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from stentor.domains.registry.model import Agent
 
 
-class Snapshot:
+class AgentCache:
     def __init__(self) -> None:
         self._by_id: dict[str, Agent] = {}
         self._by_tenant: dict[str, dict[str, Agent]] = {}
         self._by_capability: dict[str, dict[str, dict[str, Agent]]] = {}
         self._by_key: dict[tuple[str, str], dict[str, Agent]] = {}
-        self.statuses: Counter[str] = Counter()
+        self.status_counts: Counter[str] = Counter()
         """How many agents are in each status."""
         self.listeners: list[Callable[[Agent], None]] = []
         """Called with every agent that is new or changed; they must be as good as free."""
@@ -32,8 +32,8 @@ class Snapshot:
             if known.updated_at > agent.updated_at or known == agent:
                 return  # a look at what others changed finds the same again for some seconds
             self._drop(known)
-            self.statuses[known.status] -= 1
-        self.statuses[agent.status] += 1
+            self.status_counts[known.status] -= 1
+        self.status_counts[agent.status] += 1
         self._by_id[agent.agent_id] = agent
         self._by_tenant.setdefault(agent.tenant, {})[agent.agent_id] = agent
         for capability in agent.capabilities:
@@ -55,7 +55,7 @@ class Snapshot:
         agent = self._by_id.get(agent_id)
         return agent if agent is not None and agent.tenant == tenant else None
 
-    def anywhere(self, agent_id: str) -> Agent | None:
+    def find_in_any_tenant(self, agent_id: str) -> Agent | None:
         """An agent of whatever tenant: for the service's own work, never for a caller's."""
         return self._by_id.get(agent_id)
 
@@ -64,7 +64,7 @@ class Snapshot:
         agent = self._by_id.get(agent_id)
         return None if agent is None else agent.updated_at
 
-    def capable(self, tenant: str, capabilities: Iterable[str]) -> list[Agent]:
+    def list_capable(self, tenant: str, capabilities: Iterable[str]) -> list[Agent]:
         """The tenant's agents that have all the capabilities."""
         wanted = frozenset(capabilities)
         if not wanted:
@@ -73,19 +73,19 @@ class Snapshot:
         smallest = min(pools, key=len)
         if len(wanted) == 1:
             return list(smallest.values())
-        return [agent for agent in smallest.values() if wanted <= agent.abilities]
+        return [agent for agent in smallest.values() if wanted <= agent.capability_set]
 
-    def capable_elsewhere(self, tenant: str, capabilities: Iterable[str]) -> bool:
+    def is_capable_elsewhere(self, tenant: str, capabilities: Iterable[str]) -> bool:
         """Whether another tenant has an agent with all the capabilities."""
         wanted = frozenset(capabilities)
         tenants = (
             set.intersection(*(set(self._by_capability.get(c, ())) for c in wanted)) if wanted else set(self._by_tenant)
         )
-        return any(self.capable(other, wanted) for other in tenants - {tenant})
+        return any(self.list_capable(other, wanted) for other in tenants - {tenant})
 
-    def of_key(self, tenant: str, key_name: str) -> list[Agent]:
+    def list_of_key(self, tenant: str, key_name: str) -> list[Agent]:
         """The agents that were registered with the name of a key."""
         return list(self._by_key.get((tenant, key_name), {}).values())
 
-    def of_tenant(self, tenant: str) -> list[Agent]:
+    def list_of_tenant(self, tenant: str) -> list[Agent]:
         return list(self._by_tenant.get(tenant, {}).values())
