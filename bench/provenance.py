@@ -18,11 +18,11 @@ from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog, leaf_hash
-from stentor.domains.provenance.audit.audit import verify
-from stentor.domains.provenance.checkpoints import Checkpoints
-from stentor.domains.provenance.notes import Verifier, make_signer
+from stentor.domains.provenance.audit.verification import verify_run_log
+from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.sequencer import Sequencer
-from stentor.domains.provenance.service import Provenance
+from stentor.domains.provenance.service import ProvenanceService
+from stentor.domains.provenance.signed_note import NoteVerifier, generate_signer
 
 TITLE = "the provable run log"
 CHAIN, GROUP = 6, 200
@@ -37,8 +37,8 @@ def run(scale: Scale) -> list[Figure]:
 async def _run(scale: Scale, path: Path) -> list[Figure]:
     driver, clock = SqliteDriver(path), SystemClock()
     migrations.upgrade(driver)
-    db, signer = Database(driver), make_signer("bench")
-    checkpoints = Checkpoints(db, clock, lambda: signer)
+    db, signer = Database(driver), generate_signer("bench")
+    checkpoints = CheckpointPublisher(db, clock, lambda: signer)
     sequencer = Sequencer(db, clock, LeaderElection(driver, SEQUENCER_LOCK_ID, "numbers"), checkpoints, 1, 60)
     rounds, count = scale.pick(scale.rounds, 2), scale.pick(120_000, 6_000)
     numbered: list[float] = []
@@ -50,7 +50,7 @@ async def _run(scale: Scale, path: Path) -> list[Figure]:
         numbered.append(count / (time.perf_counter() - started))
         await checkpoints.publish()
         say(f"provenance: round {n + 1}, {numbered[-1]:,.0f} numbers/s")
-    proofs = await _proofs(Provenance(db, sequencer, checkpoints), events, scale.pick(500, 50))
+    proofs = await _proofs(ProvenanceService(db, sequencer, checkpoints), events, scale.pick(500, 50))
     db.close()
     verified = [_verified(driver, len(events), [signer.verifier]) for _ in range(rounds)]
     hashed = _rate(lambda: leaf_hash(ROW), scale.pick(200_000, 20_000))
@@ -90,20 +90,20 @@ def _chain() -> list[EventDraft]:
     return [EventDraft(kind, "bench", "Routed to summarizer among 5.", ROUTING, "an agent", 3) for kind in kinds]  # type: ignore[arg-type]
 
 
-async def _proofs(provenance: Provenance, events: list[str], count: int) -> list[float]:
+async def _proofs(provenance: ProvenanceService, events: list[str], count: int) -> list[float]:
     """Milliseconds of each."""
     found = []
     for event_id in Random(3).sample(events, count):
         started = time.perf_counter()
-        await provenance.inclusion("default", event_id, None)
+        await provenance.prove_inclusion("default", event_id, None)
         found.append(1000 * (time.perf_counter() - started))
     return found
 
 
-def _verified(driver: SqliteDriver, count: int, verifiers: list[Verifier]) -> float:
+def _verified(driver: SqliteDriver, count: int, verifiers: list[NoteVerifier]) -> float:
     started = time.perf_counter()
-    report = verify(driver, verifiers)
-    assert report.intact, report.findings
+    report = verify_run_log(driver, verifiers)
+    assert report.is_intact, report.findings
     assert report.size == count
     return count / (time.perf_counter() - started)
 

@@ -24,12 +24,11 @@ from stentor.bootstrap.memory import Memory
 from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.domains.memory.index.model import Filters
-from stentor.domains.memory.index.query import FIELDS
-from stentor.domains.memory.service import Caller
+from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
+from stentor.domains.memory.service import MemoryCaller
 
 DEPTH = 10
-ASKING = Caller(Principal("bench", "admin", frozenset(("admin",))))
+ASKING = MemoryCaller(Principal("bench", "admin", frozenset(("admin",))))
 Judgements = Mapping[str, Mapping[str, int]]
 Ask = Callable[[str], Awaitable[list[str]]]
 
@@ -126,21 +125,21 @@ async def _index(memory: Memory) -> None:
     started = time.perf_counter()
     notes = await memory.indexer.reconcile()
     say(f"retrieval: {notes:,} documents by word, {time.perf_counter() - started:.0f} s")
-    made = await memory.meanings.catch_up()
+    made = await memory.meanings.embed_pending()
     say(f"retrieval: {made:,} documents by meaning, {time.perf_counter() - started:.0f} s")
 
 
 def _modes(memory: Memory) -> dict[str, Ask]:
     async def by_word(query: str) -> list[str]:
-        found, _ = await memory.search.keyword(ASKING, query.split(), FIELDS, "any", DEPTH)
+        found, _ = await memory.search.keyword(ASKING, query.split(), SEARCH_FIELDS, "any", DEPTH)
         return [match.path for match in found]
 
     async def by_meaning(query: str) -> list[str]:
-        found, _ = await memory.search.semantic(ASKING, query, None, DEPTH, Filters())
+        found, _ = await memory.search.semantic(ASKING, query, None, DEPTH, SearchFilters())
         return [match.path for match in found]
 
     async def by_both(query: str) -> list[str]:
-        found, _ = await memory.search.hybrid(ASKING, query, DEPTH, Filters())
+        found, _ = await memory.search.hybrid(ASKING, query, DEPTH, SearchFilters())
         return [match.path for match in found]
 
     return {"keyword": by_word, "semantic": by_meaning, "hybrid": by_both}

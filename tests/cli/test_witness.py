@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.domains.provenance.cosignatures import cosigned_at, read_witness
+from stentor.domains.provenance.signed_note import cosigned_at, parse_witness_key
 from tests.cli.program import Program
 from tests.cli.test_rewritten import act, provenance, stop
 from tests.conftest import Service
@@ -64,7 +64,7 @@ def test_checkpoints_are_signed_by_the_witness_and_verified_with_it(
         until(signed)
         with service.client() as http:
             note = http.get("/api/v1/provenance/checkpoint", headers={"Accept": "text/plain"}).text
-        assert cosigned_at(note, read_witness(key)) is not None
+        assert cosigned_at(note, parse_witness_key(key)) is not None
         assert "1 of 1 witnesses sign" in provenance(service)[1]
         stop(service)
         state = {**service.state, "SERVICE_PROVENANCE_WITNESSES": f"{key} {address}"}

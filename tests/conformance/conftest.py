@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.domains.memory.index.index import Index
+from stentor.domains.memory.index.index import SearchIndex
 from tests.conformance import indexes
 
 
@@ -31,6 +31,6 @@ def address(kind: str, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-async def index(kind: str, address: str, tmp_path: Path) -> AsyncIterator[Index]:
+async def index(kind: str, address: str, tmp_path: Path) -> AsyncIterator[SearchIndex]:
     async for made in indexes.opened(kind, tmp_path, address):
         yield made

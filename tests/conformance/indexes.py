@@ -15,47 +15,63 @@ import psycopg
 from numpy.typing import NDArray
 
 from stentor.core.db.postgres import PostgresDriver
-from stentor.domains.memory.index.index import Index
-from stentor.domains.memory.index.model import Entry, Filters, Model, Waiting
+from stentor.domains.memory.index import sqlite
+from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.indexer import parse_entry
+from stentor.domains.memory.index.model import (
+    SEARCH_FIELDS,
+    EmbeddingModel,
+    IndexEntry,
+    MatchMode,
+    PendingDocument,
+    SearchField,
+    SearchFilters,
+    build_query,
+)
 from stentor.domains.memory.index.postgres import schema as postgres
-from stentor.domains.memory.index.query import FIELDS, Field, MatchMode, query_of
-from stentor.domains.memory.index.sqlite import schema as sqlite
-from stentor.domains.memory.indexer import entry
-from stentor.domains.memory.text.chunks import Chunk
+from stentor.domains.memory.text.markdown import Chunk
 from stentor.domains.notes import frontmatter
 from stentor.domains.notes.model import Note, Stat
 
 KINDS = ["sqlite", "postgresql", "postgresql without pgvector"]
-MODEL = Model("a model", 8)
+MODEL = EmbeddingModel("a model", 8)
 PASSWORD = "plain-role-51c0"
 
 
-def document(path: str, text: str, at: int = 1, **values: Any) -> Entry:
+def document(path: str, text: str, at: int = 1, **values: Any) -> IndexEntry:
     """A note as the index takes it; `at` is when it was changed."""
     raw = frontmatter.edit(text, values).encode()
-    made = entry(Note(Stat(path, len(raw), at, at), raw))
+    made = parse_entry(Note(Stat(path, len(raw), at, at), raw))
     assert made is not None
     return made
 
 
-async def fill(index: Index, *entries: Entry) -> list[int]:
-    return list((await index.put(entries, [], 1, anew=False)).values())
+async def fill(index: SearchIndex, *entries: IndexEntry) -> list[int]:
+    return list((await index.upsert(entries, [], 1, force=False)).values())
 
 
 async def found(
-    index: Index, *wanted: str, fields: Sequence[Field] = FIELDS, mode: MatchMode = "any", folder: str | None = None
+    index: SearchIndex,
+    *wanted: str,
+    fields: Sequence[SearchField] = SEARCH_FIELDS,
+    mode: MatchMode = "any",
+    folder: str | None = None,
 ) -> list[str]:
     """The paths, best first."""
     return list(await scores(index, *wanted, fields=fields, mode=mode, folder=folder))
 
 
 async def scores(
-    index: Index, *wanted: str, fields: Sequence[Field] = FIELDS, mode: MatchMode = "any", folder: str | None = None
+    index: SearchIndex,
+    *wanted: str,
+    fields: Sequence[SearchField] = SEARCH_FIELDS,
+    mode: MatchMode = "any",
+    folder: str | None = None,
 ) -> dict[str, float]:
-    query = query_of(wanted, fields, mode)
+    query = build_query(wanted, fields, mode)
     if query is None:
         return {}
-    hits, total = await index.find(query, 1000, folder)
+    hits, total = await index.search_keywords(query, 1000, folder)
     assert total == len(hits)
     return {hit.path: hit.score for hit in hits}
 
@@ -74,23 +90,23 @@ def chunks(*texts: str) -> list[Chunk]:
     return [Chunk(n, f"part {n}", text) for n, text in enumerate(texts)]
 
 
-async def embed(index: Index, vectors: dict[str, list[Vector]]) -> None:
+async def embed(index: SearchIndex, vectors: dict[str, list[Vector]]) -> None:
     """Give every document that waits the vectors of its path; the texts of its chunks are the path and a number."""
-    while waiting := await index.vectors.waiting(50):
+    while waiting := await index.vectors.next_pending(50):
         for one in waiting:
             rows = vectors[one.path]
-            assert await index.vectors.keep(one, chunks(*(f"{one.path} {n}" for n in range(len(rows)))), np.stack(rows))
+            assert await index.vectors.save(one, chunks(*(f"{one.path} {n}" for n in range(len(rows)))), np.stack(rows))
 
 
-async def one_waiting(index: Index) -> Waiting:
-    (one,) = await index.vectors.waiting(10)
+async def one_waiting(index: SearchIndex) -> PendingDocument:
+    (one,) = await index.vectors.next_pending(10)
     return one
 
 
-async def near(index: Index, vector: Vector, most: int = 10, **filters: Any) -> tuple[list[str], int]:
+async def near(index: SearchIndex, vector: Vector, most: int = 10, **filters: Any) -> tuple[list[str], int]:
     """Paths, best first, and how many pass."""
-    hits, total = await index.vectors.nearest(vector, most, Filters(**filters))
-    rows = await index.rows([hit.doc_id for hit in hits])
+    hits, total = await index.vectors.nearest(vector, most, SearchFilters(**filters))
+    rows = await index.read_rows([hit.doc_id for hit in hits])
     return [rows[hit.doc_id].path for hit in hits], total
 
 
@@ -113,11 +129,11 @@ def plain_role(url: str) -> Iterator[str]:
         admin.execute(f"drop role {name}")
 
 
-def open_kind(kind: str, folder: Path, url: str) -> Index:
+def open_kind(kind: str, folder: Path, url: str) -> SearchIndex:
     return sqlite.open_index(folder) if kind == "sqlite" else postgres.open_index(PostgresDriver(url))
 
 
-async def opened(kind: str, folder: Path, url: str) -> AsyncIterator[Index]:
+async def opened(kind: str, folder: Path, url: str) -> AsyncIterator[SearchIndex]:
     index = open_kind(kind, folder, url)
     yield index
     await asyncio.to_thread(index.close)

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from stentor.domains.memory.embedding import cpu
+from stentor.domains.memory.embedding import local as cpu
+from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingUnavailable
 from stentor.domains.memory.embedding.local import LocalEmbedder
-from stentor.domains.memory.embedding.model import Embedder, EmbeddingUnavailable
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
 from tests.requirements import requirement
 
@@ -121,10 +121,11 @@ async def test_eight_bits_are_nearly_as_good_as_thirty_two(model_cache: Path) ->
     import onnxruntime
     from tokenizers import Tokenizer
 
-    from stentor.domains.memory.embedding import files, graph, weights
+    from stentor.domains.memory.embedding import local as files
+    from stentor.domains.memory.embedding import onnx_export
 
-    found = files.find(None)
-    model = graph.build(weights.read(found.weights), found.heads)
+    found = files.find_model_files(None)
+    model = onnx_export.build_graph(onnx_export.read_safetensors(found.weights), found.heads)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     tokenizer = Tokenizer.from_file(str(found.tokenizer))
     local = LocalEmbedder(model_cache)
@@ -147,15 +148,15 @@ async def test_eight_bits_are_nearly_as_good_as_thirty_two(model_cache: Path) ->
 )
 def test_a_cpu_whose_fast_products_overflow_is_known(tmp_path: Path, machine: str, flags: str, saturates: bool) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor: 0\nflags: {flags}\n")
-    assert cpu.saturates(machine, tmp_path / "cpuinfo") == saturates
-    assert cpu.saturates("x86_64", tmp_path / "missing")
+    assert cpu.int8_saturates(machine, tmp_path / "cpuinfo") == saturates
+    assert cpu.int8_saturates("x86_64", tmp_path / "missing")
 
 
 async def test_the_safe_products_give_the_same_vectors(model_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "Agents do tasks, and each is routed to the best agent. " * 5
     vectors = []
     for saturates in (False, True):
-        monkeypatch.setattr(cpu, "saturates", lambda answer=saturates: answer)
+        monkeypatch.setattr(cpu, "int8_saturates", lambda answer=saturates: answer)
         local = LocalEmbedder(model_cache)
         vectors.append((await local.embed([text]))[0])
         await local.close()

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from stentor.domains.memory.index.index import Index
-from stentor.domains.memory.index.model import Filters, Model
-from stentor.domains.memory.index.postgres import vectors as pgvector
+from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.model import EmbeddingModel, SearchFilters
+from stentor.domains.memory.index.postgres import pgvector
 from tests.conformance.indexes import (
     MODEL,
     Vector,
@@ -28,8 +28,8 @@ from tests.requirements import requirement
 EAST, NORTH, BETWEEN = unit(1, 0), unit(0, 1), unit(1, 1)
 
 
-async def three(index: Index) -> None:
-    await index.vectors.adopt(MODEL)
+async def three(index: SearchIndex) -> None:
+    await index.vectors.use_model(MODEL)
     await fill(
         index,
         document("in/east.md", "e", created_at="2020-01-01T00:00:00Z", hebbian_weights={"a": 2.0}),
@@ -40,16 +40,16 @@ async def three(index: Index) -> None:
 
 
 @requirement("memory.semantic-search")
-async def test_the_nearest_come_first_with_their_cosine(index: Index) -> None:
+async def test_the_nearest_come_first_with_their_cosine(index: SearchIndex) -> None:
     await three(index)
     assert await near(index, EAST) == (["in/east.md", "between.md", "in/north.md"], 3)
-    hits, _ = await index.vectors.nearest(EAST, 10, Filters())
+    hits, _ = await index.vectors.nearest(EAST, 10, SearchFilters())
     assert [hit.similarity for hit in hits] == pytest.approx([1, 0.5**0.5, 0], abs=1e-6)
     assert await near(index, NORTH, most=1) == (["in/north.md"], 3)
 
 
 @requirement("memory.semantic-filters")
-async def test_filters_drop_documents_before_the_best_are_taken(index: Index) -> None:
+async def test_filters_drop_documents_before_the_best_are_taken(index: SearchIndex) -> None:
     await three(index)
     after = 1_600_000_000_000_000
     assert await near(index, EAST, most=1, created_after=after) == (["between.md"], 2)
@@ -60,11 +60,11 @@ async def test_filters_drop_documents_before_the_best_are_taken(index: Index) ->
     assert await near(index, EAST, weight_min=9) == ([], 0)
 
 
-async def test_a_document_is_as_near_as_its_nearest_chunk(index: Index) -> None:
-    await index.vectors.adopt(MODEL)
+async def test_a_document_is_as_near_as_its_nearest_chunk(index: SearchIndex) -> None:
+    await index.vectors.use_model(MODEL)
     ids = await fill(index, document("a.md", "a"), document("b.md", "b"))
     await embed(index, {"a.md": [NORTH, NORTH, EAST], "b.md": [BETWEEN, NORTH]})
-    hits, total = await index.vectors.nearest(EAST, 10, Filters())
+    hits, total = await index.vectors.nearest(EAST, 10, SearchFilters())
     assert [(hit.doc_id, hit.ordinal) for hit in hits] == [(ids[0], 2), (ids[1], 0)]
     assert total == 2
     alike = await index.vectors.similarities(EAST, [*ids, 999])
@@ -72,32 +72,34 @@ async def test_a_document_is_as_near_as_its_nearest_chunk(index: Index) -> None:
     assert await index.vectors.similarities(EAST, []) == {}
 
 
-async def test_a_query_without_a_direction_is_like_nothing(index: Index) -> None:
+async def test_a_query_without_a_direction_is_like_nothing(index: SearchIndex) -> None:
     await three(index)
-    hits, total = await index.vectors.nearest(np.zeros(MODEL.dimensions, np.float32), 10, Filters())
+    hits, total = await index.vectors.nearest(np.zeros(MODEL.dimensions, np.float32), 10, SearchFilters())
     assert ([hit.similarity for hit in hits], total) == ([0, 0, 0], 3)
 
 
-async def test_short_documents_get_their_vectors_before_long_ones(index: Index) -> None:
-    await index.vectors.adopt(MODEL)
+async def test_short_documents_get_their_vectors_before_long_ones(index: SearchIndex) -> None:
+    await index.vectors.use_model(MODEL)
     await fill(index, document("a.md", "long " * 100_000), document("b.md", "short"), document("c.md", "longer than b"))
-    assert [one.path for one in await index.vectors.waiting(10)] == ["b.md", "c.md", "a.md"]
+    assert [one.path for one in await index.vectors.next_pending(10)] == ["b.md", "c.md", "a.md"]
 
 
-async def test_a_document_that_changed_meanwhile_keeps_nothing(index: Index) -> None:
-    await index.vectors.adopt(MODEL)
+async def test_a_document_that_changed_meanwhile_keeps_nothing(index: SearchIndex) -> None:
+    await index.vectors.use_model(MODEL)
     await fill(index, document("a.md", "old"))
     old = await one_waiting(index)
     await fill(index, document("a.md", "new"))
-    assert not await index.vectors.keep(old, chunks("old"), np.stack([EAST]))
+    assert not await index.vectors.save(old, chunks("old"), np.stack([EAST]))
     new = await one_waiting(index)
     assert new.body == "new"
-    assert await index.vectors.keep(new, chunks("new"), np.stack([NORTH]))
-    assert await index.vectors.waiting(10) == []
-    assert (await index.totals()).waiting == 0
+    assert await index.vectors.save(new, chunks("new"), np.stack([NORTH]))
+    assert await index.vectors.next_pending(10) == []
+    assert (await index.totals()).without_vectors == 0
 
 
-async def test_a_document_that_is_made_anew_is_found_by_its_old_vectors_until_it_has_new_ones(index: Index) -> None:
+async def test_a_document_that_is_made_anew_is_found_by_its_old_vectors_until_it_has_new_ones(
+    index: SearchIndex,
+) -> None:
     await three(index)
     await fill(index, document("between.md", "moved"))
     assert await near(index, EAST) == (["in/east.md", "between.md", "in/north.md"], 3)
@@ -105,60 +107,62 @@ async def test_a_document_that_is_made_anew_is_found_by_its_old_vectors_until_it
     assert (await near(index, unit(0, 0, 1)))[0][0] == "between.md"
 
 
-async def test_what_is_removed_is_near_nothing(index: Index) -> None:
+async def test_what_is_removed_is_near_nothing(index: SearchIndex) -> None:
     await three(index)
-    await index.forget(["in/east.md"])
+    await index.delete(["in/east.md"])
     assert await near(index, EAST) == (["between.md", "in/north.md"], 2)
-    await index.vectors.sweep()
+    await index.vectors.delete_orphans()
     assert await near(index, EAST) == (["between.md", "in/north.md"], 2)
 
 
-async def test_a_text_is_known_by_its_hash_as_long_as_something_has_it_or_had_it_a_moment_ago(index: Index) -> None:
+async def test_a_text_is_known_by_its_hash_as_long_as_something_has_it_or_had_it_a_moment_ago(
+    index: SearchIndex,
+) -> None:
     await three(index)
     hashes = [chunks("between.md 0")[0].hash, chunks("never")[0].hash]
-    (vector,) = (await index.vectors.known(hashes)).values()
+    (vector,) = (await index.vectors.find_by_hash(hashes)).values()
     assert vector.tolist() == BETWEEN.tolist()
-    await index.forget(["between.md"])
-    assert list(await index.vectors.known(hashes)) == hashes[:1]
-    await index.vectors.sweep()
-    assert await index.vectors.known(hashes) == {}
+    await index.delete(["between.md"])
+    assert list(await index.vectors.find_by_hash(hashes)) == hashes[:1]
+    await index.vectors.delete_orphans()
+    assert await index.vectors.find_by_hash(hashes) == {}
 
 
-async def test_a_document_gets_more_chunks_and_fewer(index: Index) -> None:
-    await index.vectors.adopt(MODEL)
+async def test_a_document_gets_more_chunks_and_fewer(index: SearchIndex) -> None:
+    await index.vectors.use_model(MODEL)
     for texts in ("abc", "ac", "x", "xabcd"):
-        await index.put([document("a.md", "same")], [], 1, anew=True)
+        await index.upsert([document("a.md", "same")], [], 1, force=True)
         one = await one_waiting(index)
         vectors = np.stack([unit(*(float(text == letter) for letter in "abcdx")) for text in texts])
-        assert await index.vectors.keep(one, chunks(*texts), vectors)
-        hits, total = await index.vectors.nearest(vectors[-1], 10, Filters())
+        assert await index.vectors.save(one, chunks(*texts), vectors)
+        hits, total = await index.vectors.nearest(vectors[-1], 10, SearchFilters())
         assert ([(hit.ordinal, round(hit.similarity, 5)) for hit in hits], total) == ([(len(texts) - 1, 1)], 1)
 
 
-async def test_vectors_are_of_one_model(index: Index) -> None:
+async def test_vectors_are_of_one_model(index: SearchIndex) -> None:
     await three(index)
-    await index.vectors.adopt(MODEL)
+    await index.vectors.use_model(MODEL)
     assert (await near(index, EAST))[1] == 3
-    other = Model("another model", 5)
-    await index.vectors.adopt(other)
-    assert (await index.totals()).waiting == 3
+    other = EmbeddingModel("another model", 5)
+    await index.vectors.use_model(other)
+    assert (await index.totals()).without_vectors == 3
     query = np.ones(5, np.float32) / 5**0.5
-    assert await index.vectors.nearest(query, 10, Filters()) == ([], 0)
-    for one in await index.vectors.waiting(10):
-        assert await index.vectors.keep(one, chunks(one.path), np.stack([query]))
-    assert (await index.vectors.nearest(query, 10, Filters()))[1] == 3
-    record = await index.record("between.md")
+    assert await index.vectors.nearest(query, 10, SearchFilters()) == ([], 0)
+    for one in await index.vectors.next_pending(10):
+        assert await index.vectors.save(one, chunks(one.path), np.stack([query]))
+    assert (await index.vectors.nearest(query, 10, SearchFilters()))[1] == 3
+    record = await index.find_document("between.md")
     assert record is not None
     assert record.model == "another model"
     assert (await index.folder_stats("in")).with_vectors == 2
 
 
-async def test_vectors_outlive_a_restart(kind: str, address: str, tmp_path: Path, index: Index) -> None:
+async def test_vectors_outlive_a_restart(kind: str, address: str, tmp_path: Path, index: SearchIndex) -> None:
     await three(index)
     again = open_kind(kind, tmp_path, address)
-    await again.vectors.adopt(MODEL)
+    await again.vectors.use_model(MODEL)
     assert await near(again, EAST) == (["in/east.md", "between.md", "in/north.md"], 3)
-    assert (await again.totals()).waiting == 0
+    assert (await again.totals()).without_vectors == 0
     again.close()
 
 
@@ -168,13 +172,13 @@ MANY = 700
 @pytest.fixture
 def graphed(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a hundred documents are not compared one by one."""
-    monkeypatch.setattr(pgvector, "EXACT", 100)
+    monkeypatch.setattr(pgvector, "EXACT_MAX_DOCUMENTS", 100)
 
 
-async def many(index: Index, dimensions: int, seed: int) -> tuple[list[str], Vector]:
+async def many(index: SearchIndex, dimensions: int, seed: int) -> tuple[list[str], Vector]:
     """Documents in ten folders, every third with a weight; their vectors are around forty centres."""
     dice = np.random.default_rng(seed)
-    await index.vectors.adopt(Model("many", dimensions))
+    await index.vectors.use_model(EmbeddingModel("many", dimensions))
     centres = dice.normal(size=(40, dimensions))
     vectors = centres[np.arange(MANY) % 40] + 0.6 * dice.normal(size=(MANY, dimensions))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
@@ -185,16 +189,18 @@ async def many(index: Index, dimensions: int, seed: int) -> tuple[list[str], Vec
     ]
     await fill(index, *entries)
     numbers = {path: n for n, path in enumerate(paths)}
-    while waiting := await index.vectors.waiting(500):
+    while waiting := await index.vectors.next_pending(500):
         for one in waiting:
-            assert await index.vectors.keep(one, chunks(one.path), vectors[[numbers[one.path]]])
+            assert await index.vectors.save(one, chunks(one.path), vectors[[numbers[one.path]]])
     return paths, vectors
 
 
 @pytest.mark.usefixtures("graphed")
 @pytest.mark.parametrize("dimensions", [16, 2_500])
 @requirement("memory.semantic-search", "memory.semantic-filters", "scale.memory-index")
-async def test_of_many_documents_nearly_all_of_the_nearest_are_found(index: Index, kind: str, dimensions: int) -> None:
+async def test_of_many_documents_nearly_all_of_the_nearest_are_found(
+    index: SearchIndex, kind: str, dimensions: int
+) -> None:
     if kind != "postgresql" and dimensions > 16:
         pytest.skip("only a graph treats long vectors in another way")
     paths, vectors = await many(index, dimensions, seed=3)
@@ -219,12 +225,12 @@ async def test_of_many_documents_nearly_all_of_the_nearest_are_found(index: Inde
 
 
 @pytest.mark.usefixtures("graphed")
-async def test_many_chunks_of_one_document_hide_no_other(index: Index) -> None:
+async def test_many_chunks_of_one_document_hide_no_other(index: SearchIndex) -> None:
     """As many as a search of the graph asks for at first are all of one document."""
     await many(index, MODEL.dimensions, seed=4)
     await fill(index, document("large.md", "large"))
     one = await one_waiting(index)
     rows = np.stack([unit(1, 0.0001 * n) for n in range(400)])
-    assert await index.vectors.keep(one, chunks(*(f"large {n}" for n in range(400))), rows)
+    assert await index.vectors.save(one, chunks(*(f"large {n}" for n in range(400))), rows)
     found, total = await near(index, EAST, most=10)
     assert (found[0], len(found), len(set(found)), total) == ("large.md", 10, 10, MANY + 1)

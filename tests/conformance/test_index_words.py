@@ -12,71 +12,70 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stentor.core.db.postgres import PostgresDriver
-from stentor.domains.memory.index.index import Index
-from stentor.domains.memory.index.model import Entry
+from stentor.domains.memory.index import sqlite
+from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.model import SEARCH_FIELDS, IndexEntry, MatchMode, SearchField, build_query
+from stentor.domains.memory.index.postgres import keywords
 from stentor.domains.memory.index.postgres import schema as postgres
-from stentor.domains.memory.index.postgres import windows
-from stentor.domains.memory.index.query import FIELDS, Field, MatchMode, query_of
-from stentor.domains.memory.index.sqlite import schema as sqlite
 from tests.conformance.indexes import document, fill, found, scores
 from tests.requirements import requirement
 
 
-async def test_a_document_is_found_replaced_and_removed(index: Index) -> None:
+async def test_a_document_is_found_replaced_and_removed(index: SearchIndex) -> None:
     (first,) = await fill(index, document("a.md", "red"))
     assert await found(index, "red") == ["a.md"]
     assert await fill(index, document("a.md", "blue", at=2)) == [first]
     assert (await found(index, "red"), await found(index, "blue")) == ([], ["a.md"])
-    assert await index.forget(["a.md", "never.md"]) == [first]
+    assert await index.delete(["a.md", "never.md"]) == [first]
     assert await found(index, "blue") == []
     assert (await index.totals()).documents == 0
 
 
-async def test_what_is_there_already_stays_unless_it_is_to_be_made_anew(index: Index) -> None:
+async def test_what_is_there_already_stays_unless_it_is_to_be_made_anew(index: SearchIndex) -> None:
     (doc_id,) = await fill(index, document("a.md", "red"))
     assert await fill(index, document("a.md", "red", at=9)) == []
-    assert (await index.states())["a.md"].modified_at == 9
-    assert await index.put([document("a.md", "red")], [], 2, anew=True) == {"a.md": doc_id}
+    assert (await index.file_states())["a.md"].modified_at == 9
+    assert await index.upsert([document("a.md", "red")], [], 2, force=True) == {"a.md": doc_id}
     assert await found(index, "red") == ["a.md"]
 
 
-async def test_documents_come_and_go_in_one_transaction(index: Index) -> None:
+async def test_documents_come_and_go_in_one_transaction(index: SearchIndex) -> None:
     await fill(index, document("a.md", "red"), document("b.md", "red"))
-    await index.put([document("c.md", "red")], ["a.md"], 77, anew=False)
+    await index.upsert([document("c.md", "red")], ["a.md"], 77, force=False)
     assert sorted(await found(index, "red")) == ["b.md", "c.md"]
     assert (await index.totals()).synced_at == 77
 
 
-async def test_what_the_index_knows_of_files_and_folders(index: Index) -> None:
+async def test_what_the_index_knows_of_files_and_folders(index: SearchIndex) -> None:
     entries = [document(path, "x" * 10, at=n) for n, path in enumerate(["a/1.md", "a/b/2.md", "a0.md", "ab/3.md"], 1)]
     await fill(index, *entries)
-    assert {path: (state.size, state.modified_at) for path, state in (await index.states()).items()} == {
+    assert {path: (state.size, state.modified_at) for path, state in (await index.file_states()).items()} == {
         entry.path: (10, n) for n, entry in enumerate(entries, 1)
     }
-    assert await index.states_of(["a/1.md", "none.md"]) == {"a/1.md": (await index.states())["a/1.md"]}
-    assert sorted(await index.paths_below("a")) == ["a/1.md", "a/b/2.md"]
-    assert await index.bodies(["a0.md", "none.md"]) == {"a0.md": "x" * 10}
-    record = await index.record("a/1.md")
+    assert await index.file_states_of(["a/1.md", "none.md"]) == {"a/1.md": (await index.file_states())["a/1.md"]}
+    assert sorted(await index.paths_under("a")) == ["a/1.md", "a/b/2.md"]
+    assert await index.read_bodies(["a0.md", "none.md"]) == {"a0.md": "x" * 10}
+    record = await index.find_document("a/1.md")
     assert record is not None
     assert (record.raw_hash, record.content_hash, record.model) == (entries[0].raw_hash, entries[0].content_hash, None)
-    assert await index.record("none.md") is None
+    assert await index.find_document("none.md") is None
     stats = await index.folder_stats("a")
     assert (stats.documents, stats.size, stats.with_vectors, stats.modified_at) == (1, 10, 0, 1)
     assert (await index.folder_stats("none")).modified_at is None
     totals = await index.totals()
-    assert (totals.documents, totals.size, totals.waiting) == (4, 40, 4)
+    assert (totals.documents, totals.size, totals.without_vectors) == (4, 40, 4)
 
 
-async def test_a_row_is_what_a_search_shows(index: Index) -> None:
+async def test_a_row_is_what_a_search_shows(index: SearchIndex) -> None:
     (doc_id,) = await fill(index, document("a.md", "text", title="T", hebbian_weights={"x": 0.5, "y": 2}))
-    (row,) = (await index.rows([doc_id, doc_id + 1])).values()
+    (row,) = (await index.read_rows([doc_id, doc_id + 1])).values()
     assert (row.path, row.title, row.body, row.weight, row.created_at) == ("a.md", "T", "text", 2.0, 1)
     assert '"hebbian_weights"' in row.frontmatter
-    assert await index.rows([]) == {}
+    assert await index.read_rows([]) == {}
 
 
 @requirement("memory.keyword-fields-and-mode")
-async def test_fields_and_modes(index: Index) -> None:
+async def test_fields_and_modes(index: SearchIndex) -> None:
     await fill(
         index,
         document("t.md", "# apple\n", tags=["pear"]),
@@ -92,7 +91,7 @@ async def test_fields_and_modes(index: Index) -> None:
 
 
 @requirement("memory.keyword-search")
-async def test_a_title_says_more_than_a_text_and_a_rare_word_more_than_a_frequent_one(index: Index) -> None:
+async def test_a_title_says_more_than_a_text_and_a_rare_word_more_than_a_frequent_one(index: SearchIndex) -> None:
     filler = "words of no account. " * 30
     await fill(
         index,
@@ -120,19 +119,19 @@ async def test_a_title_says_more_than_a_text_and_a_rare_word_more_than_a_frequen
         ("a" * 5_000, "long: " + "a" * 5_000),
     ],
 )
-async def test_a_word_is_found_in_its_other_forms(index: Index, wanted: str, text: str) -> None:
+async def test_a_word_is_found_in_its_other_forms(index: SearchIndex, wanted: str, text: str) -> None:
     await fill(index, document("a.md", text), document("b.md", "nothing of it " + "a" * 4_999))
     assert await found(index, wanted) == ["a.md"]
 
 
-async def test_syntax_in_a_term_is_text(index: Index) -> None:
+async def test_syntax_in_a_term_is_text(index: SearchIndex) -> None:
     await fill(index, document("a.md", 'apple OR "pear" NEAR(x) title: \\ \' & | ! <-> :A'))
     for term in ('"', "*", "(", "AND", "title:apple", "apple*", 'x" OR "y', "'", "\\", "%", "a:A", "a & b", "<->", "!"):
         assert await found(index, term) in ([], ["a.md"]), term
     assert await found(index, "\0", "apple") == ["a.md"]
 
 
-async def test_a_phrase_is_words_one_after_the_other_in_one_field(index: Index) -> None:
+async def test_a_phrase_is_words_one_after_the_other_in_one_field(index: SearchIndex) -> None:
     await fill(
         index,
         document("yes.md", "the red fox runs"),
@@ -146,24 +145,33 @@ async def test_a_phrase_is_words_one_after_the_other_in_one_field(index: Index) 
     assert await found(index, "red fox", "runs", mode="all") == ["yes.md"]
 
 
-EDGES = [0, windows.OWN - 2, windows.OWN - 1, windows.OWN, windows.OWN + windows.MORE, 16_382, 16_384, 40_000]
+EDGES = [
+    0,
+    keywords.WINDOW_TERMS - 2,
+    keywords.WINDOW_TERMS - 1,
+    keywords.WINDOW_TERMS,
+    keywords.WINDOW_TERMS + keywords.OVERLAP_TERMS,
+    16_382,
+    16_384,
+    40_000,
+]
 
 
-async def test_a_phrase_is_found_anywhere_in_a_long_text(index: Index) -> None:
+async def test_a_phrase_is_found_anywhere_in_a_long_text(index: SearchIndex) -> None:
     for place in EDGES:
         text = ["the" if n % 2 else f"w{n % 997}" for n in range(place)]
         await fill(index, document(f"{place}.md", " ".join([*text, "alpha", "omega", *text[:5]])))
     assert sorted(await found(index, "alpha omega")) == sorted(f"{place}.md" for place in EDGES)
 
 
-async def test_a_long_phrase_is_found_whole(index: Index) -> None:
+async def test_a_long_phrase_is_found_whole(index: SearchIndex) -> None:
     words = [f"w{n}" for n in range(150)]
     torn = [*words[:100], "gap", *words[100:]]
     await fill(index, document("whole.md", " ".join(["x"] * 200 + words)), document("torn.md", " ".join(torn)))
     assert await found(index, " ".join(words)) == ["whole.md"]
 
 
-async def test_a_text_of_megabytes_is_indexed(index: Index) -> None:
+async def test_a_text_of_megabytes_is_indexed(index: SearchIndex) -> None:
     dice = random.Random(1)
     body = " ".join(f"{dice.choice('bcdfg')}{dice.randrange(200_000)}x" for _ in range(300_000)) + " last word"
     await fill(index, document("large.md", body), document("small.md", "last word"))
@@ -171,26 +179,26 @@ async def test_a_text_of_megabytes_is_indexed(index: Index) -> None:
 
 
 @requirement("memory.keyword-search")
-async def test_a_folder_narrows_before_the_best_are_taken_and_rarity_is_of_the_whole_vault(index: Index) -> None:
+async def test_a_folder_narrows_before_the_best_are_taken_and_rarity_is_of_the_whole_vault(index: SearchIndex) -> None:
     await fill(index, *(document(f"out/{n}.md", "heron heron heron") for n in range(20)))
     await fill(index, document("in/a.md", "heron " + "word " * 50), document("in/deep/b.md", "heron"))
-    query = query_of(["heron"], FIELDS, "any")
+    query = build_query(["heron"], SEARCH_FIELDS, "any")
     assert query is not None
-    hits, total = await index.find(query, 5, "in")
+    hits, total = await index.search_keywords(query, 5, "in")
     assert ([hit.path for hit in hits], total) == (["in/a.md"], 1)
-    everywhere, all_of_them = await index.find(query, 5)
+    everywhere, all_of_them = await index.search_keywords(query, 5)
     assert (len(everywhere), all_of_them) == (5, 22)
     assert hits[0].score == pytest.approx((await scores(index, "heron"))["in/a.md"])
 
 
-async def test_paths_of_any_length_are_kept(index: Index) -> None:
+async def test_paths_of_any_length_are_kept(index: SearchIndex) -> None:
     paths = [f"{'/'.join(['d' * 200] * 15)}/{n}.md" for n in range(3)]
     await fill(index, *(document(path, "far away") for path in paths))
     assert sorted(await found(index, "far", folder="/".join(["d" * 200] * 15))) == paths
-    assert len(await index.paths_below("d" * 200)) == 3
+    assert len(await index.paths_under("d" * 200)) == 3
 
 
-async def test_signs_that_a_database_may_not_take_are_no_obstacle(index: Index) -> None:
+async def test_signs_that_a_database_may_not_take_are_no_obstacle(index: SearchIndex) -> None:
     await fill(index, document("a.md", "word", title="zero \0 byte", tags=["a\0b"], other="\0"))
     assert await found(index, "zero byte") == ["a.md"]
 
@@ -199,7 +207,7 @@ TERMS = ["red", "blue", "fox", "the", "deploy", "deployment", "日", "日本", "
 TEXTS = st.lists(st.sampled_from(TERMS), min_size=0, max_size=40).map(" ".join)
 DOCUMENTS = st.lists(st.tuples(TEXTS, TEXTS, st.sampled_from(["", "in/"])), min_size=1, max_size=8)
 WANTED = st.lists(st.lists(st.sampled_from(TERMS), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=3)
-FOUND_IN = st.lists(st.sampled_from(FIELDS), min_size=1, unique=True)
+FOUND_IN = st.lists(st.sampled_from(SEARCH_FIELDS), min_size=1, unique=True)
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])
@@ -208,9 +216,9 @@ def test_both_databases_find_the_same_with_the_same_scores(address: str, tmp_pat
     lite, pg = sqlite.open_index(tmp_path), postgres.open_index(PostgresDriver(address))
     runner = asyncio.Runner()
 
-    async def both(entries: list[Entry], **asked: Any) -> list[dict[str, float]]:
+    async def both(entries: list[IndexEntry], **asked: Any) -> list[dict[str, float]]:
         for index in (lite, pg):
-            await index.put(entries, list(await index.states()), 1, anew=True)
+            await index.upsert(entries, list(await index.file_states()), 1, force=True)
         return [await scores(index, *asked["wanted"], **asked["how"]) for index in (pg, lite)]
 
     @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
@@ -218,7 +226,7 @@ def test_both_databases_find_the_same_with_the_same_scores(address: str, tmp_pat
     def same(
         texts: list[tuple[str, str, str]],
         wanted: list[str],
-        fields: list[Field],
+        fields: list[SearchField],
         mode: MatchMode,
         folder: str | None,
     ) -> None:

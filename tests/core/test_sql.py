@@ -15,7 +15,7 @@ from stentor.core.db import Sql
 
 OWN_SCHEMA = "stentor.domains.memory.index."
 """The search index is another database; tests/conformance runs all of it on each kind."""
-PROGRAMS = ("embedding.prepare",)
+PROGRAMS = ("embedding.onnx_export",)
 PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 
 

@@ -19,9 +19,9 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.messaging import store as messages
-from stentor.domains.provenance.checkpoints import Checkpoints
-from stentor.domains.provenance.notes import make_signer
+from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.sequencer import Sequencer
+from stentor.domains.provenance.signed_note import generate_signer
 
 
 def measured(server: Server, scale: Scale) -> Costs:
@@ -66,9 +66,9 @@ async def _committed(db: Database, locks: Locks, count: int) -> float:
 
 
 async def _numbered(server: Server, db: Database, count: int) -> Costs:
-    signer, clock = make_signer("bench"), SystemClock()
+    signer, clock = generate_signer("bench"), SystemClock()
     leader = LeaderElection(db.driver, SEQUENCER_LOCK_ID, "numbers")
-    sequencer = Sequencer(db, clock, leader, Checkpoints(db, clock, lambda: signer), 1, 60)
+    sequencer = Sequencer(db, clock, leader, CheckpointPublisher(db, clock, lambda: signer), 1, 60)
     await sequencer.drain()
     await write(db, count)
     own, used, started = time.process_time(), server.cpu(), time.perf_counter()

@@ -9,7 +9,7 @@ from stentor.auth.authority.context import AuthorityContext
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.errors import AuthorityDenied, StartRefused
 from stentor.core.settings import Settings
-from stentor.domains.memory.governed.gate import Gate
+from stentor.domains.memory.governed.authorization import MemoryAuthorizer
 from stentor.domains.memory.governed.service import GovernedMemory
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def governed(kernel: Kernel) -> GovernedMemory:
     """The memory of a kernel behind its gate."""
     assert kernel.memory is not None
     memory = kernel.memory
-    gate = Gate(kernel.db, kernel.runlog, kernel.settings.vault_tenant)
+    gate = MemoryAuthorizer(kernel.db, kernel.runlog, kernel.settings.vault_tenant)
     return GovernedMemory(gate, memory.named(memory.indexer), kernel.db)
 
 

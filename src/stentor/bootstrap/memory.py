@@ -17,20 +17,18 @@ from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import ReportLookup, no_reports
-from stentor.domains.memory.embedding.files import installed
-from stentor.domains.memory.embedding.local import LocalEmbedder
-from stentor.domains.memory.embedding.model import Embedder
+from stentor.domains.memory.embedding.embedder import Embedder
+from stentor.domains.memory.embedding.local import LocalEmbedder, is_package_installed
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
+from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.health import MemoryHealth
-from stentor.domains.memory.history import History
-from stentor.domains.memory.index.index import Index
-from stentor.domains.memory.index.sqlite.schema import open_index
-from stentor.domains.memory.indexer import Indexer, Steps
-from stentor.domains.memory.meanings import Meanings
-from stentor.domains.memory.search import Search
-from stentor.domains.memory.service import Bus
-from stentor.domains.memory.vaults import DEFAULT, VaultParts, Vaults
-from stentor.domains.memory.watcher import Watcher
+from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.indexer import Indexer, IndexMaintenance
+from stentor.domains.memory.index.sqlite import open_index
+from stentor.domains.memory.index.watcher import VaultWatcher
+from stentor.domains.memory.search import SearchService
+from stentor.domains.memory.service import MemoryService, VersionHistory
+from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.notes import plugin
 from stentor.domains.notes.folder import FolderVault
 from stentor.domains.notes.plugin import Plugin
@@ -50,14 +48,14 @@ log = logging.getLogger(__name__)
 class NamedVault:
     """The parts of a vault beside the default one. The model that makes vectors is shared by all."""
 
-    index: Index
+    index: SearchIndex
     indexer: Indexer
-    meanings: Meanings
-    bus: Bus
-    search: Search
-    history: History
+    meanings: EmbeddingWorker
+    bus: MemoryService
+    search: SearchService
+    history: VersionHistory
     health: MemoryHealth
-    watcher: Watcher
+    watcher: VaultWatcher
 
     @property
     def parts(self) -> VaultParts:
@@ -69,14 +67,14 @@ class Memory:
     """The wired parts. `start` and `stop` run on the event loop that serves."""
 
     vault: FolderVault | PluginVault
-    index: Index
+    index: SearchIndex
     indexer: Indexer
-    meanings: Meanings
-    bus: Bus
-    search: Search
-    history: History
+    meanings: EmbeddingWorker
+    bus: MemoryService
+    search: SearchService
+    history: VersionHistory
     health: MemoryHealth
-    watcher: Watcher
+    watcher: VaultWatcher
     leader: LeaderElection
     others: Mapping[str, NamedVault] = field(default_factory=dict)
     _background: list[asyncio.Task[None]] = field(default_factory=list)
@@ -87,7 +85,7 @@ class Memory:
 
     async def start(self) -> None:
         """Carry out what was left open, then follow the vault, as one process at a time does."""
-        if not self.index.shared:
+        if not self.index.is_shared:
             await self._recover(None)
         work = self.leader.run_while_leader(self._lead)
         made = (one.meanings.run() for one in self._vaults)
@@ -97,7 +95,7 @@ class Memory:
         async with asyncio.TaskGroup() as tasks:
             for one in self._vaults:
                 tasks.create_task(one.watcher.run())
-            if self.index.shared:
+            if self.index.is_shared:
                 tasks.create_task(self._recover_for_others())
 
     async def _recover_for_others(self) -> None:
@@ -110,12 +108,14 @@ class Memory:
 
     async def _recover(self, age: int | None) -> None:
         for one in self._vaults:
-            if found := await one.bus.intents.recover(age):
+            if found := await one.bus.journal.recover(age):
                 log.info("%d writes of an earlier process were carried out", found)
 
-    def named(self, steps: Steps) -> Vaults:
+    def named(self, steps: IndexMaintenance) -> VaultRegistry:
         """All vaults by their names. `steps` of the default vault may know the tasks' notes too."""
-        return Vaults({DEFAULT: _parts(self, steps)} | {name: one.parts for name, one in self.others.items()})
+        return VaultRegistry(
+            {DEFAULT_VAULT: _parts(self, steps)} | {name: one.parts for name, one in self.others.items()}
+        )
 
     async def stop(self) -> None:
         for task in self._background:
@@ -123,7 +123,7 @@ class Memory:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.leader.close()
         for one in self._vaults:
-            await one.bus.intents.close()
+            await one.bus.journal.close()
         await self.meanings.close()
         if isinstance(self.vault, PluginVault):
             await self.vault.close()
@@ -131,7 +131,7 @@ class Memory:
             await asyncio.to_thread(one.index.close)
 
 
-def _parts(one: Memory | NamedVault, steps: Steps) -> VaultParts:
+def _parts(one: Memory | NamedVault, steps: IndexMaintenance) -> VaultParts:
     return VaultParts(one.bus, one.search, one.history, steps, one.health, one.meanings, one.index)
 
 
@@ -143,22 +143,24 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
     """Open the vaults and their indexes, made when there are none. Raises StartRefused."""
     vault = _vault(settings)
     index = _index(settings, db.driver)
-    indexer = Indexer(vault, index, clock, skips=mirrored)
+    indexer = Indexer(vault, index, clock, is_excluded=mirrored)
     model = embedder(settings)
-    meanings = Meanings(index, model, clock, _floor(settings))
-    indexer.on_put = meanings.put
-    bus = Bus(vault, db, indexer, runlog, clock, _head_of_task)
-    bus.ready_at = meanings.ready_at
+    meanings = EmbeddingWorker(index, model, clock, _floor(settings))
+    indexer.on_indexed = meanings.enqueue
+    bus = MemoryService(vault, db, indexer, runlog, clock, _head_of_task)
+    bus.estimate_vectors_ready_at = meanings.estimate_ready_at
     return Memory(
         vault=vault,
         index=index,
         indexer=indexer,
         meanings=meanings,
         bus=bus,
-        search=Search(db, index, bus, meanings),
-        history=History(vault, db, bus),
+        search=SearchService(db, index, bus, meanings),
+        history=VersionHistory(vault, db, bus),
         health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
-        watcher=Watcher(_followed(vault), indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
+        watcher=VaultWatcher(
+            _followed(vault), indexer, reconcile_seconds=settings.vault_reconcile, poll=settings.vault_poll
+        ),
         leader=LeaderElection(db.driver, VAULT_LOCK_ID, "the vault"),
         others={
             name: _named(settings, db, clock, runlog, model, name, folder)
@@ -173,25 +175,25 @@ def _named(
     vault = FolderVault(_made(folder))
     index = _index(settings, db.driver, name)
     indexer = Indexer(vault, index, clock)
-    meanings = Meanings(index, model, clock, _floor(settings))
-    indexer.on_put = meanings.put
-    bus = Bus(vault, db, indexer, runlog, clock, _head_of_task, name)
-    bus.ready_at = meanings.ready_at
+    meanings = EmbeddingWorker(index, model, clock, _floor(settings))
+    indexer.on_indexed = meanings.enqueue
+    bus = MemoryService(vault, db, indexer, runlog, clock, _head_of_task, name)
+    bus.estimate_vectors_ready_at = meanings.estimate_ready_at
     return NamedVault(
         index=index,
         indexer=indexer,
         meanings=meanings,
         bus=bus,
-        search=Search(db, index, bus, meanings),
-        history=History(vault, db, bus),
+        search=SearchService(db, index, bus, meanings),
+        history=VersionHistory(vault, db, bus),
         health=MemoryHealth(vault, index, indexer, meanings, bus.cache),
-        watcher=Watcher(folder, indexer, every=settings.vault_reconcile, poll=settings.vault_poll),
+        watcher=VaultWatcher(folder, indexer, reconcile_seconds=settings.vault_reconcile, poll=settings.vault_poll),
     )
 
 
 def _other_folders(settings: Settings, default: Path | None) -> Iterator[tuple[str, Path]]:
     """Raises StartRefused for a folder that holds another vault, or lies in one: its notes would be in both."""
-    known = {} if default is None else {DEFAULT: default.resolve()}
+    known = {} if default is None else {DEFAULT_VAULT: default.resolve()}
     for vault in settings.vaults:
         name, _, folder = vault.partition("=")
         path = Path(folder).resolve()
@@ -202,15 +204,15 @@ def _other_folders(settings: Settings, default: Path | None) -> Iterator[tuple[s
         yield name, path
 
 
-def _index(settings: Settings, driver: Driver, name: str = "") -> Index:
+def _index(settings: Settings, driver: Driver, name: str = "") -> SearchIndex:
     """In PostgreSQL when the state is there, so that all processes share it; else in a file of its own."""
     if not driver.shared:
         folder = settings.data_dir / "index"
         return open_index(folder / "vaults" / name if name else folder)
     module = importlib.import_module("stentor.domains.memory.index.postgres.schema")
-    index: Index = module.open_index(driver, name)
-    if index.note:
-        log.warning("vectors are searched in the memory of this process: %s", index.note)
+    index: SearchIndex = module.open_index(driver, name)
+    if index.warning:
+        log.warning("vectors are searched in the memory of this process: %s", index.warning)
     return index
 
 
@@ -239,7 +241,7 @@ def embedder(settings: Settings) -> Embedder | None:
     if settings.embedding_model == "none":
         return None
     folder = Path(settings.embedding_model) if settings.embedding_model else None
-    if folder is None and not installed():
+    if folder is None and not is_package_installed():
         return None
     return LocalEmbedder(settings.data_dir / "index" / "models", folder)
 

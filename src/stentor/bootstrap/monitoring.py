@@ -11,7 +11,7 @@ from stentor.bootstrap.kernel import Kernel
 from stentor.core.db import Tx
 from stentor.domains.execution import dispatcher as execution
 from stentor.domains.learning import store as learning
-from stentor.domains.memory import figures as memory
+from stentor.domains.memory import health as memory
 from stentor.domains.messaging import figures as messaging
 from stentor.domains.monitoring import figures as installation
 from stentor.domains.monitoring.metrics import Source, scrape
@@ -59,7 +59,7 @@ def _rows(kernel: Kernel) -> Source:
         learning.collect_metrics,
         registry.violation_metrics,
         messaging.metrics,
-        memory.writes,
+        memory.collect_write_metrics,
         kernel.hooks.metrics,
         kernel.provenance.figures,
     ]
@@ -70,4 +70,4 @@ def _memory(kernel: Kernel) -> dict[str, Source]:
     found = kernel.memory
     if found is None:
         return {}
-    return {"memory": partial(memory.index, found.index, found.indexer, found.meanings, found.leader)}
+    return {"memory": partial(memory.collect_index_metrics, found.index, found.indexer, found.meanings, found.leader)}

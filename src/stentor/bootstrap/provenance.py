@@ -20,13 +20,12 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
 from stentor.domains.provenance import api, keyfile, store
-from stentor.domains.provenance.checkpoints import Checkpoints, Outlet, to_file
-from stentor.domains.provenance.guard import Guard
-from stentor.domains.provenance.notes import Signer, Verifier
-from stentor.domains.provenance.outside import Acceptance, Outside
+from stentor.domains.provenance.checkpoints import CheckpointPublisher, CheckpointSink, file_sink
 from stentor.domains.provenance.sequencer import Sequencer
-from stentor.domains.provenance.service import Provenance
-from stentor.domains.provenance.witness.client import Witnesses, read_targets
+from stentor.domains.provenance.service import ProvenanceService
+from stentor.domains.provenance.signed_note import NoteSigner, NoteVerifier
+from stentor.domains.provenance.signing_guard import Acceptance, ExternalState, SigningGuard
+from stentor.domains.provenance.witness.client import WitnessClient, parse_targets
 
 FLUSH_SECONDS = 5.0
 """How long a stop waits for the last numbers; what is left gets them at the next start."""
@@ -34,9 +33,9 @@ LAGGING = 30 * SECOND
 """Older events without a number make the component unavailable."""
 
 
-def outside(settings: Settings) -> Outside:
+def outside(settings: Settings) -> ExternalState:
     """What is kept outside the database, for this data folder."""
-    return Outside(settings.data_dir / "keys", settings.checkpoint_file)
+    return ExternalState(settings.data_dir / "keys", settings.checkpoint_file)
 
 
 class ProvenanceParts:
@@ -47,33 +46,35 @@ class ProvenanceParts:
         self._db = db
         self._clock = clock
         self._runlog = runlog
-        outlets = [to_file(settings.checkpoint_file)] if settings.checkpoint_file else []
+        outlets = [file_sink(settings.checkpoint_file)] if settings.checkpoint_file else []
         path = keyfile.key_path(settings)
-        guard = Guard(db, outside(settings), lambda: keyfile.find(path), lambda: self.signer, self._record_acceptance)
-        self.checkpoints = Checkpoints(db, clock, lambda: self.signer, outlets, guard)
+        guard = SigningGuard(
+            db, outside(settings), lambda: keyfile.find_signer(path), lambda: self.signer, self._record_acceptance
+        )
+        self.checkpoints = CheckpointPublisher(db, clock, lambda: self.signer, outlets, guard)
         self._outbound, self.witnesses = _witnesses(settings, db, clock, outlets)
         if self.witnesses.targets:
-            self.checkpoints.outlets.append(self.witnesses.offer)
+            self.checkpoints.sinks.append(self.witnesses.on_checkpoint)
         intervals = settings.provenance_interval, settings.checkpoint_interval
         self._leader = LeaderElection(db.driver, SEQUENCER_LOCK_ID, "numbers of the run log")
         self.sequencer = Sequencer(db, clock, self._leader, self.checkpoints, *intervals)
-        self.service = Provenance(db, self.sequencer, self.checkpoints)
+        self.service = ProvenanceService(db, self.sequencer, self.checkpoints)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def signer(self) -> Signer:
+    def signer(self) -> NoteSigner:
         """The key, made when there is none."""
-        return keyfile.find_or_make(keyfile.key_path(self._settings), self._settings.provenance_origin)
+        return keyfile.ensure_signer(keyfile.key_path(self._settings), self._settings.provenance_origin)
 
     async def start(self) -> None:
         """Hold the log against what is kept outside the database. Raises StartRefused when the key cannot be used."""
-        if keyfile.find(keyfile.key_path(self._settings)) is not None:
+        if keyfile.find_signer(keyfile.key_path(self._settings)) is not None:
             self.signer  # noqa: B018 - read now, so that a wrong one stops the start even without a database
         await self.checkpoints.check()
         self._tasks = [asyncio.create_task(self.sequencer.run())]
         if self.witnesses.targets:
             with suppress(StoreUnavailable):
-                await self.witnesses.recall()
+                await self.witnesses.restore_signatures()
             self._tasks.append(asyncio.create_task(self.witnesses.run()))
 
     async def stop(self) -> None:
@@ -86,7 +87,7 @@ class ProvenanceParts:
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self.service.publish()
-                await self.witnesses.round()
+                await self.witnesses.request_signatures()
         except Exception:  # noqa: BLE001 - the sequencer told already; nothing is lost
             return
         finally:
@@ -96,7 +97,7 @@ class ProvenanceParts:
     def router(self) -> APIRouter:
         return api.router(self.service, self._verifier)
 
-    def _verifier(self) -> Verifier | None:
+    def _verifier(self) -> NoteVerifier | None:
         return keyfile.find_verifier(keyfile.key_path(self._settings))
 
     def _record_acceptance(self, tx: Tx, acceptance: Acceptance, objection: str) -> None:
@@ -108,28 +109,28 @@ class ProvenanceParts:
     async def check(self) -> Component:
         """For /health/detailed: whether events get their numbers."""
         lag, age = await self._lag()
-        if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.undelivered:
+        if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.delivery_problem:
             return Component("unavailable", problem)
         if age > LAGGING and self._tasks:
             return Component("unavailable", f"{lag} events wait for their numbers, the oldest {age // SECOND} s")
-        witnessed, witnesses = self.witnesses.state()
+        witnessed, witnesses = self.witnesses.status()
         if not witnessed:
             return Component("unavailable", witnesses)
         return Component("available", f"{lag} events wait for their numbers, {witnesses}")
 
     async def _lag(self) -> tuple[int, int]:
-        lag = await self._db.read(store.lag)
+        lag = await self._db.read(store.numbering_lag)
         return lag.events, self._age(lag)
 
-    def _age(self, lag: store.Lag) -> int:
-        return 0 if lag.since is None else max(0, self._clock.now() - lag.since)
+    def _age(self, lag: store.NumberingLag) -> int:
+        return 0 if lag.oldest_at is None else max(0, self._clock.now() - lag.oldest_at)
 
     def figures(self, tx: Tx) -> Iterable[Metric]:
         """For /metrics."""
-        lag, newest = store.lag(tx), store.newest_checkpoint(tx)
+        lag, newest = store.numbering_lag(tx), store.newest_checkpoint(tx)
         broken = int(self.sequencer.problem is not None)
         figures = {
-            "stentor_provenance_events": ("Events with a number in the Merkle tree.", store.size_of(tx)),
+            "stentor_provenance_events": ("Events with a number in the Merkle tree.", store.tree_size(tx)),
             "stentor_provenance_lag_events": ("Events without a number yet.", lag.events),
             "stentor_provenance_lag_seconds": ("Age of the oldest of them.", self._age(lag) / SECOND),
             "stentor_provenance_broken": ("Whether the sequencer cannot go on.", broken),
@@ -155,14 +156,16 @@ class ProvenanceParts:
             "stentor_provenance_witness_failing", "Whether it did not sign when last asked.", labels=["witness"]
         )
         for target in self.witnesses.targets:
-            signed.add_metric([target.name], target.signed)
+            signed.add_metric([target.name], target.signed_size)
             failing.add_metric([target.name], int(target.problem is not None))
         return [signed, failing]
 
 
-def _witnesses(settings: Settings, db: Database, clock: Clock, outlets: list[Outlet]) -> tuple[OutboundHttp, Witnesses]:
+def _witnesses(
+    settings: Settings, db: Database, clock: Clock, outlets: list[CheckpointSink]
+) -> tuple[OutboundHttp, WitnessClient]:
     """With connections of their own. The operator names witnesses, so they may be at private addresses."""
-    targets = read_targets(settings.witnesses)
+    targets = parse_targets(settings.witnesses)
     hosts = tuple(urlsplit(target.url).netloc.rpartition("@")[2].lower() for target in targets)
     outbound = OutboundHttp((*settings.outbound_allow, *hosts), max_connections=16, keep_compressed=True)
-    return outbound, Witnesses(db, clock, outbound, targets, settings.witness_quorum, outlets)
+    return outbound, WitnessClient(db, clock, outbound, targets, settings.witness_quorum, outlets)

@@ -11,7 +11,7 @@ from stentor.core.db import Database
 from stentor.core.db.leader import LeaderElection
 from stentor.core.live import Hub
 from stentor.core.settings import Settings
-from stentor.domains.memory.indexer import Steps
+from stentor.domains.memory.index.indexer import IndexMaintenance
 from stentor.domains.notes.pluginvault import PluginVault
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasknotes.inbox import Inbox
@@ -24,7 +24,7 @@ from stentor.domains.tasks.submission import SubmissionService
 class TaskNotes:
     """The wired parts, those that are switched on. `steps` go over the vault for reindex and verify."""
 
-    steps: Steps
+    steps: IndexMaintenance
     leader: LeaderElection
     mirror: Mirror | None
     inbox: Inbox | None

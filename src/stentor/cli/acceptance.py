@@ -10,9 +10,9 @@ from stentor.cli.local import require_database, require_head
 from stentor.cli.output import CommandFailed
 from stentor.core.db import Tx
 from stentor.core.settings import Settings
-from stentor.domains.provenance import guard, keyfile, store
-from stentor.domains.provenance.notes import Verifier
-from stentor.domains.provenance.outside import Acceptance
+from stentor.domains.provenance import keyfile, signing_guard, store
+from stentor.domains.provenance.signed_note import NoteVerifier
+from stentor.domains.provenance.signing_guard import Acceptance
 
 MOST_REASON = 1_000
 
@@ -30,14 +30,14 @@ def objection(chosen: Settings) -> tuple[str | None, int, str]:
     require_database(chosen)
     driver = bootstrap.open_driver(chosen)
     require_head(driver)
-    signer, kept = keyfile.find(keyfile.key_path(chosen)), outside(chosen)
+    signer, kept = keyfile.find_signer(keyfile.key_path(chosen)), outside(chosen)
     verifier = signer.verifier if signer else None
-    state, delivered = kept.state(), kept.last_delivered()
+    state, delivered = kept.read_checkpoint(), kept.read_last_delivered()
     connection = driver.reader()
     try:
         tx = Tx(connection, connection.begin())
-        found = guard.objection_to(tx, verifier, state, delivered, kept)
-        size = store.size_of(tx)
+        found = signing_guard.find_objection(tx, verifier, state, delivered, kept)
+        size = store.tree_size(tx)
         return found, size, store.root_at(tx, size).hex()
     finally:
         connection.close()
@@ -53,22 +53,22 @@ def accept(chosen: Settings, reason: str, *, new_key: bool) -> Accepted:
     key, made = _key(chosen, new_key=new_key)
     acceptance = Acceptance(reason.strip(), size, root, key.text)
     try:
-        outside(chosen).accept(acceptance)
+        outside(chosen).save_acceptance(acceptance)
     except OSError as error:
         raise CommandFailed(f"The acceptance cannot be written: {error.strerror}.") from None
     return Accepted(acceptance, against, key.text if made else None)
 
 
-def _key(chosen: Settings, *, new_key: bool) -> tuple[Verifier, bool]:
+def _key(chosen: Settings, *, new_key: bool) -> tuple[NoteVerifier, bool]:
     path = keyfile.key_path(chosen)
-    signer = keyfile.find(path)
+    signer = keyfile.find_signer(path)
     if signer is not None:
         return signer.verifier, False
     if not new_key:
         raise CommandFailed(f"The key {path} is gone: restore it, or begin a new one with --new-key.")
-    if keyfile.public_path(path).exists():
+    if keyfile.public_key_path(path).exists():
         raise CommandFailed(
-            f"{keyfile.public_path(path)} is the public half of the key that is gone, and verifies what it signed: "
+            f"{keyfile.public_key_path(path)} is the public half of the key that is gone, and verifies what it signed: "
             "move it to another name first."
         )
-    return keyfile.find_or_make(path, chosen.provenance_origin).verifier, True
+    return keyfile.ensure_signer(path, chosen.provenance_origin).verifier, True

@@ -99,5 +99,5 @@ def copy(
             print_json(db_copy.document(moved))
         else:
             db_copy.show(moved)
-        if not moved.report.intact:
+        if not moved.report.is_intact:
             raise typer.Exit(FAILED)

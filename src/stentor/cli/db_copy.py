@@ -20,9 +20,9 @@ from stentor.core.db.transfer.database_copy import Progress as Told
 from stentor.core.errors import StentorError
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.provenance.audit import audit
-from stentor.domains.provenance.audit.findings import Report
-from stentor.domains.provenance.notes import Verifier
+from stentor.domains.provenance.audit import verification
+from stentor.domains.provenance.audit.findings import AuditReport
+from stentor.domains.provenance.signed_note import NoteVerifier
 
 AGAIN = (
     "The copy did not end. {} refuses to start until it does: run the same command again, which begins anew. "
@@ -38,7 +38,7 @@ class Moved:
     target: str
     copied: list[CopiedTable]
     left_out: tuple[str, ...]
-    report: Report
+    report: AuditReport
     to_move: list[tuple[str, str]]
 
 
@@ -69,14 +69,14 @@ def _address(name: str, text: str) -> DatabaseUrl:
         raise CommandFailed(f"{name} {error}.", USAGE) from None
 
 
-def _keys(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], given: list[str]) -> list[Verifier]:
+def _keys(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], given: list[str]) -> list[NoteVerifier]:
     """Those that were given; else the one beside the SQLite file, or in the data folder."""
     paths = [end.path for end in ends if end.path is not None]
     return files.verifiers(chosen, given, paths[0]) or files.verifiers(chosen, [], None)
 
 
 def _moved(
-    chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], sides: tuple[Side, Side], keys: list[Verifier]
+    chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], sides: tuple[Side, Side], keys: list[NoteVerifier]
 ) -> Moved:
     source, target = sides
     move = DatabaseCopy(source, target)
@@ -88,7 +88,7 @@ def _moved(
             with _bar("Comparing") as tell:
                 move.verify(copied, tell)
             with provenance_view.bar("Verifying the run log") as told:
-                report = audit.verify(target.driver, keys, [], told)
+                report = verification.verify_run_log(target.driver, keys, [], told)
             move.finish()
         except BaseException:
             notice(AGAIN.format(target.display, source.display), "yellow")
@@ -134,7 +134,7 @@ def show(moved: Moved) -> None:
     if moved.left_out:
         display.say(f"Left out, because only one of the databases has them: {', '.join(moved.left_out)}.")
     provenance_view.show(moved.report)
-    if not moved.report.intact:
+    if not moved.report.is_intact:
         notice("The rows are the same on both sides, so this was so in SOURCE already.", "yellow")
     if moved.to_move:
         display.say("Not in the database, and still to be moved:")

@@ -24,7 +24,7 @@ from stentor.core.errors import ServiceUnavailable, StartRefused
 from stentor.core.filesystem import read_lock_holder
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.memory.governed.gate import BLANK
+from stentor.domains.memory.governed.authorization import BLANK_CAPABILITY
 from stentor.surfaces.memory_mcp import remote
 from stentor.surfaces.memory_mcp.calls import LocalCalls, failed
 
@@ -108,7 +108,7 @@ class FolderCalls:
         settings, now = self._settings, SystemClock().now()
         names = {"sub": "nobody", "tenant": settings.vault_tenant, "aud": settings.authority_audience}
         spaces: tuple[str, ...] = ("nowhere",)
-        capabilities: tuple[str, ...] = (BLANK,)
+        capabilities: tuple[str, ...] = (BLANK_CAPABILITY,)
         if who is not None:
             names |= {"sub": who.principal, "tenant": who.tenant}
             spaces, capabilities = who.namespaces or spaces, tuple(sorted(who.capabilities))

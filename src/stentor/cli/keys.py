@@ -49,7 +49,7 @@ def _make(chosen: settings.Settings) -> None:
     from stentor.core.security.sealing import Sealer
     from stentor.domains.provenance import keyfile
 
-    keyfile.find_or_make(keyfile.key_path(chosen), chosen.provenance_origin)
+    keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance_origin)
     keys.ensure_signing_key(chosen.data_dir)
     try:
         Sealer(chosen.data_dir, chosen.master_key).ensure_master_key()

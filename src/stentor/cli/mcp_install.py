@@ -13,7 +13,7 @@ from stentor.auth.api_keys import find_unknown_vault
 from stentor.auth.authority.context import ALL_NAMESPACES, is_pattern
 from stentor.cli.output import USAGE, CommandFailed
 from stentor.core.settings import Settings
-from stentor.domains.memory.governed.gate import READ, WRITE
+from stentor.domains.memory.governed.authorization import READ_CAPABILITY, WRITE_CAPABILITY
 
 NAME = "stentor-memory"
 WHERE = {
@@ -43,7 +43,7 @@ def launch(settings: Settings, principal: str, namespaces: list[str], *, read_on
         raise CommandFailed(f"{wrong[0][:80]!r} is no namespace, such as team/notes.", USAGE)
     if (vault := find_unknown_vault(namespaces, settings.vault_names)) is not None:
         raise CommandFailed(f"{vault[:80]!r} is no vault of SERVICE_VAULTS.", USAGE)
-    capabilities = [READ] if read_only else [READ, WRITE]
+    capabilities = [READ_CAPABILITY] if read_only else [READ_CAPABILITY, WRITE_CAPABILITY]
     environment = {
         "SERVICE_MCP_PRINCIPAL": principal,
         "SERVICE_MCP_NAMESPACES": ",".join(namespaces),
@@ -65,7 +65,7 @@ def granted(launch: Launch) -> str:
     named = [space for space in spaces if space != ALL_NAMESPACES]
     parts = ["every namespace but vaults"] if ALL_NAMESPACES in spaces else []
     where = " and ".join([*parts, *([f"{', '.join(named)} and all below"] if named else [])])
-    what = "read and write" if WRITE in given["SERVICE_MCP_CAPABILITIES"].split(",") else "read"
+    what = "read and write" if WRITE_CAPABILITY in given["SERVICE_MCP_CAPABILITIES"].split(",") else "read"
     return f"This lets {given['SERVICE_MCP_PRINCIPAL']!r} {what} {where}."
 
 

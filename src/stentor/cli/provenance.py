@@ -65,7 +65,7 @@ def verify(
             print_json(view.document(report))
         else:
             view.show(report)
-        if not report.intact:
+        if not report.is_intact:
             raise typer.Exit(FAILED)
 
 

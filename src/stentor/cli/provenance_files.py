@@ -26,13 +26,12 @@ from stentor.core.errors import RunLogDamaged, StartRefused
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.provenance import keyfile, proofs
-from stentor.domains.provenance.audit import audit
-from stentor.domains.provenance.audit.findings import Report
-from stentor.domains.provenance.audit.signatures import Claim, examine
-from stentor.domains.provenance.export import otlp, prov
-from stentor.domains.provenance.export.store import Roots, Selection, events
-from stentor.domains.provenance.notes import NoteError, Verifier, open_note, read_verifier, split_notes
+from stentor.domains.provenance import export, keyfile, merkle
+from stentor.domains.provenance.audit import verification
+from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, parse_claim
+from stentor.domains.provenance.audit.findings import AuditReport
+from stentor.domains.provenance.export import EventSelection, RunRoots, read_events
+from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, open_note, parse_verifier, split_notes
 
 
 def settings_of(data_dir: Path | None) -> Settings:
@@ -43,7 +42,7 @@ def settings_of(data_dir: Path | None) -> Settings:
     return chosen
 
 
-def verifiers(chosen: Settings, given: list[str], file: Path | None) -> list[Verifier]:
+def verifiers(chosen: Settings, given: list[str], file: Path | None) -> list[NoteVerifier]:
     """Those that were given; else the folder's own key, if it is there."""
     if given:
         return [_verifier(text) for text in given]
@@ -51,26 +50,28 @@ def verifiers(chosen: Settings, given: list[str], file: Path | None) -> list[Ver
     if file is not None and chosen.provenance_key is None:
         path = file.parent / "keys" / path.name
     try:
-        own = keyfile.find(path)
+        own = keyfile.find_signer(path)
     except StartRefused:
         own = None  # whoever may not read the private half verifies with the public one
     found = own.verifier if own else keyfile.find_verifier(path)
     return [found] if found else []
 
 
-def _verifier(text: str) -> Verifier:
+def _verifier(text: str) -> NoteVerifier:
     try:
         path = Path(text)
-        return read_verifier(path.read_text("utf-8") if path.is_file() else text)
+        return parse_verifier(path.read_text("utf-8") if path.is_file() else text)
     except OSError as error:
         raise CommandFailed(f"--verifier {text} cannot be read: {error.strerror}.", USAGE) from None
     except (NoteError, UnicodeDecodeError) as error:
         raise CommandFailed(f"--verifier {text} is no verifier key: {error}.", USAGE) from None
 
 
-def outside(paths: list[Path], keys: list[Verifier], witnesses: Sequence[Verifier] = ()) -> list[Claim]:
+def outside(
+    paths: list[Path], keys: list[NoteVerifier], witnesses: Sequence[NoteVerifier] = ()
+) -> list[CheckpointClaim]:
     """The checkpoints in these files, one appended after the other."""
-    found: list[Claim] = []
+    found: list[CheckpointClaim] = []
     for path in paths:
         try:
             notes = split_notes(path.read_text("utf-8"))
@@ -80,33 +81,33 @@ def outside(paths: list[Path], keys: list[Verifier], witnesses: Sequence[Verifie
             raise CommandFailed(f"--checkpoints {path} is not text.", USAGE) from None
         if not notes:
             raise CommandFailed(f"--checkpoints {path} has no checkpoint.", USAGE)
-        found += [examine(note, keys, str(path), witnesses) for note in notes]
+        found += [parse_claim(note, keys, str(path), witnesses) for note in notes]
     return found
 
 
-def kept(chosen: Settings, keys: list[Verifier], witnesses: Sequence[Verifier] = ()) -> list[Claim]:
+def kept(chosen: Settings, keys: list[NoteVerifier], witnesses: Sequence[NoteVerifier] = ()) -> list[CheckpointClaim]:
     """The newest checkpoints that the installation keeps outside its database: whoever rewrote all of the database
     left these. Raises CommandFailed for a file that cannot be read.
     """
     places = kept_outside(chosen)
     try:
-        notes = [(f"keys/{places.state_path.name}", places.state())]
+        notes = [(f"keys/{places.state_path.name}", places.read_checkpoint())]
         if places.checkpoint_file is not None:
-            notes.append((str(places.checkpoint_file), places.last_delivered()))
+            notes.append((str(places.checkpoint_file), places.read_last_delivered()))
     except RunLogDamaged as error:
         raise CommandFailed(error.message) from None
-    return [examine(note, keys, place, witnesses) for place, note in notes if note is not None]
+    return [parse_claim(note, keys, place, witnesses) for place, note in notes if note is not None]
 
 
 def verified(
     chosen: Settings,
     file: Path | None,
-    keys: list[Verifier],
-    outside: list[Claim],
-    progress: audit.Progress,
-    witnessing: audit.Witnessing = audit.NOBODY,
-) -> Report:
-    return audit.verify(_driver(chosen, file), keys, outside, progress, witnessing)
+    keys: list[NoteVerifier],
+    outside: list[CheckpointClaim],
+    progress: verification.Progress,
+    witnessing: verification.WitnessPolicy = verification.NO_WITNESSES,
+) -> AuditReport:
+    return verification.verify_run_log(_driver(chosen, file), keys, outside, progress, witnessing)
 
 
 def _driver(chosen: Settings, file: Path | None) -> Driver:
@@ -122,14 +123,14 @@ def _driver(chosen: Settings, file: Path | None) -> Driver:
     return driver
 
 
-def judged(found: dict[str, Any], keys: list[Verifier]) -> dict[str, Any]:
+def judged(found: dict[str, Any], keys: list[NoteVerifier]) -> dict[str, Any]:
     """A proof as the service answered it, with `holds`, `signed` (None without a key) and the reason."""
     reason, signed = "", None
     try:
         path = [_raw(text) for text in found["hashes"]]
         root = _raw(found["root"])
         leaf = sha256(b"\0" + found["event"].encode()).digest()
-        if not proofs.includes(leaf, found["number"], found["size"], path, root):
+        if not merkle.verify_inclusion(leaf, found["number"], found["size"], path, root):
             reason = "the hashes do not lead from the event to the root"
         elif found["checkpoint"] is not None and keys:
             checkpoint = open_note(found["checkpoint"], keys)
@@ -144,25 +145,25 @@ def _raw(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def selection(tenant: str, task: str | None, since: datetime | None, before: datetime | None) -> Selection:
+def selection(tenant: str, task: str | None, since: datetime | None, before: datetime | None) -> EventSelection:
     """Raises CommandFailed for a task and a time range together."""
     if task is not None and (since or before):
         raise CommandFailed("Give a task or a time range, not both.", USAGE)
     start = micros_from_datetime(since.replace(tzinfo=since.tzinfo or UTC)) if since else 0
     end = micros_from_datetime(before.replace(tzinfo=before.tzinfo or UTC)) if before else 2**62
-    return Selection(tenant, task, start, end)
+    return EventSelection(tenant, task, start, end)
 
 
-def exported(chosen: Settings, file: Path | None, form: str, wanted: Selection, output: Path | None) -> None:
+def exported(chosen: Settings, file: Path | None, form: str, wanted: EventSelection, output: Path | None) -> None:
     connection = _driver(chosen, file).reader()
     try:
         tx = Tx(connection, connection.begin())
-        if wanted.task_id is not None and next(events(tx, wanted), None) is None:
+        if wanted.task_id is not None and next(read_events(tx, wanted), None) is None:
             raise CommandFailed(f"The tenant {wanted.tenant} has no event of a task {wanted.task_id}.")
         if form == "prov":
-            pieces: Iterator[bytes] = prov.document(lambda: events(tx, wanted))
+            pieces: Iterator[bytes] = export.write_prov_json(lambda: read_events(tx, wanted))
         else:
-            pieces = otlp.lines(events(tx, wanted), Roots(tx, wanted.tenant).of)
+            pieces = export.write_otlp_json(read_events(tx, wanted), RunRoots(tx, wanted.tenant).root_of)
         with _sink(output) as sink:
             sink.writelines(pieces)
     finally:

@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from stentor.cli.display import say
 from stentor.cli.output import err, notice, out, plain
-from stentor.domains.provenance.audit.findings import Finding, Report
+from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
 
 MOST_SHOWN = 50
 
@@ -28,12 +28,12 @@ def bar(word: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: AuditReport) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(report)
-    return {"intact": report.intact, **found}
+    return {"intact": report.is_intact, **found}
 
 
-def show(report: Report) -> None:
+def show(report: AuditReport) -> None:
     for finding in report.findings[:MOST_SHOWN]:
         out.print(Text(plain(line(finding)), style="red"), soft_wrap=True)
     if len(report.findings) > MOST_SHOWN:
@@ -47,14 +47,14 @@ def show(report: Report) -> None:
         say(f"the witness {name} signed {size} of them" if size else f"the witness {name} signed none that holds")
     after = report.size - report.covered
     say(f"{report.size} events have a number, {report.waiting} wait for one; {report.checkpoints_checked} checkpoints.")
-    if report.intact:
+    if report.is_intact:
         out.print("[green]The run log is intact.[/]", end=" ")
         say(f"{after} events are newer than the last checkpoint: their hashes alone speak for them." if after else "")
     else:
         out.print(f"[red]The run log was tampered with or damaged:[/] {len(report.findings)} findings.")
 
 
-def line(finding: Finding) -> str:
+def line(finding: AuditFinding) -> str:
     """A finding in one line: what, which, why."""
     place = ""
     if finding.number is not None:

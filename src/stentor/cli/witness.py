@@ -28,9 +28,8 @@ def witness(
         from stentor.core.clock import SystemClock
         from stentor.core.security import redaction
         from stentor.core.security.redaction import Redactor
-        from stentor.domains.provenance.notes import NoteError, read_verifier
-        from stentor.domains.provenance.witness.folder import WitnessFolder
-        from stentor.domains.provenance.witness.witness import Witness
+        from stentor.domains.provenance.signed_note import NoteError, parse_verifier
+        from stentor.domains.provenance.witness.witness import Witness, WitnessFolder
         from stentor.surfaces import witness as surface
 
         redaction.configure_logging("info", Redactor())
@@ -38,7 +37,7 @@ def witness(
         for text in watch:
             path = Path(text)
             try:
-                logs.append(read_verifier(path.read_text("utf-8") if path.is_file() else text))
+                logs.append(parse_verifier(path.read_text("utf-8") if path.is_file() else text))
             except (NoteError, OSError, UnicodeDecodeError) as error:
                 raise CommandFailed(f"--watch {text} is no verifier key of a log: {error}.", USAGE) from None
         opened = WitnessFolder(folder, name)

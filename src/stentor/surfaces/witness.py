@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from stentor.domains.provenance.witness.wire import MOST_BYTES, SIZE_TYPE, checkpoint_path
-from stentor.domains.provenance.witness.witness import OtherSize, Refused, Witness
+from stentor.domains.provenance.witness.wire import MAX_BODY_BYTES, SIZE_MEDIA_TYPE, checkpoint_path
+from stentor.domains.provenance.witness.witness import SizeConflict, SubmissionRejected, Witness
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +25,14 @@ def app(witness: Witness) -> Starlette:
     async def add(request: Request) -> Response:
         body = await _body(request)
         if body is None:
-            return PlainTextResponse(f"A request has at most {MOST_BYTES} bytes.\n", 413)
+            return PlainTextResponse(f"A request has at most {MAX_BODY_BYTES} bytes.\n", 413)
         try:
-            line = await asyncio.to_thread(witness.add, body.decode())
+            line = await asyncio.to_thread(witness.add_checkpoint, body.decode())
         except UnicodeDecodeError:
             return PlainTextResponse("The request is no text.\n", 400)
-        except OtherSize as conflict:
-            return Response(conflict.text, conflict.status, headers={"Content-Type": SIZE_TYPE})
-        except Refused as refused:
+        except SizeConflict as conflict:
+            return Response(conflict.text, conflict.status, headers={"Content-Type": SIZE_MEDIA_TYPE})
+        except SubmissionRejected as refused:
             return PlainTextResponse(refused.text, refused.status)
         except OSError:
             log.exception("the witness cannot keep its state, and signs nothing")
@@ -41,7 +41,7 @@ def app(witness: Witness) -> Starlette:
 
     async def newest(request: Request) -> Response:
         origin = shown.get(f"{request.path_params['log']}/checkpoint")
-        note = None if origin is None else witness.newest(origin)
+        note = None if origin is None else witness.newest_note(origin)
         if note is None:
             return PlainTextResponse("This witness signed no checkpoint of that log.\n", 404)
         return PlainTextResponse(note)
@@ -59,6 +59,6 @@ async def _body(request: Request) -> bytes | None:
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MOST_BYTES:
+        if len(body) > MAX_BODY_BYTES:
             return None
     return body

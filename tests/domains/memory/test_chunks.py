@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.memory.text.chunks import LONGEST, Chunk, chunks
+from stentor.domains.memory.text.markdown import MAX_CHARS_PER_TOKEN, Chunk, split_chunks
 
 MOST = 40
 WORDS = st.lists(st.sampled_from(["sea", "salt", "a-rather-long-word", "x" * 300, "\n", "\n\n", "- item"]))
@@ -24,7 +24,7 @@ def bodies(made: list[Chunk], title: str = "title") -> list[str]:
 @given(WORDS)
 def test_no_chunk_has_more_tokens_than_the_model_takes_and_every_word_is_in_one(words: list[str]) -> None:
     text = " ".join(words)
-    made = chunks("title", text, MOST, count)
+    made = split_chunks("title", text, MOST, count)
     assert [chunk.ordinal for chunk in made] == list(range(len(made)))
     assert all(count(chunk.text) <= MOST for chunk in made)
     assert [word for body in bodies(made) for word in body.split()] == text.split()
@@ -40,13 +40,13 @@ def test_what_is_far_too_long_is_cut_before_it_is_counted(text: str) -> None:
         counted.append(len(piece))
         return count(piece)
 
-    made = chunks("title", text, MOST, counting)
-    assert max(counted) <= LONGEST * MOST
+    made = split_chunks("title", text, MOST, counting)
+    assert max(counted) <= MAX_CHARS_PER_TOKEN * MOST
     assert sum(body.count("x") + body.count("é") for body in bodies(made)) == text.count("x") + text.count("é")
 
 
 def test_a_short_section_is_one_chunk_under_its_heading() -> None:
-    made = chunks("Boats", "# Sails\n\nTwo of them.\n\nOne is red.\n\n# Oars\n\nSix.\n", MOST, count)
+    made = split_chunks("Boats", "# Sails\n\nTwo of them.\n\nOne is red.\n\n# Oars\n\nSix.\n", MOST, count)
     assert [(chunk.heading, chunk.text) for chunk in made] == [
         ("Sails", "Boats > Sails\nTwo of them.\n\nOne is red."),
         ("Oars", "Boats > Oars\nSix."),
@@ -54,4 +54,4 @@ def test_a_short_section_is_one_chunk_under_its_heading() -> None:
 
 
 def test_a_document_without_words_has_its_title() -> None:
-    assert [chunk.text for chunk in chunks("Empty", "", MOST, count)] == ["Empty"]
+    assert [chunk.text for chunk in split_chunks("Empty", "", MOST, count)] == ["Empty"]

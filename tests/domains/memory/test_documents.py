@@ -26,13 +26,13 @@ FILES = st.none() | BODIES.map(str.encode)
 
 
 def read(raw: bytes) -> tuple[str, dict[str, Any]]:
-    document = documents.parse("a.md", raw)
+    document = documents.parse_document("a.md", raw)
     assert document is not None
     return document.content, document.frontmatter
 
 
 def write(raw: bytes | None, content: str, values: dict[str, Any] | None = None) -> bytes:
-    return documents.changed(raw, content, values, whole=True)
+    return documents.edit_document(raw, content, values, replace_frontmatter=True)
 
 
 @requirement("memory.same-write-same-note")
@@ -42,10 +42,10 @@ def test_the_same_change_twice_is_the_same_note(
     raw: bytes | None, content: str, values: dict[str, Any] | None, whole: bool
 ) -> None:
     try:
-        once = documents.changed(raw, content, values, whole=whole)
+        once = documents.edit_document(raw, content, values, replace_frontmatter=whole)
     except InvalidRequest:
         return  # what is there cannot be edited
-    assert documents.changed(once, content, values, whole=whole) == once
+    assert documents.edit_document(once, content, values, replace_frontmatter=whole) == once
 
 
 @requirement("memory.same-write-same-note")
@@ -70,7 +70,7 @@ def test_a_block_at_the_head_of_the_content_is_the_frontmatter_of_new_and_old_no
 
 
 def test_an_update_adds_the_block_at_the_head_of_its_content() -> None:
-    made = documents.changed(b"---\nold: 1  # mine\n---\nold", CARRYING, None, whole=False)
+    made = documents.edit_document(b"---\nold: 1  # mine\n---\nold", CARRYING, None, replace_frontmatter=False)
     assert made == b"---\nold: 1  # mine\ntags:\n  - b\n---\nbody\n"
 
 
@@ -91,7 +91,7 @@ def test_a_content_that_begins_with_a_rule_is_read_whole_and_takes_frontmatter(c
         made = write(before, content)
         assert read(made)[0] == content
         assert write(made, content) == made
-        tagged = documents.changed(made, None, {"tags": ["x"]}, whole=False)
+        tagged = documents.edit_document(made, None, {"tags": ["x"]}, replace_frontmatter=False)
         assert read(tagged) == (content, read(made)[1] | {"tags": ["x"]})
 
 

@@ -20,7 +20,7 @@ from stentor.core.errors import (
     ServiceUnavailable,
 )
 from stentor.domains.memory.governed.model import ReadAsked, SearchAsked, StatusAsked, WriteAsked, WrittenRecord
-from stentor.domains.memory.governed.records import Mode, cursor_of
+from stentor.domains.memory.governed.records import SearchMode, encode_cursor
 from stentor.domains.memory.governed.service import GovernedMemory
 from tests.conftest import MakeWorld, World
 from tests.patience import soon
@@ -176,8 +176,8 @@ async def test_a_record_has_its_title_in_every_mode(make_world: MakeWorld, tmp_p
     await made.write("d1", "# The kitten\n\nIt sat on the rug.\n")
     memory = made.world.kernel.memory
     assert memory is not None
-    await soon(lambda: memory.meanings.pending == 0)
-    modes: list[Mode] = ["keyword", "semantic", "hybrid"]
+    await soon(lambda: memory.meanings.pending_count == 0)
+    modes: list[SearchMode] = ["keyword", "semantic", "hybrid"]
     answers = [await made.memory.search(authority(), SearchAsked("team", "kitten", mode)) for mode in modes]
     assert [[one.title for one in answer.results] for answer in answers] == [["The kitten"]] * 3
 
@@ -200,7 +200,7 @@ async def test_pages_of_a_search_have_each_record_once(made: Governed) -> None:
 
 @pytest.mark.parametrize(
     "cursor",
-    ["x", "", "ÿ", "AAAA", cursor_of(3, ["team", "pears", "keyword"]), cursor_of(-1, ["team", "a", "keyword"])],
+    ["x", "", "ÿ", "AAAA", encode_cursor(3, ["team", "pears", "keyword"]), encode_cursor(-1, ["team", "a", "keyword"])],
 )
 async def test_a_cursor_of_something_else_is_refused(made: Governed, cursor: str) -> None:
     with pytest.raises(InvalidRequest, match="cursor"):

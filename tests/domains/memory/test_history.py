@@ -71,17 +71,17 @@ async def test_versions_need_the_permission_and_the_tenant(notes: Notes) -> None
 
 
 async def test_the_newest_fifty_versions_of_each_note_stay(db: Database, clock: FixedClock) -> None:
-    for n in range(store.KEPT_VERSIONS + 3):
-        await db.write(lambda tx, n=n: store.keep(tx, "a.md", f"{n:064}", b"x", "bus"))  # type: ignore[misc]
+    for n in range(store.MAX_VERSIONS + 3):
+        await db.write(lambda tx, n=n: store.save_version(tx, "a.md", f"{n:064}", b"x", "bus"))  # type: ignore[misc]
         clock.advance(seconds=1)
-    await db.write(lambda tx: store.keep(tx, "b.md", "f" * 64, b"x", "bus"))
-    await db.write(lambda tx: store.prune(tx, ["a.md", "b.md"]))
+    await db.write(lambda tx: store.save_version(tx, "b.md", "f" * 64, b"x", "bus"))
+    await db.write(lambda tx: store.prune_versions(tx, ["a.md", "b.md"]))
     kept = await db.read(lambda tx: tx.rows(ALL))
-    assert kept == [("a.md", f"{n:064}") for n in range(3, store.KEPT_VERSIONS + 3)] + [("b.md", "f" * 64)]
+    assert kept == [("a.md", f"{n:064}") for n in range(3, store.MAX_VERSIONS + 3)] + [("b.md", "f" * 64)]
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 50_000])
 async def test_a_version_of_any_length_is_kept_byte_for_byte(db: Database, size: int) -> None:
     content = (b"".join(bytes([n % 256, n % 7]) for n in range(25_000)))[:size]
-    await db.write(lambda tx: store.keep(tx, "a.md", "0" * 64, content, "vault"))
-    assert await db.read(lambda tx: store.version(tx, "a.md", "0" * 64)) == content
+    await db.write(lambda tx: store.save_version(tx, "a.md", "0" * 64, content, "vault"))
+    assert await db.read(lambda tx: store.read_version(tx, "a.md", "0" * 64)) == content

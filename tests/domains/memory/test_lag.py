@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from stentor.core.clock import DAY, SECOND
-from stentor.domains.memory.embedding.model import Vectors
-from stentor.domains.memory.index.sqlite.schema import open_index
-from stentor.domains.memory.indexer import Indexer
-from stentor.domains.memory.lag import Look
-from stentor.domains.memory.meanings import FIRST_USE_SECONDS, Meanings
+from stentor.domains.memory.embedding.embedder import Vectors
+from stentor.domains.memory.embedding_worker import MODEL_LOAD_SECONDS, EmbeddingWorker
+from stentor.domains.memory.index.indexer import ChangeWindow, Indexer
+from stentor.domains.memory.index.sqlite import open_index
 from stentor.domains.notes.folder import FolderVault
 from stentor.domains.notes.model import Stat
 from stentor.testing import FixedClock
@@ -57,8 +56,8 @@ class Kept:
         self.clock = clock
         self.index = open_index(folder / "kept-index")
         self.indexer = Indexer(FolderVault(self.root), self.index, clock)
-        self.meanings = Meanings(self.index, Letters(clock), clock)
-        self.indexer.on_put = self.meanings.put
+        self.meanings = EmbeddingWorker(self.index, Letters(clock), clock)
+        self.indexer.on_indexed = self.meanings.enqueue
 
     def put(self, name: str, ago: int = 0) -> str:
         """A file whose time is so long ago, in microseconds."""
@@ -68,7 +67,7 @@ class Kept:
         return name
 
     async def behind(self) -> float:
-        return self.meanings.behind((await self.index.totals()).waiting)
+        return self.meanings.oldest_wait_seconds((await self.index.totals()).without_vectors)
 
 
 @pytest.fixture
@@ -94,7 +93,7 @@ def test_a_change_is_as_old_as_its_file_if_that_was_not_looked_at_since(
     modified_at: int, created_at: int, since: int
 ) -> None:
     stat = Stat("a.md", 1, modified_at * SECOND, created_at * SECOND)
-    assert Look(100 * SECOND, 200 * SECOND).since(stat) == since * SECOND
+    assert ChangeWindow(100 * SECOND, 200 * SECOND).changed_at(stat) == since * SECOND
 
 
 @requirement("memory.lag-since-noticed")
@@ -104,15 +103,15 @@ async def test_an_old_vault_is_no_older_than_the_first_look_at_it(kept: Kept) ->
     await kept.indexer.reconcile()
     kept.clock.advance(seconds=4)
     assert await kept.behind() == 4
-    ready_at = kept.meanings.ready_at()
+    ready_at = kept.meanings.estimate_ready_at()
     assert ready_at is not None
     assert kept.clock.now() < ready_at < kept.clock.now() + 60 * SECOND
-    await kept.meanings.catch_up()
+    await kept.meanings.embed_pending()
     assert kept.meanings.lag.last == 7
     assert await kept.behind() == 0
     kept.clock.advance(seconds=100)
     assert (await kept.indexer.reindex("", 10)).done == 3
-    await kept.meanings.catch_up()
+    await kept.meanings.embed_pending()
     assert kept.meanings.lag.last == 0  # the vectors were known
     assert kept.meanings.lag.p95 == 7
 
@@ -122,10 +121,10 @@ async def test_what_waited_when_a_process_starts_waits_since_then(kept: Kept) ->
     kept.put("a.md", ago=YEARS)
     await kept.indexer.reconcile()
     kept.clock.advance(days=1)
-    again = Meanings(kept.index, Letters(kept.clock), kept.clock)
+    again = EmbeddingWorker(kept.index, Letters(kept.clock), kept.clock)
     kept.clock.advance(seconds=4)
-    assert again.behind((await kept.index.totals()).waiting) == 4
-    await again.catch_up()
+    assert again.oldest_wait_seconds((await kept.index.totals()).without_vectors) == 4
+    await again.embed_pending()
     assert again.lag.last == 5
 
 
@@ -134,15 +133,15 @@ async def test_a_fresh_edit_is_measured_from_its_change_and_a_file_that_arrives_
     kept.clock.advance(seconds=100)
     fresh = kept.put("fresh.md")
     kept.clock.advance(seconds=3)
-    await kept.indexer.look([fresh], kept.indexer.began())
+    await kept.indexer.check_files([fresh], kept.indexer.start_window())
     assert kept.indexer.lag.last == 3
-    await kept.meanings.catch_up()
+    await kept.meanings.embed_pending()
     assert kept.meanings.lag.last == 4
     kept.clock.advance(seconds=100)
     old = kept.put("old.md", ago=YEARS)
-    await kept.indexer.look([old], kept.indexer.began())
+    await kept.indexer.check_files([old], kept.indexer.start_window())
     assert kept.indexer.lag.last == 0
-    await kept.meanings.catch_up()
+    await kept.meanings.embed_pending()
     assert kept.meanings.lag.last == 1
 
 
@@ -152,8 +151,8 @@ async def test_health_tells_how_long_the_oldest_document_waits(make_world: MakeW
     memory = notes.world.kernel.memory
     assert memory is not None
     clock = notes.world.clock
-    idle = Meanings(memory.index, Letters(clock), clock)  # nobody runs it
-    memory.indexer.on_put = idle.put
+    idle = EmbeddingWorker(memory.index, Letters(clock), clock)  # nobody runs it
+    memory.indexer.on_indexed = idle.enqueue
     memory.health._meanings = idle
     await notes.write("a.md", "one")
     clock.advance(seconds=90)
@@ -185,13 +184,13 @@ async def test_a_folder_of_old_files_that_is_moved_into_the_vault_is_new_there(n
 @requirement("memory.lag-since-noticed")
 async def test_the_first_estimate_holds_the_time_that_the_model_takes_to_load(kept: Kept) -> None:
     """Afterwards one note takes a second, and the estimate says about that."""
-    await kept.indexer.look([kept.put("a.md")])
-    first = kept.meanings.ready_at()
+    await kept.indexer.check_files([kept.put("a.md")])
+    first = kept.meanings.estimate_ready_at()
     assert first is not None
-    assert first - kept.clock.now() >= FIRST_USE_SECONDS * SECOND
-    await kept.meanings.catch_up()
-    assert kept.meanings.ready_at() is None
-    await kept.indexer.look([kept.put("b.md")])
-    later = kept.meanings.ready_at()
+    assert first - kept.clock.now() >= MODEL_LOAD_SECONDS * SECOND
+    await kept.meanings.embed_pending()
+    assert kept.meanings.estimate_ready_at() is None
+    await kept.indexer.check_files([kept.put("b.md")])
+    later = kept.meanings.estimate_ready_at()
     assert later is not None
-    assert later - kept.clock.now() < FIRST_USE_SECONDS * SECOND
+    assert later - kept.clock.now() < MODEL_LOAD_SECONDS * SECOND

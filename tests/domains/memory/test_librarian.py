@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.memory.passages import Source, covered, passages
+from stentor.domains.memory.text.excerpts import PassageSource, rank_passages, term_coverage
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.requirements import requirement
@@ -81,24 +81,24 @@ async def test_another_tenant_gets_nothing_from_the_vault(library: Notes) -> Non
 
 
 def test_a_rare_word_says_more_than_a_frequent_one() -> None:
-    sources = [Source(f"{i}.md", "", f"the task number {i} runs\n\n", 0.5) for i in range(20)]
-    sources.append(Source("rare.md", "", "a quixotic matter\n", 0.5))
-    assert passages(sources, "the quixotic task", 1)[0].path == "rare.md"
+    sources = [PassageSource(f"{i}.md", "", f"the task number {i} runs\n\n", 0.5) for i in range(20)]
+    sources.append(PassageSource("rare.md", "", "a quixotic matter\n", 0.5))
+    assert rank_passages(sources, "the quixotic task", 1)[0].path == "rare.md"
 
 
 def test_each_document_gives_its_best_passage_and_code_gives_none() -> None:
     text = "We deploy on Fridays. Cats sleep. Then we deploy again."
     body = f"# A\n\nnothing here\n\n## Deploying\n\n{text}\n\n```\ndeploy deploy\n```\n"
-    found = passages([Source("a.md", "A", body, 1.0)], "how to deploy", 3)
+    found = rank_passages([PassageSource("a.md", "A", body, 1.0)], "how to deploy", 3)
     assert [(one.heading, one.sentences) for one in found] == [
         ("Deploying", ("We deploy on Fridays.", "Then we deploy again."))
     ]
-    assert covered(found, "deploy") == 1.0
-    assert covered([], "deploy") == 0.0
+    assert term_coverage(found, "deploy") == 1.0
+    assert term_coverage([], "deploy") == 0.0
 
 
 @given(st.text(max_size=200), st.text(max_size=40))
 def test_any_text_is_searched_and_every_sentence_is_the_texts_own(body: str, question: str) -> None:
-    for passage in passages([Source("a.md", "t", body, 0.5)], question, 5):
+    for passage in rank_passages([PassageSource("a.md", "t", body, 0.5)], question, 5):
         plain = " ".join(body.split())
         assert all(" ".join(sentence.split()) in plain for sentence in passage.sentences)

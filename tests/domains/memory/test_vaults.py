@@ -11,7 +11,7 @@ import pytest
 from stentor.core.db import Tx
 from stentor.core.errors import StartRefused
 from stentor.domains.memory import store
-from stentor.domains.memory.store import Intent
+from stentor.domains.memory.store import WriteIntent
 from stentor.domains.notes.model import content_hash
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
@@ -131,14 +131,14 @@ async def test_a_write_that_a_crash_left_open_is_carried_out_in_its_own_vault(
     after = content_hash(b"Left.\n")
 
     def decide(tx: Tx) -> None:
-        store.keep(tx, "alpha:left.md", after, b"Left.\n", "bus")
-        store.intend(tx, Intent("00000000-0000-7000-8000-000000000001", "left.md", "", after, 0), "alpha:")
+        store.save_version(tx, "alpha:left.md", after, b"Left.\n", "bus")
+        store.insert_intent(tx, WriteIntent("00000000-0000-7000-8000-000000000001", "left.md", "", after, 0), "alpha:")
 
     await several.world.kernel.db.write(decide)
-    await memory.others["alpha"].bus.intents.recover()
+    await memory.others["alpha"].bus.journal.recover()
     assert (tmp_path / "alpha" / "left.md").read_text() == "Left.\n"
     assert not (tmp_path / "vault" / "left.md").exists()
-    assert await several.world.kernel.db.read(lambda tx: store.open_intents(tx, None, "alpha:")) == []
+    assert await several.world.kernel.db.read(lambda tx: store.list_open_intents(tx, None, "alpha:")) == []
 
 
 @requirement("memory.vaults-checked-at-start")

@@ -12,9 +12,9 @@ from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.provenance import store
-from stentor.domains.provenance.checkpoints import Checkpoints
-from stentor.domains.provenance.notes import Signer, make_signer
+from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.sequencer import Sequencer
+from stentor.domains.provenance.signed_note import NoteSigner, generate_signer
 from stentor.testing import FixedClock
 
 
@@ -24,10 +24,10 @@ class Log:
 
     db: Database
     clock: FixedClock
-    signer: Signer = field(default_factory=lambda: make_signer("example.com/log"))
+    signer: NoteSigner = field(default_factory=lambda: generate_signer("example.com/log"))
 
     def __post_init__(self) -> None:
-        self.checkpoints = Checkpoints(self.db, self.clock, lambda: self.signer)
+        self.checkpoints = CheckpointPublisher(self.db, self.clock, lambda: self.signer)
         self.leader = LeaderElection(self.db.driver, SEQUENCER_LOCK_ID, "numbers")
         self.sequencer = self.another()
         self._runlog = RunLog(Hub())
@@ -38,7 +38,7 @@ class Log:
 
     async def numbered(self) -> bool:
         """Whether no event waits for its number."""
-        return not (await self.db.read(store.lag)).events
+        return not (await self.db.read(store.numbering_lag)).events
 
     async def write(self, count: int, task_id: str | None = None, parent: str | None = None) -> list[str]:
         """Append a chain of events; answers their ids."""

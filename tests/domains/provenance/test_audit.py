@@ -16,17 +16,17 @@ import pytest
 from stentor.core.db import Database
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
-from stentor.domains.provenance import tree
-from stentor.domains.provenance.audit.audit import verify
-from stentor.domains.provenance.audit.findings import Finding, Report
-from stentor.domains.provenance.audit.signatures import Claim, examine
-from stentor.domains.provenance.notes import Verifier, make_signer
+from stentor.domains.provenance import merkle
+from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, parse_claim
+from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
+from stentor.domains.provenance.audit.verification import verify_run_log
+from stentor.domains.provenance.signed_note import NoteVerifier, generate_signer
 from stentor.testing import FixedClock
 from tests.databases import Databases
 from tests.domains.provenance.conftest import Log
 from tests.requirements import requirement
 
-SIGNER = make_signer("example.com/log")
+SIGNER = generate_signer("example.com/log")
 SIZES = (0, 100, 300, 560)
 NUMBERED, WAITING = 600, 4
 EVENT = "(select event_id from provenance_leaves where number = {})"
@@ -54,14 +54,16 @@ async def fill(path: Path) -> None:
     log.db.close()
 
 
-def judge(path: Path, verifiers: list[Verifier] | None = None, outside: list[Claim] | None = None) -> Report:
-    return verify(SqliteDriver(path), [SIGNER.verifier] if verifiers is None else verifiers, outside or [])
+def judge(
+    path: Path, verifiers: list[NoteVerifier] | None = None, outside: list[CheckpointClaim] | None = None
+) -> AuditReport:
+    return verify_run_log(SqliteDriver(path), [SIGNER.verifier] if verifiers is None else verifiers, outside or [])
 
 
 Tamper = Callable[[sqlite3.Connection], Any]
 
 
-def tampered(sound: Path, tmp_path: Path, *steps: str | Tamper) -> Report:
+def tampered(sound: Path, tmp_path: Path, *steps: str | Tamper) -> AuditReport:
     """The report on a copy that somebody edited with SQLite itself."""
     copy = tmp_path / "copy.db"
     shutil.copy(sound, copy)
@@ -80,7 +82,7 @@ def tampered(sound: Path, tmp_path: Path, *steps: str | Tamper) -> Report:
     return judge(copy)
 
 
-def found(report: Report, kind: str) -> list[Finding]:
+def found(report: AuditReport, kind: str) -> list[AuditFinding]:
     return [finding for finding in report.findings if finding.kind == kind]
 
 
@@ -94,7 +96,7 @@ def named(path: Path, number: int) -> tuple[str, str]:
 @requirement("provenance.verify-clean")
 def test_an_untouched_log_is_intact(sound: Path) -> None:
     report = judge(sound)
-    assert (report.intact, report.findings) == (True, [])
+    assert (report.is_intact, report.findings) == (True, [])
     assert (report.events, report.size, report.waiting, report.covered) == (NUMBERED + WAITING, NUMBERED, WAITING, 560)
     assert (report.checkpoints_checked, [state.holds for state in report.checkpoints]) == (len(SIZES), [True])
     with closing(sqlite3.connect(sound)) as raw:
@@ -102,7 +104,7 @@ def test_an_untouched_log_is_intact(sound: Path) -> None:
         rows = raw.execute(
             f"select {columns} from provenance_leaves l join events e using (event_id) order by l.number"
         ).fetchall()
-    assert report.root == tree.root_of([leaf_hash(row) for row in rows]).hex()
+    assert report.root == merkle.compute_root([leaf_hash(row) for row in rows]).hex()
 
 
 VALUES: list[Any] = [None, "", "x", 0, -1, 7.5, b"x", 2**60]
@@ -279,7 +281,7 @@ def test_a_change_of_the_leaf_table_is_found_and_its_number_or_event_named(
 ) -> None:
     event_id, _ = named(sound, number)
     report = tampered(sound, tmp_path, f"update provenance_leaves set {column} = {value} where number = {number}")
-    assert not report.intact
+    assert not report.is_intact
     assert any(f.number == number or f.event_id == event_id for f in report.findings), report.findings
     if column == "hash":
         assert [(f.kind, f.number, f.event_id) for f in report.findings] == [("hashes", number, event_id)]
@@ -324,7 +326,7 @@ TILES = {
 @pytest.mark.parametrize(("step", "number"), TILES.values(), ids=TILES)
 def test_a_change_of_the_tiles_is_found(sound: Path, tmp_path: Path, step: str, number: int) -> None:
     report = tampered(sound, tmp_path, step)
-    assert not report.intact
+    assert not report.is_intact
     assert report.findings[0].number == number
     assert report.covered == 560
 
@@ -340,7 +342,7 @@ def rebuild(raw: sqlite3.Connection) -> None:
     hashes = [leaf_hash(row) for row in rows]
     values = ((n, row[0], leaf.hex()) for n, (row, leaf) in enumerate(zip(rows, hashes, strict=True)))
     raw.executemany("insert into provenance_leaves values (?, ?, ?)", values)
-    raw.executemany("insert into provenance_tiles values (?, ?, ?)", tree.Edge().grow(hashes)[1])
+    raw.executemany("insert into provenance_tiles values (?, ?, ?)", merkle.TreeFrontier().append(hashes)[1])
 
 
 @requirement("provenance.verify-finds-tampering", "provenance.signed-checkpoints")
@@ -373,7 +375,7 @@ def test_rows_newer_than_the_last_checkpoint_that_were_changed_with_all_their_ha
 ) -> None:
     # What cannot be found: the documentation says so, and this holds it to that.
     edit = f"update events set message = 'x' where event_id = {EVENT.format(570)}"
-    assert tampered(sound, tmp_path, edit, rebuild).intact
+    assert tampered(sound, tmp_path, edit, rebuild).is_intact
 
 
 CHECKPOINTS = {
@@ -405,8 +407,8 @@ def test_a_checkpoint_that_was_kept_elsewhere_finds_what_was_deleted_here(sound:
         raw.execute(f"update events set message = 'x' where event_id = {EVENT.format(400)}")
         rebuild(raw)
         raw.execute("delete from provenance_checkpoints where size > 300")
-    assert judge(copy).intact
-    report = judge(copy, outside=[examine(note, [SIGNER.verifier], "kept.txt")])
+    assert judge(copy).is_intact
+    report = judge(copy, outside=[parse_claim(note, [SIGNER.verifier], "kept.txt")])
     (finding,) = report.findings
     assert (finding.kind, finding.number, finding.last) == ("checkpoint", 300, 559)
     assert [(state.source, state.holds) for state in report.checkpoints][-1] == ("kept.txt", False)
@@ -414,8 +416,8 @@ def test_a_checkpoint_that_was_kept_elsewhere_finds_what_was_deleted_here(sound:
 
 def test_without_a_key_roots_are_held_against_the_events_and_signatures_are_not(sound: Path) -> None:
     report = judge(sound, [])
-    assert (report.intact, report.key_known, report.checkpoints[-1].signed) == (True, False, None)
-    stranger = judge(sound, [make_signer("example.com/log").verifier])
+    assert (report.is_intact, report.key_known, report.checkpoints[-1].signed) == (True, False, None)
+    stranger = judge(sound, [generate_signer("example.com/log").verifier])
     assert {f.kind for f in stranger.findings} == {"checkpoint"}
 
 
@@ -451,4 +453,4 @@ def test_a_chain_that_has_lost_its_link_is_named(sound: Path, tmp_path: Path) ->
 
 def test_an_empty_log_is_intact(databases: Databases, tmp_path: Path) -> None:
     report = judge(databases.sqlite(tmp_path / "stentor.db"))
-    assert (report.intact, report.size, report.root) == (True, 0, tree.EMPTY_ROOT.hex())
+    assert (report.is_intact, report.size, report.root) == (True, 0, merkle.EMPTY_ROOT.hex())

@@ -11,8 +11,8 @@ import jsonschema_rs
 import pytest
 
 from stentor.core.db import Tx
-from stentor.domains.provenance.export import otlp, prov
-from stentor.domains.provenance.export.store import Roots, Selection, events
+from stentor.domains.provenance import export
+from stentor.domains.provenance.export import EventSelection, RunRoots, read_events
 from tests.conftest import World
 from tests.requirements import requirement
 
@@ -55,20 +55,20 @@ REFERS = {
     "prov:informant": "activity",
     "prov:agent": "agent",
 }
-ALL = Selection("default")
+ALL = EventSelection("default")
 
 
-async def prov_of(world: World, chosen: Selection) -> dict[str, Any]:
+async def prov_of(world: World, chosen: EventSelection) -> dict[str, Any]:
     def read(tx: Tx) -> bytes:
-        return b"".join(prov.document(lambda: events(tx, chosen)))
+        return b"".join(export.write_prov_json(lambda: read_events(tx, chosen)))
 
     found: dict[str, Any] = json.loads(await world.kernel.db.read(read))
     return found
 
 
-async def spans_of(world: World, chosen: Selection) -> list[dict[str, Any]]:
+async def spans_of(world: World, chosen: EventSelection) -> list[dict[str, Any]]:
     def read(tx: Tx) -> list[bytes]:
-        return list(otlp.lines(events(tx, chosen), Roots(tx, chosen.tenant).of))
+        return list(export.write_otlp_json(read_events(tx, chosen), RunRoots(tx, chosen.tenant).root_of))
 
     lines = await world.kernel.db.read(read)
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
@@ -81,7 +81,7 @@ async def test_prov_json_has_its_shape_and_every_reference_leads_somewhere(world
     agent_id = await world.register()
     task_id = await world.do(agent_id)
     await world.do(agent_id, ok=False)
-    for chosen in (Selection("default", task_id), ALL):
+    for chosen in (EventSelection("default", task_id), ALL):
         found = await prov_of(world, chosen)
         jsonschema_rs.validate(SCHEMA, found)
         for section, entries in found.items():
@@ -91,7 +91,7 @@ async def test_prov_json_has_its_shape_and_every_reference_leads_somewhere(world
                 for role, kind in REFERS.items():
                     assert entry.get(role) is None or entry[role] in found[kind], (section, key, role)
     trail = await world.events(task_id)
-    one = await prov_of(world, Selection("default", task_id))
+    one = await prov_of(world, EventSelection("default", task_id))
     assert len(one["activity"]) == len(trail)
     assert f"st:agent/{agent_id}" in one["agent"]
     assert one["entity"][f"st:task/{task_id}"] == {"prov:type": {"$": "st:task", "type": "prov:QUALIFIED_NAME"}}
@@ -121,7 +121,7 @@ async def test_otlp_lines_are_spans_of_one_trace_per_run(world: World) -> None:
             assert list(attribute) == ["key", "value"]
             assert [*attribute["value"]] == ["stringValue"]
     for task_id in (first, second):
-        of_task = await spans_of(world, Selection("default", task_id))
+        of_task = await spans_of(world, EventSelection("default", task_id))
         (trace,) = {span["traceId"] for span in of_task}
         ids = [span["spanId"] for span in of_task]
         assert [span.get("parentSpanId") for span in of_task] == [None, *ids[:-1]]
@@ -131,9 +131,9 @@ async def test_otlp_lines_are_spans_of_one_trace_per_run(world: World) -> None:
 @requirement("provenance.export")
 async def test_a_failed_task_is_an_error_in_its_span(world: World) -> None:
     task_id = await world.do(await world.register(), ok=False)
-    spans = {span["name"]: span for span in await spans_of(world, Selection("default", task_id))}
-    assert spans["task_failed"]["status"]["code"] == otlp.ERROR
-    assert spans["task_queued"]["status"] == {"code": otlp.OK}
+    spans = {span["name"]: span for span in await spans_of(world, EventSelection("default", task_id))}
+    assert spans["task_failed"]["status"]["code"] == export.ERROR
+    assert spans["task_queued"]["status"] == {"code": export.OK}
 
 
 @requirement("provenance.export", "provenance.tenants")
@@ -148,12 +148,12 @@ async def test_a_time_range_and_a_tenant_choose_the_events(world: World, form: s
     end = world.clock.now()
     await world.do(agent_id)
 
-    async def count(chosen: Selection) -> int:
+    async def count(chosen: EventSelection) -> int:
         return len((await prov_of(world, chosen))["activity"] if form == "prov" else await spans_of(world, chosen))
 
     wanted = len(await world.events(later))
-    assert await count(Selection("default", since=start, before=end)) == wanted
-    assert await count(Selection("default", later)) == wanted
-    assert await count(Selection("other")) == 0
-    assert await count(Selection("other", later)) == 0
+    assert await count(EventSelection("default", since=start, before=end)) == wanted
+    assert await count(EventSelection("default", later)) == wanted
+    assert await count(EventSelection("other")) == 0
+    assert await count(EventSelection("other", later)) == 0
     assert await count(ALL) > 3 * wanted - 1

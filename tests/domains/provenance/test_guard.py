@@ -9,10 +9,9 @@ import pytest
 from stentor.core import filesystem
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import RunLogDamaged
-from stentor.domains.provenance.checkpoints import Checkpoints, to_file
-from stentor.domains.provenance.guard import Guard
-from stentor.domains.provenance.notes import Signer, make_signer, open_note, split_notes
-from stentor.domains.provenance.outside import Acceptance, Outside
+from stentor.domains.provenance.checkpoints import CheckpointPublisher, file_sink
+from stentor.domains.provenance.signed_note import NoteSigner, generate_signer, open_note, split_notes
+from stentor.domains.provenance.signing_guard import Acceptance, ExternalState, SigningGuard
 from tests.domains.provenance.conftest import Log
 from tests.requirements import requirement
 
@@ -22,13 +21,15 @@ STORED = Sql("select size from provenance_checkpoints order by size")
 class Guarded:
     """Checkpoints of a log behind a guard, as after a start; `accepted` are the reasons that were recorded."""
 
-    def __init__(self, log: Log, folder: Path, signer: Signer | None = None) -> None:
+    def __init__(self, log: Log, folder: Path, signer: NoteSigner | None = None) -> None:
         self.log = log
-        self.outside = Outside(folder, folder / "kept.txt")
+        self.outside = ExternalState(folder, folder / "kept.txt")
         self.accepted: list[str] = []
         self.signer = signer or log.signer
-        guard = Guard(log.db, self.outside, lambda: self.signer, lambda: self.signer, self._record)
-        self.checkpoints = Checkpoints(log.db, log.clock, lambda: self.signer, [to_file(folder / "kept.txt")], guard)
+        guard = SigningGuard(log.db, self.outside, lambda: self.signer, lambda: self.signer, self._record)
+        self.checkpoints = CheckpointPublisher(
+            log.db, log.clock, lambda: self.signer, [file_sink(folder / "kept.txt")], guard
+        )
 
     def _record(self, tx: Tx, acceptance: Acceptance, objection: str) -> None:
         self.accepted.append(acceptance.reason)
@@ -49,10 +50,10 @@ async def test_the_state_moves_on_with_each_checkpoint_and_a_fresh_machine_takes
     for size in (2, 4):
         await log.write(2)
         assert await guarded.sign() == size
-        assert open_note(str(guarded.outside.state()), [log.signer.verifier]).size == size
+        assert open_note(str(guarded.outside.read_checkpoint()), [log.signer.verifier]).size == size
     (tmp_path / "provenance.state").unlink()
     await Guarded(log, tmp_path).checkpoints.check()
-    assert open_note(str(guarded.outside.state()), [log.signer.verifier]).size == 4
+    assert open_note(str(guarded.outside.read_checkpoint()), [log.signer.verifier]).size == 4
 
 
 @requirement("provenance.held-outside")
@@ -76,7 +77,7 @@ async def test_what_cannot_be_kept_is_not_signed(log: Log, tmp_path: Path, monke
 async def test_a_state_that_is_no_checkpoint_of_this_key_stops_the_signing(log: Log, tmp_path: Path) -> None:
     await log.write(2)
     await Guarded(log, tmp_path).sign()
-    for text in ("", "nonsense", make_signer("example.com/log").sign(1, bytes(32))):
+    for text in ("", "nonsense", generate_signer("example.com/log").sign(1, bytes(32))):
         (tmp_path / "provenance.state").write_text(text)
         fresh = Guarded(log, tmp_path)
         await fresh.checkpoints.check()
@@ -108,19 +109,19 @@ async def test_an_acceptance_of_another_tree_or_key_is_not_taken_and_one_without
     first = Guarded(log, tmp_path)
     await first.sign()
     needless = Acceptance("no need", 2, "00", log.signer.verifier.text)
-    first.outside.accept(needless)
+    first.outside.save_acceptance(needless)
     assert await first.sign() == 2
-    assert first.outside.acceptance() is None
-    other = make_signer("example.com/log")
+    assert first.outside.read_acceptance() is None
+    other = generate_signer("example.com/log")
     changed = Guarded(log, tmp_path, other)
     root = (await log.db.read(lambda tx: tx.rows(Sql("select root from provenance_checkpoints"))))[0][0]
     for wrong in (Acceptance("r", 2, "00" * 32, other.verifier.text), Acceptance("r", 2, root, needless.key)):
-        changed.outside.accept(wrong)
+        changed.outside.save_acceptance(wrong)
         with pytest.raises(RunLogDamaged, match="An acceptance is there, but"):
             await changed.sign()
         assert changed.accepted == []
-    changed.outside.accept(Acceptance("the key was stolen", 2, root, other.verifier.text))
+    changed.outside.save_acceptance(Acceptance("the key was stolen", 2, root, other.verifier.text))
     await changed.sign()
-    assert (changed.accepted, changed.outside.acceptance()) == (["the key was stolen"], None)
+    assert (changed.accepted, changed.outside.read_acceptance()) == (["the key was stolen"], None)
     await log.write(1)
     assert await Guarded(log, tmp_path, other).sign() == 3

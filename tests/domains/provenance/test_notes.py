@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from stentor.core import settings
 from stentor.core.errors import StartRefused
-from stentor.domains.provenance import keyfile, notes
-from stentor.domains.provenance.notes import Checkpoint, NoteError
+from stentor.domains.provenance import keyfile, signed_note
+from stentor.domains.provenance.signed_note import LogCheckpoint, NoteError
 from tests.requirements import requirement
 
-SIGNER = notes.make_signer("example.com/log")
+SIGNER = signed_note.generate_signer("example.com/log")
 ROOT = sha256(b"root").digest()
 NOTE = SIGNER.sign(12, ROOT)
 # The key and note of the example in the documentation of signed notes (golang.org/x/mod/sumdb/note).
@@ -44,12 +44,12 @@ def test_a_checkpoint_has_the_lines_of_the_specification_and_its_signature_verif
 
 @requirement("provenance.signed-checkpoints")
 def test_a_published_signed_note_verifies_with_its_published_key() -> None:
-    verifier = notes.read_verifier(PEOPLE)
+    verifier = signed_note.parse_verifier(PEOPLE)
     body, _, line = SAID.rpartition("\n\n")
     raw = base64.b64decode(line.split(" ")[2])
     assert raw[:4] == verifier.key_id
-    assert verifier.signed(f"{body}\n", raw[4:])
-    assert not verifier.signed(f"{body}!\n", raw[4:])
+    assert verifier.is_signature_valid(f"{body}\n", raw[4:])
+    assert not verifier.is_signature_valid(f"{body}!\n", raw[4:])
 
 
 @requirement("provenance.signed-checkpoints")
@@ -61,25 +61,25 @@ def test_a_note_with_one_altered_byte_is_refused(at: int, change: int) -> None:
     data[at] ^= change
     text = data.decode("utf-8", "replace")
     with pytest.raises(NoteError):
-        notes.open_note(text, [SIGNER.verifier])
+        signed_note.open_note(text, [SIGNER.verifier])
 
 
 def test_a_note_opens_with_its_own_key_alone() -> None:
-    assert notes.open_note(NOTE, [SIGNER.verifier]) == Checkpoint("example.com/log", 12, ROOT)
-    stranger = notes.make_signer("example.com/log").verifier
-    other = notes.make_signer("example.com/other").verifier
-    assert notes.open_note(NOTE, [stranger, other, SIGNER.verifier]).size == 12
+    assert signed_note.open_note(NOTE, [SIGNER.verifier]) == LogCheckpoint("example.com/log", 12, ROOT)
+    stranger = signed_note.generate_signer("example.com/log").verifier
+    other = signed_note.generate_signer("example.com/other").verifier
+    assert signed_note.open_note(NOTE, [stranger, other, SIGNER.verifier]).size == 12
     for keys in ([], [stranger], [other]):
         with pytest.raises(NoteError, match="no known key"):
-            notes.open_note(NOTE, keys)
+            signed_note.open_note(NOTE, keys)
 
 
 def test_a_note_may_bear_the_signatures_of_witnesses() -> None:
-    witness = notes.make_signer("witness.example")
-    line = witness.signature(Checkpoint("example.com/log", 12, ROOT).body)
-    assert notes.open_note(NOTE + line, [SIGNER.verifier]).size == 12
+    witness = signed_note.generate_signer("witness.example")
+    line = witness.sign_body(LogCheckpoint("example.com/log", 12, ROOT).body)
+    assert signed_note.open_note(NOTE + line, [SIGNER.verifier]).size == 12
     with pytest.raises(NoteError, match="no known key"):
-        notes.open_note(NOTE + line, [witness.verifier])
+        signed_note.open_note(NOTE + line, [witness.verifier])
 
 
 @pytest.mark.parametrize(
@@ -101,37 +101,37 @@ def test_a_note_may_bear_the_signatures_of_witnesses() -> None:
 )
 def test_what_is_no_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(NoteError):
-        notes.read_note(text)
+        signed_note.parse_note(text)
 
 
 def test_notes_that_were_appended_to_one_file_come_apart_again() -> None:
     several = [NOTE, SIGNER.sign(13, ROOT), SIGNER.sign(14, ROOT)]
-    assert notes.split_notes("\n".join(several)) == several
-    assert notes.split_notes("".join(several)) == several
-    assert notes.split_notes("\n\n") == []
+    assert signed_note.split_notes("\n".join(several)) == several
+    assert signed_note.split_notes("".join(several)) == several
+    assert signed_note.split_notes("\n\n") == []
 
 
 def test_the_key_is_made_once_readable_for_its_owner_alone(tmp_path: Path) -> None:
     chosen = settings.load({"SERVICE_DATA_DIR": str(tmp_path)})
     path = keyfile.key_path(chosen)
-    made = keyfile.find_or_make(path)
+    made = keyfile.ensure_signer(path)
     assert (path, stat.S_IMODE(path.stat().st_mode)) == (tmp_path / "keys" / "provenance.key", 0o600)
-    assert keyfile.find_or_make(path).verifier == made.verifier == keyfile.find_verifier(path)
-    assert made.verifier.name != notes.make_signer().verifier.name
+    assert keyfile.ensure_signer(path).verifier == made.verifier == keyfile.find_verifier(path)
+    assert made.verifier.name != signed_note.generate_signer().verifier.name
     path.chmod(0o640)
     with pytest.raises(StartRefused, match="chmod 600"):
-        keyfile.find_or_make(path)
+        keyfile.ensure_signer(path)
 
 
 def test_a_key_elsewhere_and_a_name_of_ones_own_are_taken(tmp_path: Path) -> None:
     environ = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_PROVENANCE_KEY": str(tmp_path / "else" / "log.key")}
     path = keyfile.key_path(settings.load(environ))
-    assert keyfile.find_or_make(path, "example.com/runs").verifier.name == "example.com/runs"
-    assert keyfile.find_or_make(path).verifier.name == "example.com/runs"
+    assert keyfile.ensure_signer(path, "example.com/runs").verifier.name == "example.com/runs"
+    assert keyfile.ensure_signer(path).verifier.name == "example.com/runs"
     with pytest.raises(StartRefused, match="SERVICE_PROVENANCE_ORIGIN"):
-        keyfile.find_or_make(path, "example.com/others")
+        keyfile.ensure_signer(path, "example.com/others")
     with pytest.raises(StartRefused, match="name of a log"):
-        keyfile.find_or_make(tmp_path / "new.key", "two words")
+        keyfile.ensure_signer(tmp_path / "new.key", "two words")
 
 
 @pytest.mark.parametrize(
@@ -144,4 +144,4 @@ def test_a_file_that_holds_no_key_stops_the_start(tmp_path: Path, text: str) -> 
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     path.chmod(0o600)
     with pytest.raises(StartRefused, match="holds no key"):
-        keyfile.find_or_make(path)
+        keyfile.ensure_signer(path)

@@ -12,18 +12,17 @@ from typing import Any
 from stentor.core import ids
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
-from stentor.domains.provenance import tree
-from stentor.domains.provenance.audit.audit import Witnessing, verify
-from stentor.domains.provenance.audit.signatures import examine
-from stentor.domains.provenance.notes import make_signer
-from stentor.domains.provenance.witness.folder import WitnessFolder
-from stentor.domains.provenance.witness.wire import Submission
-from stentor.domains.provenance.witness.witness import Witness
+from stentor.domains.provenance import merkle
+from stentor.domains.provenance.audit.checkpoint_claims import parse_claim
+from stentor.domains.provenance.audit.verification import WitnessPolicy, verify_run_log
+from stentor.domains.provenance.signed_note import generate_signer
+from stentor.domains.provenance.witness.wire import WitnessSubmission
+from stentor.domains.provenance.witness.witness import Witness, WitnessFolder
 from stentor.testing import FixedClock
 from tests.databases import Databases
 from tests.requirements import requirement
 
-SIGNER = make_signer("example.com/log")
+SIGNER = generate_signer("example.com/log")
 SIZES = (10, 25, 40)
 REWRITES = 1_000
 Rows = list[tuple[Any, ...]]
@@ -78,9 +77,9 @@ def write(raw: sqlite3.Connection, log: Rows) -> None:
     raw.executemany(
         "insert into provenance_leaves values (?, ?, ?)", [(n, row[0], hashes[n].hex()) for n, row in enumerate(log)]
     )
-    raw.executemany("insert into provenance_tiles values (?, ?, ?)", tree.Edge().grow(hashes)[1])
+    raw.executemany("insert into provenance_tiles values (?, ?, ?)", merkle.TreeFrontier().append(hashes)[1])
     for size in {min(size, len(log)) for size in SIZES}:
-        root = tree.root_of(hashes[:size])
+        root = merkle.compute_root(hashes[:size])
         signed = (size, root.hex(), SIGNER.sign(size, root), size)
         raw.execute("insert into provenance_checkpoints values (?, ?, ?, ?)", signed)
     raw.commit()
@@ -93,20 +92,22 @@ def test_each_of_a_thousand_rewrites_of_witnessed_history_is_found(
     path, dice = databases.sqlite(tmp_path / "stentor.db"), random.Random(1847)
     true = [event(n) for n in range(max(SIZES))]
     witness = Witness(WitnessFolder(tmp_path / "witness", "w"), [SIGNER.verifier], clock)
-    seen, asked = 0, Witnessing([witness.verifier], 1)
+    seen, asked = 0, WitnessPolicy([witness.verifier], 1)
     hashes = [leaf_hash(row) for row in true]
     for size in SIZES:
-        path_there = tree.consistency_path(lambda level, at: _node(hashes, level, at), seen, size) if seen else []
-        witness.add(Submission(seen, path_there, SIGNER.sign(size, tree.root_of(hashes[:size]))).text)
+        path_there = merkle.consistency_proof(lambda level, at: _node(hashes, level, at), seen, size) if seen else []
+        witness.add_checkpoint(
+            WitnessSubmission(seen, path_there, SIGNER.sign(size, merkle.compute_root(hashes[:size]))).text
+        )
         seen = size
-    kept = witness.newest("example.com/log")
+    kept = witness.newest_note("example.com/log")
     assert kept is not None
-    claim = examine(kept, [SIGNER.verifier], "the witness", [witness.verifier])
+    claim = parse_claim(kept, [SIGNER.verifier], "the witness", [witness.verifier])
     driver, found = SqliteDriver(path), 0
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("pragma synchronous = off")
         write(raw, true)
-        sound = verify(driver, [SIGNER.verifier], [claim], witnessing=asked)
+        sound = verify_run_log(driver, [SIGNER.verifier], [claim], witness_policy=asked)
         assert (sound.findings, sound.witnessed) == ([], {"w": 40})
         for turn in range(REWRITES):
             log = true[:]
@@ -115,11 +116,15 @@ def test_each_of_a_thousand_rewrites_of_witnessed_history_is_found(
                 log.append(event(dice.randrange(1000), "later"))
             write(raw, log)
             if turn % 50 == 0:
-                assert verify(driver, [SIGNER.verifier]).intact, "sound in itself: nothing else would find it"
-                assert not verify(driver, [SIGNER.verifier], witnessing=asked).intact, "the signature is missing"
-            found += not verify(driver, [SIGNER.verifier], [claim]).intact
+                assert verify_run_log(driver, [SIGNER.verifier]).is_intact, (
+                    "sound in itself: nothing else would find it"
+                )
+                assert not verify_run_log(driver, [SIGNER.verifier], witness_policy=asked).is_intact, (
+                    "the signature is missing"
+                )
+            found += not verify_run_log(driver, [SIGNER.verifier], [claim]).is_intact
     assert found == REWRITES
 
 
 def _node(hashes: list[bytes], level: int, index: int) -> bytes:
-    return tree.root_of(hashes[index << level : (index + 1) << level])
+    return merkle.compute_root(hashes[index << level : (index + 1) << level])

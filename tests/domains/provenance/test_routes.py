@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
-from stentor.domains.provenance import proofs
-from stentor.domains.provenance.notes import open_note, read_verifier
+from stentor.domains.provenance import merkle
+from stentor.domains.provenance.signed_note import open_note, parse_verifier
 from tests.conftest import ADMIN, MakeWorld, World
 from tests.requirements import requirement
 
@@ -78,13 +78,13 @@ async def test_a_proof_holds_for_whoever_has_the_event_and_the_key(world: World)
     assert (waiting.status_code, waiting.json()["error"]["code"]) == (409, "CONFLICT")
     published = await world.admin.post(f"{AT}/checkpoint")
     assert published.status_code == 200, published.text
-    verifier = read_verifier(published.json()["key"])
+    verifier = parse_verifier(published.json()["key"])
     for event in run["events"]:
         proof = (await world.admin.get(f"{AT}/{event['provenance_id']}/proof")).json()
         leaf = sha256(b"\0" + proof["event"].encode()).digest()
         path = [raw(text) for text in proof["hashes"]]
         checkpoint = open_note(proof["checkpoint"], [verifier])
-        assert proofs.includes(leaf, proof["number"], checkpoint.size, path, checkpoint.root)
+        assert merkle.verify_inclusion(leaf, proof["number"], checkpoint.size, path, checkpoint.root)
         assert (raw(proof["leaf_hash"]), raw(proof["root"])) == (leaf, checkpoint.root)
         told = json.loads(proof["event"])
         assert (told["event_id"], told["event_type"]) == (event["provenance_id"], event["event_type"])
@@ -104,7 +104,7 @@ async def test_one_checkpoint_is_proven_to_extend_another(world: World) -> None:
     proof = (await world.admin.get(f"{AT}/consistency", params=query)).json()
     assert (proof["from_root"], proof["to_root"]) == (old["root"], new["root"])
     path = [raw(text) for text in proof["hashes"]]
-    assert proofs.extends(old["size"], new["size"], raw(old["root"]), raw(new["root"]), path)
+    assert merkle.verify_consistency(old["size"], new["size"], raw(old["root"]), raw(new["root"]), path)
     assert len({entry["size"] for entry in found}) == 3
 
 
@@ -119,7 +119,7 @@ async def test_the_newest_checkpoint_is_a_note_as_text_and_an_object_as_json(wor
     text = await world.clients["READER"].get(f"{AT}/checkpoint", headers={"Accept": "text/plain"})
     assert text.headers["content-type"].startswith("text/plain")
     assert text.text == made["note"]
-    checkpoint = open_note(text.text, [read_verifier(made["key"])])
+    checkpoint = open_note(text.text, [parse_verifier(made["key"])])
     assert (checkpoint.origin, checkpoint.size) == (made["origin"], made["size"])
     assert (await world.admin.post(f"{AT}/checkpoint")).json() == made
 
@@ -153,7 +153,7 @@ async def test_a_sequencer_that_cannot_go_on_is_seen_and_work_goes_on(world: Wor
     await world.kernel.db.write(lambda tx: tx.run(Sql("delete from provenance_tiles")))
     await world.submit()
     world.kernel.provenance.sequencer._edge = None
-    assert await world.kernel.provenance.sequencer.turn() == 0
+    assert await world.kernel.provenance.sequencer.run_once() == 0
     health = await world.admin.get("/api/v1/health/detailed")
     assert (health.status_code, health.json()["components"]["provenance"]["status"]) == (503, "unavailable")
     assert "stentor provenance verify" in health.json()["components"]["provenance"]["detail"]

@@ -13,10 +13,10 @@ from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import RunLogDamaged, StoreUnavailable
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
+from stentor.domains.provenance import merkle, store
 from stentor.domains.provenance import sequencer as module
-from stentor.domains.provenance import store, tree
-from stentor.domains.provenance.checkpoints import to_file
-from stentor.domains.provenance.notes import open_note, split_notes
+from stentor.domains.provenance.checkpoints import file_sink
+from stentor.domains.provenance.signed_note import open_note, split_notes
 from stentor.testing import FixedClock
 from tests.databases import Databases
 from tests.domains.provenance.conftest import Log
@@ -35,20 +35,20 @@ async def numbered(db: Database) -> list[str]:
     assert [number for number, _, _ in leaves] == list(range(len(leaves)))
     assert {event_id: leaf for _, event_id, leaf in leaves} == {i: leaf.hex() for i, leaf in hashes.items()}
     root = await db.read(lambda tx: store.root_at(tx, len(leaves)))
-    assert root == tree.root_of([hashes[event_id] for _, event_id, _ in leaves])
+    assert root == merkle.compute_root([hashes[event_id] for _, event_id, _ in leaves])
     assert await db.read(lambda tx: tx.rows(MARKS)) == [(0,)]
     return [event_id for _, event_id, _ in leaves]
 
 
 @requirement("provenance.merkle-tree")
 async def test_every_event_gets_a_number_and_its_place_in_the_tree(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BATCH", 200)
+    monkeypatch.setattr(module, "BATCH_SIZE", 200)
     wanted: list[str] = []
     for count in (1, 3, 255, 1, 300, 7):
         wanted += await log.write(count, f"task {count}")
         await log.sequencer.drain()
     assert await numbered(log.db) == wanted
-    assert await log.sequencer.step() == 0
+    assert await log.sequencer.number_batch() == 0
 
 
 @requirement("provenance.merkle-tree")
@@ -85,7 +85,7 @@ async def test_two_sequencers_at_once_give_each_number_once(log: Log) -> None:
 
     async def number(sequencer: module.Sequencer) -> None:
         for _ in range(40):
-            await sequencer.turn()
+            await sequencer.run_once()
 
     await asyncio.gather(write(), number(log.sequencer), number(other))
     await log.sequencer.drain()
@@ -102,14 +102,14 @@ async def test_of_two_processes_on_postgresql_one_numbers_and_the_other_takes_ov
     driver = PostgresDriver(postgres_url, clock)
     first, second = Log(Database(driver), clock), Log(Database(driver), clock)
     await first.write(3)
-    assert await first.sequencer.step() == 3
+    assert await first.sequencer.number_batch() == 3
     await second.write(4)
-    assert await second.sequencer.step() == 0
-    assert await first.sequencer.step() == 4
+    assert await second.sequencer.number_batch() == 0
+    assert await first.sequencer.number_batch() == 4
     await second.write(2)
     await first.leader.close()
     first.db.close()
-    assert await soon(second.sequencer.step) == 2  # the server notices after the close that its client is gone
+    assert await soon(second.sequencer.number_batch) == 2  # the server notices after the close that its client is gone
     assert len(await numbered(second.db)) == 9
     await second.leader.close()
     second.db.close()
@@ -135,28 +135,28 @@ def test_the_migration_marks_what_is_there(driver: Driver) -> None:
 @requirement("provenance.signed-checkpoints")
 async def test_a_checkpoint_is_signed_when_it_is_due_and_there_is_something_new(log: Log, clock: FixedClock) -> None:
     await log.write(3)
-    await log.sequencer.turn()
+    await log.sequencer.run_once()
     first = await log.db.read(store.newest_checkpoint)
     assert first is not None
     assert open_note(first.note, [log.signer.verifier]).root.hex() == first.root
     assert (first.size, first.root) == (3, (await log.db.read(lambda tx: store.root_at(tx, 3))).hex())
     await log.write(1)
-    await log.sequencer.turn()
+    await log.sequencer.run_once()
     assert await log.db.read(store.newest_checkpoint) == first
     clock.advance(seconds=61)
-    await log.sequencer.turn()
+    await log.sequencer.run_once()
     second = await log.db.read(store.newest_checkpoint)
     assert second is not None
     assert second.size == 4
     clock.advance(seconds=61)
-    await log.sequencer.turn()
+    await log.sequencer.run_once()
     assert await log.db.read(store.newest_checkpoint) == second
 
 
 @requirement("provenance.signed-checkpoints")
 async def test_checkpoints_are_appended_to_a_file_outside(log: Log, tmp_path: Path) -> None:
     path = tmp_path / "checkpoints.txt"
-    log.checkpoints.outlets.append(to_file(path))
+    log.checkpoints.sinks.append(file_sink(path))
     for _ in range(3):
         await log.write(2)
         await log.sequencer.drain()
@@ -168,7 +168,10 @@ async def test_checkpoints_are_appended_to_a_file_outside(log: Log, tmp_path: Pa
     await log.write(1)
     await log.sequencer.drain()
     made = await log.checkpoints.publish()
-    assert (made.size, log.checkpoints.undelivered) == (7, "the newest checkpoint did not get out (IsADirectoryError)")
+    assert (made.size, log.checkpoints.delivery_problem) == (
+        7,
+        "the newest checkpoint did not get out (IsADirectoryError)",
+    )
 
 
 DAMAGE = {
@@ -187,8 +190,8 @@ async def test_a_damaged_tree_is_not_numbered_on_and_writes_go_on(log: Log, stat
     await log.db.write(lambda tx: tx.run(Sql(statement)))
     fresh = log.another()
     with pytest.raises(RunLogDamaged, match="provenance verify"):
-        await fresh.step()
-    assert await fresh.turn() == 0
+        await fresh.number_batch()
+    assert await fresh.run_once() == 0
     assert fresh.problem is not None
     await log.write(1)
     assert await log.db.read(lambda tx: tx.rows(MARKS)) == [(2,)]
@@ -215,9 +218,9 @@ async def test_an_outage_is_waited_out(log: Log, monkeypatch: pytest.MonkeyPatch
 
     with monkeypatch.context() as patch:
         patch.setattr(log.db, "write", out)
-        assert await log.sequencer.turn() == 0
+        assert await log.sequencer.run_once() == 0
         assert log.sequencer.problem == "The database cannot be used: injected."
-    assert await log.sequencer.turn() == 2
+    assert await log.sequencer.run_once() == 2
     assert str(log.sequencer.problem) == "None"
     assert await numbered(log.db) == wanted
 
@@ -233,9 +236,9 @@ async def test_the_loop_numbers_by_itself(log: Log) -> None:
 async def test_the_loop_finds_what_another_process_wrote_and_outlives_a_look_that_fails(
     log: Log, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.02)
     looks: list[int] = []
-    some_wait = store.some_wait
+    some_wait = store.has_waiting
 
     def failing(tx: Tx) -> bool:
         looks.append(len(looks))
@@ -243,7 +246,7 @@ async def test_the_loop_finds_what_another_process_wrote_and_outlives_a_look_tha
             raise RuntimeError("broken")
         return some_wait(tx)
 
-    monkeypatch.setattr(store, "some_wait", failing)
+    monkeypatch.setattr(store, "has_waiting", failing)
     running = asyncio.create_task(log.sequencer.run())
     await soon(lambda: len(looks) >= 4)
     other = Log(Database(log.db.driver), clock)

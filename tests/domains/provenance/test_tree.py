@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.provenance import proofs, tree
-from stentor.domains.provenance.tree import Edge
+from stentor.domains.provenance import merkle
+from stentor.domains.provenance.merkle import TreeFrontier
 from tests.requirements import requirement
 
 # The leaves and roots of the tests of Certificate Transparency.
@@ -43,23 +43,23 @@ def naive(hashes: list[bytes]) -> bytes:
     return sha256(b"\x01" + naive(hashes[:k]) + naive(hashes[k:])).digest()
 
 
-def grown(parts: list[int]) -> tuple[Edge, dict[tuple[int, int], bytes], list[bytes]]:
+def grown(parts: list[int]) -> tuple[TreeFrontier, dict[tuple[int, int], bytes], list[bytes]]:
     """An edge that grew by these parts, all tiles, all leaves."""
-    edge, tiles, every, done = Edge(), dict[tuple[int, int], bytes](), leaves(sum(parts)), 0
+    edge, tiles, every, done = TreeFrontier(), dict[tuple[int, int], bytes](), leaves(sum(parts)), 0
     for count in parts:
-        edge, changed = edge.grow(every[done : done + count])
+        edge, changed = edge.append(every[done : done + count])
         done += count
         tiles |= {(level, at): hashes for level, at, hashes in changed}
     return edge, tiles, every
 
 
-def node_of(tiles: dict[tuple[int, int], bytes]) -> tree.Node:
+def node_of(tiles: dict[tuple[int, int], bytes]) -> merkle.NodeReader:
     def node(level: int, index: int) -> bytes:
-        base, rest = divmod(level, tree.BITS)
+        base, rest = divmod(level, merkle.TILE_HEIGHT)
         first = index << rest
-        row = tree.split(tiles[base, first // tree.WIDTH])[first % tree.WIDTH :][: 1 << rest]
+        row = merkle.split_hashes(tiles[base, first // merkle.TILE_WIDTH])[first % merkle.TILE_WIDTH :][: 1 << rest]
         assert len(row) == 1 << rest
-        return tree.root_of(row)
+        return merkle.compute_root(row)
 
     return node
 
@@ -67,22 +67,22 @@ def node_of(tiles: dict[tuple[int, int], bytes]) -> tree.Node:
 @requirement("provenance.merkle-tree")
 def test_the_roots_are_those_of_the_known_vectors() -> None:
     hashes = [sha256(b"\0" + bytes.fromhex(text)).digest() for text in INPUTS]
-    assert [tree.root_of(hashes[:n]).hex() for n in range(9)] == ROOTS
-    assert [Edge().grow(hashes[:n])[0].root().hex() for n in range(9)] == ROOTS
+    assert [merkle.compute_root(hashes[:n]).hex() for n in range(9)] == ROOTS
+    assert [TreeFrontier().append(hashes[:n])[0].root().hex() for n in range(9)] == ROOTS
 
 
 @requirement("provenance.merkle-tree")
 @given(st.lists(st.integers(0, 700), max_size=6))
 def test_a_tree_that_grows_in_parts_has_the_root_of_the_definition(parts: list[int]) -> None:
     edge, tiles, every = grown(parts)
-    assert edge.root() == naive(every) == tree.root_of(every)
+    assert edge.root() == naive(every) == merkle.compute_root(every)
     assert edge.size == len(every)
     assert b"".join(tiles[0, at] for at in range(-(-len(every) // 256))) == b"".join(every)
 
 
 def test_a_tree_of_three_levels_has_the_root_of_the_definition() -> None:
     edge, tiles, every = grown([65_536, 1, 70_000])
-    assert edge.root() == naive(every) == tree.subtree(node_of(tiles), 0, len(every))
+    assert edge.root() == naive(every) == merkle.subtree_hash(node_of(tiles), 0, len(every))
     assert max(level for level, _ in tiles) == 2
 
 
@@ -91,17 +91,17 @@ def test_a_tree_of_three_levels_has_the_root_of_the_definition() -> None:
 def test_every_inclusion_proof_verifies_and_no_altered_one_does(size: int, data: st.DataObject) -> None:
     _, tiles, every = grown([1500])
     number = data.draw(st.integers(0, size - 1))
-    path, root, leaf = tree.inclusion_path(node_of(tiles), number, size), naive(every[:size]), every[number]
-    assert proofs.includes(leaf, number, size, path, root)
-    assert not proofs.includes(leaf, number, size, path[:-1], root) or not path
-    assert not proofs.includes(leaf, number, size, [*path, leaf], root)
-    assert not proofs.includes(every[number - 1] if number else sha256(b"").digest(), number, size, path, root)
-    assert not proofs.includes(leaf, size, size, path, root)
-    assert not proofs.includes(leaf, -1, size, path, root)
+    path, root, leaf = merkle.inclusion_proof(node_of(tiles), number, size), naive(every[:size]), every[number]
+    assert merkle.verify_inclusion(leaf, number, size, path, root)
+    assert not merkle.verify_inclusion(leaf, number, size, path[:-1], root) or not path
+    assert not merkle.verify_inclusion(leaf, number, size, [*path, leaf], root)
+    assert not merkle.verify_inclusion(every[number - 1] if number else sha256(b"").digest(), number, size, path, root)
+    assert not merkle.verify_inclusion(leaf, size, size, path, root)
+    assert not merkle.verify_inclusion(leaf, -1, size, path, root)
     other = data.draw(st.integers(0, size - 1).filter(lambda n: n != number)) if size > 1 else 1
-    assert not proofs.includes(leaf, other, size, path, root)
+    assert not merkle.verify_inclusion(leaf, other, size, path, root)
     for wrong in altered(data, path):
-        assert not proofs.includes(leaf, number, size, wrong, root)
+        assert not merkle.verify_inclusion(leaf, number, size, wrong, root)
 
 
 @requirement("provenance.inclusion-and-consistency")
@@ -109,16 +109,16 @@ def test_every_inclusion_proof_verifies_and_no_altered_one_does(size: int, data:
 def test_every_consistency_proof_verifies_and_no_altered_one_does(new: int, data: st.DataObject) -> None:
     _, tiles, every = grown([1500])
     old = data.draw(st.integers(1, new))
-    path = tree.consistency_path(node_of(tiles), old, new)
+    path = merkle.consistency_proof(node_of(tiles), old, new)
     roots = naive(every[:old]), naive(every[:new])
-    assert proofs.extends(old, new, *roots, path)
-    assert not proofs.extends(old, new, roots[0], sha256(b"").digest(), path)
-    assert not proofs.extends(old, new, sha256(b"").digest(), roots[1], path)
-    assert not proofs.extends(old, new, *roots, [*path, every[0]])
-    assert not proofs.extends(new + 1, new, *roots, path)
-    assert not proofs.extends(0, new, *roots, path)
+    assert merkle.verify_consistency(old, new, *roots, path)
+    assert not merkle.verify_consistency(old, new, roots[0], sha256(b"").digest(), path)
+    assert not merkle.verify_consistency(old, new, sha256(b"").digest(), roots[1], path)
+    assert not merkle.verify_consistency(old, new, *roots, [*path, every[0]])
+    assert not merkle.verify_consistency(new + 1, new, *roots, path)
+    assert not merkle.verify_consistency(0, new, *roots, path)
     for wrong in altered(data, path):
-        assert not proofs.extends(old, new, *roots, wrong)
+        assert not merkle.verify_consistency(old, new, *roots, wrong)
 
 
 def altered(data: st.DataObject, path: list[bytes]) -> list[list[bytes]]:
@@ -138,6 +138,6 @@ def altered(data: st.DataObject, path: list[bytes]) -> list[list[bytes]]:
 @pytest.mark.parametrize("size", [0, 1])
 def test_the_smallest_trees_have_no_path(size: int) -> None:
     _, tiles, every = grown([1])
-    assert tree.subtree(node_of(tiles), 0, size) == naive(every[:size])
-    assert tree.inclusion_path(node_of(tiles), 0, 1) == []
-    assert tree.consistency_path(node_of(tiles), 1, 1) == []
+    assert merkle.subtree_hash(node_of(tiles), 0, size) == naive(every[:size])
+    assert merkle.inclusion_proof(node_of(tiles), 0, 1) == []
+    assert merkle.consistency_proof(node_of(tiles), 1, 1) == []

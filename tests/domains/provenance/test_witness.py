@@ -12,18 +12,19 @@ import pytest
 from starlette.testclient import TestClient
 
 from stentor.core.errors import StartRefused
-from stentor.domains.provenance import tree
-from stentor.domains.provenance.cosignatures import (
+from stentor.domains.provenance import merkle
+from stentor.domains.provenance.signed_note import (
+    NoteError,
+    NoteSigner,
+    add_cosignature,
     cosigned_at,
-    make_cosigner,
-    read_cosigner,
-    read_witness,
-    with_cosignature,
+    generate_cosigner,
+    generate_signer,
+    parse_cosigner,
+    parse_witness_key,
 )
-from stentor.domains.provenance.notes import NoteError, Signer, make_signer
-from stentor.domains.provenance.witness.folder import WitnessFolder
-from stentor.domains.provenance.witness.wire import Submission, checkpoint_path, read_submission
-from stentor.domains.provenance.witness.witness import Witness
+from stentor.domains.provenance.witness.wire import WitnessSubmission, checkpoint_path, parse_submission
+from stentor.domains.provenance.witness.witness import Witness, WitnessFolder
 from stentor.surfaces import witness as surface
 from stentor.testing import FixedClock
 from tests.requirements import requirement
@@ -41,20 +42,20 @@ class Tree:
     """A log of leaves in memory, signed by its key."""
 
     leaves: list[bytes]
-    signer: Signer = field(default_factory=lambda: make_signer("example.com/log"))
+    signer: NoteSigner = field(default_factory=lambda: generate_signer("example.com/log"))
 
     def node(self, level: int, index: int) -> bytes:
-        return tree.root_of(self.leaves[index << level : (index + 1) << level])
+        return merkle.compute_root(self.leaves[index << level : (index + 1) << level])
 
     def root(self, size: int) -> bytes:
-        return tree.subtree(self.node, 0, size)
+        return merkle.subtree_hash(self.node, 0, size)
 
     def note(self, size: int) -> str:
         return self.signer.sign(size, self.root(size))
 
     def submit(self, old: int, new: int) -> str:
-        proof = tree.consistency_path(self.node, old, new) if 0 < old < new else []
-        return Submission(old, proof, self.note(new)).text
+        proof = merkle.consistency_proof(self.node, old, new) if 0 < old < new else []
+        return WitnessSubmission(old, proof, self.note(new)).text
 
 
 def leaves(count: int, mark: bytes = b"") -> list[bytes]:
@@ -148,9 +149,9 @@ def test_what_cannot_be_kept_is_not_signed(one: Stand, monkeypatch: pytest.Monke
 
 
 def test_a_checkpoint_of_another_log_or_key_is_refused(one: Stand) -> None:
-    other = Tree(leaves(3), make_signer("example.com/other"))
+    other = Tree(leaves(3), generate_signer("example.com/other"))
     assert one.post(other.submit(0, 3))[0] == 404
-    thief = Tree(leaves(3), make_signer("example.com/log"))
+    thief = Tree(leaves(3), generate_signer("example.com/log"))
     assert one.post(thief.submit(0, 3))[0] == 403
     assert one.post(one.tree.submit(5, 5).replace("old 5", "old 6"))[0] == 400
 
@@ -178,11 +179,11 @@ def test_a_malformed_request_is_400(one: Stand, body: str) -> None:
 
 def test_a_submission_is_read_as_it_was_written(one: Stand) -> None:
     text = one.tree.submit(20, 33)
-    assert read_submission(text).text == text
+    assert parse_submission(text).text == text
 
 
 def test_a_proof_for_a_log_that_the_witness_never_saw_is_refused(one: Stand) -> None:
-    body = Submission(0, [bytes(32)], one.tree.note(3)).text
+    body = WitnessSubmission(0, [bytes(32)], one.tree.note(3)).text
     assert one.post(body)[0] == 422
 
 
@@ -192,28 +193,28 @@ def test_the_published_example_of_a_cosignature_has_its_key_id_and_length() -> N
         "— witness.example.com/w1 jWbPPwAAAABkGFDLEZMHwSRaJNiIDoe9DYn/zXcrtPHeolMI5OWXEhZCB9dlrDJsX3b2oyin1nPZ"
         "qhf5nNo0xUe+mbIUBkBIfZ+qnA==\n"
     )
-    from stentor.domains.provenance.notes import read_note
+    from stentor.domains.provenance.signed_note import parse_note
 
-    name, key_id, signed = read_note(PUBLISHED + line)[1][1]
+    name, key_id, signed = parse_note(PUBLISHED + line)[1][1]
     assert (name, key_id.hex(), len(signed)) == ("witness.example.com/w1", "8d66cf3f", 72)
     assert int.from_bytes(signed[:8], "big") == 1679315147
 
 
 def test_a_cosignature_holds_for_its_body_key_and_time_alone() -> None:
-    key = make_cosigner("w")
-    line = key.line(PUBLISHED.partition("\n\n")[0] + "\n", 1_700_000_000)
+    key = generate_cosigner("w")
+    line = key.cosign(PUBLISHED.partition("\n\n")[0] + "\n", 1_700_000_000)
     assert cosigned_at(PUBLISHED + line, key.verifier) == 1_700_000_000
     assert cosigned_at(PUBLISHED.replace("20852163", "20852164") + line, key.verifier) is None
-    assert cosigned_at(PUBLISHED + line, make_cosigner("w").verifier) is None
+    assert cosigned_at(PUBLISHED + line, generate_cosigner("w").verifier) is None
     signed = bytearray(base64.b64decode(line.split()[2]))
     signed[11] ^= 1  # the time
     forged = f"— w {base64.b64encode(signed).decode()}\n"
     assert cosigned_at(PUBLISHED + forged, key.verifier) is None
-    assert read_cosigner(key.text).verifier == key.verifier == read_witness(key.verifier.text)
+    assert parse_cosigner(key.text).verifier == key.verifier == parse_witness_key(key.verifier.text)
     with pytest.raises(NoteError, match="no valid signature"):
-        with_cosignature(PUBLISHED, forged, key.verifier)
-    once = with_cosignature(PUBLISHED, line, key.verifier)
-    again = with_cosignature(once, key.line(PUBLISHED.partition("\n\n")[0] + "\n", 1_700_000_009), key.verifier)
+        add_cosignature(PUBLISHED, forged, key.verifier)
+    once = add_cosignature(PUBLISHED, line, key.verifier)
+    again = add_cosignature(once, key.cosign(PUBLISHED.partition("\n\n")[0] + "\n", 1_700_000_009), key.verifier)
     assert (again.count("— w "), cosigned_at(again, key.verifier)) == (1, 1_700_000_009)
 
 

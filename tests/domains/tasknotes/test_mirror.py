@@ -160,7 +160,7 @@ async def test_notes_of_tasks_can_be_read_but_are_not_found(tasks: Tasks) -> Non
     memory = tasks.world.kernel.memory
     assert memory is not None
     await memory.indexer.reconcile()
-    await memory.indexer.look([str(tasks.files[0].relative_to(tasks.root))])
+    await memory.indexer.check_files([str(tasks.files[0].relative_to(tasks.root))])
     body = {"terms": ["xylophone"], "fields": ["content"], "match_mode": "any", "limit": 10}
     found = await tasks.world.admin.post("/api/v1/memory/search/keyword", json=body)
     assert [match["path"] for match in found.json()["matches"]] == ["own.md"]

@@ -41,10 +41,10 @@ def embeddings(situation: Situation) -> Iterator[Finding]:
 def _local(folder: str) -> Finding:
     # Looks for the files only: loading the model takes a second and 150 MB.
     from stentor.core.errors import StentorError
-    from stentor.domains.memory.embedding import files
+    from stentor.domains.memory.embedding import local
 
     try:
-        found = files.find(Path(folder) if folder else None)
+        found = local.find_model_files(Path(folder) if folder else None)
     except StentorError as error:
         return Finding("warning", "embeddings", error.message)
     return Finding("ok", "embeddings", f"The model {found.name} is on this machine.")

@@ -13,10 +13,10 @@ from stentor.core.errors import Forbidden
 from stentor.domains.llm.gate import Caller as LlmCaller
 from stentor.domains.llm.model import Message, Request, Text
 from stentor.domains.llm.service import Done
-from stentor.domains.memory.index.model import Filters
+from stentor.domains.memory.index.model import SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.search import HybridMatch
-from stentor.domains.memory.service import Caller, Written
+from stentor.domains.memory.service import MemoryCaller, WriteResult
 from stentor.domains.sandbox.broker.model import Call, Run, Shaped
 from stentor.domains.sandbox.model import Access
 
@@ -24,13 +24,15 @@ MAX_CONTENT_LENGTH = 1 << 20
 
 
 class HybridSearch(Protocol):
-    async def hybrid(self, caller: Caller, query: str, most: int, filters: Filters) -> tuple[list[HybridMatch], int]:
+    async def hybrid(
+        self, caller: MemoryCaller, query: str, most: int, filters: SearchFilters
+    ) -> tuple[list[HybridMatch], int]:
         """The best matches, and how many there are."""
         ...
 
 
 class MemoryWriter(Protocol):
-    async def write(self, caller: Caller, draft: WriteDraft) -> Written:
+    async def write(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:
         """Raises StentorError."""
         ...
 
@@ -71,12 +73,12 @@ class _MemoryTool(Shaped):
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
 
-    def caller(self, run: Run, permission: str) -> Caller:
+    def caller(self, run: Run, permission: str) -> MemoryCaller:
         """Raises Forbidden."""
         if run.tenant != self._tenant:
             raise Forbidden("The memory belongs to another tenant.")
         principal = Principal(run.agent_name, "agent", frozenset((permission,)), run.tenant)
-        return Caller(principal, run.agent_id, run.task_id)
+        return MemoryCaller(principal, run.agent_id, run.task_id)
 
     def completed(self, access: Access) -> Access:
         """In the spelling in which the memory knows a path: what is judged is what is touched."""
@@ -102,7 +104,7 @@ class MemorySearch(_MemoryTool):
     async def act(self, run: Run, call: Call) -> dict[str, Any]:
         asked = self.arguments(call)
         caller = self.caller(run, "read")
-        found, total = await self._search.hybrid(caller, asked.query, asked.limit, Filters(folder=asked.folder))
+        found, total = await self._search.hybrid(caller, asked.query, asked.limit, SearchFilters(folder=asked.folder))
         return {"matches": msgspec.to_builtins(found), "total": total}
 
 

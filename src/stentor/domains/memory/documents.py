@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.memory.text import outline
+from stentor.domains.memory.text import markdown
 from stentor.domains.notes import frontmatter
 from stentor.domains.notes.frontmatter import BOM, BadFrontmatter, Parts
 
@@ -19,7 +19,7 @@ _KEY = re.compile(r"(?:[ \t]*(?:#.*)?[\r\n]+)*\w[\w-]*:(?:\s|\Z)")
 """A block that begins like this is a mapping, or no YAML at all."""
 
 
-class Document(msgspec.Struct, frozen=True):
+class NoteDocument(msgspec.Struct, frozen=True):
     """A note that is text. `problem` says why its frontmatter could not be read; the body is there all the same."""
 
     path: str
@@ -38,7 +38,7 @@ class Document(msgspec.Struct, frozen=True):
         named = self.frontmatter.get("title")
         if isinstance(named, str) and named.strip():
             return named.strip()
-        return outline.title(self.content) or self.path.rpartition("/")[2].removesuffix(".md")
+        return markdown.find_title(self.content) or self.path.rpartition("/")[2].removesuffix(".md")
 
     @property
     def tags(self) -> list[str]:
@@ -48,7 +48,7 @@ class Document(msgspec.Struct, frozen=True):
         return [tag.strip().lstrip("#") for tag in found if isinstance(tag, str) and tag.strip(" #")]
 
     @property
-    def weights(self) -> dict[str, float]:
+    def hebbian_weights(self) -> dict[str, float]:
         """Agent id to Hebbian weight; what is no number that a float can hold is left out."""
         given = self.frontmatter.get("hebbian_weights")
         pairs = given.items() if isinstance(given, dict) else ()
@@ -56,7 +56,7 @@ class Document(msgspec.Struct, frozen=True):
         return {k: float(v) for k, v in numbers if abs(v) <= sys.float_info.max}
 
 
-def parse(path: str, raw: bytes) -> Document | None:
+def parse_document(path: str, raw: bytes) -> NoteDocument | None:
     """The document of a file; None for one that is no text."""
     if b"\0" in raw:
         return None
@@ -66,14 +66,16 @@ def parse(path: str, raw: bytes) -> Document | None:
         return None
     parts = frontmatter.split(text)
     try:
-        return Document(path, parts.body, frontmatter.values(parts))
+        return NoteDocument(path, parts.body, frontmatter.values(parts))
     except BadFrontmatter as error:
         if error.keyless:
-            return Document(path, frontmatter.headless(text).body, {})
-        return Document(path, parts.body, {}, error.message)
+            return NoteDocument(path, frontmatter.headless(text).body, {})
+        return NoteDocument(path, parts.body, {}, error.message)
 
 
-def changed(raw: bytes | None, content: str | None, values: Mapping[str, Any] | None, *, whole: bool) -> bytes:
+def edit_document(
+    raw: bytes | None, content: str | None, values: Mapping[str, Any] | None, *, replace_frontmatter: bool
+) -> bytes:
     """The file (None for a new one) with another body and other frontmatter; every byte that need not change stays.
 
     None leaves the body or the frontmatter as it is. `whole` takes the values as all of the frontmatter, else they
@@ -90,7 +92,7 @@ def changed(raw: bytes | None, content: str | None, values: Mapping[str, Any] | 
         # What begins the body behind a block is text, a byte order mark too.
         values, body = carried, frontmatter.split(content).body
     if values is not None:
-        text = _with_values(text, values, whole=whole)
+        text = _with_values(text, values, whole=replace_frontmatter)
     return _bytes(text if body is None else _with_body(text, body, mark))
 
 

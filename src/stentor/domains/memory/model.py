@@ -1,17 +1,28 @@
-"""A write as a caller asks for it, and what is decided of it. Pure."""
+"""A write as a caller asks for it, and what is decided of it. Pure.
+
+Folders of the vault where agents do not write: what lies there acts with more authority than theirs.
+
+Names for a version that could not be merged and stays beside its note, as Obsidian's users know them. Pure.
+"""
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
-from stentor.core.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
+from stentor.auth.principal import Principal
+from stentor.core.clock import SECOND
+from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed
 from stentor.domains.memory import documents
 from stentor.domains.notes import merge
 from stentor.domains.notes.model import ANYTHING, NOTHING, content_hash
+from stentor.domains.notes.paths import MAX_PATH, MAX_SEGMENT_BYTES
 
-Operation = Literal["write", "update", "delete"]
+WriteOperation = Literal["write", "update", "delete"]
 ConflictResolution = Literal["last_write_wins", "abort", "merge"]
 Priority = Literal["high", "normal", "low"]
 
@@ -24,7 +35,7 @@ class WriteDraft(msgspec.Struct, frozen=True):
     hold, of `if_none_match` none may; ANYTHING among them is any file.
     """
 
-    operation: Operation
+    operation: WriteOperation
     path: str
     content: str | None = None
     frontmatter: dict[str, Any] | None = None
@@ -33,11 +44,11 @@ class WriteDraft(msgspec.Struct, frozen=True):
     resolution: ConflictResolution = "last_write_wins"
     base_hash: str | None = None
     if_match: frozenset[str] | None = None
-    expected: str | None = None
+    expected_hash: str | None = None
     if_none_match: frozenset[str] = frozenset()
 
 
-class Decision(msgspec.Struct, frozen=True):
+class WriteDecision(msgspec.Struct, frozen=True):
     """What to do with the file: `after` are its bytes (None: it goes), unless it is a conflict.
 
     `loser` are the bytes that the caller wanted and that are kept beside the note.
@@ -46,10 +57,10 @@ class Decision(msgspec.Struct, frozen=True):
     after: bytes | None
     conflict: bool = False
     merged: bool = False
-    loser: bytes | None = None
+    losing_content: bytes | None = None
 
 
-def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base: bytes | None) -> Decision:
+def decide_write(draft: WriteDraft, present: bytes | None, known: frozenset[str], base: bytes | None) -> WriteDecision:
     """`present` are the file's bytes, `known` the hashes of states that the caller has seen, `base` the
     bytes of the last of them, where they are known.
 
@@ -58,11 +69,11 @@ def decide(draft: WriteDraft, present: bytes | None, known: frozenset[str], base
     """
     _require(draft, present)
     if draft.resolution == "last_write_wins" or not _conflicting(draft, present, known):
-        return Decision(_wanted(draft, present))
+        return WriteDecision(_wanted(draft, present))
     if draft.resolution == "abort" or draft.operation == "delete":
-        return Decision(present, conflict=True)
+        return WriteDecision(present, conflict=True)
     if present is None:
-        return Decision(_wanted(draft, None))  # of a removal and a change, the change is kept
+        return WriteDecision(_wanted(draft, None))  # of a removal and a change, the change is kept
     return _merged(draft, present, base)
 
 
@@ -71,7 +82,7 @@ def _require(draft: WriteDraft, present: bytes | None) -> None:
         raise PreconditionFailed(f"{draft.path!r} is not in the state that If-Match names; read it again.")
     if _holds(draft.if_none_match, present):
         raise PreconditionFailed(f"{draft.path!r} is there, in a state that If-None-Match names.")
-    if draft.expected is not None and draft.expected not in _hashes(draft.path, present):
+    if draft.expected_hash is not None and draft.expected_hash not in _hashes(draft.path, present):
         raise Conflict(f"{draft.path!r} is not in the state that was expected; read it again.")
     if present is None and draft.operation != "write":
         raise NotFound(f"There is no document {draft.path!r} to {draft.operation}.")
@@ -100,17 +111,19 @@ def _hashes(path: str, present: bytes | None) -> set[str]:
     """Of the file, and of its content alone; none of what is not there."""
     if present is None:
         return set()
-    document = documents.parse(path, present)
+    document = documents.parse_document(path, present)
     return {content_hash(present)} | ({document.content_hash} if document else set())
 
 
 def _wanted(draft: WriteDraft, present: bytes | None) -> bytes | None:
     if draft.operation == "delete":
         return None
-    return documents.changed(present, draft.content, draft.frontmatter, whole=draft.operation == "write")
+    return documents.edit_document(
+        present, draft.content, draft.frontmatter, replace_frontmatter=draft.operation == "write"
+    )
 
 
-def _merged(draft: WriteDraft, present: bytes, base: bytes | None) -> Decision:
+def _merged(draft: WriteDraft, present: bytes, base: bytes | None) -> WriteDecision:
     """The caller's change of what it knew, together with the changes since; else its version goes beside the note."""
     wanted = _wanted(draft, base if base is not None else present)
     assert wanted is not None
@@ -120,5 +133,44 @@ def _merged(draft: WriteDraft, present: bytes, base: bytes | None) -> Decision:
         except (merge.CannotMerge, UnicodeDecodeError):
             pass
         else:
-            return Decision(text.encode(), merged=True)
-    return Decision(present, conflict=True, loser=wanted)
+            return WriteDecision(text.encode(), merged=True)
+    return WriteDecision(present, conflict=True, losing_content=wanted)
+
+
+TASKS_FOLDER, RECORDS_FOLDER = "tasks", "memory"
+"""Notes below `Tasks/Inbox` become tasks, those below `Memory/` are records of the governed memory's namespaces."""
+
+
+def require_writable_path(principal: Principal, path: str, *, is_governed: bool) -> None:
+    """Refuse an agent's write below `Tasks/`, and below `Memory/` unless the governed memory admitted it (`governed`).
+
+    Compares as file systems do that fold case. Raises Forbidden.
+    """
+    if principal.role == "admin":
+        return
+    top = unicodedata.normalize("NFKC", path).casefold().partition("/")[0].strip()
+    if top == TASKS_FOLDER or (top == RECORDS_FOLDER and not is_governed):
+        raise Forbidden(f"Agents do not write to {path.partition('/')[0]!r}: submit a task, or use the memory server.")
+
+
+MAX_CONFLICT_COPIES = 1_000
+MAX_SUFFIX_BYTES = 16
+"""Bytes of what counts as the kind of a file, and is never cut."""
+
+
+def conflict_copy_names(path: str, now: int) -> Iterator[str]:
+    """Names for copies that are made at this time (in microseconds), in the order in which they are to be tried."""
+    folder, slash, name = path.rpartition("/")
+    stem, dot, suffix = name.rpartition(".")
+    if not stem or len(suffix.encode()) > MAX_SUFFIX_BYTES:
+        stem, dot, suffix = name, "", ""
+    when = datetime.fromtimestamp(now / SECOND, UTC).strftime("%Y%m%d%H%M%S")
+    for number in range(1, MAX_CONFLICT_COPIES + 1):
+        end = f" (Conflicted copy stentor {when}{f' {number}' if number > 1 else ''}){dot}{suffix}"
+        room = MAX_PATH - len(folder) - len(slash) - len(end)
+        yield f"{folder}{slash}{_truncate_bytes(stem, MAX_SEGMENT_BYTES - len(end.encode()))[: max(room, 0)]}{end}"
+
+
+def _truncate_bytes(text: str, size: int) -> str:
+    """As much of the text as these bytes hold."""
+    return text.encode()[:size].decode(errors="ignore")

@@ -12,7 +12,7 @@ import msgspec
 
 from stentor.core.db import Sql, Tx
 
-KEPT_VERSIONS = 50
+MAX_VERSIONS = 50
 """Of one note; older ones go when a newer one comes."""
 
 SHORT = 4096
@@ -48,7 +48,7 @@ _PRUNE = Sql(
 )
 
 
-class Intent(msgspec.Struct, frozen=True):
+class WriteIntent(msgspec.Struct, frozen=True):
     """A decided write: the hash of the file before (empty for none) and after (empty for a deletion)."""
 
     write_id: str
@@ -58,14 +58,14 @@ class Intent(msgspec.Struct, frozen=True):
     created_at: int
 
 
-class Version(msgspec.Struct, frozen=True):
+class NoteVersion(msgspec.Struct, frozen=True):
     content_hash: str
     size: int
     origin: str
     created_at: int
 
 
-def intend(tx: Tx, intent: Intent, scope: str = "") -> None:
+def insert_intent(tx: Tx, intent: WriteIntent, scope: str = "") -> None:
     tx.run(
         _INTEND,
         write_id=intent.write_id,
@@ -76,19 +76,19 @@ def intend(tx: Tx, intent: Intent, scope: str = "") -> None:
     )
 
 
-def settle(tx: Tx, write_ids: Iterable[str]) -> None:
+def delete_intents(tx: Tx, write_ids: Iterable[str]) -> None:
     """These intents were carried out, or given up."""
     tx.many(_SETTLE, ({"write_id": write_id} for write_id in write_ids))
 
 
-def open_intents(tx: Tx, age: int | None, scope: str = "") -> list[Intent]:
+def list_open_intents(tx: Tx, age: int | None, scope: str = "") -> list[WriteIntent]:
     """Those of one vault that are at least so old, in microseconds; all of them without an age."""
-    found = (Intent(*row) for row in tx.rows(_OPEN, until=EVER if age is None else tx.now - age))
+    found = (WriteIntent(*row) for row in tx.rows(_OPEN, until=EVER if age is None else tx.now - age))
     split = ((intent, *intent.path.rpartition(":")) for intent in found)
     return [msgspec.structs.replace(intent, path=path) for intent, name, colon, path in split if name + colon == scope]
 
 
-def keep(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:
+def save_version(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:
     """Remember the bytes of a version: the base of later merges, and what a person can go back to."""
     tx.run(
         _KEEP, path=path, content_hash=content_hash, content=_packed(content), size=len(content), origin=origin,
@@ -104,20 +104,20 @@ def _packed(content: bytes) -> bytes:
     return packer.compress(content) + packer.flush()
 
 
-def has(tx: Tx, path: str, content_hash: str) -> bool:
+def has_version(tx: Tx, path: str, content_hash: str) -> bool:
     return tx.row(_HAS, path=path, content_hash=content_hash) is not None
 
 
-def version(tx: Tx, path: str, content_hash: str) -> bytes | None:
+def read_version(tx: Tx, path: str, content_hash: str) -> bytes | None:
     row = tx.row(_VERSION, path=path, content_hash=content_hash)
     return zlib.decompress(row[0]) if row else None
 
 
-def versions(tx: Tx, path: str) -> list[Version]:
+def list_versions(tx: Tx, path: str) -> list[NoteVersion]:
     """Newest first."""
-    return [Version(*row) for row in tx.rows(_VERSIONS, path=path, limit=KEPT_VERSIONS)]
+    return [NoteVersion(*row) for row in tx.rows(_VERSIONS, path=path, limit=MAX_VERSIONS)]
 
 
-def prune(tx: Tx, paths: Iterable[str]) -> None:
+def prune_versions(tx: Tx, paths: Iterable[str]) -> None:
     """Forget what is older than the versions that are kept."""
-    tx.many(_PRUNE, ({"path": path, "kept": KEPT_VERSIONS} for path in paths))
+    tx.many(_PRUNE, ({"path": path, "kept": MAX_VERSIONS} for path in paths))

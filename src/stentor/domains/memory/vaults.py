@@ -7,30 +7,29 @@ from collections.abc import Mapping
 import msgspec
 
 from stentor.core.errors import InvalidRequest
+from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.health import MemoryHealth
-from stentor.domains.memory.history import History
-from stentor.domains.memory.index.index import Index
-from stentor.domains.memory.indexer import Steps
-from stentor.domains.memory.meanings import Meanings
-from stentor.domains.memory.search import Search
-from stentor.domains.memory.service import Bus
+from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.indexer import IndexMaintenance
+from stentor.domains.memory.search import SearchService
+from stentor.domains.memory.service import MemoryService, VersionHistory
 
-DEFAULT = "default"
+DEFAULT_VAULT = "default"
 
 
 class VaultParts(msgspec.Struct, frozen=True):
     """What routes, messages and tools use of one vault."""
 
-    bus: Bus
-    search: Search
-    history: History
-    steps: Steps
+    memory: MemoryService
+    search: SearchService
+    history: VersionHistory
+    maintenance: IndexMaintenance
     health: MemoryHealth
-    meanings: Meanings
-    index: Index
+    embedding_worker: EmbeddingWorker
+    index: SearchIndex
 
 
-class Vaults:
+class VaultRegistry:
     def __init__(self, by_name: Mapping[str, VaultParts]) -> None:
         self._by_name = dict(by_name)
 
@@ -38,7 +37,7 @@ class Vaults:
     def names(self) -> list[str]:
         return list(self._by_name)
 
-    def named(self, name: str) -> VaultParts:
+    def get(self, name: str) -> VaultParts:
         """Raises InvalidRequest for a vault that is not configured: its notes must not end up in another one."""
         found = self._by_name.get(name)
         if found is None:

@@ -8,10 +8,9 @@ from pydantic import Field, StringConstraints
 
 from stentor.core.clock import micros_from_datetime
 from stentor.core.errors import InvalidRequest
-from stentor.domains.memory.index.model import Filters
-from stentor.domains.memory.index.query import FIELDS
+from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.vaults import DEFAULT
+from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.web.entity_tags import InvalidEntityTags, parse_entity_tags
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name, ResponseModel, Time, Timestamp, UuidText
@@ -46,11 +45,11 @@ class WriteIn(RequestModel):
     )
 
     operation: Literal["write", "update", "delete"]
-    vault: VaultName = DEFAULT
+    vault: VaultName = DEFAULT_VAULT
     document: DocumentIn
     metadata: WriteMetadata = WriteMetadata()
 
-    def draft(self, if_match: str | None, if_none_match: str | None) -> WriteDraft:
+    def to_draft(self, if_match: str | None, if_none_match: str | None) -> WriteDraft:
         """With the headers of these names. Raises InvalidRequest for what is no list of entity tags."""
         meta, document = self.metadata, self.document
         return WriteDraft(
@@ -104,10 +103,10 @@ class KeywordIn(RequestModel):
     model_config = example_config(terms=["deployment"], fields=["title", "content"], match_mode="any", limit=20)
 
     terms: Annotated[list[Term], Field(min_length=1, max_length=64)]
-    fields: Annotated[list[Literal["title", "tags", "content"]], Field(min_length=1)] = list(FIELDS)
+    fields: Annotated[list[Literal["title", "tags", "content"]], Field(min_length=1)] = list(SEARCH_FIELDS)
     match_mode: Literal["all", "any"] = "any"
     limit: Annotated[int, Field(ge=1, le=1000)] = 20
-    vault: VaultName = DEFAULT
+    vault: VaultName = DEFAULT_VAULT
 
 
 class KeywordMatch(ResponseModel):
@@ -128,9 +127,9 @@ class FiltersIn(RequestModel):
     hebbian_weight_min: Annotated[float, Field(allow_inf_nan=False)] | None = None
     created_after: Time | None = None
 
-    def filters(self) -> Filters:
+    def to_filters(self) -> SearchFilters:
         after = None if self.created_after is None else micros_from_datetime(self.created_after)
-        return Filters(self.hebbian_weight_min, after)
+        return SearchFilters(self.hebbian_weight_min, after)
 
 
 class SemanticIn(RequestModel):
@@ -144,7 +143,7 @@ class SemanticIn(RequestModel):
     ) = None
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     filters: FiltersIn = FiltersIn()
-    vault: VaultName = DEFAULT
+    vault: VaultName = DEFAULT_VAULT
 
 
 class SemanticMatchOut(ResponseModel):
@@ -168,7 +167,7 @@ class HybridIn(RequestModel):
     query: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
     limit: Annotated[int, Field(ge=1, le=200)] = 20
     filters: FiltersIn = FiltersIn()
-    vault: VaultName = DEFAULT
+    vault: VaultName = DEFAULT_VAULT
 
 
 class HybridMatchOut(ResponseModel):
@@ -216,7 +215,7 @@ class StepIn(RequestModel):
 
     after: Annotated[str, StringConstraints(max_length=4096)] = ""
     limit: Annotated[int, Field(ge=1, le=5000)] = 500
-    vault: VaultName = DEFAULT
+    vault: VaultName = DEFAULT_VAULT
 
 
 class StepOut(ResponseModel):

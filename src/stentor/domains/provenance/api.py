@@ -12,10 +12,10 @@ from starlette.responses import PlainTextResponse, Response
 
 from stentor.core.clock import format_iso
 from stentor.core.runlog import RunLogEvent
-from stentor.domains.provenance.model import Run
-from stentor.domains.provenance.notes import Verifier
-from stentor.domains.provenance.service import Provenance
-from stentor.domains.provenance.store import Stored
+from stentor.domains.provenance.model import RunTrace
+from stentor.domains.provenance.service import ProvenanceService
+from stentor.domains.provenance.signed_note import NoteVerifier
+from stentor.domains.provenance.store import StoredCheckpoint
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import requires_permission
 from stentor.web.wire import Caller, JsonResponse, ResponseModel, Timestamp, api_router, error_responses
@@ -77,10 +77,10 @@ class ConsistencyOut(ResponseModel):
     hashes: list[str]
 
 
-def router(provenance: Provenance, key: Callable[[], Verifier | None]) -> APIRouter:
+def router(provenance: ProvenanceService, key: Callable[[], NoteVerifier | None]) -> APIRouter:
     api = api_router("/provenance", tags=["provenance"])
 
-    def answer(found: Stored, accept: str | None) -> Response:
+    def answer(found: StoredCheckpoint, accept: str | None) -> Response:
         if accept is not None and accept.partition(";")[0].strip().lower() == "text/plain":
             return PlainTextResponse(found.note)
         return JsonResponse(_checkpoint(found, key()))
@@ -89,7 +89,7 @@ def router(provenance: Provenance, key: Callable[[], Verifier | None]) -> APIRou
     @api.get("/checkpoint", response_model=CheckpointOut, responses={**TEXT, **error_responses(404)})
     async def checkpoint(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Response:
         """The newest signed checkpoint; with Accept: text/plain the signed note itself."""
-        return answer(await provenance.checkpoint(), accept)
+        return answer(await provenance.newest_checkpoint(), accept)
 
     @api.post(
         "/checkpoint",
@@ -108,21 +108,21 @@ def router(provenance: Provenance, key: Callable[[], Verifier | None]) -> APIRou
         new: Annotated[Size, Query(alias="to", description="Size of the newer tree.")],
     ) -> JsonResponse:
         """The proof that the newer tree begins with the older one (RFC 9162, 2.1.4)."""
-        found = await provenance.consistency(old, new)
+        found = await provenance.prove_consistency(old, new)
         return JsonResponse(
             {
-                "from_size": found.old,
-                "to_size": found.new,
+                "from_size": found.old_size,
+                "to_size": found.new_size,
                 "from_root": _text(found.old_root),
                 "to_root": _text(found.new_root),
-                "hashes": [_text(one) for one in found.path],
+                "hashes": [_text(one) for one in found.hashes],
             }
         )
 
     @api.get("/{provenance_id}", response_model=RunOut, responses=error_responses(404, 500))
     async def run(caller: Caller, provenance_id: ProvenanceId) -> JsonResponse:
         """The run that an event or a task is of: its events as a flat list, each with its parent, oldest first."""
-        return JsonResponse(run_out(await provenance.run(caller.tenant, provenance_id)))
+        return JsonResponse(serialize_run(await provenance.read_run(caller.tenant, provenance_id)))
 
     @api.get("/{provenance_id}/proof", response_model=InclusionOut, responses=error_responses(404, 409, 500))
     async def proof(
@@ -131,15 +131,15 @@ def router(provenance: Provenance, key: Callable[[], Verifier | None]) -> APIRou
         size: Annotated[Size | None, Query(description="Size of the tree; without it that of a checkpoint.")] = None,
     ) -> JsonResponse:
         """The proof that an event (of a task the first one) is in the tree (RFC 9162, 2.1.3)."""
-        found = await provenance.inclusion(caller.tenant, provenance_id, size)
+        found = await provenance.prove_inclusion(caller.tenant, provenance_id, size)
         return JsonResponse(
             {
                 "provenance_id": found.event_id,
                 "number": found.number,
                 "size": found.size,
                 "event": found.canonical.decode(),
-                "leaf_hash": _text(found.leaf),
-                "hashes": [_text(one) for one in found.path],
+                "leaf_hash": _text(found.leaf_hash),
+                "hashes": [_text(one) for one in found.hashes],
                 "root": _text(found.root),
                 "checkpoint": found.checkpoint,
             }
@@ -148,7 +148,7 @@ def router(provenance: Provenance, key: Callable[[], Verifier | None]) -> APIRou
     return api
 
 
-def _checkpoint(found: Stored, key: Verifier | None) -> dict[str, Any]:
+def _checkpoint(found: StoredCheckpoint, key: NoteVerifier | None) -> dict[str, Any]:
     return {
         "origin": found.note.partition("\n")[0],
         "size": found.size,
@@ -159,7 +159,7 @@ def _checkpoint(found: Stored, key: Verifier | None) -> dict[str, Any]:
     }
 
 
-def run_out(run: Run) -> dict[str, Any]:
+def serialize_run(run: RunTrace) -> dict[str, Any]:
     """A run as it is answered."""
     events = [_node(event, run.numbers.get(event.event_id)) for event in run.events]
     return {"root": run.root, "events": events, "truncated": run.truncated}

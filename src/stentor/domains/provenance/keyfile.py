@@ -9,7 +9,14 @@ from pathlib import Path
 
 from stentor.core.errors import StartRefused
 from stentor.core.settings import Settings
-from stentor.domains.provenance.notes import NoteError, Signer, Verifier, make_signer, read_signer, read_verifier
+from stentor.domains.provenance.signed_note import (
+    NoteError,
+    NoteSigner,
+    NoteVerifier,
+    generate_signer,
+    parse_signer,
+    parse_verifier,
+)
 
 _OTHERS = 0o077
 
@@ -18,17 +25,17 @@ def key_path(settings: Settings) -> Path:
     return settings.provenance_key or settings.data_dir / "keys" / "provenance.key"
 
 
-def public_path(key: Path) -> Path:
+def public_key_path(key: Path) -> Path:
     return key.with_suffix(".pub")
 
 
-def find(path: Path) -> Signer | None:
+def find_signer(path: Path) -> NoteSigner | None:
     """The key, or None when there is none. Raises StartRefused when the file cannot be used."""
     try:
         text = path.read_text("utf-8")
         if path.stat().st_mode & _OTHERS:
             raise StartRefused(f"{path} signs checkpoints, and others can read it: chmod 600 {path}")
-        return read_signer(text)
+        return parse_signer(text)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -38,17 +45,17 @@ def find(path: Path) -> Signer | None:
         raise StartRefused(f"{path} holds no key of signed notes ({reason}): restore it, or move it away.") from None
 
 
-def find_or_make(path: Path, origin: str = "") -> Signer:
+def ensure_signer(path: Path, origin: str = "") -> NoteSigner:
     """The key, made at its first use under the name `origin`. Raises StartRefused."""
     try:
-        signer = find(path)
+        signer = find_signer(path)
         if signer is None:
-            made = make_signer(origin)
+            made = generate_signer(origin)
             _write(path, made.text, 0o600)
-            signer = find(path)
+            signer = find_signer(path)
         if signer is None:
             raise StartRefused(f"{path} went away while it was read.")
-        _write(public_path(path), signer.verifier.text, 0o644)
+        _write(public_key_path(path), signer.verifier.text, 0o644)
     except OSError as error:
         raise StartRefused(f"{path} cannot be made: {error.strerror}.") from None
     except NoteError as error:
@@ -61,16 +68,16 @@ def find_or_make(path: Path, origin: str = "") -> Signer:
     return signer
 
 
-def find_verifier(path: Path) -> Verifier | None:
+def find_verifier(path: Path) -> NoteVerifier | None:
     """The public half, for whoever may not read the private one; None when there is none. Raises StartRefused."""
     try:
-        return read_verifier(public_path(path).read_text("utf-8"))
+        return parse_verifier(public_key_path(path).read_text("utf-8"))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StartRefused(f"{public_path(path)} cannot be read: {error.strerror}.") from None
+        raise StartRefused(f"{public_key_path(path)} cannot be read: {error.strerror}.") from None
     except ValueError:
-        raise StartRefused(f"{public_path(path)} holds no verifier key.") from None
+        raise StartRefused(f"{public_key_path(path)} holds no verifier key.") from None
 
 
 def _write(path: Path, text: str, mode: int) -> None:

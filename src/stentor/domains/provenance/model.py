@@ -10,7 +10,7 @@ from stentor.core.errors import CorruptRecord
 from stentor.core.runlog import RunLogEvent
 
 
-class Run(msgspec.Struct, frozen=True):
+class RunTrace(msgspec.Struct, frozen=True):
     """A run: what its root led to, oldest first, the root among them; `numbers` are of those that have one."""
 
     root: str
@@ -19,30 +19,30 @@ class Run(msgspec.Struct, frozen=True):
     truncated: bool
 
 
-class Inclusion(msgspec.Struct, frozen=True):
+class InclusionProof(msgspec.Struct, frozen=True):
     """That an event has its number (from 0) in the tree of this size and root, of which `checkpoint` is the note."""
 
     event_id: str
     number: int
     size: int
     canonical: bytes
-    leaf: bytes
-    path: list[bytes]
+    leaf_hash: bytes
+    hashes: list[bytes]
     root: bytes
     checkpoint: str | None
 
 
-class Consistency(msgspec.Struct, frozen=True):
+class ConsistencyProof(msgspec.Struct, frozen=True):
     """That the tree of size `new` begins with that of size `old`."""
 
-    old: int
-    new: int
+    old_size: int
+    new_size: int
     old_root: bytes
     new_root: bytes
-    path: list[bytes]
+    hashes: list[bytes]
 
 
-def event_of(row: Row) -> RunLogEvent:
+def parse_event(row: Row) -> RunLogEvent:
     """Raises CorruptRecord."""
     *fields, metadata = row
     try:

@@ -19,21 +19,21 @@ from stentor.core.db.leader import LeaderElection
 from stentor.core.errors import RunLogDamaged, StentorError, StoreUnavailable
 from stentor.core.timers import sleep_until_tick, wait_until_tick
 from stentor.domains.provenance import store
-from stentor.domains.provenance.checkpoints import Checkpoints
-from stentor.domains.provenance.store import Moved
-from stentor.domains.provenance.tree import Edge
+from stentor.domains.provenance.checkpoints import CheckpointPublisher
+from stentor.domains.provenance.merkle import TreeFrontier
+from stentor.domains.provenance.store import NumberingConflict
 
-BATCH = 1024
+BATCH_SIZE = 1024
 """Events of one transaction at most: about 5 ms of the writer's time."""
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How often the process that numbers looks for what others wrote."""
-ASK_SECONDS = 5.0
+LEADER_CHECK_SECONDS = 5.0
 """How often a process that does not number asks whether it should."""
-AGAIN = 2 * SECOND
+SIGN_RETRY_US = 2 * SECOND
 """After a refusal to sign: a person may have mended or accepted what was in the way."""
 log = logging.getLogger(__name__)
 
-Batch = tuple[Edge, Edge, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
+NumberedBatch = tuple[TreeFrontier, TreeFrontier, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
 """The edge before and after, the events with their hashes, the tiles that change."""
 
 
@@ -43,7 +43,7 @@ class Sequencer:
         db: Database,
         clock: Clock,
         leader: LeaderElection,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointPublisher,
         interval: float,
         checkpoint_interval: float,
     ) -> None:
@@ -55,7 +55,7 @@ class Sequencer:
         self._checkpoints = checkpoints
         self._interval = interval
         self._checkpoint_interval = int(checkpoint_interval * SECOND)
-        self._edge: Edge | None = None
+        self._edge: TreeFrontier | None = None
         self._signed: tuple[int, int] | None = None
         self._lock = asyncio.Lock()
 
@@ -63,14 +63,14 @@ class Sequencer:
         """For ever, until it is cancelled."""
         while True:
             seen = self._db.commits
-            if await self.turn() < BATCH:
+            if await self.run_once() < BATCH_SIZE:
                 await self._rest(seen)
 
-    async def turn(self) -> int:
+    async def run_once(self) -> int:
         """One batch, and a checkpoint when one is due; answers how many events. Never raises."""
         try:
-            done = await self.step()
-            if done < BATCH:
+            done = await self.number_batch()
+            if done < BATCH_SIZE:
                 await self._checkpoint_when_due()
             self._say(None)
         except StoreUnavailable as error:
@@ -90,28 +90,28 @@ class Sequencer:
     async def _rest(self, seen: int) -> None:
         """Until something is written here, and for the interval then; what others write is looked for now and then."""
         if not self._leader.was_leader:
-            await sleep_until_tick(ASK_SECONDS)
+            await sleep_until_tick(LEADER_CHECK_SECONDS)
             return
-        until = time.monotonic() + ASK_SECONDS
+        until = time.monotonic() + LEADER_CHECK_SECONDS
         while self._db.commits == seen and time.monotonic() < until:
             self._db.write_event.clear()
-            await wait_until_tick(self._db.write_event, LOOK_SECONDS)
+            await wait_until_tick(self._db.write_event, POLL_SECONDS)
             if self._db.commits == seen and await self._some_wait():
                 return
         await asyncio.sleep(self._interval)
 
     async def _some_wait(self) -> bool:
         try:
-            return await self._db.poll(store.some_wait)
+            return await self._db.poll(store.has_waiting)
         except Exception:  # noqa: BLE001 - the next turn meets it too, and says so
             return True
 
     async def drain(self) -> None:
         """Until nothing waits, or another process does the work. Raises StentorError."""
-        while await self.step():
+        while await self.number_batch():
             pass
 
-    async def step(self) -> int:
+    async def number_batch(self) -> int:
         """Number one batch; 0 when nothing waits or another process numbers. Raises StentorError."""
         async with self._lock:
             if not await self._leader.is_leader():
@@ -122,18 +122,20 @@ class Sequencer:
     async def _number(self) -> int:
         known, dialect = self._edge, self._db.driver.name
 
-        def plan(tx: Tx) -> Batch:
-            before = known or store.edge(tx)
-            batch = store.waiting(tx, dialect, BATCH)
-            after, tiles = before.grow([leaf for _, leaf in batch])
+        def plan(tx: Tx) -> NumberedBatch:
+            before = known or store.read_frontier(tx)
+            batch = store.list_waiting(tx, dialect, BATCH_SIZE)
+            after, tiles = before.append([leaf for _, leaf in batch])
             return before, after, batch, tiles
 
         before, after, batch, tiles = await self._db.read(plan)
         self._edge = None  # until the commit is known
         if batch:
             try:
-                await self._db.write(lambda tx: store.add(tx, before.size, batch, tiles), (locks.RUN_LOG_NUMBERS_LOCK,))
-            except Moved:
+                await self._db.write(
+                    lambda tx: store.append_leaves(tx, before.size, batch, tiles), (locks.RUN_LOG_NUMBERS_LOCK,)
+                )
+            except NumberingConflict:
                 return 1  # look again
         self._edge = after
         return len(batch)
@@ -146,7 +148,7 @@ class Sequencer:
             self._signed = (last.size, last.made_at) if last else (0, 0)
         signed, at = self._signed
         due = now - at >= self._checkpoint_interval
-        refused = self._checkpoints.problem is not None and now - at >= AGAIN
+        refused = self._checkpoints.problem is not None and now - at >= SIGN_RETRY_US
         if size is None and (due or refused):
             self._signed = (signed, now)
             await self._checkpoints.check()

@@ -10,10 +10,10 @@ from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import RunLogDamaged
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
-from stentor.domains.provenance import tree
-from stentor.domains.provenance.tree import BITS, FULL, HASH, Edge
+from stentor.domains.provenance import merkle
+from stentor.domains.provenance.merkle import FULL_TILE_BYTES, HASH_BYTES, TILE_HEIGHT, TreeFrontier
 
-LOOK = "Run `stentor provenance verify` to see what was changed."
+VERIFY_HINT = "Run `stentor provenance verify` to see what was changed."
 _EVENT = ", ".join(EVENT_COLUMNS)
 _LEAVES = AppendOnlyTable("provenance_leaves", ("number", "event_id", "hash"))
 _MARKS = "(select event_id, leaf from events_waiting where leaf is not null order by event_id limit :limit) as marks"
@@ -61,11 +61,11 @@ _LED_TO = Sql(
 )
 
 
-class Moved(Exception):
+class NumberingConflict(Exception):
     """Another process numbered events meanwhile, or a mark went away: look again."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredCheckpoint(msgspec.Struct, frozen=True):
     """A stored checkpoint; `root` is in hex, `note` the signed text, the time in microseconds."""
 
     size: int
@@ -74,14 +74,14 @@ class Stored(msgspec.Struct, frozen=True):
     made_at: int
 
 
-class Lag(msgspec.Struct, frozen=True):
+class NumberingLag(msgspec.Struct, frozen=True):
     """Events without a number, and the time of the oldest of them in microseconds."""
 
     events: int
-    since: int | None
+    oldest_at: int | None
 
 
-class Tiles:
+class TileReader:
     """Hashes of complete subtrees out of the stored tiles, as a `tree.Node`. Raises RunLogDamaged."""
 
     def __init__(self, tx: Tx) -> None:
@@ -89,29 +89,31 @@ class Tiles:
         self._known: dict[tuple[int, int], bytes] = {}
 
     def __call__(self, level: int, index: int) -> bytes:
-        base, rest = divmod(level, BITS)
+        base, rest = divmod(level, TILE_HEIGHT)
         first = index << rest
-        hashes = self._tile(base, first // tree.WIDTH)
-        row = tree.split(hashes)[first % tree.WIDTH :][: 1 << rest]
+        hashes = self._tile(base, first // merkle.TILE_WIDTH)
+        row = merkle.split_hashes(hashes)[first % merkle.TILE_WIDTH :][: 1 << rest]
         if len(row) < 1 << rest:
-            raise RunLogDamaged(f"Tile {first // tree.WIDTH} of level {base} of the run log's tree is cut. {LOOK}")
-        return tree.root_of(row)
+            raise RunLogDamaged(
+                f"Tile {first // merkle.TILE_WIDTH} of level {base} of the run log's tree is cut. {VERIFY_HINT}"
+            )
+        return merkle.compute_root(row)
 
     def _tile(self, level: int, position: int) -> bytes:
         key = level, position
         if key not in self._known:
             found = self._tx.row(_TILE, level=level, position=position)
             if found is None:
-                raise RunLogDamaged(f"Tile {position} of level {level} of the run log's tree is missing. {LOOK}")
+                raise RunLogDamaged(f"Tile {position} of level {level} of the run log's tree is missing. {VERIFY_HINT}")
             self._known[key] = bytes(found[0])
         return self._known[key]
 
 
-def some_wait(tx: Tx) -> bool:
+def has_waiting(tx: Tx) -> bool:
     return tx.row(_SOME_WAIT) is not None
 
 
-def waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:
+def list_waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:
     """Events without a number, with their hashes, in the order of their ids. Those from before the tree come first."""
     if tx.row(_OLD) and (rows := tx.rows(_BACKLOG, limit=limit)):
         return [(row[0], leaf_hash(row)) for row in rows]
@@ -121,77 +123,79 @@ def waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:
         found = [(event_id, bytes.fromhex(leaf)) for event_id, leaf in zip(words[::2], words[1::2], strict=True)]
     except ValueError:
         found = [("", b"")]
-    if any(len(leaf) != HASH for _, leaf in found):
-        raise RunLogDamaged(f"A mark in the table events_waiting is malformed. {LOOK}")
+    if any(len(leaf) != HASH_BYTES for _, leaf in found):
+        raise RunLogDamaged(f"A mark in the table events_waiting is malformed. {VERIFY_HINT}")
     return sorted(found)
 
 
-def add(tx: Tx, size: int, batch: list[tuple[str, bytes]], tiles: Iterable[tuple[int, int, bytes]]) -> None:
+def append_leaves(tx: Tx, size: int, batch: list[tuple[str, bytes]], tiles: Iterable[tuple[int, int, bytes]]) -> None:
     """Give the batch the numbers from `size`. Raises Moved before anything is written, unless a mark is gone."""
-    if size_of(tx) != size:
-        raise Moved
+    if tree_size(tx) != size:
+        raise NumberingConflict
     for number, (event_id, leaf) in enumerate(batch, size):
         tx.append(_LEAVES, (number, event_id, leaf.hex()))
     tx.many(_PUT_TILE, ({"level": level, "position": at, "hashes": hashes} for level, at, hashes in tiles))
     if tx.run(_UNMARK, first=size) != len(batch):
-        raise Moved
+        raise NumberingConflict
 
 
-def size_of(tx: Tx) -> int:
+def tree_size(tx: Tx) -> int:
     """How many events have a number."""
     row = tx.row(_LAST)
     return 0 if row is None or row[0] is None else int(row[0]) + 1
 
 
-def edge(tx: Tx) -> Edge:
+def read_frontier(tx: Tx) -> TreeFrontier:
     """The right edge of the stored tree. Raises RunLogDamaged when its tables do not fit together."""
-    size = size_of(tx)
+    size = tree_size(tx)
     found: list[bytes] = []
     level, count = 0, size
     while count:
         row = tx.row(_LAST_TILE, level=level)
         position, hashes = (int(row[0]), bytes(row[1])) if row else (0, b"")
-        if position * tree.WIDTH + len(hashes) // HASH != count or len(hashes) % HASH:
-            raise RunLogDamaged(f"The leaves of the run log's tree do not fit its tiles of level {level}. {LOOK}")
-        found.append(hashes if len(hashes) < FULL else b"")
-        level, count = level + 1, count >> BITS
-    return Edge(size, tuple(found))
+        if position * merkle.TILE_WIDTH + len(hashes) // HASH_BYTES != count or len(hashes) % HASH_BYTES:
+            raise RunLogDamaged(
+                f"The leaves of the run log's tree do not fit its tiles of level {level}. {VERIFY_HINT}"
+            )
+        found.append(hashes if len(hashes) < FULL_TILE_BYTES else b"")
+        level, count = level + 1, count >> TILE_HEIGHT
+    return TreeFrontier(size, tuple(found))
 
 
 def root_at(tx: Tx, size: int) -> bytes:
     """The root of the first `size` events by the stored tiles. Raises RunLogDamaged."""
-    return tree.subtree(Tiles(tx), 0, size)
+    return merkle.subtree_hash(TileReader(tx), 0, size)
 
 
-def lag(tx: Tx) -> Lag:
+def numbering_lag(tx: Tx) -> NumberingLag:
     row = tx.row(_LAG)
     count, oldest = (int(row[0]), row[1]) if row else (0, None)
     time = tx.row(_TIME, event_id=oldest) if oldest else None
-    return Lag(count, int(time[0]) if time else None)
+    return NumberingLag(count, int(time[0]) if time else None)
 
 
-def newest_checkpoint(tx: Tx) -> Stored | None:
+def newest_checkpoint(tx: Tx) -> StoredCheckpoint | None:
     row = tx.row(_NEWEST)
-    return Stored(*row) if row else None
+    return StoredCheckpoint(*row) if row else None
 
 
-def covering_checkpoint(tx: Tx, size: int) -> Stored | None:
+def covering_checkpoint(tx: Tx, size: int) -> StoredCheckpoint | None:
     """The first one of at least that size."""
     row = tx.row(_COVERING, size=size)
-    return Stored(*row) if row else None
+    return StoredCheckpoint(*row) if row else None
 
 
-def put_checkpoint(tx: Tx, checkpoint: Stored) -> bool:
+def insert_checkpoint(tx: Tx, checkpoint: StoredCheckpoint) -> bool:
     """Whether it is new: of each size there is one."""
     return tx.run(_PUT_CHECKPOINT, **msgspec.structs.asdict(checkpoint)) == 1
 
 
-def newest_checkpoints(tx: Tx, limit: int) -> list[Stored]:
+def list_newest_checkpoints(tx: Tx, limit: int) -> list[StoredCheckpoint]:
     """The newest one first."""
-    return [Stored(*row) for row in tx.rows(_NEWEST_ONES, limit=limit)]
+    return [StoredCheckpoint(*row) for row in tx.rows(_NEWEST_ONES, limit=limit)]
 
 
-def put_cosignatures(tx: Tx, size: int, note: str) -> None:
+def update_note(tx: Tx, size: int, note: str) -> None:
     """Replace the note of a stored checkpoint by itself with more signatures."""
     tx.run(_PUT_NOTE, size=size, note=note)
 
@@ -201,21 +205,21 @@ def number_of(tx: Tx, event_id: str) -> int | None:
     return int(row[0]) if row else None
 
 
-def find(tx: Tx, tenant: str, event_id: str) -> Row | None:
+def find_event(tx: Tx, tenant: str, event_id: str) -> Row | None:
     """An event's row, its values in the order of COLUMNS."""
     return tx.row(_FIND, tenant=tenant, event_id=event_id)
 
 
-def first_of_task(tx: Tx, tenant: str, task_id: str) -> Row | None:
-    found = of_task(tx, tenant, task_id, 1)
+def first_task_event(tx: Tx, tenant: str, task_id: str) -> Row | None:
+    found = task_events(tx, tenant, task_id, 1)
     return found[0] if found else None
 
 
-def of_task(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Row]:
+def task_events(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Row]:
     """A task's events, oldest first."""
     return tx.rows(_OF_TASK, tenant=tenant, task_id=task_id, limit=limit)
 
 
-def led_to(tx: Tx, tenant: str, parent_id: str, limit: int) -> list[Row]:
+def child_events(tx: Tx, tenant: str, parent_id: str, limit: int) -> list[Row]:
     """What an event led to, but for the later events of its own task."""
     return tx.rows(_LED_TO, tenant=tenant, parent_id=parent_id, limit=limit)

@@ -49,7 +49,7 @@ class TaskServicer:
         }
 
     async def submit(self, call: Call, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
-        draft = validate_value(_SUBMIT, _body(request)).draft()
+        draft = validate_value(_SUBMIT, _body(request)).to_draft()
         done = await self._submission.submit(
             call.caller, draft, build_idempotency_key(call.caller, draft, wire.idempotency_key(call))
         )

@@ -15,7 +15,7 @@ from stentor.auth.authority.context import ALL_NAMESPACES, NAMED_VAULT_PREFIX, V
 from stentor.auth.authority.proof import ProofRequest
 from stentor.auth.principal import Principal
 from stentor.core.errors import AuthorityDenied, AuthorityRefused, StoreUnavailable
-from stentor.domains.memory.governed.gate import READ, WRITE
+from stentor.domains.memory.governed.authorization import READ_CAPABILITY, WRITE_CAPABILITY
 from stentor.surfaces.memory_mcp.presented import PEER, REQUEST
 from stentor.surfaces.memory_mcp.server import Context
 
@@ -69,7 +69,9 @@ class Verifier:
         reaches everything, another the namespace of its name and `shared`.
         """
         granted = frozenset(
-            capability for name, capability in (("read", READ), ("write", WRITE)) if principal.may(name)
+            capability
+            for name, capability in (("read", READ_CAPABILITY), ("write", WRITE_CAPABILITY))
+            if principal.may(name)
         )
         everything = (*EVERYTHING, *(NAMED_VAULT_PREFIX + name for name in self._vaults))
         spaces = everything if principal.may("admin") else (principal.name, SHARED)

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stentor import __version__
-from stentor.domains.memory.governed.gate import CAPABILITIES
+from stentor.domains.memory.governed.authorization import CAPABILITIES
 from stentor.surfaces.memory_mcp.access import Verifier, of_request
 from stentor.surfaces.memory_mcp.calls import Calls
 from stentor.surfaces.memory_mcp.presented import Presented

@@ -37,7 +37,7 @@ class LocalCalls:
         tool = TOOLS[name]
         try:
             if who is None:  # before its arguments are looked at
-                await self._memory.refuse(name)
+                await self._memory.deny(name)
             answer = await tool.use(self._memory, who, _asked(tool.asked, arguments))
         except StentorError as error:
             return failed(error.code, error.message, error.details)

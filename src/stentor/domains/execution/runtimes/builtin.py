@@ -15,8 +15,8 @@ from stentor.core.errors import StentorError
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.execution.runtimes.summarizer import MAX_SENTENCES, SUMMARY_METHODS, SummaryCancelled, summarize
-from stentor.domains.memory.passages import Passage, covered
-from stentor.domains.memory.service import Caller
+from stentor.domains.memory.service import MemoryCaller
+from stentor.domains.memory.text.excerpts import Passage, term_coverage
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import TaskClaim
 
@@ -90,7 +90,7 @@ NOTHING_FOUND = "The notes say nothing about this."
 class PassageSearch(Protocol):
     """What it looks in."""
 
-    async def passages(self, caller: Caller, question: str, most: int) -> list[Passage]:
+    async def passages(self, caller: MemoryCaller, question: str, most: int) -> list[Passage]:
         """The best passages first."""
         ...
 
@@ -109,13 +109,13 @@ class LibrarianAgent:
             raise AgentFailed("MEMORY_DENIED", "The notes belong to another tenant.")
         asking = Principal("librarian", "agent", frozenset(("read",)), claim.tenant)
         try:
-            found = await self._memory.passages(Caller(asking, agent.agent_id, claim.task_id), question, most)
+            found = await self._memory.passages(MemoryCaller(asking, agent.agent_id, claim.task_id), question, most)
         except StentorError as error:
             raise ProviderFailed("MEMORY_UNAVAILABLE", error.message) from None
         answer = " ".join(f"{' '.join(one.sentences)} [{n}]" for n, one in enumerate(found, 1)) or NOTHING_FOUND
         emit(answer)
         result = {"answer": answer, "citations": [_citation(n, one) for n, one in enumerate(found, 1)]}
-        return AttemptOutcome("success", result, performance=max(0.01, round(covered(found, question), 4)))
+        return AttemptOutcome("success", result, performance=max(0.01, round(term_coverage(found, question), 4)))
 
 
 def _librarian_request(value: Any) -> tuple[str, int]:

@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stentor.domains.memory.embedding.model import EmbeddingUnavailable, Vectors
+from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vectors
 
 if TYPE_CHECKING:
     import aiohttp
 
-BATCH = 64
-TRIES = 3
-MAX_WAIT = 10.0
+BATCH_SIZE = 64
+MAX_ATTEMPTS = 3
+MAX_RETRY_AFTER_SECONDS = 10.0
 """Seconds that a Retry-After is heeded for."""
 MAX_TOKENS = 512
 _BUSY = {429, 500, 502, 503, 504}
@@ -58,8 +58,8 @@ class RemoteEmbedder:
 
         await self.load()
         rows: list[list[float]] = []
-        for at in range(0, len(texts), BATCH):
-            rows += await self._ask(list(texts[at : at + BATCH]))
+        for at in range(0, len(texts), BATCH_SIZE):
+            rows += await self._ask(list(texts[at : at + BATCH_SIZE]))
         if any(len(row) != self._dimensions for row in rows):
             raise EmbeddingUnavailable(f"{self._url} answered vectors of different lengths.")
         vectors = np.asarray(rows, np.float32).reshape(len(rows), self._dimensions)
@@ -75,7 +75,7 @@ class RemoteEmbedder:
         import aiohttp  # a fifth of all imports at the start, for this embedder only
 
         body = {"model": self._model, "input": [text or " " for text in texts], "encoding_format": "float"}
-        for attempt in range(TRIES):
+        for attempt in range(MAX_ATTEMPTS):
             try:
                 status, answer, wait = await self._post(body)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
@@ -84,7 +84,7 @@ class RemoteEmbedder:
                 return _vectors(answer, len(texts), self._url)
             if status not in _BUSY:
                 break
-            await asyncio.sleep(min(MAX_WAIT, wait if wait is not None else 0.5 * 2**attempt))
+            await asyncio.sleep(min(MAX_RETRY_AFTER_SECONDS, wait if wait is not None else 0.5 * 2**attempt))
         raise EmbeddingUnavailable(f"{self._url} answered {status}.")
 
     async def _post(self, body: dict[str, Any]) -> tuple[int, Any, float | None]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from stentor.domains.memory.governed.records import Disposition, Mode, NotEmpty, Sha256
+from stentor.domains.memory.governed.records import Disposition, NonEmptyStr, SearchMode, Sha256Hex
 
 MAX_CONTENT = 4_000_000
 """Characters."""
@@ -28,10 +28,10 @@ class WriteAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     content: Annotated[str, Meta(max_length=MAX_CONTENT, description="The whole text, in Markdown.")]
     idempotency_key: Annotated[
-        NotEmpty | None, Meta(description="Repeat it with the same call, and the first answer comes again.")
+        NonEmptyStr | None, Meta(description="Repeat it with the same call, and the first answer comes again.")
     ] = None
     base_hash: Annotated[
-        Sha256 | None, Meta(description="The content_sha256 that was read; another state is a conflict.")
+        Sha256Hex | None, Meta(description="The content_sha256 that was read; another state is a conflict.")
     ] = None
     metadata: Annotated[
         dict[str, Any] | None, Meta(description="The frontmatter, all of it; null leaves it as it is.")
@@ -46,7 +46,7 @@ class ReadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SearchAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace
     query: Annotated[str, Meta(min_length=1, max_length=10_000, description="What to look for, in plain words.")]
-    mode: Annotated[Mode, Meta(description="By word, by meaning, or by both.")] = "hybrid"
+    mode: Annotated[SearchMode, Meta(description="By word, by meaning, or by both.")] = "hybrid"
     limit: Annotated[int, Meta(ge=1, le=100, description="Results of one page.")] = 10
     cursor: Annotated[str | None, Meta(description="next_cursor of the page before.")] = None
 
@@ -100,7 +100,7 @@ class FoundRecord(msgspec.Struct, frozen=True):
 class FoundRecords(msgspec.Struct, frozen=True):
     namespace: str
     query: str
-    mode: Mode
+    mode: SearchMode
     results: list[FoundRecord]
     total: int
     next_cursor: str | None

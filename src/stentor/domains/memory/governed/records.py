@@ -15,16 +15,16 @@ from msgspec import Meta
 from stentor.auth.authority.context import NAMED_VAULT_PREFIX, VAULT_NAMESPACE
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import InvalidRequest
-from stentor.domains.memory.vaults import DEFAULT
+from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.notes import paths
 
-FOLDER = "Memory"
-SUFFIX = ".md"
+RECORDS_ROOT = "Memory"
+NOTE_SUFFIX = ".md"
 MAX_OFFSET = 10_000
-Mode = Literal["keyword", "semantic", "hybrid"]
+SearchMode = Literal["keyword", "semantic", "hybrid"]
 Disposition = Literal["created", "updated", "replayed"]
-NotEmpty = Annotated[str, Meta(min_length=1)]
-Sha256 = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]*$")]
+NonEmptyStr = Annotated[str, Meta(min_length=1)]
+Sha256Hex = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]*$")]
 """In hex."""
 
 _SEEN = Sql("select version, raw_hash from memory_records where path = :path")
@@ -34,7 +34,7 @@ _SEE = Sql(
 )
 
 
-class Record(msgspec.Struct, frozen=True):
+class RecordAddress(msgspec.Struct, frozen=True):
     """Where a document is kept. `record_id` is `<namespace>/<key>`; a key has no slash, so that it is unambiguous.
 
     The namespaces below `vault` are the folders of the vault, those below `vault:<name>` of a named one; all others
@@ -50,72 +50,72 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def vault(self) -> str:
-        return vault_of(self.namespace)
+        return vault_of_namespace(self.namespace)
 
     @property
     def path(self) -> str:
-        folder = folder_of(self.namespace)
-        return f"{folder}/{self.key}{SUFFIX}" if folder else f"{self.key}{SUFFIX}"
+        folder = folder_of_namespace(self.namespace)
+        return f"{folder}/{self.key}{NOTE_SUFFIX}" if folder else f"{self.key}{NOTE_SUFFIX}"
 
 
-def record(namespace: str, key: str) -> Record:
+def resolve_record(namespace: str, key: str) -> RecordAddress:
     """Raises InvalidRequest, which says whether the namespace or the key is wrong."""
     if not key or "/" in key:
         raise InvalidRequest("key: is the name of one record, without a slash; the namespace is a field of its own.")
-    if in_vault(namespace):
-        key = key.removesuffix(SUFFIX)  # people name a note of the vault by its file
-    return of_path(paths.clean(Record(namespace, key).path), vault_of(namespace))
+    if is_vault_namespace(namespace):
+        key = key.removesuffix(NOTE_SUFFIX)  # people name a note of the vault by its file
+    return record_at_path(paths.clean(RecordAddress(namespace, key).path), vault_of_namespace(namespace))
 
 
-def by_id(record_id: str) -> Record:
+def parse_record_id(record_id: str) -> RecordAddress:
     """Raises InvalidRequest."""
     namespace, _, key = record_id.rpartition("/")
     if not namespace:
         raise InvalidRequest("record_id: has the form <namespace>/<key>.")
-    return record(namespace, key)
+    return resolve_record(namespace, key)
 
 
-def of_path(path: str, vault: str = DEFAULT) -> Record:
+def record_at_path(path: str, vault: str = DEFAULT_VAULT) -> RecordAddress:
     """The one record that a note of the vault is, whichever way it was asked for."""
     folder, _, name = path.rpartition("/")
-    return Record(of_folder(folder, vault), name.removesuffix(SUFFIX))
+    return RecordAddress(namespace_of_folder(folder, vault), name.removesuffix(NOTE_SUFFIX))
 
 
-def namespace(text: str) -> str:
+def normalize_namespace(text: str) -> str:
     """In NFC. Raises InvalidRequest."""
     if not text:
         raise InvalidRequest("namespace: is empty.")
-    folder = folder_of(text)
-    return of_folder(paths.clean(folder) if folder else "", vault_of(text))
+    folder = folder_of_namespace(text)
+    return namespace_of_folder(paths.clean(folder) if folder else "", vault_of_namespace(text))
 
 
-def in_vault(namespace: str) -> bool:
+def is_vault_namespace(namespace: str) -> bool:
     """Whether it is a vault, or a folder of one."""
     first = namespace.partition("/")[0]
     return first == VAULT_NAMESPACE or first.startswith(NAMED_VAULT_PREFIX)
 
 
-def vault_of(namespace: str) -> str:
+def vault_of_namespace(namespace: str) -> str:
     """The name of the vault that its notes lie in."""
     first = namespace.partition("/")[0]
-    return first.removeprefix(NAMED_VAULT_PREFIX) if first.startswith(NAMED_VAULT_PREFIX) else DEFAULT
+    return first.removeprefix(NAMED_VAULT_PREFIX) if first.startswith(NAMED_VAULT_PREFIX) else DEFAULT_VAULT
 
 
-def folder_of(namespace: str) -> str:
+def folder_of_namespace(namespace: str) -> str:
     """Of its vault; the empty text is the root."""
-    return namespace.partition("/")[2] if in_vault(namespace) else f"{FOLDER}/{namespace}"
+    return namespace.partition("/")[2] if is_vault_namespace(namespace) else f"{RECORDS_ROOT}/{namespace}"
 
 
-def of_folder(folder: str, vault: str = DEFAULT) -> str:
+def namespace_of_folder(folder: str, vault: str = DEFAULT_VAULT) -> str:
     """The one namespace of a folder, by which access to it is decided."""
-    below = folder.removeprefix(f"{FOLDER}/")
-    if vault == DEFAULT and below != folder and not in_vault(below):
+    below = folder.removeprefix(f"{RECORDS_ROOT}/")
+    if vault == DEFAULT_VAULT and below != folder and not is_vault_namespace(below):
         return below
-    root = VAULT_NAMESPACE if vault == DEFAULT else NAMED_VAULT_PREFIX + vault
+    root = VAULT_NAMESPACE if vault == DEFAULT_VAULT else NAMED_VAULT_PREFIX + vault
     return f"{root}/{folder}" if folder else root
 
 
-def see(tx: Tx, path: str, *states: str) -> int:
+def record_versions(tx: Tx, path: str, *states: str) -> int:
     """The record went through these states (hashes of its file); answers the number of the last one.
 
     A state that is the one before it is no new version; one that a person made is counted when it is first seen.
@@ -131,18 +131,18 @@ def see(tx: Tx, path: str, *states: str) -> int:
     return version
 
 
-def seen(tx: Tx, path: str, state: str) -> int | None:
+def find_version(tx: Tx, path: str, state: str) -> int | None:
     """The number of a state that is the last one seen; None when the record is in another."""
     row = tx.row(_SEEN, path=path)
     return int(row[0]) if row and row[1] == state else None
 
 
-def cursor_of(offset: int, asked: list[Any]) -> str:
+def encode_cursor(offset: int, asked: list[Any]) -> str:
     """Where the next page of this search begins; opaque for the caller."""
     return base64.urlsafe_b64encode(msgspec.json.encode([offset, asked])).decode().rstrip("=")
 
 
-def offset_of(cursor: str | None, asked: list[Any]) -> int:
+def decode_cursor(cursor: str | None, asked: list[Any]) -> int:
     """Raises InvalidRequest for a cursor that is none, or of another search."""
     if cursor is None:
         return 0

@@ -1,16 +1,23 @@
-"""What goes into the index and what comes out. Times in microseconds, sizes in bytes."""
+"""What goes into the index and what comes out. Times in microseconds, sizes in bytes.
+
+What is looked for by word, and what is shown of it. The caller's text never becomes query syntax. Pure.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
 from stentor.core import jsontext
-from stentor.domains.memory.documents import Document
-from stentor.domains.memory.text import words
+from stentor.domains.memory.documents import NoteDocument
+from stentor.domains.memory.text import tokenizer
+from stentor.domains.memory.text.excerpts import make_excerpt
 from stentor.domains.notes.model import Note, content_hash
 
 
-class Entry(msgspec.Struct, frozen=True):
+class IndexEntry(msgspec.Struct, frozen=True):
     """A document ready to be stored: everything is computed before the transaction."""
 
     path: str
@@ -31,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True):
     body_words: str
 
 
-class State(msgspec.Struct, frozen=True):
+class IndexedFileState(msgspec.Struct, frozen=True):
     """What the index knows of a file, to compare with the file."""
 
     path: str
@@ -40,16 +47,16 @@ class State(msgspec.Struct, frozen=True):
     modified_at: int
 
 
-class Totals(msgspec.Struct, frozen=True):
+class IndexTotals(msgspec.Struct, frozen=True):
     """Documents, their bytes, how many have no vectors, and when the index was last written to."""
 
     documents: int
     size: int
-    waiting: int
+    without_vectors: int
     synced_at: int | None
 
 
-class Record(msgspec.Struct, frozen=True):
+class IndexedDocument(msgspec.Struct, frozen=True):
     """What the index knows of one document. Without a `model` it has no vectors yet."""
 
     path: str
@@ -74,17 +81,17 @@ Folders = str | tuple[str, ...]
 """One folder or several: the documents in them, not those in their folders."""
 
 
-def listed(folders: Folders) -> list[str]:
+def folder_list(folders: Folders) -> list[str]:
     return [folders] if isinstance(folders, str) else list(folders)
 
 
-class Filters(msgspec.Struct, frozen=True):
+class SearchFilters(msgspec.Struct, frozen=True):
     weight_min: float | None = None
     created_after: int | None = None
     folder: Folders | None = None
 
 
-class Row(msgspec.Struct, frozen=True):
+class DocumentRow(msgspec.Struct, frozen=True):
     """What a search shows of a document, and what it is filtered by."""
 
     path: str
@@ -94,21 +101,21 @@ class Row(msgspec.Struct, frozen=True):
     weight: float | None
     created_at: int
 
-    def passes(self, filters: Filters) -> bool:
+    def matches(self, filters: SearchFilters) -> bool:
         """Whether its weight and age do; not its folder."""
         if filters.weight_min is not None and (self.weight is None or self.weight < filters.weight_min):
             return False
         return filters.created_after is None or self.created_at > filters.created_after
 
 
-class Model(msgspec.Struct, frozen=True):
+class EmbeddingModel(msgspec.Struct, frozen=True):
     """What made vectors, and how many numbers each has."""
 
     identity: str
     dimensions: int
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class PendingDocument(msgspec.Struct, frozen=True):
     """A document whose vectors are to be made."""
 
     doc_id: int
@@ -121,7 +128,7 @@ class Waiting(msgspec.Struct, frozen=True):
     raw_hash: str
 
 
-class Near(msgspec.Struct, frozen=True):
+class VectorHit(msgspec.Struct, frozen=True):
     """A document, how like the query its nearest chunk is (-1 to 1), and which chunk that is."""
 
     doc_id: int
@@ -129,11 +136,11 @@ class Near(msgspec.Struct, frozen=True):
     ordinal: int
 
 
-def entry_of(note: Note, document: Document, created_at: int | None) -> Entry:
+def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> IndexEntry:
     """`created_at` is the frontmatter's time, if it has one."""
     tags = document.tags
-    weights = document.weights
-    return Entry(
+    weights = document.hebbian_weights
+    return IndexEntry(
         note.path,
         note.path.rpartition("/")[0],
         content_hash(note.content),
@@ -147,7 +154,53 @@ def entry_of(note: Note, document: Document, created_at: int | None) -> Entry:
         document.problem,
         max(weights.values(), default=None),
         document.content,
-        words.joined(document.title),
-        words.joined(" ".join(tags)),
-        words.joined(document.content),
+        tokenizer.join_terms(document.title),
+        tokenizer.join_terms(" ".join(tags)),
+        tokenizer.join_terms(document.content),
     )
+
+
+SearchField = Literal["title", "tags", "content"]
+MatchMode = Literal["all", "any"]
+SEARCH_FIELDS: tuple[SearchField, ...] = ("title", "tags", "content")
+FIELD_WEIGHTS: Mapping[SearchField, float] = {"title": 5.0, "tags": 3.0, "content": 1.0}
+"""Of a word by where it stands: in the title it says more than in the text."""
+
+
+class KeywordQuery(msgspec.Struct, frozen=True):
+    """`phrases` are distinct, each of one term or of several that must stand one after the other."""
+
+    phrases: tuple[tuple[str, ...], ...]
+    fields: frozenset[SearchField]
+    mode: MatchMode
+
+
+class KeywordHit(msgspec.Struct, frozen=True):
+    """`score` is BM25's, larger is better."""
+
+    doc_id: int
+    path: str
+    title: str
+    body: str
+    score: float
+
+
+class KeywordResult(msgspec.Struct, frozen=True):
+    path: str
+    title: str
+    excerpt: str
+    relevance_score: float
+
+
+def build_query(wanted: Sequence[str], fields: Sequence[SearchField], mode: MatchMode) -> KeywordQuery | None:
+    """A text of several words is a phrase. None when there is no word to look for."""
+    phrases = tuple(dict.fromkeys(tuple(found) for text in wanted if (found := tokenizer.tokenize(text))))
+    return KeywordQuery(phrases, frozenset(fields), mode) if phrases and fields else None
+
+
+def build_results(hits: list[KeywordHit], wanted: frozenset[str]) -> list[KeywordResult]:
+    """With excerpts, and scores as shares of the best one."""
+    best = max((hit.score for hit in hits), default=0.0) or 1.0
+    return [
+        KeywordResult(hit.path, hit.title, make_excerpt(hit.body, wanted), round(hit.score / best, 6)) for hit in hits
+    ]

@@ -8,7 +8,14 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
-from stentor.domains.memory.index.model import Entry, FolderStats, Record, Row, State, Totals
+from stentor.domains.memory.index.model import (
+    DocumentRow,
+    FolderStats,
+    IndexedDocument,
+    IndexedFileState,
+    IndexEntry,
+    IndexTotals,
+)
 
 _COLUMNS = (
     "path, folder, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, weight, "
@@ -52,28 +59,28 @@ _SET_FACT = Sql(
 )
 
 
-def find(tx: Tx, path: str) -> tuple[int, str] | None:
+def find_id_and_hash(tx: Tx, path: str) -> tuple[int, str] | None:
     """The id of a document and the hash of its file's bytes."""
     row = tx.row(_FIND, path=path)
     return (int(row[0]), str(row[1])) if row else None
 
 
-def insert(tx: Tx, entry: Entry) -> int:
+def insert(tx: Tx, entry: IndexEntry) -> int:
     row = tx.row(_INSERT, **_values(entry))
     assert row is not None
     return int(row[0])
 
 
-def update(tx: Tx, doc_id: int, entry: Entry) -> None:
+def update(tx: Tx, doc_id: int, entry: IndexEntry) -> None:
     """Its vectors are to be made again."""
     tx.run(_UPDATE, doc_id=doc_id, **_values(entry))
 
 
-def _values(entry: Entry) -> dict[str, object]:
+def _values(entry: IndexEntry) -> dict[str, object]:
     return {name: value for name, value in msgspec.structs.asdict(entry).items() if name not in _WORDS}
 
 
-def forget(tx: Tx, doc_id: int) -> None:
+def delete(tx: Tx, doc_id: int) -> None:
     tx.run(_FORGET, doc_id=doc_id)
 
 
@@ -82,36 +89,36 @@ def touch(tx: Tx, path: str, modified_at: int, size: int) -> None:
     tx.run(_TOUCH, path=path, modified_at=modified_at, size=size)
 
 
-def states(tx: Tx) -> dict[str, State]:
-    return {row[0]: State(*row) for row in tx.rows(_STATES)}
+def file_states(tx: Tx) -> dict[str, IndexedFileState]:
+    return {row[0]: IndexedFileState(*row) for row in tx.rows(_STATES)}
 
 
-def states_of(tx: Tx, paths: Iterable[str]) -> dict[str, State]:
+def file_states_of(tx: Tx, paths: Iterable[str]) -> dict[str, IndexedFileState]:
     """Of those that are indexed."""
-    return {path: State(*row) for path in paths if (row := tx.row(_STATE, path=path)) is not None}
+    return {path: IndexedFileState(*row) for path in paths if (row := tx.row(_STATE, path=path)) is not None}
 
 
-def paths_below(tx: Tx, folder: str) -> list[str]:
+def paths_under(tx: Tx, folder: str) -> list[str]:
     """The indexed files in a folder and its folders."""
     rows = tx.rows(_BELOW, low=f"{folder}/", high=f"{folder}0")  # 0 is the sign after the slash
     return [row[0] for row in rows]
 
 
-def any_documents(tx: Tx) -> bool:
+def has_documents(tx: Tx) -> bool:
     return tx.row(_ANY) is not None
 
 
-def totals(tx: Tx) -> Totals:
+def totals(tx: Tx) -> IndexTotals:
     documents, size = tx.rows(_TOTALS)[0]
-    return Totals(int(documents), int(size), int(tx.rows(_WAIT)[0][0]), fact(tx, "synced_at"))
+    return IndexTotals(int(documents), int(size), int(tx.rows(_WAIT)[0][0]), read_fact(tx, "synced_at"))
 
 
-def record(tx: Tx, path: str) -> Record | None:
+def find_document(tx: Tx, path: str) -> IndexedDocument | None:
     row = tx.row(_RECORD, path=path)
-    return Record(*row) if row else None
+    return IndexedDocument(*row) if row else None
 
 
-def folders(tx: Tx) -> list[str]:
+def list_folders(tx: Tx) -> list[str]:
     return [row[0] for row in tx.rows(_FOLDERS)]
 
 
@@ -125,21 +132,21 @@ def folder_stats(tx: Tx, folders: Iterable[str]) -> FolderStats:
     )
 
 
-def rows(tx: Tx, dialect: str, doc_ids: Sequence[int]) -> dict[int, Row]:
+def read_rows(tx: Tx, dialect: str, doc_ids: Sequence[int]) -> dict[int, DocumentRow]:
     """Of those that are there."""
     found = tx.rows(_OF_ROWS[dialect], ids=jsontext.dump(list(doc_ids)))
-    return {doc_id: Row(*row) for doc_id, *row in found}
+    return {doc_id: DocumentRow(*row) for doc_id, *row in found}
 
 
-def bodies(tx: Tx, paths: Iterable[str]) -> dict[str, str]:
+def read_bodies(tx: Tx, paths: Iterable[str]) -> dict[str, str]:
     """Of those that are there."""
     return {path: str(row[0]) for path in paths if (row := tx.row(_BODY, path=path)) is not None}
 
 
-def fact(tx: Tx, name: str) -> int | None:
+def read_fact(tx: Tx, name: str) -> int | None:
     row = tx.row(_FACT, name=name)
     return int(row[0]) if row else None
 
 
-def set_fact(tx: Tx, name: str, value: int) -> None:
+def write_fact(tx: Tx, name: str, value: int) -> None:
     tx.run(_SET_FACT, name=name, value=value)

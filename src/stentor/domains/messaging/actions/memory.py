@@ -13,11 +13,10 @@ from stentor.core.errors import Conflict, PreconditionFailed
 from stentor.domains.atp import bodies
 from stentor.domains.atp.bodies import Body, Delete, Document, OfVault, Query, Update
 from stentor.domains.atp.model import Header
-from stentor.domains.memory.index.model import Filters
-from stentor.domains.memory.index.query import FIELDS
+from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.service import Caller, Written
-from stentor.domains.memory.vaults import DEFAULT, VaultParts, Vaults
+from stentor.domains.memory.service import MemoryCaller, WriteResult
+from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.messaging import store
 from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work
 from stentor.domains.notes.model import ANYTHING
@@ -29,7 +28,7 @@ WRITTEN_ALREADY = frozenset(("success", "conflict"))
 class MemoryZone:
     """Each action raises InvalidRequest for a vault that is not configured."""
 
-    def __init__(self, db: Database, vaults: Vaults, tenant: str) -> None:
+    def __init__(self, db: Database, vaults: VaultRegistry, tenant: str) -> None:
         self._db = db
         self._vaults = vaults
         self._tenant = tenant
@@ -55,7 +54,7 @@ class MemoryZone:
 
     async def _exact(self, work: Work, path: str) -> dict[str, Any]:
         """Raises NotFound."""
-        document, etag = await self._vault(work).bus.read(_caller(work), path)
+        document, etag = await self._vault(work).memory.read(_caller(work), path)
         shown = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
         return {"query_type": "exact", "document": shown, "etag": etag}
 
@@ -65,7 +64,7 @@ class MemoryZone:
         search = self._vault(work).search
         matches: list[Any]
         if kind == "keyword":
-            found, total = await search.keyword(caller, text.split(), FIELDS, "any", body.top_k)
+            found, total = await search.keyword(caller, text.split(), SEARCH_FIELDS, "any", body.top_k)
             matches = list(found)
         elif kind == "hybrid":
             both, total = await search.hybrid(caller, text, body.top_k, filters)
@@ -73,7 +72,7 @@ class MemoryZone:
         else:
             near, total = await search.semantic(caller, text, None, body.top_k, filters)
             matches = list(near)
-        shown = [msgspec.structs.asdict(match) | {"vault": body.vault or DEFAULT} for match in matches]
+        shown = [msgspec.structs.asdict(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
         return {"query_type": kind, "matches": shown, "total_matches": total}
 
     async def write(self, work: Work) -> Closing:
@@ -84,7 +83,7 @@ class MemoryZone:
                 return lambda tx: Reply(_recorded(done), ITSELF)
         draft = _draft(work)
         try:
-            written = await self._vault(work).bus.write(_caller(work), draft)
+            written = await self._vault(work).memory.write(_caller(work), draft)
         except PreconditionFailed:
             raise Conflict(f"There is a document {draft.path!r} already; update or upsert it.") from None
         return lambda tx: Reply(_written(draft.path, written), ITSELF)
@@ -95,12 +94,12 @@ class MemoryZone:
 
     def _vault(self, work: Work) -> VaultParts:
         assert isinstance(work.body, OfVault)
-        return self._vaults.named(work.body.vault or DEFAULT)
+        return self._vaults.get(work.body.vault or DEFAULT_VAULT)
 
 
-def _caller(work: Work) -> Caller:
+def _caller(work: Work) -> MemoryCaller:
     """The event that its use of the memory hangs under is the message's first: the same whoever carries it."""
-    return Caller(work.principal, work.stored.sender_agent, None, work.stored.provenance_id)
+    return MemoryCaller(work.principal, work.stored.sender_agent, None, work.stored.provenance_id)
 
 
 def _draft(work: Work) -> WriteDraft:
@@ -116,12 +115,12 @@ def _draft(work: Work) -> WriteDraft:
     return WriteDraft("write", body.path, body.content, body.frontmatter, if_none_match=excluded)
 
 
-def _written(path: str, written: Written) -> dict[str, Any]:
+def _written(path: str, written: WriteResult) -> dict[str, Any]:
     return {
         "path": path,
         "status": written.status,
         "write_id": written.write_id,
-        "timestamp": format_iso(written.at),
+        "timestamp": format_iso(written.written_at),
         "content_hash": written.content_hash,
         "etag": written.etag,
         "merged": written.merged,
@@ -134,9 +133,9 @@ def _recorded(event: dict[str, Any]) -> dict[str, Any]:
     return {name: event[name] for name in ("path", "status", "write_id")} | {"etag": event["after_hash"]}
 
 
-def _filters(given: bodies.Filters) -> Filters:
+def _filters(given: bodies.Filters) -> SearchFilters:
     after = None if given.created_after is None else micros_from_datetime(given.created_after)
-    return Filters(given.hebbian_weight_min, after)
+    return SearchFilters(given.hebbian_weight_min, after)
 
 
 def _itself(principal: Principal, header: Header, body: Body) -> Route:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stentor.core.db import Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.runlog import EVENT_COLUMNS
-from stentor.domains.provenance.tree import HASH, WIDTH
+from stentor.domains.provenance.merkle import HASH_BYTES, TILE_WIDTH
 
 _EVENT = ", ".join(f"e.{name}" for name in EVENT_COLUMNS)
 _PAGE = Sql(
@@ -53,68 +53,68 @@ _ENDS = Sql(
 _NUMBER = Sql("select number from provenance_leaves where event_id = :event_id")
 
 
-def page(tx: Tx, first: int, end: int) -> list[Row]:
+def read_page(tx: Tx, first: int, end: int) -> list[Row]:
     """Leaves with their events: number, event id, hash, and the event's columns, all None where it is missing."""
     return tx.rows(_PAGE, first=first, end=end)
 
 
-def tile(tx: Tx, position: int) -> bytes:
+def read_tile(tx: Tx, position: int) -> bytes:
     """The recorded hashes of 256 leaves; empty when the tile is missing."""
     row = tx.row(_TILE, level=0, position=position)
     return row[0] if row and isinstance(row[0], bytes) else b""
 
 
-def upper_tiles(tx: Tx) -> list[tuple[int, int, bytes]]:
+def read_upper_tiles(tx: Tx) -> list[tuple[int, int, bytes]]:
     return [(level, position, hashes) for level, position, hashes in tx.rows(_TILES) if isinstance(hashes, bytes)]
 
 
-def extent(tx: Tx) -> int:
+def count_numbers(tx: Tx) -> int:
     """The end of the numbers, by how many leaves and tiles there are: a number by itself may be any."""
     leaves, tiles = int(tx.rows(_LEAF_COUNT)[0][0]), int(tx.rows(_TILE_COUNT)[0][0])
-    recorded = tiles and (tiles - 1) * WIDTH + len(tile(tx, tiles - 1)) // HASH
+    recorded = tiles and (tiles - 1) * TILE_WIDTH + len(read_tile(tx, tiles - 1)) // HASH_BYTES
     return max(leaves, recorded)
 
 
-def count(tx: Tx) -> int:
+def count_events(tx: Tx) -> int:
     return int(tx.rows(_COUNT)[0][0])
 
 
-def stray_leaves(tx: Tx, end: int) -> list[Row]:
+def list_stray_leaves(tx: Tx, end: int) -> list[Row]:
     """Leaves with a number that cannot be: number, event id."""
     return tx.rows(_STRAY_LEAVES, end=end)
 
 
-def stray_tiles(tx: Tx, end: int) -> list[Row]:
+def list_stray_tiles(tx: Tx, end: int) -> list[Row]:
     """Tiles of leaves at a position that cannot be."""
-    return tx.rows(_STRAY_TILES, end=-(-end // WIDTH))
+    return tx.rows(_STRAY_TILES, end=-(-end // TILE_WIDTH))
 
 
-def notes(tx: Tx, after: int, limit: int) -> list[Row]:
+def list_notes(tx: Tx, after: int, limit: int) -> list[Row]:
     """Checkpoints by size: size, root, note."""
     return tx.rows(_NOTES, after=after, limit=limit)
 
 
-def strangers(tx: Tx, limit: int) -> list[Row]:
+def list_unnumbered_events(tx: Tx, limit: int) -> list[Row]:
     """Events that have no number and wait for none, in the order of COLUMNS."""
     return tx.rows(_STRANGERS, limit=limit)
 
 
-def waiting(tx: Tx, after: str, limit: int) -> list[Row]:
+def list_waiting(tx: Tx, after: str, limit: int) -> list[Row]:
     """Marks with their events: event id, hash in hex or None, and the event's columns."""
     return tx.rows(_WAITING, after=after, limit=limit)
 
 
-def twice(tx: Tx, limit: int) -> list[Row]:
+def list_numbered_and_waiting(tx: Tx, limit: int) -> list[Row]:
     """Events that have a number and wait for one: event id, number."""
     return tx.rows(_TWICE, limit=limit)
 
 
-def orphans(tx: Tx, limit: int) -> list[Row]:
+def list_orphans(tx: Tx, limit: int) -> list[Row]:
     """Events whose parent is not in the log of their tenant: event id, task id, parent."""
     return tx.rows(_ORPHANS, limit=limit)
 
 
-def loose_ends(tx: Tx, limit: int) -> list[Row]:
+def list_tasks_with_missing_events(tx: Tx, limit: int) -> list[Row]:
     """Tasks whose first or last event is not in the log: task id, first, last."""
     return tx.rows(_ENDS, limit=limit)
 

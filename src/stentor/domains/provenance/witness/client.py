@@ -18,38 +18,44 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import InvalidRequest, StartRefused, StentorError
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.timers import wait_until_tick
-from stentor.domains.provenance import store, tree
-from stentor.domains.provenance.cosignatures import cosigned_at, read_witness, with_cosignature
-from stentor.domains.provenance.notes import MOST_SIGNATURES, NoteError, Verifier
-from stentor.domains.provenance.store import Stored, Tiles
-from stentor.domains.provenance.witness.wire import Submission, read_size
+from stentor.domains.provenance import merkle, store
+from stentor.domains.provenance.signed_note import (
+    MAX_SIGNATURES,
+    NoteError,
+    NoteVerifier,
+    add_cosignature,
+    cosigned_at,
+    parse_witness_key,
+)
+from stentor.domains.provenance.store import StoredCheckpoint, TileReader
+from stentor.domains.provenance.witness.wire import WitnessSubmission, parse_size
 
 if TYPE_CHECKING:
     import aiohttp
 
-SECONDS = 10.0
+REQUEST_TIMEOUT_SECONDS = 10.0
 """For one request."""
-AGAIN_SECONDS = 30.0
+RETRY_SECONDS = 30.0
 """Between two attempts at a witness that does not sign."""
-LATE = 300 * SECOND
+UNAVAILABLE_AFTER_US = 300 * SECOND
 """Without enough signatures for so long, the component is unavailable."""
-MOST_READ = 65_536
-LOOK_BACK = 20
+MAX_RESPONSE_BYTES = 65_536
+RESTORE_CHECKPOINTS = 20
 """Checkpoints in which the signatures of an earlier process are looked for."""
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Target:
+class WitnessTarget:
     """A configured witness and what is known of it: sizes are of trees that it has seen, and that it signed."""
 
-    verifier: Verifier
+    verifier: NoteVerifier
     url: str
-    seen: int = 0
-    signed: int = 0
+    seen_size: int = 0
+    signed_size: int = 0
     problem: str | None = None
-    conflict: bool = False
+    has_conflict: bool = False
     """Whether the problem is that the witness has seen another history."""
 
     @property
@@ -57,35 +63,35 @@ class Target:
         return self.verifier.name
 
 
-class NotSigned(Exception):
+class CosigningFailed(Exception):
     """A witness did not sign; the text says why."""
 
 
-class Conflict(NotSigned):
+class WitnessConflict(CosigningFailed):
     """Because it has seen another history of this log."""
 
 
-def read_targets(pairs: Iterable[str]) -> list[Target]:
+def parse_targets(pairs: Iterable[str]) -> list[WitnessTarget]:
     """`<verifier key> <URL>` each. Raises StartRefused."""
-    found: list[Target] = []
+    found: list[WitnessTarget] = []
     for pair in pairs:
         key, _, url = pair.partition(" ")
         try:
-            verifier = read_witness(key)
+            verifier = parse_witness_key(key)
         except NoteError as error:
             raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES: {key!r} is no key of a witness: {error}.") from None
         parts = urlsplit(url.strip())
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES: {key!r} needs its http or https URL behind a blank.")
-        found.append(Target(verifier, url.strip().rstrip("/")))
-    if len(found) >= MOST_SIGNATURES:
-        raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES names more than {MOST_SIGNATURES - 1} witnesses.")
-    if len({target.verifier.public for target in found}) < len(found):
+        found.append(WitnessTarget(verifier, url.strip().rstrip("/")))
+    if len(found) >= MAX_SIGNATURES:
+        raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES names more than {MAX_SIGNATURES - 1} witnesses.")
+    if len({target.verifier.public_key for target in found}) < len(found):
         raise StartRefused("SERVICE_PROVENANCE_WITNESSES names a witness twice.")
     return found
 
 
-class Witnesses:
+class WitnessClient:
     """`outlets` take each checkpoint again when signatures were added. Used on one event loop."""
 
     def __init__(
@@ -93,9 +99,9 @@ class Witnesses:
         db: Database,
         clock: Clock,
         outbound: OutboundHttp,
-        targets: Sequence[Target],
+        targets: Sequence[WitnessTarget],
         quorum: int,
-        outlets: Sequence[Callable[[Stored], Awaitable[None]]] = (),
+        sinks: Sequence[Callable[[StoredCheckpoint], Awaitable[None]]] = (),
     ) -> None:
         if quorum > max(1, len(targets)):
             raise StartRefused(f"SERVICE_PROVENANCE_WITNESS_QUORUM is {quorum}, and {len(targets)} are configured.")
@@ -104,11 +110,11 @@ class Witnesses:
         self._clock = clock
         self._outbound = outbound
         self._quorum = quorum
-        self._outlets = outlets
+        self._sinks = sinks
         self._wanted = asyncio.Event()
         self._missing_since: int | None = None
 
-    async def offer(self, made: Stored) -> None:
+    async def on_checkpoint(self, made: StoredCheckpoint) -> None:
         """A new checkpoint is stored: an outlet that returns at once."""
         self._wanted.set()
 
@@ -117,18 +123,18 @@ class Witnesses:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            await self.round()
+            await self.request_signatures()
             if any(target.problem for target in self.targets):
-                await wait_until_tick(self._wanted, AGAIN_SECONDS)
+                await wait_until_tick(self._wanted, RETRY_SECONDS)
                 self._wanted.set()
 
-    async def round(self) -> None:
+    async def request_signatures(self) -> None:
         """Ask each witness that did not sign the newest checkpoint yet. Never raises."""
         try:
             newest = await self._db.read(store.newest_checkpoint)
             if newest is None:
                 return
-            asked = [target for target in self.targets if target.signed < newest.size]
+            asked = [target for target in self.targets if target.signed_size < newest.size]
             await asyncio.gather(*(self._ask(target) for target in asked))
             self._count(newest.size)
             if any(target.problem is None for target in asked):
@@ -138,23 +144,23 @@ class Witnesses:
         except Exception:
             log.exception("asking the witnesses failed")
 
-    async def recall(self) -> None:
+    async def restore_signatures(self) -> None:
         """Find what they signed for an earlier process."""
-        for stored in await self._db.read(lambda tx: store.newest_checkpoints(tx, LOOK_BACK)):
+        for stored in await self._db.read(lambda tx: store.list_newest_checkpoints(tx, RESTORE_CHECKPOINTS)):
             for target in self.targets:
-                if stored.size > target.signed and cosigned_at(stored.note, target.verifier) is not None:
-                    target.signed = target.seen = stored.size
+                if stored.size > target.signed_size and cosigned_at(stored.note, target.verifier) is not None:
+                    target.signed_size = target.seen_size = stored.size
         self._wanted.set()
 
-    def state(self) -> tuple[bool, str]:
+    def status(self) -> tuple[bool, str]:
         """Whether all is well, and how things stand in one line, without addresses: health is public."""
         if not self.targets:
             return True, "no witnesses"
         for target in self.targets:
-            if target.conflict:
+            if target.has_conflict:
                 return False, f"the witness {target.name} has seen another history of this log: {target.problem}"
         missing = self._missing_since
-        well = missing is None or self._clock.now() - missing < LATE
+        well = missing is None or self._clock.now() - missing < UNAVAILABLE_AFTER_US
         signed = sum(target.problem is None for target in self.targets)
         text = f"{signed} of {len(self.targets)} witnesses sign, {self._quorum} must"
         return well, text
@@ -162,101 +168,101 @@ class Witnesses:
     async def _hand_out(self) -> None:
         signed = await self._db.read(store.newest_checkpoint)
         if signed is not None:
-            for outlet in self._outlets:
+            for outlet in self._sinks:
                 await outlet(signed)
 
     def _count(self, size: int) -> None:
-        enough = sum(target.signed >= size for target in self.targets) >= self._quorum
+        enough = sum(target.signed_size >= size for target in self.targets) >= self._quorum
         if enough:
             self._missing_since = None
         elif self._missing_since is None:
             self._missing_since = self._clock.now()
 
-    async def _ask(self, target: Target) -> None:
+    async def _ask(self, target: WitnessTarget) -> None:
         try:
             await self._signature(target)
             problem, conflict = None, False
-        except NotSigned as error:
-            problem, conflict = str(error), isinstance(error, Conflict)
+        except CosigningFailed as error:
+            problem, conflict = str(error), isinstance(error, WitnessConflict)
         if problem is not None and problem != target.problem:
             level = logging.ERROR if conflict else logging.WARNING
             log.log(level, "the witness %s does not sign: %s", target.name, problem)
         elif problem is None and target.problem is not None:
             log.warning("the witness %s signs again", target.name)
-        target.problem, target.conflict = problem, conflict
+        target.problem, target.has_conflict = problem, conflict
 
-    async def _signature(self, target: Target) -> None:
+    async def _signature(self, target: WitnessTarget) -> None:
         """Raises NotSigned. A witness that is elsewhere says where, and is asked again from there."""
-        for _ in range(ATTEMPTS):
-            newest, submission = await self._submission(target.seen)
+        for _ in range(MAX_ATTEMPTS):
+            newest, submission = await self._submission(target.seen_size)
             status, answer = await self._post(target, submission.text)
             if status == 200:
                 await self._take(target, newest, answer)
                 return
             if status == 422:
-                raise Conflict("it refused the newest checkpoint, which does not extend what it signed")
+                raise WitnessConflict("it refused the newest checkpoint, which does not extend what it signed")
             if status != 409:
-                raise NotSigned(f"it answered {status}")
+                raise CosigningFailed(f"it answered {status}")
             size = _size(answer)
-            if size == submission.old:
-                raise Conflict(f"it signed another tree of {size} events")
-            target.seen = size
-        raise NotSigned("its size changed with every answer")
+            if size == submission.old_size:
+                raise WitnessConflict(f"it signed another tree of {size} events")
+            target.seen_size = size
+        raise CosigningFailed("its size changed with every answer")
 
-    async def _submission(self, seen: int) -> tuple[Stored, Submission]:
-        def look(tx: Tx) -> tuple[Stored, Submission]:
+    async def _submission(self, seen: int) -> tuple[StoredCheckpoint, WitnessSubmission]:
+        def look(tx: Tx) -> tuple[StoredCheckpoint, WitnessSubmission]:
             newest = store.newest_checkpoint(tx)
             if newest is None or newest.size < seen:
                 have = newest.size if newest else 0
-                raise Conflict(f"it signed a tree of {seen} events, and the newest checkpoint here has {have}")
-            proof = tree.consistency_path(Tiles(tx), seen, newest.size) if 0 < seen < newest.size else []
-            return newest, Submission(seen, proof, newest.note)
+                raise WitnessConflict(f"it signed a tree of {seen} events, and the newest checkpoint here has {have}")
+            proof = merkle.consistency_proof(TileReader(tx), seen, newest.size) if 0 < seen < newest.size else []
+            return newest, WitnessSubmission(seen, proof, newest.note)
 
         return await self._db.read(look)
 
-    async def _post(self, target: Target, body: str) -> tuple[int, str]:
+    async def _post(self, target: WitnessTarget, body: str) -> tuple[int, str]:
         """The status and the start of the body. Raises NotSigned."""
         import aiohttp  # a fifth of all imports at the start: only where there are witnesses
 
         url = f"{target.url}/add-checkpoint"
         try:
             self._outbound.check_url(url)
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
                 headers = {"Content-Type": "text/plain; charset=utf-8", "Accept-Encoding": "identity"}
                 sent = self._outbound.session.post(url, data=body.encode(), headers=headers, allow_redirects=False)
                 async with sent as answer:
                     return answer.status, await _start_of(answer)
         except TimeoutError:
-            raise NotSigned(f"no answer within {SECONDS:g} s") from None
+            raise CosigningFailed(f"no answer within {REQUEST_TIMEOUT_SECONDS:g} s") from None
         except (InvalidRequest, aiohttp.ClientError, OSError, ValueError) as error:
-            raise NotSigned(f"it cannot be reached ({type(error).__name__})") from None
+            raise CosigningFailed(f"it cannot be reached ({type(error).__name__})") from None
 
-    async def _take(self, target: Target, newest: Stored, answer: str) -> None:
+    async def _take(self, target: WitnessTarget, newest: StoredCheckpoint, answer: str) -> None:
         """Keep the signature with the stored checkpoint. Raises NotSigned."""
 
         def put(tx: Tx) -> None:
             stored = store.covering_checkpoint(tx, newest.size)
             if stored is None or stored.size != newest.size:
-                raise NotSigned("the checkpoint that it signed is gone")
-            note = with_cosignature(stored.note, answer, target.verifier)
-            store.put_cosignatures(tx, newest.size, note)
+                raise CosigningFailed("the checkpoint that it signed is gone")
+            note = add_cosignature(stored.note, answer, target.verifier)
+            store.update_note(tx, newest.size, note)
 
         try:
             await self._db.write(put)
         except NoteError as error:
-            raise NotSigned(f"its answer cannot be used: {error}") from None
-        target.seen = target.signed = newest.size
+            raise CosigningFailed(f"its answer cannot be used: {error}") from None
+        target.seen_size = target.signed_size = newest.size
 
 
 async def _start_of(answer: aiohttp.ClientResponse) -> str:
     read = b""
-    while len(read) < MOST_READ and (chunk := await answer.content.read(MOST_READ - len(read))):
+    while len(read) < MAX_RESPONSE_BYTES and (chunk := await answer.content.read(MAX_RESPONSE_BYTES - len(read))):
         read += chunk
     return read.decode("utf-8", "replace")
 
 
 def _size(text: str) -> int:
     try:
-        return read_size(text.rstrip("\n"))
+        return parse_size(text.rstrip("\n"))
     except NoteError:
-        raise NotSigned("it answered 409 without a size") from None
+        raise CosigningFailed("it answered 409 without a size") from None

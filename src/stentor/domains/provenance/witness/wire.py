@@ -6,49 +6,49 @@ import base64
 from dataclasses import dataclass
 from hashlib import sha256
 
-from stentor.domains.provenance.notes import Checkpoint, NoteError, exact_base64, read_note
-from stentor.domains.provenance.tree import HASH
+from stentor.domains.provenance.merkle import HASH_BYTES
+from stentor.domains.provenance.signed_note import LogCheckpoint, NoteError, decode_base64, parse_note
 
-MOST_HASHES = 63
-MOST_BYTES = 65_536
-SIZE_TYPE = "text/x.tlog.size"
+MAX_HASHES = 63
+MAX_BODY_BYTES = 65_536
+SIZE_MEDIA_TYPE = "text/x.tlog.size"
 
 
 @dataclass(frozen=True)
-class Submission:
+class WitnessSubmission:
     """`old` is the size that the proof starts from; 0 with an empty proof for a log that the witness does not know."""
 
-    old: int
+    old_size: int
     proof: list[bytes]
     note: str
 
     @property
-    def checkpoint(self) -> Checkpoint:
-        return read_note(self.note)[0]
+    def checkpoint(self) -> LogCheckpoint:
+        return parse_note(self.note)[0]
 
     @property
     def text(self) -> str:
-        lines = [f"old {self.old}", *(base64.b64encode(one).decode() for one in self.proof)]
+        lines = [f"old {self.old_size}", *(base64.b64encode(one).decode() for one in self.proof)]
         return "\n".join(lines) + f"\n\n{self.note}"
 
 
-def read_submission(text: str) -> Submission:
+def parse_submission(text: str) -> WitnessSubmission:
     """Raises NoteError."""
     head, blank, note = text.partition("\n\n")
     first, *lines = head.split("\n")
     word, _, old = first.partition(" ")
     if not blank or word != "old":
         raise NoteError("it has no line with the old size, or no empty line behind the proof")
-    if len(lines) > MOST_HASHES:
-        raise NoteError(f"it has more than {MOST_HASHES} lines of proof")
-    proof = [exact_base64(line) for line in lines]
-    if any(len(one) != HASH for one in proof):
+    if len(lines) > MAX_HASHES:
+        raise NoteError(f"it has more than {MAX_HASHES} lines of proof")
+    proof = [decode_base64(line) for line in lines]
+    if any(len(one) != HASH_BYTES for one in proof):
         raise NoteError("it has a line of proof that is no hash")
-    read_note(note)
-    return Submission(read_size(old), proof, note)
+    parse_note(note)
+    return WitnessSubmission(parse_size(old), proof, note)
 
 
-def read_size(text: str) -> int:
+def parse_size(text: str) -> int:
     """A size of a tree in decimal, without leading zeroes. Raises NoteError."""
     if not (text.isascii() and text.isdigit() and len(text) < 19) or (text[0] == "0" and text != "0"):
         raise NoteError("it has a size that is no number")

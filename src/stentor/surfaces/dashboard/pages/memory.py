@@ -16,8 +16,8 @@ from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import micros_from_datetime
-from stentor.domains.memory.text import words
-from stentor.domains.memory.vaults import DEFAULT
+from stentor.domains.memory.text import tokenizer
+from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import note_rendering
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
@@ -33,7 +33,11 @@ _TERM = re.compile(r'"([^"]+)"|([^\s"]+)')
 
 async def show_memory(page: PageRequest) -> Response:
     """The search in one vault, and the health of that vault beside it."""
-    text, mode, vault = page.query_param("q"), page.query_param("mode", "hybrid"), page.query_param("vault", DEFAULT)
+    text, mode, vault = (
+        page.query_param("q"),
+        page.query_param("mode", "hybrid"),
+        page.query_param("vault", DEFAULT_VAULT),
+    )
     mode = mode if mode in SEARCH_MODES else "hybrid"
     try:
         found, health = await asyncio.gather(_search(page, text, mode, vault), _read_health(page, vault))
@@ -59,7 +63,7 @@ async def show_health(page: PageRequest) -> Response:
     """The part of the page that is asked for again when the memory was used."""
     if not page.request.headers.get("HX-Request"):
         return RedirectResponse("/memory", 303)
-    vault = page.query_param("vault", DEFAULT)
+    vault = page.query_param("vault", DEFAULT_VAULT)
     return page.render("memory.html", block="health", health=await _read_health(page, vault))
 
 
@@ -83,7 +87,7 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str) -> dict[s
         if refused.status not in (400, 502, 503, 504):
             raise
         return {"status": refused.status, "problem": refused.message, "rows": [], "total": 0, "took": None}
-    wanted = frozenset(words.terms(text))
+    wanted = frozenset(tokenizer.tokenize(text))
     rows = [_search_hit(one, wanted, vault) for one in found["matches"]]
     return {
         "status": 200, "problem": None, "rows": rows, "total": found["total_matches"],
@@ -115,7 +119,11 @@ MAX_NAMED_VERSIONS = 20
 
 
 async def show_note(page: PageRequest) -> Response:
-    path, version, vault = page.query_param("path"), page.query_param("version"), page.query_param("vault", DEFAULT)
+    path, version, vault = (
+        page.query_param("path"),
+        page.query_param("version"),
+        page.query_param("vault", DEFAULT_VAULT),
+    )
     document = await _read_document(page, path, vault)
     kept = await _read_versions(page, path, vault)  # after the read, which keeps the state that it found
     if document is None and isinstance(kept, GatewayError):
@@ -125,7 +133,7 @@ async def show_note(page: PageRequest) -> Response:
     return page.render(
         "note.html",
         note_path=path,
-        vault=None if vault == DEFAULT else vault,
+        vault=None if vault == DEFAULT_VAULT else vault,
         document=document,
         versions=versions,
         old=old,
@@ -139,7 +147,7 @@ async def show_note(page: PageRequest) -> Response:
 
 async def show_changed(page: PageRequest) -> Response:
     """A line for who reads the note, once it is no longer what the page shows; `seen` is what that was."""
-    path, vault = page.query_param("path"), page.query_param("vault", DEFAULT)
+    path, vault = page.query_param("path"), page.query_param("vault", DEFAULT_VAULT)
     if not page.request.headers.get("HX-Request"):
         return RedirectResponse(note_url(path, vault), 303)
     kept = await _read_versions(page, path, vault)
@@ -212,7 +220,7 @@ async def _render_body(document: dict[str, Any] | None, path: str, vault: str) -
 
 async def follow_link(page: PageRequest) -> Response:
     """A link of a note: to the note that it means, else to a search for its name."""
-    source, name, vault = page.query_param("from"), page.query_param("name"), page.query_param("vault", DEFAULT)
+    source, name, vault = page.query_param("from"), page.query_param("name"), page.query_param("vault", DEFAULT_VAULT)
     for path in _candidate_paths(name, source):
         if await _note_exists(page, path, vault):
             return RedirectResponse(note_url(path, vault), 303)

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import SECOND, format_iso_or_none
 from stentor.core.ids import min_id_at
-from stentor.domains.provenance.notes import NoteError, Verifier, read_verifier
+from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, parse_verifier
 from stentor.surfaces.dashboard.gateway import GatewayError, build_target, quote_segment
 from stentor.surfaces.dashboard.presenters import provenance_view
 from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, check_proof
@@ -44,7 +44,7 @@ async def show_provenance(page: PageRequest) -> Response:
         text=text,
         **found_log,
         signed=checkpoint,
-        verifier=parse_verifier(checkpoint),
+        verifier=checkpoint_verifier(checkpoint),
         tasks=tasks["tasks"],
         names=names,
     )
@@ -95,10 +95,10 @@ async def read_newest_checkpoint(page: PageRequest) -> dict[str, Any] | None:
         return None
 
 
-def parse_verifier(checkpoint: dict[str, Any] | None) -> Verifier | None:
+def checkpoint_verifier(checkpoint: dict[str, Any] | None) -> NoteVerifier | None:
     """The public key that a checkpoint came with, if it is one."""
     try:
-        return read_verifier(checkpoint["key"]) if checkpoint and checkpoint["key"] else None
+        return parse_verifier(checkpoint["key"]) if checkpoint and checkpoint["key"] else None
     except NoteError:
         return None
 
@@ -167,7 +167,7 @@ async def _verify_proof(page: PageRequest, proof: dict[str, Any]) -> ProofCheck:
         page.queries.read(lambda tx: run_log_queries.read_recorded_hash(tx, page.tenant, event_id)),
         read_newest_checkpoint(page),
     )
-    key = parse_verifier(newest)
+    key = checkpoint_verifier(newest)
     return check_proof(proof, key.text if key else None, recorded)
 
 

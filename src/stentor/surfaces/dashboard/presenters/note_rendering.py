@@ -18,8 +18,8 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from stentor.core import jsontext
-from stentor.domains.memory.text import words
-from stentor.domains.memory.vaults import DEFAULT
+from stentor.domains.memory.text import tokenizer
+from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.surfaces.dashboard.presenters.filters import is_expensive_markdown, render_plain_text
 
 MAX_COMPARED_LINES = 4_000
@@ -51,7 +51,7 @@ def render_note(text: str, source: dict[str, str]) -> Markup:
 def highlight_terms(text: str, wanted: frozenset[str]) -> Markup:
     """A text with the words in `<mark>` that a search found, whatever their form."""
     parts, at = [], 0
-    for start, end in words.places(text, wanted):
+    for start, end in tokenizer.find_spans(text, wanted):
         if start >= at:
             parts += [escape(text[at:start]), Markup("<mark>{}</mark>").format(text[start:end])]
             at = end
@@ -134,10 +134,10 @@ def _link_open(
     return self.renderToken(tokens, at, options, env)
 
 
-def note_url(path: str, vault: str = DEFAULT, **more: str) -> str:
+def note_url(path: str, vault: str = DEFAULT_VAULT, **more: str) -> str:
     """Return the address of a note's page."""
     return "/memory/note?" + urlencode({"path": path, **vault_param(vault), **more})
 
 
 def vault_param(vault: str) -> dict[str, str]:
-    return {} if vault == DEFAULT else {"vault": vault}
+    return {} if vault == DEFAULT_VAULT else {"vault": vault}

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from stentor.domains.memory.vaults import DEFAULT
-from stentor.domains.provenance import proofs
-from stentor.domains.provenance.notes import Checkpoint, NoteError, open_note, read_verifier
+from stentor.domains.memory.vaults import DEFAULT_VAULT
+from stentor.domains.provenance import merkle
+from stentor.domains.provenance.signed_note import LogCheckpoint, NoteError, open_note, parse_verifier
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url as note_address
 
@@ -105,7 +105,7 @@ def event_links(event: RunEvent) -> list[RecordLink]:
             found.append(RecordLink(kind, metadata[name], where + quote_segment(metadata[name])))
     path = metadata.get("path")
     if event["event_type"].startswith("memory_") and path and isinstance(path, str):
-        found.append(RecordLink("note", path, note_address(path, str(metadata.get("vault", DEFAULT)))))
+        found.append(RecordLink("note", path, note_address(path, str(metadata.get("vault", DEFAULT_VAULT)))))
     return found
 
 
@@ -175,7 +175,7 @@ def _check_event(proof: dict[str, Any], recorded: str | None, size: int, root: b
         if _is_same_event(proof)
         else [CheckStep(False, "The bytes that the proof is for are those of another event.")]
     )
-    if proofs.includes(leaf, number, size, path, root):
+    if merkle.verify_inclusion(leaf, number, size, path, root):
         said = f"The hash of the event leads over {len(path):,} hashes to the root of the tree of {size:,} events."
         return [*steps, CheckStep(True, said)]
     if recorded is not None and recorded != leaf.hex():
@@ -193,7 +193,7 @@ def _check_event(proof: dict[str, Any], recorded: str | None, size: int, root: b
 
 def _is_included(recorded: str, number: int, size: int, path: list[bytes], root: bytes) -> bool:
     try:
-        return proofs.includes(bytes.fromhex(recorded), number, size, path, root)
+        return merkle.verify_inclusion(bytes.fromhex(recorded), number, size, path, root)
     except ValueError:
         return False
 
@@ -203,7 +203,7 @@ def _is_same_event(proof: dict[str, Any]) -> bool:
     return isinstance(told, dict) and told.get("event_id") == proof["provenance_id"]
 
 
-def _check_signature(note: str | None, key: str | None) -> tuple[Checkpoint | None, list[CheckStep]]:
+def _check_signature(note: str | None, key: str | None) -> tuple[LogCheckpoint | None, list[CheckStep]]:
     """What the checkpoint says if it can be believed, and why not if it cannot."""
     if note is None:
         return None, [
@@ -212,7 +212,7 @@ def _check_signature(note: str | None, key: str | None) -> tuple[Checkpoint | No
     if key is None:
         return None, [CheckStep(None, "The service has no public key here, so the signature could not be verified.")]
     try:
-        verifier = read_verifier(key)
+        verifier = parse_verifier(key)
         checkpoint = open_note(note, [verifier])
     except NoteError as error:
         return None, [CheckStep(False, f"The checkpoint cannot be believed: {error}.")]

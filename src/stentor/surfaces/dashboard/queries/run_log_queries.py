@@ -16,7 +16,7 @@ import msgspec
 from stentor.core import ids, jsontext
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Sql, Tx
-from stentor.domains.memory.vaults import DEFAULT
+from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.provenance import store
 
 MAX_HISTORY_EVENTS = 20
@@ -94,7 +94,7 @@ def read_version_writers(
         span = {"low": ids.min_id_at(at - NEAR), "high": ids.min_id_at(at + NEAR)}
         for metadata, agent_id in tx.rows(_WRITTEN, tenant=tenant, **span):
             event = jsontext.load(metadata)
-            here = event.get("path") == path and event.get("vault", DEFAULT) == vault
+            here = event.get("path") == path and event.get("vault", DEFAULT_VAULT) == vault
             if here and event.get("after_hash") == content_hash:
                 found[content_hash] = (str(event.get("by") or ""), agent_id)
     return found
@@ -118,8 +118,8 @@ class RunLogTreeState(msgspec.Struct, frozen=True):
 
 
 def read_tree_state(tx: Tx) -> RunLogTreeState:
-    lag = store.lag(tx)
-    return RunLogTreeState(store.size_of(tx), lag.events, lag.since)
+    lag = store.numbering_lag(tx)
+    return RunLogTreeState(store.tree_size(tx), lag.events, lag.oldest_at)
 
 
 def read_recorded_hash(tx: Tx, tenant: str, event_id: str) -> str | None:

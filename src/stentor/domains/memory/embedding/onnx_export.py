@@ -1,0 +1,187 @@
+"""Tensors of a safetensors file: eight bytes of length, a JSON header, raw numbers.
+
+The ONNX graph of a BERT sentence model, built from its weights: encoder, mean over the words, length 1.
+
+Source: facts of the embedding ("The local embedding model").
+
+Makes the graph of a local model: WEIGHTS HEADS TARGET. A process of its own: it takes half a gigabyte, once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+MAX_HEADER_BYTES = 10_000_000
+
+
+def read_safetensors(path: Path) -> dict[str, NDArray[np.float32]]:
+    """All tensors by name, as 32-bit floats. Raises ValueError for anything that is no such file."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    if len(raw) < 8 or length > min(MAX_HEADER_BYTES, len(raw)):
+        raise ValueError(f"{path} is no safetensors file")
+    header = json.loads(raw[8 : 8 + length])
+    start = 8 + length
+    return {name: _tensor(raw, start, entry) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _tensor(raw: bytes, start: int, entry: dict[str, Any]) -> NDArray[np.float32]:
+    kinds: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
+    begin, end = entry["data_offsets"]
+    kind = kinds.get(entry["dtype"])
+    if kind is None or start + end > len(raw):
+        raise ValueError(f"a tensor of the kind {entry['dtype']} cannot be read")
+    flat = np.frombuffer(raw, kind, (end - begin) // np.dtype(kind).itemsize, start + begin)
+    return flat.reshape(tuple(entry["shape"])).astype(np.float32)
+
+
+Tensors = Mapping[str, NDArray[np.float32]]
+OPSET = 17
+EPSILON = 1e-12
+MASKED = -10_000.0
+
+
+class GraphBuilder:
+    """Collects nodes and constants; `add` answers the name of a node's result."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def add_node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{kind}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def add_constant(self, value: Any, kind: Any = np.float32) -> str:
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value, kind), name))
+        return name
+
+    def add_linear(self, x: str, weight: NDArray[np.float32], bias: NDArray[np.float32]) -> str:
+        product = self.add_node("MatMul", x, self.add_constant(np.ascontiguousarray(weight.T)))
+        return self.add_node("Add", product, self.add_constant(bias))
+
+    def add_layer_norm(self, x: str, tensors: Tensors, prefix: str) -> str:
+        scale, bias = (self.add_constant(tensors[f"{prefix}.LayerNorm.{part}"]) for part in ("weight", "bias"))
+        return self.add_node("LayerNormalization", x, scale, bias, axis=-1, epsilon=EPSILON)
+
+
+def build_graph(tensors: Tensors, heads: int) -> onnx.ModelProto:
+    """Inputs `ids` and `mask` (batch, words) of int64; output `vectors` (batch, width).
+
+    Raises KeyError for missing weights.
+    """
+    b = GraphBuilder()
+    x = _embeddings(b, tensors)
+    mask = b.add_node("Cast", "mask", to=TensorProto.FLOAT)
+    penalty = _penalty(b, mask)
+    layer = 0
+    while f"encoder.layer.{layer}.attention.self.query.weight" in tensors:
+        x = _layer(b, tensors, f"encoder.layer.{layer}", x, penalty, heads)
+        layer += 1
+    _pooled(b, x, mask)
+    width = tensors["embeddings.word_embeddings.weight"].shape[1]
+    shape = ["batch", "words"]
+    graph = helper.make_graph(
+        b.nodes,
+        "sentence",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in ("ids", "mask")],
+        [helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["batch", width])],
+        b.constants,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+
+
+def _embeddings(b: GraphBuilder, tensors: Tensors) -> str:
+    words = b.add_node("Gather", b.add_constant(tensors["embeddings.word_embeddings.weight"]), "ids")
+    # One sentence alone is always of the first type.
+    places = tensors["embeddings.position_embeddings.weight"] + tensors["embeddings.token_type_embeddings.weight"][0]
+    count = b.add_node("Gather", b.add_node("Shape", "ids"), b.add_constant([1], np.int64))
+    zero = b.add_constant([0], np.int64)
+    here = b.add_node("Slice", b.add_constant(places), zero, count, zero)
+    return b.add_layer_norm(b.add_node("Add", words, here), tensors, "embeddings")
+
+
+def _penalty(b: GraphBuilder, mask: str) -> str:
+    """What is added to the attention to a place: nothing, or so much that nobody looks there."""
+    missing = b.add_node("Sub", b.add_constant(1.0), mask)
+    wide = b.add_node("Unsqueeze", missing, b.add_constant([1, 2], np.int64))
+    return b.add_node("Mul", wide, b.add_constant(MASKED))
+
+
+def _layer(b: GraphBuilder, tensors: Tensors, prefix: str, x: str, penalty: str, heads: int) -> str:
+    attended = _attention(b, tensors, f"{prefix}.attention", x, penalty, heads)
+    x = b.add_layer_norm(b.add_node("Add", x, attended), tensors, f"{prefix}.attention.output")
+    inner = _gelu(b, b.add_linear(x, *_pair(tensors, f"{prefix}.intermediate.dense")))
+    outer = b.add_linear(inner, *_pair(tensors, f"{prefix}.output.dense"))
+    return b.add_layer_norm(b.add_node("Add", x, outer), tensors, f"{prefix}.output")
+
+
+def _attention(b: GraphBuilder, tensors: Tensors, prefix: str, x: str, penalty: str, heads: int) -> str:
+    weight, bias = _pair(tensors, f"{prefix}.self.query")
+    width = weight.shape[0]
+    scale = np.float32((width // heads) ** -0.5)
+    split = b.add_constant([0, 0, heads, width // heads], np.int64)
+
+    def by_head(projected: str, order: list[int]) -> str:
+        return b.add_node("Transpose", b.add_node("Reshape", projected, split), perm=order)
+
+    query = by_head(b.add_linear(x, weight * scale, bias * scale), [0, 2, 1, 3])
+    key = by_head(b.add_linear(x, *_pair(tensors, f"{prefix}.self.key")), [0, 2, 3, 1])
+    value = by_head(b.add_linear(x, *_pair(tensors, f"{prefix}.self.value")), [0, 2, 1, 3])
+    shares = b.add_node("Softmax", b.add_node("Add", b.add_node("MatMul", query, key), penalty), axis=-1)
+    mixed = b.add_node("Transpose", b.add_node("MatMul", shares, value), perm=[0, 2, 1, 3])
+    joined = b.add_node("Reshape", mixed, b.add_constant([0, 0, width], np.int64))
+    return b.add_linear(joined, *_pair(tensors, f"{prefix}.output.dense"))
+
+
+def _gelu(b: GraphBuilder, x: str) -> str:
+    error = b.add_node("Erf", b.add_node("Mul", x, b.add_constant(2**-0.5)))
+    return b.add_node("Mul", b.add_node("Mul", x, b.add_constant(0.5)), b.add_node("Add", error, b.add_constant(1.0)))
+
+
+def _pooled(b: GraphBuilder, x: str, mask: str) -> None:
+    axis = b.add_constant([1], np.int64)
+    shares = b.add_node("Unsqueeze", mask, b.add_constant([2], np.int64))
+    total = b.add_node("ReduceSum", b.add_node("Mul", x, shares), axis, keepdims=0)
+    mean = b.add_node("Div", total, b.add_node("ReduceSum", mask, axis, keepdims=1))
+    length = b.add_node("Max", b.add_node("ReduceL2", mean, axes=[1], keepdims=1), b.add_constant(1e-12))
+    b.nodes.append(helper.make_node("Div", [mean, length], ["vectors"], name="vectors"))
+
+
+def _pair(tensors: Tensors, prefix: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    return tensors[f"{prefix}.weight"], tensors[f"{prefix}.bias"]
+
+
+def export_model(source: Path, heads: int, target: Path) -> None:
+    """Only the products by weights are quantized, by channel: the table of words in 8 bits would cost accuracy.
+
+    Raises ValueError and KeyError when the weights are not those of a BERT.
+    """
+    model = build_graph(read_safetensors(source), heads)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        whole, small = Path(folder) / "whole.onnx", Path(folder) / "small.onnx"
+        onnx.save(model, str(whole))
+        quantize_dynamic(whole, small, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+        small.replace(target)
+
+
+if __name__ == "__main__":
+    logging.disable()
+    try:
+        export_model(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    except (ValueError, KeyError) as error:
+        sys.exit(f"it holds no sentence model of the BERT kind ({type(error).__name__}: {error})")

@@ -1,0 +1,126 @@
+"""Implements the port `VectorStore` with all vectors in memory. NumPy is loaded with the first of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from stentor.core.db import Sql, Tx
+from stentor.domains.memory.embedding.embedder import Vectors
+from stentor.domains.memory.index.model import (
+    EmbeddingModel,
+    Folders,
+    PendingDocument,
+    SearchFilters,
+    VectorHit,
+    folder_list,
+)
+from stentor.domains.memory.index.protocols import IndexDatabase
+from stentor.domains.memory.text.markdown import Chunk
+
+if TYPE_CHECKING:  # 20 MB and 0.1 s
+    from stentor.domains.memory.index.vector_matrix import ChunkVector, VectorMatrix
+
+DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
+"""The chunks of a document; their vectors stay for texts like them, until they are swept."""
+_OF_FOLDER = Sql("select doc_id from documents where folder = :folder")
+
+
+class InMemoryVectorStore:
+    def __init__(self, tables: IndexDatabase) -> None:
+        self._database = tables
+        self._model: EmbeddingModel | None = None
+        self._matrix: VectorMatrix | None = None
+
+    @property
+    def _current_model(self) -> EmbeddingModel:
+        assert self._model is not None, "a model is adopted first"
+        return self._model
+
+    @property
+    def _identity(self) -> str:
+        return self._current_model.identity
+
+    async def use_model(self, model: EmbeddingModel) -> None:
+        self._model = model
+        await self._database.write(self._invalidate)
+        self._matrix = await self._database.read(self._load)
+
+    def _invalidate(self, tx: Tx) -> None:
+        from stentor.domains.memory.index import vector_matrix
+
+        vector_matrix.invalidate_other_models(tx, self._identity)
+
+    def _load(self, tx: Tx) -> VectorMatrix:
+        from stentor.domains.memory.index import vector_matrix
+
+        return _matrix(vector_matrix.list_vectors(tx, self._identity), self._current_model.dimensions)
+
+    async def next_pending(self, most: int) -> list[PendingDocument]:
+        from stentor.domains.memory.index import vector_matrix
+
+        return await self._database.read(lambda tx: vector_matrix.list_pending(tx, most))
+
+    async def find_by_hash(self, hashes: Sequence[str]) -> Mapping[str, Vectors]:
+        from stentor.domains.memory.index import vector_matrix
+
+        return await self._database.read(lambda tx: vector_matrix.find_by_hash(tx, self._identity, hashes))
+
+    async def save(self, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
+        kept = await self._database.write(lambda tx: self._save(tx, document, chunks, vectors))
+        if kept:
+            self._loaded_matrix.upsert(document.doc_id, vectors, document.weight, document.created_at)
+        return kept
+
+    def _save(self, tx: Tx, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
+        from stentor.domains.memory.index import vector_matrix
+
+        return vector_matrix.save_vectors(tx, self._identity, document, chunks, vectors)
+
+    async def nearest(self, vector: Vectors, most: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
+        matrix, folder = self._loaded_matrix, filters.folder
+        among = None if folder is None else await self._database.read(lambda tx: _of_folders(tx, folder))
+        return await asyncio.to_thread(matrix.nearest, vector, most, filters.weight_min, filters.created_after, among)
+
+    async def similarities(self, vector: Vectors, doc_ids: Iterable[int]) -> dict[int, float]:
+        return self._loaded_matrix.similarities(vector, doc_ids)
+
+    async def delete_orphans(self) -> None:
+        from stentor.domains.memory.index import vector_matrix
+
+        await self._database.write(lambda tx: vector_matrix.delete_orphans(tx, self._identity))
+
+    def delete(self, tx: Tx, doc_id: int) -> None:
+        tx.run(DELETE_CHUNKS, doc_id=doc_id)
+
+    def on_deleted(self, doc_ids: Iterable[int]) -> None:
+        if self._matrix is not None:
+            for doc_id in doc_ids:
+                self._matrix.delete(doc_id)
+
+    @property
+    def _loaded_matrix(self) -> VectorMatrix:
+        assert self._matrix is not None, "a model is adopted first"
+        return self._matrix
+
+
+def _matrix(rows: Iterable[ChunkVector], dimensions: int) -> VectorMatrix:
+    from stentor.domains.memory.index.vector_matrix import VectorMatrix
+
+    matrix = VectorMatrix(dimensions)
+    for _, found in itertools.groupby(rows, key=lambda row: row.doc_id):
+        add_document(matrix, list(found))
+    return matrix
+
+
+def add_document(matrix: VectorMatrix, rows: Sequence[ChunkVector]) -> None:
+    """All chunks of one document."""
+    import numpy as np
+
+    matrix.upsert(rows[0].doc_id, np.stack([row.vector for row in rows]), rows[0].weight, rows[0].created_at)
+
+
+def _of_folders(tx: Tx, folders: Folders) -> list[int]:
+    return [row[0] for folder in folder_list(folders) for row in tx.rows(_OF_FOLDER, folder=folder)]

@@ -1,0 +1,175 @@
+"""The index of one process: a SQLite file beside the database, words in FTS5, vectors in memory.
+
+Opens the index file; one that is missing, damaged or of another version is made anew, empty.
+
+Words in FTS5, over terms, best first by BM25.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from stentor.core import jsontext
+from stentor.core.db import Database, Sql, Tx
+from stentor.core.db.driver import DbConnection
+from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.errors import StartRefused, StoreUnavailable
+from stentor.domains.memory.index.in_memory_vectors import InMemoryVectorStore
+from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.model import (
+    FIELD_WEIGHTS,
+    SEARCH_FIELDS,
+    Folders,
+    IndexEntry,
+    KeywordHit,
+    KeywordQuery,
+    folder_list,
+)
+
+SCHEMA_VERSION = 3
+INDEX_FILE = "memory.db"
+log = logging.getLogger(__name__)
+
+_STATEMENTS = """
+create table documents (
+    doc_id integer primary key,
+    path text not null unique,
+    folder text not null,
+    raw_hash text not null,
+    content_hash text not null,
+    size integer not null,
+    modified_at integer not null,
+    created_at integer not null,
+    title text not null,
+    tags text not null,
+    frontmatter text not null,
+    problem text,
+    weight real,
+    body text not null,
+    model text
+);
+create index documents_of_folder on documents (folder);
+create index documents_without_vectors on documents (size, doc_id) where model is null;
+create virtual table words using fts5(title, tags, content, tokenize='unicode61 remove_diacritics 0');
+create table chunks (
+    doc_id integer not null,
+    ordinal integer not null,
+    heading text not null,
+    hash text not null,
+    primary key (doc_id, ordinal)
+) without rowid;
+create table vectors (
+    model text not null,
+    hash text not null,
+    vector blob not null,
+    primary key (model, hash)
+) without rowid;
+create table facts (name text primary key, value integer not null) without rowid
+"""
+_VERSION = Sql("select value from facts where name = 'version'")
+
+
+def open_index(folder: Path) -> SearchIndex:
+    """The index in this folder, with a writer of its own. Raises StartRefused when it cannot be made."""
+    tables = _open(folder)
+    return SearchIndex(tables, Fts5KeywordStore(), InMemoryVectorStore(tables), tables.driver.name, is_shared=False)
+
+
+def _open(folder: Path) -> Database:
+    path = folder / INDEX_FILE
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _usable(path):
+            _remove(path)
+            _make(path)
+    except (OSError, StoreUnavailable) as error:
+        raise StartRefused(f"The search index {path} cannot be made: {error}.") from None
+    # What a power cut takes of it is found again by comparing; the database is never torn by one.
+    return Database(SqliteDriver(path, durable=False))
+
+
+def _usable(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        connection = SqliteDriver(path).writer()
+    except StoreUnavailable as error:
+        log.warning("the search index is made anew: %s", error.message)
+        return False
+    try:
+        rows = connection.rows(_VERSION, {})
+        return bool(rows) and rows[0][0] == SCHEMA_VERSION
+    except StoreUnavailable as error:
+        log.warning("the search index is made anew: %s", error.message)
+        return False
+    finally:
+        connection.close()
+
+
+def _make(path: Path) -> None:
+    connection: DbConnection = SqliteDriver(path).writer()
+    try:
+        connection.begin()
+        for statement in _STATEMENTS.split(";"):
+            connection.control(statement)
+        connection.run(Sql("insert into facts (name, value) values ('version', :n)"), {"n": SCHEMA_VERSION})
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def _remove(path: Path) -> None:
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+
+
+_RANK = f"bm25({', '.join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)})"
+# Bodies are read of the best alone.
+_SEARCH = Sql(
+    f"""select d.doc_id, d.path, d.title, d.body, best.rank from (
+        select rowid, rank from words where words match :query and rank match '{_RANK}' order by rank limit :limit
+    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - names of ours
+)
+_COUNT = Sql("select count(*) from words where words match :query")
+_SEARCH_FOLDER = Sql(
+    f"""select d.doc_id, d.path, d.title, d.body, best.rank from (
+        select rowid, rank from words where words match :query and rank match '{_RANK}'
+            and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))
+        order by rank limit :limit
+    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - names of ours
+)
+_COUNT_FOLDER = Sql(
+    """select count(*) from words where words match :query
+    and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))"""
+)
+_PUT = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
+_FORGET = Sql("delete from words where rowid = :doc_id")
+
+
+class Fts5KeywordStore:
+    """Implements the port `WordStore`."""
+
+    def insert(self, tx: Tx, doc_id: int, entry: IndexEntry) -> None:
+        tx.run(_PUT, doc_id=doc_id, title=entry.title_words, tags=entry.tag_words, content=entry.body_words)
+
+    def delete(self, tx: Tx, doc_id: int) -> None:
+        tx.run(_FORGET, doc_id=doc_id)
+
+    def search(
+        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, *, with_total: bool
+    ) -> tuple[list[KeywordHit], int]:
+        search, count = (_SEARCH, _COUNT) if folder is None else (_SEARCH_FOLDER, _COUNT_FOLDER)
+        asked = {"query": build_fts5_match(query)} | (
+            {} if folder is None else {"folders": jsontext.dump(folder_list(folder))}
+        )
+        rows = tx.rows(search, limit=limit, **asked)
+        hits = [KeywordHit(doc_id, path, title, body, -rank) for doc_id, path, title, body, rank in rows]
+        return hits, int(tx.rows(count, **asked)[0][0]) if with_total else 0
+
+
+def build_fts5_match(query: KeywordQuery) -> str:
+    """The query as FTS5 has it."""
+    phrases = [" + ".join(f'"{term}"' for term in phrase) for phrase in query.phrases]
+    columns = "" if query.fields == set(SEARCH_FIELDS) else "{" + " ".join(sorted(query.fields)) + "} : "
+    return f"{columns}({(' AND ' if query.mode == 'all' else ' OR ').join(phrases)})"

@@ -1,1 +1,0 @@
-"""The run log for other tools: W3C PROV-JSON, and spans of OpenTelemetry."""
