@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from stentor.domains.notes import model
-from stentor.domains.notes.folder import FolderVault
-from stentor.domains.notes.model import ANYTHING, NOTHING, NoSuchNote, NoteChanged, Vault, content_hash
+from stentor.domains.notes.folder_vault import FolderVault
+from stentor.domains.notes.model import ANY_STATE, NO_FILE, NoSuchNote, NoteChanged, Vault, content_hash
 from stentor.domains.notes.paths import InvalidPath
-from stentor.domains.notes.plugin import Plugin
-from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.notes.plugin_client import PluginClient
+from stentor.domains.notes.plugin_vault import PluginVault
 from tests.vaultplugin.server import plugin as vault_plugin
 
 
@@ -25,7 +25,7 @@ async def vault(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield FolderVault(root)
         return
     with vault_plugin(root, 3 if request.param.endswith("3") else 5) as stub:
-        served = PluginVault(Plugin(stub.address, stub.key))
+        served = PluginVault(PluginClient(stub.address, stub.key))
         yield served
         await served.close()
 
@@ -45,20 +45,20 @@ async def test_bytes_come_back_as_they_were_written(vault: Vault, content: bytes
     change = await vault.write("a/b c/ä.md", content)
     note = await vault.read("a/b c/ä.md")
     assert (note.content, note.hash, note.stat.size) == (content, content_hash(content), len(content))
-    assert change.before is None
+    assert change.previous is None
     assert change.stat is not None
     assert change.stat.path == note.path == "a/b c/ä.md"
 
 
 async def test_a_write_replaces_and_answers_what_was_there(vault: Vault) -> None:
     await vault.write("a.md", b"one")
-    assert (await vault.write("a.md", b"two")).before == b"one"
+    assert (await vault.write("a.md", b"two")).previous == b"one"
     assert (await vault.read("a.md")).content == b"two"
 
 
 async def test_a_change_for_another_state_is_refused_and_does_nothing(vault: Vault) -> None:
     await vault.write("a.md", b"one")
-    for expected in (NOTHING, content_hash(b"other")):
+    for expected in (NO_FILE, content_hash(b"other")):
         with pytest.raises(NoteChanged) as error:
             await vault.write("a.md", b"two", expected)
         assert error.value.current == content_hash(b"one")
@@ -67,15 +67,15 @@ async def test_a_change_for_another_state_is_refused_and_does_nothing(vault: Vau
     assert (await vault.read("a.md")).content == b"one"
     with pytest.raises(NoteChanged) as error:
         await vault.write("new.md", b"x", content_hash(b"old"))
-    assert error.value.current == NOTHING
-    assert await vault.names() == ["a.md"]
+    assert error.value.current == NO_FILE
+    assert await vault.list_folder() == ["a.md"]
 
 
 async def test_a_change_for_the_present_state_is_made(vault: Vault) -> None:
-    await vault.write("a.md", b"one", NOTHING)
+    await vault.write("a.md", b"one", NO_FILE)
     await vault.write("a.md", b"two", content_hash(b"one"))
-    await vault.write("a.md", b"three", ANYTHING)
-    assert (await vault.delete("a.md", content_hash(b"three"))).before == b"three"
+    await vault.write("a.md", b"three", ANY_STATE)
+    assert (await vault.delete("a.md", content_hash(b"three"))).previous == b"three"
     with pytest.raises(NoSuchNote):
         await vault.read("a.md")
 
@@ -116,11 +116,11 @@ async def test_readers_never_see_half_a_file(vault: Vault) -> None:
 async def test_names_are_one_level_in_order_and_folders_end_in_a_slash(vault: Vault) -> None:
     for path in ("b.md", "a/x.md", "a/deep/y.md", "c/z.md"):
         await vault.write(path, b"")
-    assert await vault.names() == ["a/", "b.md", "c/"]
-    assert await vault.names("a") == await vault.names("a/") == ["deep/", "x.md"]
+    assert await vault.list_folder() == ["a/", "b.md", "c/"]
+    assert await vault.list_folder("a") == await vault.list_folder("a/") == ["deep/", "x.md"]
     for unknown in ("none", "b.md", "a/none"):
         with pytest.raises(NoSuchNote):
-            await vault.names(unknown)
+            await vault.list_folder(unknown)
 
 
 async def test_a_walk_finds_every_file(vault: Vault) -> None:
@@ -149,7 +149,7 @@ async def test_no_path_leads_out_of_it(vault: Vault, path: str) -> None:
             await call
     if path:
         with pytest.raises(InvalidPath):
-            await vault.names(path)
+            await vault.list_folder(path)
 
 
 async def test_a_folder_is_no_note(vault: Vault) -> None:
@@ -169,7 +169,7 @@ async def test_a_name_in_other_letters_is_refused(vault: Vault) -> None:
 
 async def test_a_note_has_a_largest_size(vault: Vault) -> None:
     with pytest.raises(model.NoteTooLarge):
-        await vault.write("big.md", b"x" * (model.MAX_BYTES + 1))
+        await vault.write("big.md", b"x" * (model.MAX_NOTE_BYTES + 1))
     assert await vault.walk() == []
 
 

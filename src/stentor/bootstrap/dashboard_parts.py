@@ -20,11 +20,11 @@ from stentor.core.errors import StartRefused
 from stentor.core.filesystem import read_lock_holder
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings, setting_infos
-from stentor.domains.notes import plugin
-from stentor.domains.notes.folder import FolderVault
+from stentor.domains.notes import plugin_client
+from stentor.domains.notes.folder_vault import FolderVault
 from stentor.domains.notes.model import Vault
-from stentor.domains.notes.plugin import Plugin
-from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.notes.plugin_client import PluginClient
+from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.reports.service import ReportService
 from stentor.surfaces.dashboard import api, app
 from stentor.surfaces.dashboard.gateway import GatewayClient, InProcessGatewayClient, LocalTaskGateway, TaskGateway
@@ -127,5 +127,5 @@ def _vault(settings: Settings) -> Vault | None:
     if not settings.memory or settings.vault_tenant != settings.dashboard_tenant:
         return None
     if settings.plugin_url:
-        return PluginVault(Plugin(plugin.base(settings.plugin_url), settings.plugin_key))
+        return PluginVault(PluginClient(plugin_client.parse_base_url(settings.plugin_url), settings.plugin_key))
     return FolderVault(vault_folder(settings))

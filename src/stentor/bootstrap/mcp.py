@@ -13,7 +13,7 @@ from stentor.domains.memory.governed.authorization import MemoryAuthorizer
 from stentor.domains.memory.governed.service import GovernedMemory
 
 if TYPE_CHECKING:
-    from stentor.surfaces.memory_mcp.app import Exposure
+    from stentor.surfaces.memory_mcp.streamable_http import PublicEndpoint
 
 LAUNCH_ISSUER = "launch"
 
@@ -56,7 +56,7 @@ def origin(settings: Settings, address: str) -> str:
     return known
 
 
-def exposure(settings: Settings, origin: str) -> Exposure:
-    from stentor.surfaces.memory_mcp.app import Exposure
+def exposure(settings: Settings, origin: str) -> PublicEndpoint:
+    from stentor.surfaces.memory_mcp.streamable_http import PublicEndpoint
 
-    return Exposure(origin, settings.mcp_hosts, settings.mcp_origins)
+    return PublicEndpoint(origin, settings.mcp_hosts, settings.mcp_origins)

@@ -29,13 +29,13 @@ from stentor.domains.memory.index.watcher import VaultWatcher
 from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.service import MemoryService, VersionHistory
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
-from stentor.domains.notes import plugin
-from stentor.domains.notes.folder import FolderVault
-from stentor.domains.notes.plugin import Plugin
-from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.notes import plugin_client
+from stentor.domains.notes.folder_vault import FolderVault
+from stentor.domains.notes.plugin_client import PluginClient
+from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.reports.model import VaultReport
 from stentor.domains.reports.service import ReportService
-from stentor.domains.tasknotes.model import mirrored
+from stentor.domains.tasknotes.model import is_mirrored
 from stentor.domains.tasks.service import require_task
 
 RECOVER_SECONDS = 10.0
@@ -143,7 +143,7 @@ def open_memory(settings: Settings, db: Database, clock: Clock, runlog: RunLog) 
     """Open the vaults and their indexes, made when there are none. Raises StartRefused."""
     vault = _vault(settings)
     index = _index(settings, db.driver)
-    indexer = Indexer(vault, index, clock, is_excluded=mirrored)
+    indexer = Indexer(vault, index, clock, is_excluded=is_mirrored)
     model = embedder(settings)
     meanings = EmbeddingWorker(index, model, clock, _floor(settings))
     indexer.on_indexed = meanings.enqueue
@@ -218,8 +218,8 @@ def _index(settings: Settings, driver: Driver, name: str = "") -> SearchIndex:
 
 def _vault(settings: Settings) -> FolderVault | PluginVault:
     if settings.plugin_url:
-        return PluginVault(Plugin(plugin.base(settings.plugin_url), settings.plugin_key))
-    return FolderVault(_made(vault_folder(settings)), unlisted=mirrored)
+        return PluginVault(PluginClient(plugin_client.parse_base_url(settings.plugin_url), settings.plugin_key))
+    return FolderVault(_made(vault_folder(settings)), is_unlisted=is_mirrored)
 
 
 def _made(folder: Path) -> Path:

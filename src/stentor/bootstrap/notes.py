@@ -10,10 +10,10 @@ from starlette.types import ASGIApp
 from stentor.auth.api_keys import ensure_key_file
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.notes.plugin import Plugin
-from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.notes.plugin_client import PluginClient
+from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.surfaces.notestore import settings
-from stentor.surfaces.notestore.app import build
+from stentor.surfaces.notestore.app import create_app
 
 
 @dataclass
@@ -52,8 +52,10 @@ def beside_vault(
 
 def open_notes(environ: Mapping[str, str], redactor: Redactor) -> OpenedNotes:
     """Raises StartRefused, which names each variable that is missing or wrong."""
-    chosen = settings.load(environ)
+    chosen = settings.load_settings(environ)
     redactor.add_secret(chosen.key)
     redactor.add_secret(chosen.plugin_key)
-    vault = PluginVault(Plugin(chosen.address, chosen.plugin_key, chosen.timeout))
-    return OpenedNotes(build(vault, chosen.key, patience=chosen.timeout), vault, chosen.port, chosen.log_level)
+    vault = PluginVault(PluginClient(chosen.address, chosen.plugin_key, chosen.timeout))
+    return OpenedNotes(
+        create_app(vault, chosen.key, lock_timeout_s=chosen.timeout), vault, chosen.port, chosen.log_level
+    )

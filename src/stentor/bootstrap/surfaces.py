@@ -16,10 +16,10 @@ from stentor.bootstrap.service import Service
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
-from stentor.surfaces.memory_mcp.ondemand import OnDemand
+from stentor.surfaces.memory_mcp.lazy_server import LazyMemoryServer
 
 if TYPE_CHECKING:
-    from stentor.surfaces.memory_mcp.app import MemoryServer
+    from stentor.surfaces.memory_mcp.streamable_http import MemoryServer
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -60,7 +60,7 @@ def build(
         made.append(Surface("dashboard", opened_dashboard.app, at_end=[opened_dashboard.close]))
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor)
-        tls = opened.certificate.context if opened.certificate else None
+        tls = opened.certificate.ssl_context if opened.certificate else None
         made.append(Surface("vault", opened.app, opened.background, key_file=opened.key_file, tls=tls))
         plugin = (addresses["vault"], opened.key)
     if "notes" in addresses:
@@ -82,18 +82,18 @@ def _mcp(
     origin = mcp.origin(settings, address)
 
     def make() -> MemoryServer:
-        from stentor.surfaces.memory_mcp.access import Verifier
-        from stentor.surfaces.memory_mcp.app import MemoryServer
-        from stentor.surfaces.memory_mcp.calls import LocalCalls
+        from stentor.surfaces.memory_mcp.access import BearerTokenVerifier
+        from stentor.surfaces.memory_mcp.streamable_http import MemoryServer
+        from stentor.surfaces.memory_mcp.tools import LocalToolCaller
 
-        calls = LocalCalls(mcp.governed(kernel))
-        verifier = Verifier(service.keys.key_ring, receipts, access, settings.vault_names)
+        calls = LocalToolCaller(mcp.governed(kernel))
+        verifier = BearerTokenVerifier(service.keys.key_ring, receipts, access, settings.vault_names)
         return MemoryServer(calls, verifier, mcp.exposure(settings, origin), settings.max_body_mb * 1_000_000)
 
-    server = OnDemand(make)
+    server = LazyMemoryServer(make)
 
     async def check() -> Component:
-        return Component("available", "answers") if server.running else Component("unavailable", "it has ended")
+        return Component("available", "answers") if server.is_running else Component("unavailable", "it has ended")
 
     kernel.health.check("mcp_server", check)
     return Surface("mcp", server, [server.run])

@@ -12,11 +12,10 @@ from stentor.core.db.leader import LeaderElection
 from stentor.core.live import Hub
 from stentor.core.settings import Settings
 from stentor.domains.memory.index.indexer import IndexMaintenance
-from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.tasknotes.inbox import Inbox
-from stentor.domains.tasknotes.mirror import Mirror
-from stentor.domains.tasknotes.upkeep import Upkeep
+from stentor.domains.tasknotes.inbox import TaskInbox
+from stentor.domains.tasknotes.mirror import TaskNoteMirror, VaultMaintenance
 from stentor.domains.tasks.submission import SubmissionService
 
 
@@ -26,8 +25,8 @@ class TaskNotes:
 
     steps: IndexMaintenance
     leader: LeaderElection
-    mirror: Mirror | None
-    inbox: Inbox | None
+    mirror: TaskNoteMirror | None
+    inbox: TaskInbox | None
     _background: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self) -> None:
@@ -58,9 +57,9 @@ def open_task_notes(
     inbox = None
     if settings.task_inbox:
         allowed = settings.inbox_capabilities
-        inbox = Inbox(db, hub, vault, submission, tenant, settings.inbox_quiet, agent_name, allowed)
-        memory.watcher.on_change = inbox.noticed
+        inbox = TaskInbox(db, hub, vault, submission, tenant, settings.inbox_quiet, agent_name, allowed)
+        memory.watcher.on_change = inbox.notify_changed
     if not settings.task_notes or isinstance(vault, PluginVault):  # the mirror writes files, not requests
         return TaskNotes(memory.indexer, memory.leader, None, inbox)
-    mirror = Mirror(db, hub, vault.root, tenant, settings.lease * SECOND, shared=db.driver.shared)
-    return TaskNotes(Upkeep(memory.indexer, mirror, db, tenant), memory.leader, mirror, inbox)
+    mirror = TaskNoteMirror(db, hub, vault.root, tenant, settings.lease * SECOND, shared=db.driver.shared)
+    return TaskNotes(VaultMaintenance(memory.indexer, mirror, db, tenant), memory.leader, mirror, inbox)

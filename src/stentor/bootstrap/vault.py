@@ -12,11 +12,11 @@ from stentor.bootstrap.memory import vault_folder
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.notes.folder import FolderVault
-from stentor.domains.tasknotes.model import mirrored
+from stentor.domains.notes.folder_vault import FolderVault
+from stentor.domains.tasknotes.model import is_mirrored
 from stentor.surfaces.vault.app import VaultServer
-from stentor.surfaces.vault.certificate import Certificate
-from stentor.surfaces.vault.texts import Texts
+from stentor.surfaces.vault.certificate import ServerCertificate
+from stentor.surfaces.vault.text_index import VaultTextIndex
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -26,22 +26,22 @@ class OpenedVault:
     """`key_file` is None when the key was given, `certificate` without HTTPS."""
 
     app: VaultServer
-    texts: Texts
+    texts: VaultTextIndex
     folder: Path
     key: str
     key_file: str | None
-    certificate: Certificate | None
+    certificate: ServerCertificate | None
 
     @property
     def background(self) -> list[Work]:
         """What runs beside the listeners until it is cancelled."""
-        return [self.texts.run, *([] if self.certificate is None else [self.certificate.keep])]
+        return [self.texts.run, *([] if self.certificate is None else [self.certificate.renew_periodically])]
 
 
 def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
     """Find or make the key and the certificate; needs no event loop. Raises StartRefused."""
     folder = vault_folder(settings)
-    certificate = Certificate(settings.data_dir / "keys", settings.host) if settings.vault_tls else None
+    certificate = ServerCertificate(settings.data_dir / "keys", settings.host) if settings.vault_tls else None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         key, path = (settings.vault_key, None) if settings.vault_key else _own_key(settings)
@@ -51,7 +51,7 @@ def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
         raise StartRefused(f"{error.filename} cannot be used: {error.strerror}.") from None
     redactor.add_secret(key)
     vault = FolderVault(folder)
-    texts = Texts(FolderVault(folder, unlisted=mirrored), skips=mirrored)
+    texts = VaultTextIndex(FolderVault(folder, is_unlisted=is_mirrored), is_excluded=is_mirrored)
     app = VaultServer(vault, texts, key, certificate=lambda: None if certificate is None else certificate.pem)
     return OpenedVault(app, texts, folder, key, path, certificate)
 

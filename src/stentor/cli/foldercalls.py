@@ -25,8 +25,8 @@ from stentor.core.filesystem import read_lock_holder
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.memory.governed.authorization import BLANK_CAPABILITY
-from stentor.surfaces.memory_mcp import remote
-from stentor.surfaces.memory_mcp.calls import LocalCalls, failed
+from stentor.surfaces.memory_mcp import streamable_http
+from stentor.surfaces.memory_mcp.tools import LocalToolCaller, error_result
 
 IDLE_SECONDS = 10.0
 PATIENCE = 10.0
@@ -40,7 +40,7 @@ class FolderCalls:
         self._environ = environ
         self._redactor = redactor
         self._opening = asyncio.Lock()
-        self._own: LocalCalls | None = None
+        self._own: LocalToolCaller | None = None
         self._stack = AsyncExitStack()
         self._running = 0
         self._last = 0.0
@@ -50,8 +50,8 @@ class FolderCalls:
         self._running += 1
         try:
             return await self._call(who, name, arguments)
-        except (remote.Unreachable, CommandFailed, StartRefused) as error:
-            return failed(ServiceUnavailable.code, str(error))
+        except (streamable_http.ServerUnreachable, CommandFailed, StartRefused) as error:
+            return error_result(ServiceUnavailable.code, str(error))
         finally:
             self._running -= 1
             self._last = time.monotonic()
@@ -69,7 +69,7 @@ class FolderCalls:
             if self._own is not None:
                 return await self._own.call(who, name, arguments)
             if address := self._owner_address():
-                return await remote.call(address, lambda: self._receipt(who), name, arguments)
+                return await streamable_http.call_remote_tool(address, lambda: self._receipt(who), name, arguments)
             try:
                 await self._open()
             except StartRefused:  # somebody else was faster, or is leaving
@@ -87,7 +87,7 @@ class FolderCalls:
                 return
             opened = local.owning(self._settings, self._environ, self._redactor)
             service = await self._stack.enter_async_context(opened)
-            self._own = LocalCalls(governed(service.kernel))
+            self._own = LocalToolCaller(governed(service.kernel))
             self._last = time.monotonic()
             self._idle = asyncio.create_task(self._release_when_idle())
 

@@ -11,8 +11,8 @@ from stentor.cli.listening import runner
 from stentor.cli.output import notice, out, print_json
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.surfaces.memory_mcp import stdio
-from stentor.surfaces.memory_mcp.app import PATH
+from stentor.surfaces.memory_mcp import server
+from stentor.surfaces.memory_mcp.streamable_http import MCP_PATH
 
 BLANK = (
     "Every call will be denied: SERVICE_MCP_PRINCIPAL and SERVICE_MCP_CAPABILITIES say who calls and what it may do "
@@ -32,7 +32,7 @@ def on_stdio(settings: Settings, environ: Mapping[str, str], redactor: Redactor)
 async def _on_stdio(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> None:
     calls = FolderCalls(settings, environ, redactor)
     try:
-        await stdio.serve(calls, launch_context(settings))
+        await server.serve_stdio(calls, launch_context(settings))
     finally:
         await calls.close()
 
@@ -47,6 +47,6 @@ def over_http(settings: Settings, environ: Mapping[str, str], redactor: Redactor
         if as_json:
             print_json({"ready": True, "mcp": address, "admin_key_file": ready.admin_key_file})
         else:
-            out.print(f"The governed memory answers on [cyan]{address}{PATH}[/]", soft_wrap=True)
+            out.print(f"The governed memory answers on [cyan]{address}{MCP_PATH}[/]", soft_wrap=True)
 
     serving.run(settings, environ, redactor, say, alone="mcp")

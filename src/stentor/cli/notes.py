@@ -17,7 +17,7 @@ from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 
 if TYPE_CHECKING:
-    from stentor.domains.notes.pluginvault import PluginVault
+    from stentor.domains.notes.plugin_vault import PluginVault
 
 
 def notes(

@@ -42,10 +42,10 @@ def vault(
         chosen = settings.load(os.environ, options | {"vault_tls_port": tls_port, "vault_tls": tls})
         redaction.configure_logging(chosen.log_level, redactor)
         opened = wiring.open_vault(chosen, redactor)
-        opened.texts.want()
+        opened.texts.request_load()
         listeners = [sockets.enter_context(bind(chosen.host, chosen.vault_port, "--port"))]
         if opened.certificate is not None:
-            secure = bind(chosen.host, chosen.vault_tls_port, "--tls-port", opened.certificate.context)
+            secure = bind(chosen.host, chosen.vault_tls_port, "--tls-port", opened.certificate.ssl_context)
             listeners.append(sockets.enter_context(secure))
         endpoints = [Endpoint(opened.app, listener) for listener in listeners]
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from stentor.domains.notes.plugin import Plugin
-from stentor.domains.notes.pluginvault import PluginVault
+from stentor.domains.notes.plugin_client import PluginClient
+from stentor.domains.notes.plugin_vault import PluginVault
 from tests.vaultplugin.server import PluginStub, plugin
 
 Served = tuple[PluginVault, PluginStub]
@@ -17,7 +17,7 @@ Served = tuple[PluginVault, PluginStub]
 @asynccontextmanager
 async def serving(root: Path, version: int = 5, seconds: float = 10, **more: Any) -> AsyncIterator[Served]:
     with plugin(root, version, **more) as stub:
-        vault = PluginVault(Plugin(stub.address, stub.key, seconds))
+        vault = PluginVault(PluginClient(stub.address, stub.key, seconds))
         try:
             yield vault, stub
         finally:
@@ -26,10 +26,10 @@ async def serving(root: Path, version: int = 5, seconds: float = 10, **more: Any
 
 CALLS: dict[str, Callable[[PluginVault], Awaitable[object]]] = {
     "read": lambda vault: vault.read("a.md"),
-    "content": lambda vault: vault.content("a.md"),
+    "content": lambda vault: vault.read_content("a.md"),
     "write": lambda vault: vault.write("a.md", b"x"),
     "delete": lambda vault: vault.delete("a.md"),
-    "names": lambda vault: vault.names(),
+    "names": lambda vault: vault.list_folder(),
     "walk": lambda vault: vault.walk(),
     "check": lambda vault: vault.check(),
     "search": lambda vault: vault.search("x"),

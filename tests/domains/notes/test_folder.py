@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.domains.notes.folder import TRASH, FolderVault
+from stentor.domains.notes.folder_vault import TRASH_FOLDER, FolderVault
 from stentor.domains.notes.model import NameTaken, NoSuchNote, NoteChanged, VaultUnavailable, content_hash
 
 
@@ -36,12 +36,12 @@ def test_no_link_is_followed_whether_to_a_file_or_a_folder(vault: FolderVault, r
     (root / "file.md").symlink_to(outside / "secret.md")
     for path in ("folder/secret.md", "file.md"):
         with pytest.raises(NoSuchNote):
-            vault.read_now(path)
+            vault.read_sync(path)
     for path in ("folder/secret.md", "folder/new.md", "file.md"):
         with pytest.raises(NoSuchNote):
-            vault.write_now(path, b"x")
-    assert vault.names_now() == []
-    assert vault.walk_now() == []
+            vault.write_sync(path, b"x")
+    assert vault.list_folder_sync() == []
+    assert vault.walk_sync() == []
     assert sorted(p.name for p in outside.iterdir()) == ["secret.md"]
     assert (outside / "secret.md").read_text() == "secret"
 
@@ -52,60 +52,65 @@ def test_hidden_files_and_devices_are_not_there(vault: FolderVault, root: Path) 
     (root / ".note.md").write_text("x")
     os.mkfifo(root / "pipe.md")
     (root / "a.md").write_text("x")
-    assert vault.names_now() == ["a.md"]
-    assert [found.path for found in vault.walk_now()] == ["a.md"]
+    assert vault.list_folder_sync() == ["a.md"]
+    assert [found.path for found in vault.walk_sync()] == ["a.md"]
     with pytest.raises(NoSuchNote):
-        vault.read_now("pipe.md")
+        vault.read_sync("pipe.md")
 
 
 def test_a_decomposed_name_of_another_system_is_the_same_note(vault: FolderVault, root: Path) -> None:
     name = unicodedata.normalize("NFD", "Über.md")
     (root / name).write_text("one")
-    assert vault.read_now("Über.md").content == b"one"
-    vault.write_now("Über.md", b"two")
+    assert vault.read_sync("Über.md").content == b"one"
+    vault.write_sync("Über.md", b"two")
     assert [p.name for p in root.iterdir()] == [name]
-    assert [found.path for found in vault.walk_now()] == ["Über.md"]
+    assert [found.path for found in vault.walk_sync()] == ["Über.md"]
 
 
 def test_the_mode_of_a_file_is_kept_and_nothing_is_left_over(vault: FolderVault, root: Path) -> None:
     (root / "a.md").write_text("one")
     (root / "a.md").chmod(0o640)
-    vault.write_now("a.md", b"two")
+    vault.write_sync("a.md", b"two")
     assert stat.S_IMODE((root / "a.md").stat().st_mode) == 0o640
     assert [p.name for p in root.iterdir()] == ["a.md"]
 
 
 def test_what_is_deleted_lies_in_the_trash_and_two_of_a_name_both_do(vault: FolderVault, root: Path) -> None:
     for content in (b"one", b"two"):
-        vault.write_now("a/x.md", content)
-        vault.delete_now("a/x.md")
-    vault.write_now("x.md", b"three")
-    vault.delete_now("x.md", permanent=True)
-    assert {p.name: p.read_bytes() for p in (root / TRASH).iterdir()} == {"x.md": b"one", "x 2.md": b"two"}
+        vault.write_sync("a/x.md", content)
+        vault.delete_sync("a/x.md")
+    vault.write_sync("x.md", b"three")
+    vault.delete_sync("x.md", permanent=True)
+    assert {p.name: p.read_bytes() for p in (root / TRASH_FOLDER).iterdir()} == {"x.md": b"one", "x 2.md": b"two"}
 
 
 def test_a_moved_file_keeps_its_bytes_and_overwrites_only_when_told(vault: FolderVault) -> None:
-    vault.write_now("a.md", b"a")
-    vault.write_now("b.md", b"b")
+    vault.write_sync("a.md", b"a")
+    vault.write_sync("b.md", b"b")
     with pytest.raises(NoteChanged):
-        vault.move_now("a.md", "b.md")
+        vault.move_sync("a.md", "b.md")
     with pytest.raises(NameTaken):
-        vault.move_now("a.md", "B.md")
-    assert vault.move_now("a.md", "b.md", overwrite=True).before == b"b"
-    vault.move_now("b.md", "deep/c.md")
-    assert [(found.path, found.size) for found in vault.walk_now()] == [("deep/c.md", 1)]
+        vault.move_sync("a.md", "B.md")
+    assert vault.move_sync("a.md", "b.md", overwrite=True).previous == b"b"
+    vault.move_sync("b.md", "deep/c.md")
+    assert [(found.path, found.size) for found in vault.walk_sync()] == [("deep/c.md", 1)]
     with pytest.raises(NoSuchNote):
-        vault.move_now("a.md", "d.md")
+        vault.move_sync("a.md", "d.md")
 
 
 def test_a_folder_that_is_gone_is_an_outage_and_works_again_when_it_is_back(vault: FolderVault, root: Path) -> None:
-    vault.write_now("a.md", b"one")
+    vault.write_sync("a.md", b"one")
     aside = root.rename(root.with_name("aside"))
-    for call in (vault.walk_now, vault.names_now, lambda: vault.read_now("a.md"), lambda: vault.write_now("a.md", b"")):
+    for call in (
+        vault.walk_sync,
+        vault.list_folder_sync,
+        lambda: vault.read_sync("a.md"),
+        lambda: vault.write_sync("a.md", b""),
+    ):
         with pytest.raises(VaultUnavailable, match="cannot be opened"):
             call()
     aside.rename(root)
-    assert vault.read_now("a.md").content == b"one"
+    assert vault.read_sync("a.md").content == b"one"
 
 
 def test_a_full_disk_is_an_outage_and_leaves_the_old_note(tmp_path: Path) -> None:
@@ -115,10 +120,10 @@ def test_a_full_disk_is_an_outage_and_leaves_the_old_note(tmp_path: Path) -> Non
         pytest.skip("a small file system cannot be mounted here (needs root)")
     try:
         vault = FolderVault(root)
-        vault.write_now("a.md", b"x" * 30_000)
+        vault.write_sync("a.md", b"x" * 30_000)
         with pytest.raises(VaultUnavailable, match="No space"):
-            vault.write_now("a.md", b"y" * 60_000)
-        assert vault.read_now("a.md").content == b"x" * 30_000
+            vault.write_sync("a.md", b"y" * 60_000)
+        assert vault.read_sync("a.md").content == b"x" * 30_000
         assert [p.name for p in root.iterdir()] == ["a.md"]
     finally:
         subprocess.run(["umount", "--lazy", str(root)], check=True)
@@ -145,14 +150,14 @@ def test_an_edit_by_another_program_in_the_middle_of_a_write_is_never_lost(vault
     editor.start()
     written = 0
     while not stop.is_set():
-        before = vault.read_now("a.md")
+        before = vault.read_sync("a.md")
         try:
-            change = vault.write_now("a.md", before.content + b"w;", content_hash(before.content))
+            change = vault.write_sync("a.md", before.content + b"w;", content_hash(before.content))
         except NoteChanged:
             continue
         written += 1
-        if change.before != before.content:
-            lost.append(change.before or b"")
+        if change.previous != before.content:
+            lost.append(change.previous or b"")
     editor.join()
     assert written > 0
     assert lost == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.domains.notes import frontmatter
-from stentor.domains.notes.merge import CannotMerge, merge
+from stentor.domains.notes.merge import MergeConflict, merge_notes
 
 BASE = "---\ntags: [a, b]\nstate: new\n---\none\ntwo\nthree\nfour\nfive\n"
 
@@ -15,7 +15,7 @@ BASE = "---\ntags: [a, b]\nstate: new\n---\none\ntwo\nthree\nfour\nfive\n"
 def test_changes_of_different_lines_and_keys_are_both_kept() -> None:
     ours = BASE.replace("one", "ONE").replace("state: new", "state: old")
     theirs = BASE.replace("five", "FIVE").replace("[a, b]", "[b, c]  # mine")
-    merged = merge(BASE, ours, theirs)
+    merged = merge_notes(BASE, ours, theirs)
     assert frontmatter.split(merged).body == "ONE\ntwo\nthree\nfour\nFIVE\n"
     assert frontmatter.read(merged) == {"tags": ["b", "c"], "state": "old"}
     assert "[b, c]  # mine" in merged
@@ -25,7 +25,10 @@ def test_lists_are_merged_like_sets_and_maps_by_key() -> None:
     base = "---\ntags: [a, b]\nweights: {x: 1, y: 2}\n---\n"
     ours = "---\ntags: [a, b, c]\nweights: {x: 5, y: 2}\n---\n"
     theirs = "---\ntags: [b, d]\nweights: {x: 1, y: 2, z: 3}\n---\n"
-    assert frontmatter.read(merge(base, ours, theirs)) == {"tags": ["b", "d", "c"], "weights": {"x": 5, "y": 2, "z": 3}}
+    assert frontmatter.read(merge_notes(base, ours, theirs)) == {
+        "tags": ["b", "d", "c"],
+        "weights": {"x": 5, "y": 2, "z": 3},
+    }
 
 
 @pytest.mark.parametrize(
@@ -42,19 +45,19 @@ def test_lists_are_merged_like_sets_and_maps_by_key() -> None:
     ids=["line", "neighbours", "removed and changed", "both at the end", "key", "key removed", "malformed"],
 )
 def test_changes_of_the_same_place_are_a_conflict(ours: str, theirs: str) -> None:
-    with pytest.raises(CannotMerge):
-        merge(BASE, ours, theirs)
+    with pytest.raises(MergeConflict):
+        merge_notes(BASE, ours, theirs)
 
 
 def test_equal_changes_are_made_once() -> None:
     both = BASE.replace("two", "2")
-    assert merge(BASE, both, both.replace("five", "5")) == both.replace("five", "5")
+    assert merge_notes(BASE, both, both.replace("five", "5")) == both.replace("five", "5")
 
 
 def test_texts_that_would_take_minutes_are_a_conflict_at_once() -> None:
     base = "same\n" * 4_000
-    with pytest.raises(CannotMerge):
-        merge(base, "x\n" + base + "y\n", "z\n" + base + "w\n")
+    with pytest.raises(MergeConflict):
+        merge_notes(base, "x\n" + base + "y\n", "z\n" + base + "w\n")
 
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=8).map("".join)
@@ -62,12 +65,12 @@ LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=8).map(
 
 @given(LINES, LINES, LINES)
 def test_a_side_that_changed_nothing_gives_way_and_order_does_not_matter(base: str, one: str, other: str) -> None:
-    assert merge(base, base, other) == other
-    assert merge(base, one, base) == one
+    assert merge_notes(base, base, other) == other
+    assert merge_notes(base, one, base) == one
     try:
-        merged = merge(base, one, other)
-    except CannotMerge:
-        with pytest.raises(CannotMerge):
-            merge(base, other, one)
+        merged = merge_notes(base, one, other)
+    except MergeConflict:
+        with pytest.raises(MergeConflict):
+            merge_notes(base, other, one)
     else:
-        assert merge(base, other, one) == merged
+        assert merge_notes(base, other, one) == merged

@@ -53,7 +53,7 @@ REFUSED = [
 @pytest.mark.parametrize("path", REFUSED)
 def test_what_no_vault_may_hold_is_refused_with_a_reason(path: str) -> None:
     with pytest.raises(InvalidPath) as error:
-        paths.clean(path)
+        paths.normalize_path(path)
     assert error.value.status == 400
     error.value.message.encode()  # shows no half character
 
@@ -62,24 +62,24 @@ def test_what_no_vault_may_hold_is_refused_with_a_reason(path: str) -> None:
     "path", ["a.md", "a/b c.md", "ä/日本語.md", "console.md", "a..b.md", "x" * 255, "100%.md", "%2e%2e.md"]
 )
 def test_what_every_system_can_hold_is_taken_as_it_is(path: str) -> None:
-    assert paths.clean(path) == path
+    assert paths.normalize_path(path) == path
 
 
 def test_decomposed_letters_are_composed() -> None:
-    assert paths.clean(unicodedata.normalize("NFD", "Übung/é.md")) == "Übung/é.md"
+    assert paths.normalize_path(unicodedata.normalize("NFD", "Übung/é.md")) == "Übung/é.md"
 
 
 def test_the_root_is_a_folder_and_a_slash_at_its_end_is_allowed() -> None:
-    assert [paths.folder(text) for text in ("", "/", "a/", "a/b")] == ["", "", "a", "a/b"]
+    assert [paths.normalize_folder(text) for text in ("", "/", "a/", "a/b")] == ["", "", "a", "a/b"]
 
 
 @given(st.text(max_size=40))
 def test_whatever_is_taken_stays_beneath_the_root(path: str) -> None:
     try:
-        cleaned = paths.clean(path)
+        cleaned = paths.normalize_path(path)
     except InvalidPath:
         return
-    assert paths.clean(cleaned) == cleaned
+    assert paths.normalize_path(cleaned) == cleaned
     assert not cleaned.startswith("/")
     assert all(part not in ("", ".", "..") for part in cleaned.split("/"))
     assert "\0" not in cleaned

@@ -10,10 +10,9 @@ from yarl import URL
 
 from stentor.core.errors import StartRefused
 from stentor.domains.notes import frontmatter
-from stentor.domains.notes.model import NoSuchNote, content_hash
-from stentor.domains.notes.plugin import Plugin
-from stentor.domains.notes.pluginvault import PluginVault
-from stentor.domains.notes.upstream import UpstreamBroken, UpstreamDown
+from stentor.domains.notes.model import NoSuchNote, VaultProtocolError, VaultUnreachable, content_hash
+from stentor.domains.notes.plugin_client import PluginClient
+from stentor.domains.notes.plugin_vault import PluginVault
 from tests.domains.notes.plugins import Served, serving
 from tests.requirements import requirement
 from tests.vaultplugin.certificate import self_signed
@@ -29,10 +28,10 @@ async def test_each_segment_is_encoded_for_itself(served: Served, path: str) -> 
     vault, stub = served
     await vault.replace(path, b"content")
     assert (stub.root / path).read_bytes() == b"content"
-    assert await vault.content(path) == b"content"
-    assert await vault.paths() == [path]
+    assert await vault.read_content(path) == b"content"
+    assert await vault.list_files() == [path]
     await vault.delete(path)
-    assert await vault.paths() == []
+    assert await vault.list_files() == []
     for asked in stub.asked:
         assert set(asked.path) <= set("/%.-_~") | set(map(chr, range(48, 58))) | set(map(chr, range(65, 123)))
 
@@ -66,7 +65,7 @@ async def test_an_empty_note_can_be_written(served: Served) -> None:
     vault, stub = served
     await vault.replace("a.md", b"")
     assert stub.asked[-1].headers["content-length"] == "0"
-    assert await vault.content("a.md") == b""
+    assert await vault.read_content("a.md") == b""
 
 
 async def test_many_calls_share_a_connection(served: Served) -> None:
@@ -136,7 +135,7 @@ async def test_a_certificate_that_signs_itself_is_taken(tmp_path: Path) -> None:
     async with serving(tmp_path / "vault", tls=tls) as (vault, stub):
         assert stub.address.startswith("https://")
         await vault.replace("a.md", b"x")
-        assert await vault.content("a.md") == b"x"
+        assert await vault.read_content("a.md") == b"x"
 
 
 @requirement("notestore.plugin-certificate-and-key")
@@ -146,13 +145,13 @@ async def test_a_certificate_is_taken_for_the_configured_address_alone(tmp_path:
     with plugin(tmp_path / "other", tls=tls) as other:
         async with serving(tmp_path / "vault", tls=tls) as (vault, stub):
             stub.always = Reply(307, b"", {"Location": f"{other.address}/vault/a.md"})
-            with pytest.raises(UpstreamBroken):
-                await vault.content("a.md")
+            with pytest.raises(VaultProtocolError):
+                await vault.read_content("a.md")
         assert other.asked == []
-    asking = Plugin("https://127.0.0.1:27124", "k")
+    asking = PluginClient("https://127.0.0.1:27124", "k")
     judged = {address: asking._verification(URL(address)) for address in ADDRESSES}
     assert judged == ADDRESSES
-    assert Plugin("http://127.0.0.1:27123", "k")._verification(URL("http://127.0.0.1:27123/")) is True
+    assert PluginClient("http://127.0.0.1:27123", "k")._verification(URL("http://127.0.0.1:27123/")) is True
 
 
 ADDRESSES = {
@@ -168,9 +167,9 @@ ADDRESSES = {
 async def test_the_wrong_scheme_is_a_plugin_that_cannot_be_reached(tmp_path: Path, tls: bool) -> None:
     with plugin(tmp_path / "vault", tls=self_signed(tmp_path) if tls else None) as stub:
         address = stub.address.replace("https", "http") if tls else stub.address.replace("http", "https")
-        vault = PluginVault(Plugin(address, stub.key))
-        with pytest.raises((UpstreamDown, UpstreamBroken)):
-            await vault.content("a.md")
+        vault = PluginVault(PluginClient(address, stub.key))
+        with pytest.raises((VaultUnreachable, VaultProtocolError)):
+            await vault.read_content("a.md")
         await vault.close()
 
 
@@ -179,13 +178,13 @@ async def test_the_wrong_scheme_is_a_plugin_that_cannot_be_reached(tmp_path: Pat
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(StartRefused, match="NOTES_BASE_URL"):
-        Plugin(address, "k")
+        PluginClient(address, "k")
 
 
 async def test_the_plugin_may_stand_below_a_path(served: Served) -> None:
     stub = served[1]
-    below = PluginVault(Plugin(f"{stub.address}/proxy/", stub.key))
+    below = PluginVault(PluginClient(f"{stub.address}/proxy/", stub.key))
     with pytest.raises(NoSuchNote):
-        await below.names("a")
+        await below.list_folder("a")
     assert stub.asked[-1].path == "/proxy/vault/a/"
     await below.close()

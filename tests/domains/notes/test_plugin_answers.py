@@ -9,26 +9,32 @@ from typing import Any
 import pytest
 
 from stentor.core.errors import StentorError, Timeout
-from stentor.domains.notes import plugin as client
-from stentor.domains.notes import plugintree
-from stentor.domains.notes.model import NoSuchNote, VaultUnavailable
-from stentor.domains.notes.plugin import Plugin
-from stentor.domains.notes.pluginvault import PluginVault
-from stentor.domains.notes.upstream import KeyRefused, UpstreamBroken, UpstreamDown, VaultTimeout
+from stentor.domains.notes import plugin_calls
+from stentor.domains.notes import plugin_client as client
+from stentor.domains.notes.model import (
+    NoSuchNote,
+    VaultKeyRejected,
+    VaultProtocolError,
+    VaultTimeout,
+    VaultUnavailable,
+    VaultUnreachable,
+)
+from stentor.domains.notes.plugin_client import PluginClient
+from stentor.domains.notes.plugin_vault import PluginVault
 from tests.domains.notes.plugins import CALLS, Served, serving
 from tests.patience import soon
 from tests.vaultplugin.reply import Reply, json_reply
 
 MOODS: dict[str, type[StentorError]] = {
-    "401": KeyRefused,
-    "403": KeyRefused,
-    "429": UpstreamDown,
-    "500": UpstreamBroken,
-    "503": UpstreamBroken,
-    "redirect": UpstreamBroken,
-    "truncated": UpstreamBroken,
-    "noise": UpstreamBroken,
-    "garbage": UpstreamBroken,
+    "401": VaultKeyRejected,
+    "403": VaultKeyRejected,
+    "429": VaultUnreachable,
+    "500": VaultProtocolError,
+    "503": VaultProtocolError,
+    "redirect": VaultProtocolError,
+    "truncated": VaultProtocolError,
+    "noise": VaultProtocolError,
+    "garbage": VaultProtocolError,
 }
 
 
@@ -58,9 +64,9 @@ async def test_a_plugin_that_hangs_is_a_timeout(tmp_path: Path, call: str) -> No
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1", "https://127.0.0.1:1", "http://nobody.invalid:27123"])
 async def test_an_address_where_nobody_answers(address: str) -> None:
-    vault = PluginVault(Plugin(address, "key"))
+    vault = PluginVault(PluginClient(address, "key"))
     for call in CALLS.values():
-        with pytest.raises(UpstreamDown):
+        with pytest.raises(VaultUnreachable):
             await call(vault)
     await vault.close()
 
@@ -87,7 +93,7 @@ async def test_a_listing_that_is_none_is_refused(served: Served, body: bytes) ->
         if (body, call) == (b"[]", "search"):
             assert await vault.search("x") == []
             continue
-        with pytest.raises(UpstreamBroken):
+        with pytest.raises(VaultProtocolError):
             await CALLS[call](vault)
 
 
@@ -107,7 +113,7 @@ ROWS: list[Any] = [
 async def test_a_search_with_a_row_that_is_none_is_refused(served: Served, row: Any) -> None:
     vault, stub = served
     stub.always = json_reply([row])
-    with pytest.raises(UpstreamBroken):
+    with pytest.raises(VaultProtocolError):
         await vault.search("x")
 
 
@@ -115,7 +121,7 @@ async def test_a_search_with_a_row_that_is_none_is_refused(served: Served, row: 
 async def test_a_note_without_its_times_is_refused(served: Served, note: Any) -> None:
     vault, stub = served
     stub.always = json_reply(note)
-    with pytest.raises(UpstreamBroken):
+    with pytest.raises(VaultProtocolError):
         await vault.read("a.md")
 
 
@@ -123,17 +129,17 @@ async def test_a_note_without_its_times_is_refused(served: Served, note: Any) ->
 async def test_a_name_that_leads_astray_is_refused(served: Served, name: Any) -> None:
     vault, stub = served
     stub.always = json_reply({"files": ["a.md", name]})
-    with pytest.raises(UpstreamBroken):
-        await vault.paths()
+    with pytest.raises(VaultProtocolError):
+        await vault.list_files()
     assert len(stub.asked) <= 1
 
 
 async def test_what_is_hidden_is_not_walked_and_a_circle_ends(served: Served) -> None:
     vault, stub = served
     stub.always = json_reply({"files": ["../", ".hidden.md", ".git/", "a.md", "a.md"]})
-    assert await vault.paths() == ["a.md"]
+    assert await vault.list_files() == ["a.md"]
     stub.always = json_reply({"files": ["a" * 200 + "/", "b.md"]})
-    assert [len(path) for path in await vault.paths()] == [1009, 808, 607, 406, 205, 4]
+    assert [len(path) for path in await vault.list_files()] == [1009, 808, 607, 406, 205, 4]
 
 
 async def test_a_walk_asks_for_a_bounded_number_of_folders_at_once(
@@ -144,9 +150,9 @@ async def test_a_walk_asks_for_a_bounded_number_of_folders_at_once(
         (stub.root / f"f{i:02}").mkdir()
         (stub.root / f"f{i:02}" / "a.md").write_bytes(b"")
     most = now = 0
-    asked = Plugin.ask
+    asked = PluginClient.request
 
-    async def counted(self: Plugin, *args: Any, **more: Any) -> client.Answer:
+    async def counted(self: PluginClient, *args: Any, **more: Any) -> client.PluginResponse:
         nonlocal most, now
         now += 1
         most = max(most, now)
@@ -155,19 +161,19 @@ async def test_a_walk_asks_for_a_bounded_number_of_folders_at_once(
         finally:
             now -= 1
 
-    monkeypatch.setattr(Plugin, "ask", counted)
-    assert len(await vault.paths()) == 40
-    assert most == plugintree.AT_ONCE
+    monkeypatch.setattr(PluginClient, "request", counted)
+    assert len(await vault.list_files()) == 40
+    assert most == plugin_calls.MAX_CONCURRENT_REQUESTS
 
 
 async def test_an_answer_has_a_largest_size(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     vault, stub = served
-    monkeypatch.setattr(client, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 1000)
     (stub.root / "a.md").write_bytes(b"x" * 1000)
-    assert len(await vault.content("a.md")) == 1000
+    assert len(await vault.read_content("a.md")) == 1000
     (stub.root / "a.md").write_bytes(b"x" * 1001)
-    with pytest.raises(UpstreamBroken):
-        await vault.content("a.md")
+    with pytest.raises(VaultProtocolError):
+        await vault.read_content("a.md")
 
 
 async def test_a_caller_that_gives_up_leaves_no_lock(tmp_path: Path) -> None:
@@ -194,35 +200,35 @@ async def test_a_part_whose_note_the_plugin_names_is_neither_note_nor_folder(ser
     vault, stub = served
     for named, path in (("h/x.md", "h/x.md/heading/A"), ("/vault/h%20%C3%A4/x.md", "h ä/x.md/heading/A")):
         stub.always = Reply(200, b"x", {"Content-Type": "text/markdown", "Content-Location": named})
-        for call in (vault.content(path), vault.names(path)):
+        for call in (vault.read_content(path), vault.list_folder(path)):
             with pytest.raises(NoSuchNote):
                 await call
-        assert await vault.content(path.partition(".md")[0] + ".md") == b"x"
+        assert await vault.read_content(path.partition(".md")[0] + ".md") == b"x"
 
 
 async def test_a_check_says_who_answers(served: Served) -> None:
     vault, stub = served
     await vault.check()
     stub.key = "another"
-    with pytest.raises(KeyRefused):
+    with pytest.raises(VaultKeyRejected):
         await vault.check()
     for reply in (Reply(404), json_reply({"status": "OK"}), json_reply([]), Reply(200, b"<html>")):
         stub.always = reply
-        with pytest.raises(UpstreamBroken):
+        with pytest.raises(VaultProtocolError):
             await vault.check()
 
 
 async def test_a_root_that_is_not_there_is_an_empty_vault_of_old_plugins_alone(tmp_path: Path) -> None:
     async with serving(tmp_path / "old", version=3) as (vault, _):
-        assert await vault.paths() == []
+        assert await vault.list_files() == []
     async with serving(tmp_path / "new", version=5) as (vault, stub):
-        assert await vault.paths() == []
+        assert await vault.list_files() == []
         stub.has_root = False
-        with pytest.raises(UpstreamBroken, match="root"):
-            await vault.paths()
+        with pytest.raises(VaultProtocolError, match="root"):
+            await vault.list_files()
         stub.always = Reply(404)
-        with pytest.raises(UpstreamBroken, match="something else"):
-            await vault.paths()
+        with pytest.raises(VaultProtocolError, match="something else"):
+            await vault.list_files()
 
 
 async def test_a_file_that_the_plugin_does_not_describe_has_no_times(served: Served) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.tasknotes.changes import Changes
+from stentor.domains.tasknotes.pending_changes import PendingChanges
 from tests.requirements import requirement
 
 
@@ -16,54 +16,54 @@ class Event:
     event_id: str
 
 
-def saw(changes: Changes, task: int, event: int, tenant: str = "default") -> None:
-    changes.saw(tenant, f"t{task}", [Event(f"{event:04}")])
+def saw(changes: PendingChanges, task: int, event: int, tenant: str = "default") -> None:
+    changes.record_events(tenant, f"t{task}", [Event(f"{event:04}")])
 
 
 @requirement("tasks.note-coalesced")
 def test_a_task_that_moves_thrice_is_taken_once() -> None:
-    changes = Changes("default")
+    changes = PendingChanges("default")
     for event in (1, 2, 3):
         saw(changes, 7, event)
-    assert changes.take(10) == ["t7"]
-    changes.done()
-    assert changes.idle
-    assert changes.low() == "0003"
+    assert changes.take_batch(10) == ["t7"]
+    changes.commit_batch()
+    assert changes.is_idle
+    assert changes.low_water_mark() == "0003"
 
 
 def test_a_change_while_the_note_is_written_comes_again() -> None:
-    changes = Changes("default")
+    changes = PendingChanges("default")
     saw(changes, 7, 1)
-    changes.take(10)
+    changes.take_batch(10)
     saw(changes, 7, 2)
-    changes.done()
-    assert not changes.idle
-    assert changes.take(10) == ["t7"]
+    changes.commit_batch()
+    assert not changes.is_idle
+    assert changes.take_batch(10) == ["t7"]
 
 
 def test_what_could_not_be_written_comes_first_again() -> None:
-    changes = Changes("default")
+    changes = PendingChanges("default")
     for task in (1, 2, 3):
         saw(changes, task, task)
-    assert changes.take(2) == ["t1", "t2"]
-    assert changes.low() == "0001"
+    assert changes.take_batch(2) == ["t1", "t2"]
+    assert changes.low_water_mark() == "0001"
     saw(changes, 2, 9)
-    changes.undo()
-    assert changes.take(10) == ["t1", "t2", "t3"]
+    changes.restore_batch()
+    assert changes.take_batch(10) == ["t1", "t2", "t3"]
 
 
 def test_tasks_of_other_tenants_do_not_count() -> None:
-    changes = Changes("default")
+    changes = PendingChanges("default")
     saw(changes, 1, 1, tenant="other")
-    assert changes.idle
-    assert changes.low() == ""
+    assert changes.is_idle
+    assert changes.low_water_mark() == ""
 
 
 class Mirrored:
     """A mirror without files: what each task's last event is, and which event its note shows."""
 
     def __init__(self) -> None:
-        self.changes = Changes("default", most=4)
+        self.changes = PendingChanges("default", max_tasks=4)
         self.log: list[tuple[str, str]] = []
         self.last: dict[str, str] = {}
         self.shown: dict[str, str] = {}
@@ -74,25 +74,25 @@ class Mirrored:
         self.last[f"t{task}"] = self.log[-1][0]
 
     def write(self) -> None:
-        self.shown |= {task: self.last[task] for task in self.changes.take(2)}
-        self.changes.done()
+        self.shown |= {task: self.last[task] for task in self.changes.take_batch(2)}
+        self.changes.commit_batch()
 
     def fail(self) -> None:
-        self.changes.take(2)
-        self.changes.undo()
+        self.changes.take_batch(2)
+        self.changes.restore_batch()
 
     def resume(self) -> None:
-        if self.changes.resumable:
-            self.changes.collect()
-            self.changes.until = self.log[-1][0]
+        if self.changes.can_resume:
+            self.changes.resume()
+            self.changes.replay_until = self.log[-1][0]
 
     def scan(self) -> None:
-        after, until = self.changes.position, self.changes.until
+        after, until = self.changes.replay_after, self.changes.replay_until
         if after is None or until is None:
             return
         rows = [row for row in self.log if after < row[0] <= until][:3]
         self.shown |= {task: self.last[task] for _, task in rows}
-        self.changes.scanned(until, rows[-1][0] if len(rows) == 3 else None)
+        self.changes.finish_page(until, rows[-1][0] if len(rows) == 3 else None)
 
     def missing(self) -> list[str]:
         """Events that no note shows yet."""
@@ -109,10 +109,10 @@ def test_whatever_the_order_no_change_is_lost_and_the_cursor_never_passes_one(st
     mirrored = Mirrored()
     for step in steps:
         mirrored.saw(step) if isinstance(step, int) else getattr(mirrored, step)()
-        assert mirrored.changes.low() <= min(mirrored.missing(), default="9999")
+        assert mirrored.changes.low_water_mark() <= min(mirrored.missing(), default="9999")
     for _ in range(200):
         mirrored.write()
         mirrored.resume()
         mirrored.scan()
-    assert mirrored.changes.idle
+    assert mirrored.changes.is_idle
     assert mirrored.shown == mirrored.last

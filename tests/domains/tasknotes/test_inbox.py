@@ -318,7 +318,7 @@ async def test_it_can_be_switched_off(make_world: MakeWorld, tmp_path: Path) -> 
 async def test_a_note_is_found_without_events_of_the_file_system(
     make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stentor.domains.tasknotes.inbox.EVERY_SECONDS", 0.2)
+    monkeypatch.setattr("stentor.domains.tasknotes.inbox.SCAN_SECONDS", 0.2)
     world = await make_world(SERVICE_MEMORY="1", SERVICE_INBOX_QUIET_SECONDS="0.1")
     assert world.kernel.memory is not None
     world.kernel.memory.watcher.on_change = lambda paths: None

@@ -97,7 +97,7 @@ async def test_nothing_in_an_input_passes_for_a_part_of_the_note(tasks: Tasks, h
     inside = body.removeprefix(f"\n## Input\n\n{fence}text\n").removesuffix(f"{fence}\n")
     assert fence not in inside
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text)
-    assert inside == render.plain(hostile) + ("" if hostile.endswith("\n") else "\n")
+    assert inside == render.escape_control_characters(hostile) + ("" if hostile.endswith("\n") else "\n")
 
 
 @requirement("tasks.note-is-bounded")
@@ -174,7 +174,7 @@ async def test_verify_counts_missing_and_altered_notes_and_reindex_writes_them(t
     await tasks.world.register()
     ids = [await tasks.world.submit() for _ in range(5)]
     await tasks.until(lambda: len(tasks.statuses()) == 5)
-    await tasks.until(lambda: tasks.world.kernel.task_notes.mirror.changes.idle)  # type: ignore[union-attr]
+    await tasks.until(lambda: tasks.world.kernel.task_notes.mirror.changes.is_idle)  # type: ignore[union-attr]
     gone, altered = tasks.files[0], tasks.files[1]
     gone.unlink()
     altered.write_text("a human's remark")
@@ -260,7 +260,7 @@ async def test_more_changes_than_memory_may_hold_are_read_from_the_run_log(tasks
     for _ in range(2):
         ids = await asyncio.gather(*(tasks.world.submit() for _ in range(60)))
         await tasks.until(lambda ids=ids: set(ids) <= set(tasks.statuses()))  # type: ignore[misc]
-    await tasks.until(lambda: mirror.changes.idle)
+    await tasks.until(lambda: mirror.changes.is_idle)
     assert set(tasks.statuses().values()) == {"queued"}
     assert len(tasks.files) == 120
 
@@ -295,4 +295,4 @@ async def test_half_a_surrogate_pair_never_keeps_a_note_back(tasks: Tasks) -> No
     assert answer.status_code in (202, 400)
     task_id = await tasks.world.submit()
     await tasks.until_status(task_id, "queued")
-    assert render.encoded("a\ud800b") == b"a\\ud800b"
+    assert render.encode_text("a\ud800b") == b"a\\ud800b"

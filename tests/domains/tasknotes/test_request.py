@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from stentor.core import jsontext
 from stentor.domains.notes import frontmatter, paths
-from stentor.domains.tasknotes import answers, model, render, request
-from stentor.domains.tasknotes.request import Asked, Malformed
+from stentor.domains.tasknotes import inbox_notes, model, render
+from stentor.domains.tasknotes.inbox_notes import InboxNote, InvalidTaskNote
 from stentor.domains.tasks.model import TaskMetadata
 from tests.requirements import requirement
 
@@ -21,14 +21,14 @@ HEAD = b"---\ntype: echo\nrequired_capabilities: [echo]\n---\n"
 @requirement("tasks.note-holds-hostile-text")
 def test_any_text_stands_whole_between_fences_that_it_cannot_close(text: str, other: str) -> None:
     """Of two blocks, the second begins where the first one's fence ends it, whatever is in the first."""
-    made = render.block(text, "text") + "MARK\n" + render.block(other, "text")
+    made = render.render_code_block(text, "text") + "MARK\n" + render.render_code_block(other, "text")
     lines = made.encode(errors="backslashreplace").decode().split("\n")
     fence = lines[0].removesuffix("text")
     closing = next(
         n for n, line in enumerate(lines[1:], 1) if line.strip().startswith(fence) and not line.strip(fence[0])
     )
     assert lines[closing + 1] == "MARK"
-    assert "\n".join(lines[1:closing]).rstrip("\n") == render.plain(text).encode(
+    assert "\n".join(lines[1:closing]).rstrip("\n") == render.escape_control_characters(text).encode(
         errors="backslashreplace"
     ).decode().rstrip("\n")
 
@@ -41,13 +41,13 @@ Names = st.text(min_size=1, max_size=255).filter(str.isprintable)
 def test_the_frontmatter_of_any_task_reads_back_as_its_record(
     task_id: str, kind: str, names: list[str], error: str | None, text: str
 ) -> None:
-    record = model.Record(
+    record = model.TaskNoteRecord(
         task_id, "failed", kind, None, 1, 1, None, 2, 300, 0, "agent_failure", True, None, "p", "h", "BOB",
         tuple(names), None, TaskMetadata(tags=tuple(names)), jsontext.dump(text.encode(errors="replace").decode()),
         None, None if error is None else jsontext.dump({"code": error}),
     )  # fmt: skip
-    note = render.note("default", record).content.decode()
-    assert frontmatter.read(note) == model.frontmatter(record)
+    note = render.render_note("default", record).content.decode()
+    assert frontmatter.read(note) == model.build_frontmatter(record)
     assert frontmatter.read(note)["task_id"] == task_id
 
 
@@ -56,11 +56,11 @@ def test_the_frontmatter_of_any_task_reads_back_as_its_record(
 def test_any_bytes_are_a_task_or_no_request_or_told_what_to_change(raw: bytes) -> None:
     problems = []
     try:
-        draft = request.parse(raw)
-    except Malformed as error:
+        draft = inbox_notes.parse_task_note(raw)
+    except InvalidTaskNote as error:
         problems = error.problems
     if problems:
-        assert frontmatter.read(answers.of_problem("\n".join(problems)).decode())["status"] == "refused"
+        assert frontmatter.read(render.render_problem("\n".join(problems)).decode())["status"] == "refused"
     else:
         assert draft is None or draft.input
 
@@ -68,15 +68,15 @@ def test_any_bytes_are_a_task_or_no_request_or_told_what_to_change(raw: bytes) -
 @given(st.text(min_size=1, max_size=255).filter(lambda name: "/" not in name))
 @requirement("tasks.inbox-answer")
 def test_every_name_that_a_vault_holds_has_a_name_for_its_answer(name: str) -> None:
-    path = f"{model.INBOX}/{name}.md"
+    path = f"{model.INBOX_FOLDER}/{name}.md"
     try:
-        path = paths.clean(path)
+        path = paths.normalize_path(path)
     except paths.InvalidPath:
         return
     for number in (1, 2):
-        answer = request.answer_path(path, number)
-        assert paths.clean(answer) == answer
-        assert not request.candidate(answer)
+        answer = inbox_notes.build_answer_path(path, number)
+        assert paths.normalize_path(answer) == answer
+        assert not inbox_notes.is_candidate(answer)
 
 
 @requirement("tasks.inbox-others-ignored")
@@ -97,12 +97,12 @@ def test_every_name_that_a_vault_holds_has_a_name_for_its_answer(name: str) -> N
     ],
 )
 def test_which_files_may_be_requests(path: str, may: bool) -> None:
-    assert request.candidate(path) is may
+    assert inbox_notes.is_candidate(path) is may
 
 
-def asked(state: request.State, **fields: object) -> Asked:
+def asked(state: inbox_notes.InboxState, **fields: object) -> InboxNote:
     known = {"path": "p", "content_hash": "one", "modified_at": 1, "attempt": 3, "task_id": "t", "problem": None}
-    return Asked(**{**known, "state": state, **fields})  # type: ignore[arg-type]
+    return InboxNote(**{**known, "state": state, **fields})  # type: ignore[arg-type]
 
 
 @requirement("tasks.inbox-once", "tasks.inbox-asks-again")
@@ -125,21 +125,21 @@ def asked(state: request.State, **fields: object) -> Asked:
     ],
 )
 def test_when_a_note_is_asked(
-    known: Asked | None, content: str, modified: int, answered: bool, step: tuple[str, int]
+    known: InboxNote | None, content: str, modified: int, answered: bool, step: tuple[str, int]
 ) -> None:
-    assert request.next_step(known, content, modified, answered=answered) == step
+    assert inbox_notes.choose_step(known, content, modified, has_answer=answered) == step
 
 
 @requirement("tasks.inbox-once")
 def test_the_id_of_a_task_follows_from_path_content_and_attempt() -> None:
-    ids = {request.task_id(path, content, n) for path in "ab" for content in "cd" for n in (0, 1)}
+    ids = {inbox_notes.derive_task_id(path, content, n) for path in "ab" for content in "cd" for n in (0, 1)}
     assert len(ids) == 8
-    assert request.task_id("a", "c", 0) in ids
+    assert inbox_notes.derive_task_id("a", "c", 0) in ids
 
 
 @requirement("tasks.inbox-fields")
 def test_names_may_be_a_list_or_a_text_with_commas_and_metadata_may_be_nested() -> None:
-    draft = request.parse(
+    draft = inbox_notes.parse_task_note(
         b"---\ntype: echo\nrequired_capabilities: a, b, a\nmetadata:\n  priority: low\n  tags: [x]\n---\n\nhello\n\n"
     )
     assert draft is not None
@@ -149,13 +149,13 @@ def test_names_may_be_a_list_or_a_text_with_commas_and_metadata_may_be_nested() 
 
 @requirement("tasks.note-name-ignores-caller-id")
 def test_the_note_s_place_follows_from_time_tenant_and_id() -> None:
-    folder, name = model.place("default", "x", 1_795_246_100_123_456)
+    folder, name = model.locate_note("default", "x", 1_795_246_100_123_456)
     assert (folder, name[:18]) == ("Tasks/2026/11", "2026-11-21T072820-")
-    assert model.place("other", "x", 1_795_246_100_123_456)[1] != name
-    assert model.mirrored(f"{folder}/{name}")
-    assert model.mirrored(folder)
-    assert not model.mirrored("Tasks/Inbox/a.md")
-    assert not model.mirrored("Tasks/20261/a.md")
+    assert model.locate_note("other", "x", 1_795_246_100_123_456)[1] != name
+    assert model.is_mirrored(f"{folder}/{name}")
+    assert model.is_mirrored(folder)
+    assert not model.is_mirrored("Tasks/Inbox/a.md")
+    assert not model.is_mirrored("Tasks/20261/a.md")
 
 
 @requirement("tasks.note-survives-crash")
@@ -163,7 +163,7 @@ def test_the_note_s_place_follows_from_time_tenant_and_id() -> None:
 def test_a_cursor_before_an_event_sorts_before_all_ids_of_that_time(moment: int, back: int) -> None:
     text = f"{moment:012x}"
     event_id = f"{text[:8]}-{text[8:]}-7abc-8abc-0123456789ab"
-    cursor = model.cursor_before(event_id, back)
+    cursor = model.rewind_cursor(event_id, back)
     earlier = f"{max(0, moment - back):012x}"
     assert cursor < f"{earlier[:8]}-{earlier[8:]}-7000-8000-000000000000"
     assert cursor <= event_id

@@ -11,7 +11,7 @@ from stentor.auth.api_keys import KeyRing
 from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
 from stentor.cli.inspection import inspect
-from stentor.surfaces.memory_mcp.access import Verifier
+from stentor.surfaces.memory_mcp.access import BearerTokenVerifier
 from tests.requirements import requirement
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ class Accepting:
 async def test_the_time_of_a_receipt_is_checked_by_the_boundary_alone_with_its_leeway() -> None:
     headers = [(b"authorization", b"Bearer a.b.c")]
     connection = HTTPConnection({"type": "http", "headers": headers})
-    found = await BearerAuthBackend(Verifier(KeyRing({}), Accepting())).authenticate(connection)
+    found = await BearerAuthBackend(BearerTokenVerifier(KeyRing({}), Accepting())).authenticate(connection)
     assert found is not None
 
 

@@ -132,11 +132,13 @@ def test_it_listens_on_localhost_at_the_port_of_the_environment(tmp_path: Path) 
 def test_port_and_level_have_the_contracts_defaults() -> None:
     variables = environ("https://127.0.0.1:27124/")
     del variables["PORT"]
-    loaded = settings.load(variables)
+    loaded = settings.load_settings(variables)
     assert (loaded.port, loaded.log_level, loaded.timeout) == (3000, "info", 30)
     assert loaded.address == "https://127.0.0.1:27124"
-    levels = {name: settings.load({**variables, "MCP_LOG_LEVEL": name}).log_level for name in settings.LEVELS}
-    assert levels == {name: "warning" if name == "warn" else name for name in settings.LEVELS}
+    levels = {
+        name: settings.load_settings({**variables, "MCP_LOG_LEVEL": name}).log_level for name in settings.LOG_LEVELS
+    }
+    assert levels == {name: "warning" if name == "warn" else name for name in settings.LOG_LEVELS}
 
 
 @pytest.mark.parametrize(("level", "said"), [("debug", True), ("warn", True), ("error", False)])

@@ -15,7 +15,7 @@ from cryptography import x509
 from ruamel.yaml import YAML
 
 from stentor.core.clock import DAY
-from stentor.surfaces.vault.certificate import Certificate
+from stentor.surfaces.vault.certificate import ServerCertificate
 from tests import forkserver
 from tests.surfaces.vault.conftest import Vault
 
@@ -82,10 +82,10 @@ def test_the_description_names_401_wherever_a_key_is_needed(vault: Vault) -> Non
 @pytest.mark.requirement("vault.https")
 def test_a_certificate_is_kept_until_a_month_before_its_end(tmp_path: Path) -> None:
     clock = Clock(datetime.now(UTC))
-    first = Certificate(tmp_path / "keys", "127.0.0.1", clock)
+    first = ServerCertificate(tmp_path / "keys", "127.0.0.1", clock)
     first.ensure()
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
-    again = Certificate(tmp_path / "keys", "127.0.0.1", clock)
+    again = ServerCertificate(tmp_path / "keys", "127.0.0.1", clock)
     again.ensure()
     assert again.pem == first.pem
     clock.us += 334 * DAY
@@ -102,7 +102,7 @@ def test_a_certificate_is_kept_until_a_month_before_its_end(tmp_path: Path) -> N
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind"])
 def test_a_file_that_is_no_certificate_is_made_anew(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "vault.pem").write_bytes(content)
-    certificate = Certificate(tmp_path, "127.0.0.1")
+    certificate = ServerCertificate(tmp_path, "127.0.0.1")
     certificate.ensure()
     assert certificate.pem is not None
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_no_certificate_is_made_anew(tmp_path: Path, content: byt
 def test_a_certificate_that_does_not_name_the_host_is_made_anew(tmp_path: Path) -> None:
     found = []
     for host in ("127.0.0.1", "0.0.0.0", "notes.internal", "notes.internal"):
-        certificate = Certificate(tmp_path, host)
+        certificate = ServerCertificate(tmp_path, host)
         certificate.ensure()
         found.append(certificate.pem)
     assert found[0] == found[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.surfaces.vault.links import Links, targets
+from stentor.surfaces.vault.links import LinkIndex, extract_link_targets
 from tests.surfaces.vault.conftest import Vault
 
 JSON = {"Accept": "application/vnd.olrapi.note+json"}
@@ -23,7 +23,7 @@ def test_wikilinks_embeds_and_markdown_links_are_links_and_code_and_the_web_are_
         "`[[code]]` ``[[more]]``\n\n```\n[[fenced]]\n```\n~~~\n[[fenced]]\n~~~\n| [[T\\|table]] |\n"
     )
     wiki = ["Parent", "A", "B", "C", "D", "image.png", "T"]
-    assert targets(text) == [*wiki, "E.md", "F f.md", "sub/G g.md", "h.md"]
+    assert extract_link_targets(text) == [*wiki, "E.md", "F f.md", "sub/G g.md", "h.md"]
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_wikilinks_embeds_and_markdown_links_are_links_and_code_and_the_web_are_
     ],
 )
 def test_a_link_leads_to_the_file_with_the_shortest_path(name: str, found: str | None) -> None:
-    links = Links()
+    links = LinkIndex()
     for path in ("note.md", "z/note.md", "a/deep.md", "a/b/deep.md", "files/image.png", "v1.2.md"):
         links.update(path, [])
     assert links.resolve(name, "top.md") == found
 
 
 def test_a_link_leads_to_the_file_beside_the_note_first() -> None:
-    links = Links()
+    links = LinkIndex()
     for path in ("x/note.md", "a/b/note.md", "a/b/c/other.md"):
         links.update(path, [])
     assert links.resolve("note", "a/b/from.md") == "a/b/note.md"
@@ -106,4 +106,6 @@ def test_the_json_of_a_note_has_a_tag_of_its_own_as_others_change_it(forgotten: 
 
 @pytest.mark.parametrize("sign", ["```a\n", "`", "[[", "](", "[[a|", "~~~\n", "![[x](", "](<", "#"])
 def test_no_text_keeps_the_search_for_links_busy(sign: str) -> None:
-    assert len(targets(sign * 200_000)) < 10  # what grows with the square of the length would not come to an end
+    assert (
+        len(extract_link_targets(sign * 200_000)) < 10
+    )  # what grows with the square of the length would not come to an end

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.surfaces.vault.logic.evaluation import Rule
-from stentor.surfaces.vault.logic.faults import BadLogic
+from stentor.surfaces.vault.jsonlogic import JsonLogicRule
+from stentor.surfaces.vault.jsonlogic_operators import InvalidRule
 from tests.surfaces.vault.conftest import Vault
 from tests.surfaces.vault.test_server import refused
 
@@ -90,7 +90,7 @@ KIND = "application/vnd.olrapi.jsonlogic+json"
     ],
 )
 def test_a_rule_gives_what_jsonlogic_says(rule: Any, result: Any) -> None:
-    found = Rule(rule).evaluated(DATA)
+    found = JsonLogicRule(rule).evaluate(DATA)
     assert found == result
     assert type(found) is type(result)
 
@@ -109,32 +109,34 @@ def test_a_rule_gives_what_jsonlogic_says(rule: Any, result: Any) -> None:
     ],
 )
 def test_what_is_no_rule_is_refused(rule: Any) -> None:
-    with pytest.raises(BadLogic):
-        Rule(rule).evaluated(DATA)
+    with pytest.raises(InvalidRule):
+        JsonLogicRule(rule).evaluate(DATA)
 
 
 @pytest.mark.requirement("vault.json-logic-bounded")
 def test_no_pattern_takes_its_time_in_backtracking() -> None:
     text = "a" * 50_000 + "b"
     for pattern in ("(a+)+$", "(a|a)*c", "(a*)*c", "(.*)(.*)(.*)(.*)x"):
-        assert Rule({"regexp": [pattern, text]}).evaluated({}) is False
-    assert Rule({"glob": ["*a" * 80 + "*c", text]}).evaluated({}) is False
+        assert JsonLogicRule({"regexp": [pattern, text]}).evaluate({}) is False
+    assert JsonLogicRule({"glob": ["*a" * 80 + "*c", text]}).evaluate({}) is False
 
 
 @pytest.mark.requirement("vault.json-logic-bounded")
 def test_no_rule_takes_more_work_than_it_may() -> None:
     doubled = {"cat": [{"var": "accumulator"}, {"var": "accumulator"}]}
-    with pytest.raises(BadLogic, match="characters"):
-        Rule({"reduce": [{"var": "l"}, doubled, "xx"]}).evaluated({"l": list(range(100))})
+    with pytest.raises(InvalidRule, match="characters"):
+        JsonLogicRule({"reduce": [{"var": "l"}, doubled, "xx"]}).evaluate({"l": list(range(100))})
     merged = {"merge": [{"var": "accumulator"}, {"var": "accumulator"}]}
-    with pytest.raises(BadLogic, match="items"):
-        Rule({"reduce": [{"var": "l"}, merged, [1]]}).evaluated({"l": list(range(100))})
+    with pytest.raises(InvalidRule, match="items"):
+        JsonLogicRule({"reduce": [{"var": "l"}, merged, [1]]}).evaluate({"l": list(range(100))})
     nested: Any = 1
     for _ in range(4):
         nested = {"map": [list(range(100)), nested]}
-    with pytest.raises(BadLogic, match="work"):
-        Rule(nested, steps=10_000).evaluated({})
-    assert Rule({"reduce": [{"var": "l"}, {"*": [{"var": "accumulator"}, 1e9]}, 1]}).evaluated({"l": list(range(100))})
+    with pytest.raises(InvalidRule, match="work"):
+        JsonLogicRule(nested, max_steps=10_000).evaluate({})
+    assert JsonLogicRule({"reduce": [{"var": "l"}, {"*": [{"var": "accumulator"}, 1e9]}, 1]}).evaluate(
+        {"l": list(range(100))}
+    )
 
 
 def logic(vault: Vault, rule: Any, kind: str = KIND) -> httpx.Response:

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.errors import StentorError
-from stentor.domains.notes.frontmatter import BadFrontmatter
-from stentor.surfaces.vault.patching import engine, reading
-from stentor.surfaces.vault.patching.faults import (
-    ContentPresent,
-    FieldTaken,
+from stentor.domains.notes.frontmatter import InvalidFrontmatter
+from stentor.surfaces.vault.patching import note_parts
+from stentor.surfaces.vault.patching.instruction import (
+    ContentExists,
+    FieldExists,
     InvalidInstruction,
     NoSuchTarget,
-    OtherVersion,
     PatchFailed,
+    VersionMismatch,
+    parse_instruction,
 )
-from stentor.surfaces.vault.patching.instruction import parsed
-from stentor.surfaces.vault.patching.outline import outline
+from stentor.surfaces.vault.patching.outline import parse_outline
 
 NOTE = """---
 alpha: 1  # kept
@@ -61,8 +61,8 @@ def patched(text: str, kind: str, target: Any, operation: str, **fields: Any) ->
         "if_match": "ifMatch",
     }
     given = {names.get(name, name): value for name, value in fields.items()}
-    order = parsed({"targetType": kind, "target": target, "operation": operation, **given})
-    return engine.patched(text, order).text
+    order = parse_instruction({"targetType": kind, "target": target, "operation": operation, **given})
+    return note_parts.apply_instruction(text, order).text
 
 
 def change(before: str, after: str) -> tuple[str, str]:
@@ -100,10 +100,10 @@ def test_headings_in_the_content_count_from_the_target() -> None:
     assert "### Child\n\n#### Grandchild\n\n```\n# code\n```\n" in after
     whole = patched(NOTE, "heading", ["One", "Sub"], "replace", scope="markerAndContent", content="# Other\n\n## In it")
     assert "```\n\n## Other\n\n### In it\n\n# Two" in whole
-    order = parsed(
+    order = parse_instruction(
         {"targetType": "heading", "target": ["One", "Sub", "Leaf"], "operation": "append", "content": "#### X"}
     )
-    warnings = engine.patched(NOTE, order).warnings
+    warnings = note_parts.apply_instruction(NOTE, order).warnings
     assert [warning.code for warning in warnings] == ["heading-depth-overflow"]
 
 
@@ -140,7 +140,7 @@ def test_a_section_moves_with_what_is_below_it(place: Any, order: list[str]) -> 
     back = patched(
         after, "heading", ["A", "B"], "replace", scope="parent", destination={"parent": None, "place": "last"}
     )
-    assert outline(back).section(("B", "C")) is not None
+    assert parse_outline(back).find_section(("B", "C")) is not None
     with pytest.raises(PatchFailed, match="below itself"):
         patched(text, "heading", ["B"], "replace", scope="parent", destination={"parent": ["B", "C"], "place": "last"})
     with pytest.raises(NoSuchTarget):
@@ -159,7 +159,7 @@ def test_a_missing_heading_is_made_with_all_above_it() -> None:
 
 def test_of_headings_with_the_same_name_each_has_an_address() -> None:
     text = "# Log\n\na\n\n# Log\n\nb\n\n## In\n"
-    [first, second] = reading.document_map(text)["headings"]
+    [first, second] = note_parts.build_document_map(text)["headings"]
     assert first == "Log"
     assert patched(text, "heading", [second, "In"], "append", content="x").endswith("b\n\n## In\nx\n")
     assert "a\n\nx\n" in patched(text, "heading", ["Log"], "append", content="x")
@@ -223,12 +223,12 @@ def test_a_field_is_set_renamed_added_to_and_deleted() -> None:
     assert "---\nalpha: 2\nx: 1\ntags: [a]\n" in patched(NOTE, "frontmatter", "alpha", "replace", **instead)
     made = patched("x", "frontmatter", "a", "replace", scope="markerAndContent", value={"a": 1}, create=True)
     assert made.startswith("---\na: 1\n---\nx")
-    with pytest.raises(FieldTaken):
+    with pytest.raises(FieldExists):
         patched(NOTE, "frontmatter", "alpha", "replace", scope="markerAndContent", value={"tags": 1})
     for value in ("text", 5, {"a": 1}):
         with pytest.raises(PatchFailed):
             patched(NOTE, "frontmatter", "tags", "append", value=value)
-    with pytest.raises(FieldTaken):
+    with pytest.raises(FieldExists):
         patched(NOTE, "frontmatter", "alpha", "replace", scope="marker", content="tags")
     with pytest.raises(NoSuchTarget):
         patched(NOTE, "frontmatter", "none", "replace", value=1)
@@ -236,16 +236,16 @@ def test_a_field_is_set_renamed_added_to_and_deleted() -> None:
 
 def test_what_is_there_already_is_not_added_when_the_caller_says_so() -> None:
     after = patched(NOTE, "heading", ["One"], "append", content="# New", reject=True)
-    with pytest.raises(ContentPresent):
+    with pytest.raises(ContentExists):
         patched(after, "heading", ["One"], "append", content="# New", reject=True)
-    with pytest.raises(ContentPresent):
+    with pytest.raises(ContentExists):
         patched(NOTE, "block", "one", "prepend", content=" Text of ", reject=True)
 
 
 def test_an_instruction_for_another_version_does_nothing() -> None:
-    version = reading.document_map(NOTE)["version"]
+    version = note_parts.build_document_map(NOTE)["version"]
     assert patched(NOTE, "heading", ["Two"], "append", content="x", if_match=version) != NOTE
-    with pytest.raises(OtherVersion):
+    with pytest.raises(VersionMismatch):
         patched(NOTE + " ", "heading", ["Two"], "append", content="x", if_match=version)
 
 
@@ -283,7 +283,7 @@ def test_an_instruction_for_another_version_does_nothing() -> None:
 def test_an_instruction_that_makes_no_sense_names_its_field(fields: dict[str, Any]) -> None:
     whole = {"targetType": "heading", "target": ["A"], "operation": "append", "content": "x"} | fields
     with pytest.raises(InvalidInstruction):
-        parsed({name: value for name, value in whole.items() if value is not None or name == "target"})
+        parse_instruction({name: value for name, value in whole.items() if value is not None or name == "target"})
 
 
 def test_bytes_outside_of_the_target_stay_with_windows_line_ends_and_a_mark() -> None:
@@ -295,8 +295,10 @@ def test_bytes_outside_of_the_target_stay_with_windows_line_ends_and_a_mark() ->
 def test_an_underlined_heading_stays_one_when_text_comes_before_it() -> None:
     for line in ("text", "#tag"):
         text = f"# A\n{line}\n---\nend\n"
-        assert reading.heading(text, ("A",), "content") == f"{line}\n---\nend\n"
-        assert patched(text, "heading", ["A"], "replace", content=reading.heading(text, ("A",), "content")) == text
+        assert note_parts.read_heading(text, ("A",), "content") == f"{line}\n---\nend\n"
+        assert (
+            patched(text, "heading", ["A"], "replace", content=note_parts.read_heading(text, ("A",), "content")) == text
+        )
     text = "# A\n#tag\n===\n"
     assert patched(text, "heading", ["A"], "append", content="x") == "# A\nx\n\n#tag\n===\n"
 
@@ -309,8 +311,8 @@ LINES = st.sampled_from([*WORDS, *ODD])
 def readable(text: str) -> bool:
     """Whether a block at the begin, which is frontmatter then, is YAML."""
     try:
-        outline(text)
-    except BadFrontmatter:
+        parse_outline(text)
+    except InvalidFrontmatter:
         return False
     return True
 
@@ -331,7 +333,7 @@ def sections(text: str) -> list[tuple[tuple[str, ...], Any]]:
         for name, child in section.children.items():
             walk(child, (*path, name))
 
-    walk(outline(text).root, ())
+    walk(parse_outline(text).root, ())
     return found
 
 
@@ -361,13 +363,13 @@ def test_a_replacement_made_twice_is_made_once(text: str, data: st.DataObject) -
     path, _ = data.draw(st.sampled_from(sections(text)))
     once = patched(text, "heading", list(path), "replace", content="NEW")
     assert patched(once, "heading", list(path), "replace", content="NEW") == once
-    assert reading.heading(once, path, "content").strip() == "NEW"
+    assert note_parts.read_heading(once, path, "content").strip() == "NEW"
 
 
 @given(TEXTS, st.data())
 def test_what_is_read_of_a_section_can_be_written_back(text: str, data: st.DataObject) -> None:
     path, section = data.draw(st.sampled_from(sections(text)))
-    words = reading.heading(text, path, "content")
+    words = note_parts.read_heading(text, path, "content")
     after = patched(text, "heading", list(path), "replace", content=words)
     if words.strip():
         assert after.replace("\r\n", "\n").split() == text.replace("\r\n", "\n").split()
@@ -378,16 +380,19 @@ def test_what_is_read_of_a_section_can_be_written_back(text: str, data: st.DataO
 @pytest.mark.requirement("vault.outside-stays")
 @given(TEXTS, st.sampled_from(["append", "prepend", "replace", "delete"]), st.data())
 def test_whatever_is_outside_of_a_block_keeps_every_sign(text: str, operation: str, data: st.DataObject) -> None:
-    blocks = outline(text).blocks
+    blocks = parse_outline(text).blocks
     if not blocks:
         return
     name = data.draw(st.sampled_from(list(blocks)))
     span = blocks[name].content
     content = {} if operation == "delete" else {"content": "NEW"}
     after = patched(text, "block", name, operation, **content)
-    come = {"append": span.of(text) + "NEW", "prepend": "NEW" + span.of(text), "replace": "NEW", "delete": ""}[
-        operation
-    ]
+    come = {
+        "append": span.extract(text) + "NEW",
+        "prepend": "NEW" + span.extract(text),
+        "replace": "NEW",
+        "delete": "",
+    }[operation]
     assert after == text[: span.start] + come + text[span.end :]
 
 

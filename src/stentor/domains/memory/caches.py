@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from stentor.domains.memory.documents import NoteDocument
-from stentor.domains.notes.model import NOTHING
+from stentor.domains.notes.model import NO_FILE
 
 
 class DocumentCache:
@@ -55,7 +55,7 @@ class LastSeen:
     def record(self, who: CallerIdentity, path: str, content_hash: str) -> None:
         """`content_hash` is NOTHING where there was no note, or is none any more."""
         tenant, key, _ = who
-        if self._last.get(((tenant, key, None), path)) == NOTHING:
+        if self._last.get(((tenant, key, None), path)) == NO_FILE:
             del self._last[(tenant, key, None), path]  # its agents have seen a newer state
         self._last[who, path] = content_hash
         self._last.move_to_end((who, path))

@@ -13,7 +13,7 @@ import msgspec
 from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.text import markdown
 from stentor.domains.notes import frontmatter
-from stentor.domains.notes.frontmatter import BOM, BadFrontmatter, Parts
+from stentor.domains.notes.frontmatter import BOM, InvalidFrontmatter, NoteParts
 
 _KEY = re.compile(r"(?:[ \t]*(?:#.*)?[\r\n]+)*\w[\w-]*:(?:\s|\Z)")
 """A block that begins like this is a mapping, or no YAML at all."""
@@ -66,10 +66,10 @@ def parse_document(path: str, raw: bytes) -> NoteDocument | None:
         return None
     parts = frontmatter.split(text)
     try:
-        return NoteDocument(path, parts.body, frontmatter.values(parts))
-    except BadFrontmatter as error:
-        if error.keyless:
-            return NoteDocument(path, frontmatter.headless(text).body, {})
+        return NoteDocument(path, parts.body, frontmatter.parse_values(parts))
+    except InvalidFrontmatter as error:
+        if error.is_not_mapping:
+            return NoteDocument(path, frontmatter.body_only(text).body, {})
         return NoteDocument(path, parts.body, {}, error.message)
 
 
@@ -109,16 +109,16 @@ def _bytes(text: str) -> bytes:
     return text.encode()
 
 
-def _parts(text: str) -> Parts:
+def _parts(text: str) -> NoteParts:
     """Text between two rules is body."""
     parts = frontmatter.split(text)
     if _KEY.match(parts.block or ""):
         return parts  # nearly always, and YAML takes a millisecond to say the same
     try:
-        frontmatter.values(parts)
-    except BadFrontmatter as error:
-        if error.keyless:
-            return frontmatter.headless(text)
+        frontmatter.parse_values(parts)
+    except InvalidFrontmatter as error:
+        if error.is_not_mapping:
+            return frontmatter.body_only(text)
     return parts
 
 
@@ -126,15 +126,15 @@ def _carried(content: str) -> dict[str, Any]:
     """The frontmatter at the head of a content; empty for one that only seems to have some."""
     try:
         return frontmatter.read(content)
-    except BadFrontmatter:
+    except InvalidFrontmatter:
         return {}
 
 
 def _with_values(text: str, values: Mapping[str, Any], *, whole: bool) -> str:
     parts = _parts(text)
     if parts.block is None:
-        return frontmatter.edit(frontmatter.framed(text), values) if values else text
-    gone = frozenset(frontmatter.values(parts)) - frozenset(values) if whole else frozenset[str]()
+        return frontmatter.edit(frontmatter.escape_body(text), values) if values else text
+    gone = frozenset(frontmatter.parse_values(parts)) - frozenset(values) if whole else frozenset[str]()
     return frontmatter.edit(text, values, gone)
 
 
@@ -143,7 +143,7 @@ def _with_body(text: str, body: str, mark: str) -> str:
     parts = _parts(text)
     tail = parts.tail + (parts.newline if body and parts.tail and not parts.tail.endswith(("\n", "\r")) else "")
     joined = f"{mark}{parts.head.removeprefix(BOM)}{parts.block or ''}{tail}{body}"
-    return joined if parts.block is not None or _parts(joined).block is None else frontmatter.framed(joined)
+    return joined if parts.block is not None or _parts(joined).block is None else frontmatter.escape_body(joined)
 
 
 def _mark(*texts: str) -> str:

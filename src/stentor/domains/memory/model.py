@@ -19,8 +19,8 @@ from stentor.core.clock import SECOND
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed
 from stentor.domains.memory import documents
 from stentor.domains.notes import merge
-from stentor.domains.notes.model import ANYTHING, NOTHING, content_hash
-from stentor.domains.notes.paths import MAX_PATH, MAX_SEGMENT_BYTES
+from stentor.domains.notes.model import ANY_STATE, NO_FILE, content_hash
+from stentor.domains.notes.paths import MAX_PATH_LENGTH, MAX_SEGMENT_BYTES
 
 WriteOperation = Literal["write", "update", "delete"]
 ConflictResolution = Literal["last_write_wins", "abort", "merge"]
@@ -91,7 +91,7 @@ def _require(draft: WriteDraft, present: bytes | None) -> None:
 
 
 def _holds(states: frozenset[str], present: bytes | None) -> bool:
-    return present is not None and (ANYTHING in states or content_hash(present) in states)
+    return present is not None and (ANY_STATE in states or content_hash(present) in states)
 
 
 def _conflicting(draft: WriteDraft, present: bytes | None, known: frozenset[str]) -> bool:
@@ -103,7 +103,7 @@ def _conflicting(draft: WriteDraft, present: bytes | None, known: frozenset[str]
         return False
     seen = {draft.base_hash} if draft.base_hash is not None else known
     if present is None:
-        return bool(seen) and NOTHING not in seen and ANYTHING not in draft.if_none_match
+        return bool(seen) and NO_FILE not in seen and ANY_STATE not in draft.if_none_match
     return _hashes(draft.path, present).isdisjoint(seen) and _wanted(draft, present) != present
 
 
@@ -129,8 +129,8 @@ def _merged(draft: WriteDraft, present: bytes, base: bytes | None) -> WriteDecis
     assert wanted is not None
     if base is not None:
         try:
-            text = merge.merge(base.decode(), wanted.decode(), present.decode())
-        except (merge.CannotMerge, UnicodeDecodeError):
+            text = merge.merge_notes(base.decode(), wanted.decode(), present.decode())
+        except (merge.MergeConflict, UnicodeDecodeError):
             pass
         else:
             return WriteDecision(text.encode(), merged=True)
@@ -167,7 +167,7 @@ def conflict_copy_names(path: str, now: int) -> Iterator[str]:
     when = datetime.fromtimestamp(now / SECOND, UTC).strftime("%Y%m%d%H%M%S")
     for number in range(1, MAX_CONFLICT_COPIES + 1):
         end = f" (Conflicted copy stentor {when}{f' {number}' if number > 1 else ''}){dot}{suffix}"
-        room = MAX_PATH - len(folder) - len(slash) - len(end)
+        room = MAX_PATH_LENGTH - len(folder) - len(slash) - len(end)
         yield f"{folder}{slash}{_truncate_bytes(stem, MAX_SEGMENT_BYTES - len(end.encode()))[: max(room, 0)]}{end}"
 
 

@@ -29,7 +29,7 @@ from stentor.domains.memory.store import WriteIntent
 from stentor.domains.memory.write_journal import WriteJournal
 from stentor.domains.notes import paths
 from stentor.domains.notes.frontmatter import BOM
-from stentor.domains.notes.model import NOTHING, Change, NoSuchNote, Note, NoteChanged, Vault, content_hash
+from stentor.domains.notes.model import NO_FILE, FileChange, NoSuchNote, Note, NoteChanged, Vault, content_hash
 
 MAX_ATTEMPTS = 8
 INLINE_MAX_CHARS = 8_000
@@ -100,11 +100,11 @@ class MemoryService:
 
     async def read(self, caller: MemoryCaller, path: str) -> tuple[NoteDocument, str]:
         """The document and the hash of its file's bytes. Raises NoSuchNote, InvalidPath."""
-        path = paths.clean(path)
+        path = paths.normalize_path(path)
         try:
             note = await self._vault.read(path)
         except NoSuchNote:
-            self._seen.record(caller.identity, path, NOTHING)
+            self._seen.record(caller.identity, path, NO_FILE)
             raise
         document = self.cache.get(path, note.hash) or await self._parsed(note, path)
         if document is None:
@@ -130,7 +130,7 @@ class MemoryService:
         Raises Forbidden for a folder where agents do not write, NotFound, PreconditionFailed, Conflict when the note
         changes faster than it can be read.
         """
-        draft = msgspec.structs.replace(draft, path=paths.clean(draft.path))
+        draft = msgspec.structs.replace(draft, path=paths.normalize_path(draft.path))
         model.require_writable_path(caller.principal, draft.path, is_governed=caller.is_governed)
         async with self._locks[hash(draft.path) % len(self._locks)]:
             for _ in range(MAX_ATTEMPTS):
@@ -209,7 +209,7 @@ class MemoryService:
         await self._index(intent.path, change, after)
         self.journal.mark_done(intent)
 
-    async def _index(self, path: str, change: Change, after: bytes | None) -> None:
+    async def _index(self, path: str, change: FileChange, after: bytes | None) -> None:
         """Fails open: what the index misses now, its next comparison with the vault finds."""
         try:
             if change.stat is None or after is None:
@@ -303,7 +303,7 @@ def _content_hash(draft: WriteDraft, decision: WriteDecision, present: bytes | N
 
 
 def _hash(content: bytes | None) -> str:
-    return NOTHING if content is None else content_hash(content)
+    return NO_FILE if content is None else content_hash(content)
 
 
 class VersionHistory:
@@ -317,7 +317,7 @@ class VersionHistory:
 
         Raises NoSuchNote for a path that never had one.
         """
-        path = paths.clean(path)
+        path = paths.normalize_path(path)
         found = await self._db.read(lambda tx: store.list_versions(tx, self._bus.key_prefix + path))
         if not found:
             raise NoSuchNote(f"No version of {path!r} is kept.")
@@ -325,7 +325,7 @@ class VersionHistory:
 
     async def read_version(self, caller: MemoryCaller, path: str, version: str) -> NoteDocument:
         """One of them, recorded as a read; `version` is the hash of its bytes. Raises NoSuchNote."""
-        path = paths.clean(path)
+        path = paths.normalize_path(path)
         content = await self._db.read(lambda tx: store.read_version(tx, self._bus.key_prefix + path, version))
         document = None if content is None else documents.parse_document(path, content)
         if document is None:

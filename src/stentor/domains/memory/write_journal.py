@@ -12,7 +12,7 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory import store
 from stentor.domains.memory.store import WriteIntent
-from stentor.domains.notes.model import NOTHING, Change, NoSuchNote, NoteChanged, Vault
+from stentor.domains.notes.model import NO_FILE, FileChange, NoSuchNote, NoteChanged, Vault
 
 DELETE_DELAY_SECONDS = 0.05
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class WriteJournal:
         self._done: list[WriteIntent] = []
         self._settling: asyncio.Task[None] | None = None
 
-    async def apply(self, intent: WriteIntent, after: bytes | None) -> Change:
+    async def apply(self, intent: WriteIntent, after: bytes | None) -> FileChange:
         """Change the file. Raises NoteChanged, NoSuchNote when it is not what it was at the decision."""
         if after is None:
             return await self._vault.delete(intent.path, intent.before_hash)
@@ -60,7 +60,7 @@ class WriteJournal:
 
     async def _finish(self, intent: WriteIntent) -> None:
         after = await self._db.read(lambda tx: store.read_version(tx, self._scope + intent.path, intent.after_hash))
-        if after is None and intent.after_hash != NOTHING:
+        if after is None and intent.after_hash != NO_FILE:
             log.error("the write of %r is lost: its version is not in the database", intent.path)
             return
         try:

@@ -11,19 +11,19 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from stentor.domains.notes import frontmatter
-from stentor.domains.notes.emit import canonical
+from stentor.domains.notes.yaml_codec import to_comparable
 
 MISSING = object()
-MAX_PAIRS = 1_000_000
+MAX_COMPARED_PAIRS = 1_000_000
 """Pairs of equal lines, between the first and the last difference, up to which texts are compared."""
-Edit = tuple[int, int, list[str]]
+LineEdit = tuple[int, int, list[str]]
 
 
-class CannotMerge(Exception):
+class MergeConflict(Exception):
     """Both sides changed the same place in different ways."""
 
 
-def merge(base: str, ours: str, theirs: str) -> str:
+def merge_notes(base: str, ours: str, theirs: str) -> str:
     """The note with the changes of both sides since `base`. Raises CannotMerge.
 
     Bytes that nobody changed are those of `theirs`, which is the note that is there now.
@@ -37,11 +37,11 @@ def merge(base: str, ours: str, theirs: str) -> str:
     there = parts[2]
     joined = f"{there.head}{there.block or ''}{there.tail}{body}"
     try:
-        known = [frontmatter.values(part) for part in parts]
+        known = [frontmatter.parse_values(part) for part in parts]
         merged = _keys(*known)
         return frontmatter.edit(joined, merged, frozenset(known[2]) - frozenset(merged))
-    except frontmatter.BadFrontmatter:
-        raise CannotMerge from None
+    except frontmatter.InvalidFrontmatter:
+        raise MergeConflict from None
 
 
 def _lines(base: list[str], ours: list[str], theirs: list[str]) -> Iterator[str]:
@@ -53,22 +53,22 @@ def _lines(base: list[str], ours: list[str], theirs: list[str]) -> Iterator[str]
         if edit == last:
             continue
         if last is not None and start <= last[1]:
-            raise CannotMerge
+            raise MergeConflict
         yield from base[at:start]
         yield from new
         at, last = end, edit
     yield from base[at:]
 
 
-def _edits(base: list[str], other: list[str]) -> list[Edit]:
+def _edits(base: list[str], other: list[str]) -> list[LineEdit]:
     """What `other` changed. Raises CannotMerge for texts that would take minutes to compare."""
     start = next((i for i, (a, b) in enumerate(zip(base, other, strict=False)) if a != b), min(len(base), len(other)))
     room = min(len(base), len(other)) - start
     tail = next((i for i in range(room) if base[-1 - i] != other[-1 - i]), room)
     one, two = base[start : len(base) - tail], other[start : len(other) - tail]
     counts = Counter(two)
-    if sum(counts[line] for line in one) > MAX_PAIRS:
-        raise CannotMerge
+    if sum(counts[line] for line in one) > MAX_COMPARED_PAIRS:
+        raise MergeConflict
     codes = SequenceMatcher(None, one, two, autojunk=False).get_opcodes()
     return [(i + start, j + start, two[k:n]) for kind, i, j, k, n in codes if kind != "equal"]
 
@@ -91,7 +91,7 @@ def _value(base: Any, ours: Any, theirs: Any) -> Any:
         return _keys(base if isinstance(base, dict) else {}, ours, theirs)
     if isinstance(ours, list) and isinstance(theirs, list):
         return _list(base if isinstance(base, list) else [], ours, theirs)
-    raise CannotMerge
+    raise MergeConflict
 
 
 def _list(base: Sequence[Any], ours: Sequence[Any], theirs: Sequence[Any]) -> list[Any]:
@@ -105,4 +105,4 @@ def _list(base: Sequence[Any], ours: Sequence[Any], theirs: Sequence[Any]) -> li
 def _equal(one: Any, other: Any) -> bool:
     if one is MISSING or other is MISSING:
         return one is other
-    return bool(canonical(one) == canonical(other))
+    return bool(to_comparable(one) == to_comparable(other))

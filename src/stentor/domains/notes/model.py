@@ -1,4 +1,7 @@
-"""What a vault is: files with bytes, a state that can be compared, and changes that lose nobody's work."""
+"""What a vault is: files with bytes, a state that can be compared, and changes that lose nobody's work.
+
+How a vault plugin fails. No message holds what the plugin answered, nor the key it was asked with.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from typing import Protocol
 
 import msgspec
 
-from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable
+from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable, Timeout
 
-ANYTHING = "*"
+ANY_STATE = "*"
 """As an expected state: whatever is there, or nothing."""
-NOTHING = ""
+NO_FILE = ""
 """As an expected state: no file."""
-MAX_BYTES = 20 * 1024 * 1024
+MAX_NOTE_BYTES = 20 * 1024 * 1024
 
 
 class VaultUnavailable(ServiceUnavailable):
@@ -67,11 +70,11 @@ class Note(msgspec.Struct, frozen=True):
         return content_hash(self.content)
 
 
-class Change(msgspec.Struct, frozen=True):
+class FileChange(msgspec.Struct, frozen=True):
     """What a write or delete did: the file afterwards (None when it is gone) and the bytes before (None for none)."""
 
     stat: Stat | None
-    before: bytes | None
+    previous: bytes | None
 
 
 def content_hash(content: bytes) -> str:
@@ -90,15 +93,15 @@ class Vault(Protocol):
         """Raises NoSuchNote."""
         ...
 
-    async def write(self, path: str, content: bytes, expected: str = ANYTHING) -> Change:
+    async def write(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
         """The whole file at once, or nothing of it; makes its folders. Raises NoteChanged, NameTaken."""
         ...
 
-    async def delete(self, path: str, expected: str = ANYTHING) -> Change:
+    async def delete(self, path: str, expected: str = ANY_STATE) -> FileChange:
         """Into the vault's trash. Raises NoSuchNote, NoteChanged."""
         ...
 
-    async def names(self, folder: str = "") -> list[str]:
+    async def list_folder(self, folder: str = "") -> list[str]:
         """One level: names in order, those of folders end in a slash. Raises NoSuchNote for an unknown folder."""
         ...
 
@@ -111,15 +114,37 @@ class Vault(Protocol):
         ...
 
 
-def expects(expected: str, present: bytes | None) -> bool:
+def matches_state(expected: str, present: bytes | None) -> bool:
     """Whether the present bytes (None for no file) are the expected state."""
-    if expected == ANYTHING:
+    if expected == ANY_STATE:
         return True
-    return expected == (NOTHING if present is None else content_hash(present))
+    return expected == (NO_FILE if present is None else content_hash(present))
 
 
-def ancestors(path: str) -> Iterator[str]:
+def iter_ancestors(path: str) -> Iterator[str]:
     """`a/b/c.md`: `a`, then `a/b`."""
     parts = path.split("/")[:-1]
     for end in range(1, len(parts) + 1):
         yield "/".join(parts[:end])
+
+
+class VaultUnreachable(VaultUnavailable):
+    """Nobody answers at the vault plugin's address, or the connection broke off."""
+
+    code, status = "VAULT_UNREACHABLE", 502
+
+
+class VaultKeyRejected(VaultUnavailable):
+    """The vault plugin does not know the key that it was asked with; the operator has to set NOTES_API_KEY."""
+
+    code, status = "VAULT_KEY_REFUSED", 502
+
+
+class VaultProtocolError(VaultUnavailable):
+    """The vault plugin answered what it never should: a failure of its own, a redirect, no JSON where JSON is due."""
+
+    code, status = "VAULT_BROKEN", 502
+
+
+class VaultTimeout(Timeout, VaultUnavailable):
+    """The vault plugin took longer than it may. Whether a change was made is not known."""

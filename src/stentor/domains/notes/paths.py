@@ -11,7 +11,7 @@ import unicodedata
 from stentor.core.errors import InvalidRequest
 
 MAX_SEGMENT_BYTES = 255
-MAX_PATH = 1024
+MAX_PATH_LENGTH = 1024
 _REFUSED = re.compile(r'[\x00-\x1f\x7f:*?"<>|\\]')
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?\Z", re.IGNORECASE)
 
@@ -20,32 +20,34 @@ class InvalidPath(InvalidRequest):
     """The path is not one that a vault may hold."""
 
 
-def clean(path: str) -> str:
+def normalize_path(path: str) -> str:
     """The path in NFC. Raises InvalidPath, which says what is wrong with it."""
-    return "/".join(segments(path))
+    return "/".join(split_path(path))
 
 
-def segments(path: str) -> list[str]:
+def split_path(path: str) -> list[str]:
     """The parts of a path of a file or folder, each checked. Raises InvalidPath."""
     if not path:
         raise InvalidPath("The path is empty.")
-    if len(path) > MAX_PATH:
-        raise InvalidPath(f"The path has more than {MAX_PATH} characters.")
+    if len(path) > MAX_PATH_LENGTH:
+        raise InvalidPath(f"The path has more than {MAX_PATH_LENGTH} characters.")
     if path.startswith("/"):
-        raise InvalidPath(f"{shown(path)} is absolute; a path begins with the name of a note or folder of the vault.")
+        raise InvalidPath(
+            f"{display_path(path)} is absolute; a path begins with the name of a note or folder of the vault."
+        )
     return [_segment(part, path) for part in unicodedata.normalize("NFC", path).split("/")]
 
 
-def folder(path: str) -> str:
+def normalize_folder(path: str) -> str:
     """The path of a folder without its last slash; the root is the empty text. Raises InvalidPath."""
     path = path.removesuffix("/")
-    return clean(path) if path else ""
+    return normalize_path(path) if path else ""
 
 
 def _segment(part: str, path: str) -> str:
     problem = _problem(part)
     if problem:
-        raise InvalidPath(f"{shown(path)} {problem}.")
+        raise InvalidPath(f"{display_path(path)} {problem}.")
     return part
 
 
@@ -69,19 +71,19 @@ def _problem(part: str) -> str | None:
     return f"has a part of {size} bytes; {MAX_SEGMENT_BYTES} are the most" if size > MAX_SEGMENT_BYTES else None
 
 
-def hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     """Whether a name in the folder is not part of the vault: `.obsidian`, `.trash`, `.git`, temporary files."""
     return name.startswith(".")
 
 
-def folded(path: str) -> str:
+def fold_path(path: str) -> str:
     """Equal for paths that some file system takes for the same name."""
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFC", path).casefold()
 
 
-def shown(path: str) -> str:
+def display_path(path: str) -> str:
     """A path for a message: quoted, cut, without control characters."""
     text = ascii(path) if not path.isprintable() else repr(path)
     return text if len(text) <= 120 else text[:117] + "..."

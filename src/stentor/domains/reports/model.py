@@ -10,7 +10,7 @@ import msgspec
 
 from stentor.core.clock import format_iso
 from stentor.domains.notes import frontmatter
-from stentor.domains.notes.frontmatter import BadFrontmatter
+from stentor.domains.notes.frontmatter import InvalidFrontmatter
 from stentor.domains.notes.model import Stat
 
 REPORTS_FOLDER = "Reports"
@@ -41,8 +41,8 @@ def parse_report(stat: Stat, text: str) -> VaultReport:
     """Fails open: a note whose frontmatter cannot be read is listed by its name, and belongs to no task."""
     parts = frontmatter.split(text)
     try:
-        said: Mapping[str, Any] = frontmatter.values(parts)
-    except BadFrontmatter:
+        said: Mapping[str, Any] = frontmatter.parse_values(parts)
+    except InvalidFrontmatter:
         said = {}
     heading = _HEADING.search(parts.body)
     name = stat.path.rpartition("/")[2].removesuffix(NOTE_SUFFIX)

@@ -11,14 +11,14 @@ import msgspec
 from stentor.core.clock import format_iso
 from stentor.domains.tasks.model import OutcomeClass, TaskMetadata, TaskStatus
 
-FOLDER = "Tasks"
-INBOX = f"{FOLDER}/Inbox"
-READ = 200_000
+TASKS_FOLDER = "Tasks"
+INBOX_FOLDER = f"{TASKS_FOLDER}/Inbox"
+MAX_READ_CHARS = 200_000
 """Characters of a stored input, result or error that are read for a note."""
-_MIRROR = re.compile(rf"{FOLDER}/\d{{4}}(?:/|\Z)")
+_MIRROR = re.compile(rf"{TASKS_FOLDER}/\d{{4}}(?:/|\Z)")
 
 
-class Record(msgspec.Struct, frozen=True):
+class TaskNoteRecord(msgspec.Struct, frozen=True):
     """A task as its note shows it; times in microseconds.
 
     `input`, `result` and `error` are JSON texts as they are stored, of longer ones the first `READ` + 1 characters.
@@ -48,7 +48,7 @@ class Record(msgspec.Struct, frozen=True):
     error: str | None
 
     @property
-    def shown_status(self) -> str:
+    def display_status(self) -> str:
         """A task that was never routed is stored as failed."""
         return "routing_failed" if self.outcome_class == "routing_failed" else self.status
 
@@ -59,7 +59,7 @@ class Record(msgspec.Struct, frozen=True):
         return (self.completion_time - self.start_time) // 1000
 
 
-class Written(msgspec.Struct, frozen=True):
+class RenderedNote(msgspec.Struct, frozen=True):
     """A note as it is to stand in the vault."""
 
     folder: str
@@ -71,19 +71,19 @@ class Written(msgspec.Struct, frozen=True):
         return f"{self.folder}/{self.name}"
 
 
-def place(tenant: str, task_id: str, created_at: int) -> tuple[str, str]:
+def locate_note(tenant: str, task_id: str, created_at: int) -> tuple[str, str]:
     """Folder and name of a task's note; nothing of the id that a caller chose is in them."""
     time = format_iso(created_at)
     digest = hashlib.sha256(f"{tenant}\0{task_id}".encode()).hexdigest()[:16]
-    return f"{FOLDER}/{time[:4]}/{time[5:7]}", f"{time[:10]}T{time[11:19].replace(':', '')}-{digest}.md"
+    return f"{TASKS_FOLDER}/{time[:4]}/{time[5:7]}", f"{time[:10]}T{time[11:19].replace(':', '')}-{digest}.md"
 
 
-def mirrored(path: str) -> bool:
+def is_mirrored(path: str) -> bool:
     """Whether a path of the vault is a folder of the mirror, or lies in one."""
     return _MIRROR.match(path) is not None
 
 
-def cursor_before(event_id: str, milliseconds: int) -> str:
+def rewind_cursor(event_id: str, milliseconds: int) -> str:
     """A text that sorts before the ids of all events from so long before this one on."""
     if not event_id:
         return ""
@@ -92,13 +92,13 @@ def cursor_before(event_id: str, milliseconds: int) -> str:
     return f"{text[:8]}-{text[8:]}"
 
 
-def frontmatter(record: Record) -> dict[str, Any]:
+def build_frontmatter(record: TaskNoteRecord) -> dict[str, Any]:
     """The record's fields in the order in which the note shows them; times as ISO texts."""
     meta, error = record.metadata, _error(record.error)
     fields = {
         "task_id": record.task_id,
         "type": record.type,
-        "status": record.shown_status,
+        "status": record.display_status,
         "required_capabilities": list(record.required_capabilities),
         "assigned_agent": record.assigned_agent,
         "created_at": format_iso(record.created_at),
@@ -126,11 +126,11 @@ def frontmatter(record: Record) -> dict[str, Any]:
     return fields | {key: value for key, value in optional.items() if value is not None}
 
 
-class _Error(msgspec.Struct):
+class _StoredError(msgspec.Struct):
     code: str | None = None
 
 
-_decode_error = msgspec.json.Decoder(_Error).decode
+_decode_error = msgspec.json.Decoder(_StoredError).decode
 
 
 def _error(stored: str | None) -> dict[str, Any]:

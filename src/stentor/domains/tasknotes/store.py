@@ -1,4 +1,7 @@
-"""SQL of task notes: tasks as notes show them, what changed since, and how far each writer has come."""
+"""SQL of task notes: tasks as notes show them, what changed since, and how far each writer has come.
+
+SQL of the inbox: which notes were asked, and which wait for their answers.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,18 @@ import msgspec
 from stentor.core.db import Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRecord
-from stentor.domains.tasknotes.model import READ, Record
+from stentor.domains.tasknotes.inbox_notes import InboxNote
+from stentor.domains.tasknotes.model import MAX_READ_CHARS, TaskNoteRecord
 from stentor.domains.tasks.model import TaskMetadata
 
-AT_ONCE = 64
+TASKS_PER_STATEMENT = 64
 """Tasks of one statement."""
 _LONG = ("input", "result", "error")
-_FIELDS = Record.__struct_fields__
-_COLUMNS = ", ".join(f"substr({name}, 1, {READ + 1})" if name in _LONG else name for name in _FIELDS)
+_FIELDS = TaskNoteRecord.__struct_fields__
+_COLUMNS = ", ".join(f"substr({name}, 1, {MAX_READ_CHARS + 1})" if name in _LONG else name for name in _FIELDS)
 _SOME = Sql(
     f"select {_COLUMNS} from tasks where tenant = :tenant and task_id in "
-    f"({', '.join(f':id_{n}' for n in range(AT_ONCE))})"
+    f"({', '.join(f':id_{n}' for n in range(TASKS_PER_STATEMENT))})"
 )
 _AFTER = Sql(
     f"""select {_COLUMNS} from tasks where tenant = :tenant and (created_at, task_id) > (:time, :task_id)
@@ -39,28 +43,28 @@ _SET = Sql(
 )
 
 
-def records(tx: Tx, tenant: str, task_ids: Sequence[str]) -> list[Record]:
+def get_records(tx: Tx, tenant: str, task_ids: Sequence[str]) -> list[TaskNoteRecord]:
     """These tasks, as far as there are any, in any order."""
-    found: list[Record] = []
-    for at in range(0, len(task_ids), AT_ONCE):
-        some = task_ids[at : at + AT_ONCE]
-        params = {f"id_{n}": some[min(n, len(some) - 1)] for n in range(AT_ONCE)}
+    found: list[TaskNoteRecord] = []
+    for at in range(0, len(task_ids), TASKS_PER_STATEMENT):
+        some = task_ids[at : at + TASKS_PER_STATEMENT]
+        params = {f"id_{n}": some[min(n, len(some) - 1)] for n in range(TASKS_PER_STATEMENT)}
         found += map(_record, tx.rows(_SOME, tenant=tenant, **params))
     return found
 
 
-def records_after(tx: Tx, tenant: str, time: int, task_id: str, limit: int) -> list[Record]:
+def list_records_after(tx: Tx, tenant: str, time: int, task_id: str, limit: int) -> list[TaskNoteRecord]:
     """The next tasks in the order in which they were submitted."""
     return [_record(row) for row in tx.rows(_AFTER, tenant=tenant, time=time, task_id=task_id, limit=limit)]
 
 
-def newest_event(tx: Tx) -> str:
+def get_latest_event_id(tx: Tx) -> str:
     """Empty before the first event."""
     row = tx.row(_NEWEST)
     return str(row[0]) if row and row[0] is not None else ""
 
 
-def changed(tx: Tx, after: str, until: str, limit: int) -> tuple[list[str], str | None]:
+def list_changed_tasks(tx: Tx, after: str, until: str, limit: int) -> tuple[list[str], str | None]:
     """Tasks with events between two, and the last of the events looked at; None when there are no more.
 
     Tasks of all tenants: whoever reads their records asks for one tenant's.
@@ -70,7 +74,7 @@ def changed(tx: Tx, after: str, until: str, limit: int) -> tuple[list[str], str 
     return list(ids), str(rows[-1][0]) if len(rows) == limit else None
 
 
-def adopt(tx: Tx, writer_id: str, own: str, before: int) -> str:
+def adopt_cursors(tx: Tx, writer_id: str, own: str, before: int) -> str:
     """Take over the cursors of writers that were last seen before; answers where this writer begins.
 
     The first writer of a database begins at its first event.
@@ -91,13 +95,46 @@ _capabilities = msgspec.json.Decoder(tuple[str, ...])
 _metadata = msgspec.json.Decoder(TaskMetadata)
 
 
-def _record(row: Row) -> Record:
+def _record(row: Row) -> TaskNoteRecord:
     values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
     try:
         values["required_capabilities"] = _capabilities.decode(values["required_capabilities"])
         values["metadata"] = _metadata.decode(values["metadata"])
         if values["learning_eligible"] is not None:
             values["learning_eligible"] = bool(values["learning_eligible"])
-        return Record(**values)
+        return TaskNoteRecord(**values)
     except msgspec.MsgspecError as error:
         raise CorruptRecord(f"The stored record of task {values['task_id']!r} is malformed: {error}.") from error
+
+
+_INBOX_FIELDS = InboxNote.__struct_fields__
+_INBOX_COLUMNS = ", ".join(_INBOX_FIELDS)
+_INBOX_NOTES = Sql(f"select {_INBOX_COLUMNS} from inbox_notes where tenant = :tenant")
+_ANSWERABLE_NOTES = Sql(
+    f"""select {_INBOX_COLUMNS} from inbox_notes where tenant = :tenant and state = 'asked' and (problem is not null
+        or exists (select 1 from tasks where tasks.tenant = inbox_notes.tenant
+            and tasks.task_id = inbox_notes.task_id
+            and status in ('completed', 'failed', 'aborted', 'cancelled')))
+    order by path limit :limit"""
+)
+_SAVE_INBOX_NOTE = Sql(
+    f"""insert into inbox_notes (tenant, {_INBOX_COLUMNS}, updated_at)
+    values (:tenant, {", ".join(f":{name}" for name in _INBOX_FIELDS)}, :now)
+    on conflict (tenant, path) do update set {", ".join(f"{name} = excluded.{name}" for name in _INBOX_FIELDS[1:])},
+        updated_at = excluded.updated_at"""
+)
+
+
+def list_inbox_notes(tx: Tx, tenant: str) -> dict[str, InboxNote]:
+    """By path."""
+    return {str(row[0]): InboxNote(*row) for row in tx.rows(_INBOX_NOTES, tenant=tenant)}
+
+
+def list_answerable_notes(tx: Tx, tenant: str, limit: int) -> list[InboxNote]:
+    """Notes whose tasks are over, or that cannot become one, and that have no answer yet."""
+    return [InboxNote(*row) for row in tx.rows(_ANSWERABLE_NOTES, tenant=tenant, limit=limit)]
+
+
+def save_inbox_note(tx: Tx, tenant: str, asked: InboxNote) -> None:
+    values = {name: getattr(asked, name) for name in _INBOX_FIELDS}
+    tx.run(_SAVE_INBOX_NOTE, tenant=tenant, now=tx.now, **values)

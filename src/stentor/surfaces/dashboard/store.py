@@ -28,7 +28,7 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.reports.model import VaultReport
 from stentor.domains.reports.service import ReportService
 from stentor.domains.tasknotes import store as note_store
-from stentor.domains.tasknotes.model import Record
+from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasks.model import MAX_ID_LENGTH
 from stentor.domains.trust import store as trust_store
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class TaskWithEvents(msgspec.Struct, frozen=True):
-    record: Record | None
+    record: TaskNoteRecord | None
     events: TaskEvents
 
 
@@ -77,12 +77,12 @@ class DashboardStore:
     def has_task_notes(self) -> bool:
         return self._notes is not None
 
-    async def get_task(self, task_id: str) -> Record:
+    async def get_task(self, task_id: str) -> TaskNoteRecord:
         """Raises NotFound, and a 500 when the rows or the vault cannot be read."""
         _require_valid_task_id(task_id)
         if self._notes is not None:
             try:
-                await self._notes.names()
+                await self._notes.list_folder()
             except Exception as error:
                 raise _unreadable("The vault", error) from error
         found = await self.find_task(task_id)
@@ -90,8 +90,8 @@ class DashboardStore:
             raise NotFound("No task has this id.")
         return found
 
-    async def find_task(self, task_id: str) -> Record | None:
-        found = await self._read("The task", lambda tx: note_store.records(tx, self.tenant, [task_id]))
+    async def find_task(self, task_id: str) -> TaskNoteRecord | None:
+        found = await self._read("The task", lambda tx: note_store.get_records(tx, self.tenant, [task_id]))
         return next(iter(found), None)
 
     async def get_history(self, task_id: str, limit: int = MAX_EVENTS, after: str = "") -> TaskWithEvents:
@@ -100,7 +100,7 @@ class DashboardStore:
 
         def read(tx: Tx) -> TaskWithEvents:
             events = activity_store.read_events(tx, self.tenant, task_id, limit, after)
-            records = note_store.records(tx, self.tenant, [task_id])
+            records = note_store.get_records(tx, self.tenant, [task_id])
             return TaskWithEvents(next(iter(records), None), events)
 
         found = await self._read("The task or its run log", read)

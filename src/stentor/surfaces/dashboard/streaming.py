@@ -19,7 +19,7 @@ from stentor.domains.atp import model as atp
 from stentor.domains.conversation.model import said
 from stentor.domains.notes import frontmatter
 from stentor.domains.notes.model import NoSuchNote, Vault
-from stentor.domains.tasknotes.model import Record
+from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.surfaces.dashboard import instruction
 from stentor.surfaces.dashboard.gateway import TaskGateway, TaskStreamEvent
 from stentor.surfaces.dashboard.instruction import Instruction, PlannedTask
@@ -153,7 +153,7 @@ class InstructionExecutor:
             "learning_eligible": data["learning_eligible"],
         }
 
-    async def _known(self, task_id: str) -> tuple[Record | None, list[RunLogEvent]]:
+    async def _known(self, task_id: str) -> tuple[TaskNoteRecord | None, list[RunLogEvent]]:
         """Fails open: the work is done whether or not the rows can be read just now."""
         try:
             history = await self._stores.get_history(task_id)
@@ -173,10 +173,10 @@ class InstructionExecutor:
                 return
             await asyncio.sleep(NOTE_POLL_SECONDS)
 
-    async def _note_says(self, notes: Vault, record: Record) -> bool:
+    async def _note_says(self, notes: Vault, record: TaskNoteRecord) -> bool:
         try:
             note = await notes.read(resources.task_note_path(self._stores.tenant, record))
-            return frontmatter.read(note.content.decode()).get("status") == record.shown_status
+            return frontmatter.read(note.content.decode()).get("status") == record.display_status
         except NoSuchNote:
             return False
         except (StentorError, UnicodeDecodeError):

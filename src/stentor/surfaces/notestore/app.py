@@ -23,32 +23,33 @@ from stentor.core.errors import (
     PayloadTooLarge,
     StentorError,
 )
-from stentor.domains.notes.locks import PATIENCE_SECONDS
-from stentor.domains.notes.paths import shown
-from stentor.surfaces.notestore import bodies
-from stentor.surfaces.notestore.tools import Store, Tools
+from stentor.domains.notes.path_locks import LOCK_TIMEOUT_SECONDS
+from stentor.domains.notes.paths import display_path
+from stentor.surfaces.notestore.tools import NoteStore, NoteTools, parse_body
 
-MAX_BODY = 20_000_000
-API = "/api/"
-UNEXPECTED = "The note store failed on this request; its log says why."
+MAX_BODY_BYTES = 20_000_000
+API_PREFIX = "/api/"
+UNEXPECTED_MESSAGE = "The note store failed on this request; its log says why."
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 log = logging.getLogger(__name__)
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The caller has left before its body was complete."""
 
 
-def build(store: Store, key: str, max_body: int = MAX_BODY, patience: float = PATIENCE_SECONDS) -> ASGIApp:
+def create_app(
+    store: NoteStore, key: str, max_body: int = MAX_BODY_BYTES, lock_timeout_s: float = LOCK_TIMEOUT_SECONDS
+) -> ASGIApp:
     """The application over a store; `key` is the callers' bearer token, `max_body` in bytes.
 
     `patience` is how many seconds a tool waits for others that change the same note.
     """
-    return _App(Tools(store, patience), hashlib.sha256(key.encode()).digest(), max_body)
+    return _App(NoteTools(store, lock_timeout_s), hashlib.sha256(key.encode()).digest(), max_body)
 
 
 class _App:
-    def __init__(self, tools: Tools, digest: bytes, max_body: int) -> None:
+    def __init__(self, tools: NoteTools, digest: bytes, max_body: int) -> None:
         self._tools = tools
         self._digest = digest
         self._max_body = max_body
@@ -58,13 +59,13 @@ class _App:
             return
         try:
             response = await self._answer(scope, receive)
-        except Gone:
+        except ClientDisconnected:
             return
         except StentorError as error:
             response = _failure(error)
         except Exception:
             log.exception("%s %r failed", scope["method"], scope["path"])
-            response = _respond({"success": False, "error": UNEXPECTED}, 500)
+            response = _respond({"success": False, "error": UNEXPECTED_MESSAGE}, 500)
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
@@ -73,12 +74,14 @@ class _App:
             _only(method, path, "GET", "HEAD")
             return _respond({"status": "ok"})
         self._authenticate(scope)
-        name = path.removeprefix(API) if path.startswith(API) else ""
+        name = path.removeprefix(API_PREFIX) if path.startswith(API_PREFIX) else ""
         if name not in self._tools.by_name:
-            raise NotFound(f"There is nothing at {shown(path)}. Under /api are {', '.join(self._tools.by_name)}.")
+            raise NotFound(
+                f"There is nothing at {display_path(path)}. Under /api are {', '.join(self._tools.by_name)}."
+            )
         _only(method, path, "POST")
         kind, tool = self._tools.by_name[name]
-        body = bodies.checked(kind, await self._body(scope, receive))
+        body = parse_body(kind, await self._body(scope, receive))
         log.debug("call tool=%s", name)
         data = await tool(body)
         log.info("%s answered 200", name)
@@ -98,7 +101,7 @@ class _App:
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise ClientDisconnected
             content += message.get("body", b"")
             more = message.get("more_body", False)
             if len(content) > self._max_body:

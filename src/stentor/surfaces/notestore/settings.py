@@ -8,18 +8,18 @@ import msgspec
 
 from stentor.auth.api_keys import WELL_KNOWN_KEYS
 from stentor.core.errors import StartRefused
-from stentor.domains.notes import plugin
+from stentor.domains.notes import plugin_client
 
 REQUIRED = {
     "MCP_API_KEY": "the key that agents send",
     "NOTES_BASE_URL": "the address of the vault plugin, such as https://127.0.0.1:27124",
     "NOTES_API_KEY": "the key of the vault plugin",
 }
-LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error"}
-PORT = 3000
+LOG_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error"}
+DEFAULT_PORT = 3000
 
 
-class NoteSettings(msgspec.Struct, frozen=True):
+class NoteStoreSettings(msgspec.Struct, frozen=True):
     """`timeout` in seconds; `log_level` is one of Python's names."""
 
     key: str
@@ -30,7 +30,7 @@ class NoteSettings(msgspec.Struct, frozen=True):
     log_level: str
 
 
-def load(environ: Mapping[str, str]) -> NoteSettings:
+def load_settings(environ: Mapping[str, str]) -> NoteStoreSettings:
     """From the environment. Raises StartRefused, naming all that is missing."""
     values = {name: environ.get(name, "").strip() for name in REQUIRED}
     missing = [f"{name} ({meaning})" for name, meaning in REQUIRED.items() if not values[name]]
@@ -39,9 +39,9 @@ def load(environ: Mapping[str, str]) -> NoteSettings:
     for name in ("MCP_API_KEY", "NOTES_API_KEY"):
         _check_key(name, values[name])
     _refuse_well_known(values["MCP_API_KEY"], environ)
-    return NoteSettings(
+    return NoteStoreSettings(
         key=values["MCP_API_KEY"],
-        address=plugin.base(values["NOTES_BASE_URL"]),
+        address=plugin_client.parse_base_url(values["NOTES_BASE_URL"]),
         plugin_key=values["NOTES_API_KEY"],
         port=_port(environ.get("PORT", "").strip()),
         timeout=_seconds(environ.get("NOTES_TIMEOUT", "").strip()),
@@ -64,7 +64,7 @@ def _refuse_well_known(key: str, environ: Mapping[str, str]) -> None:
 
 def _port(text: str) -> int:
     if not text:
-        return PORT
+        return DEFAULT_PORT
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65_535):
         raise StartRefused(f"PORT must be a number from 0 to 65535 (it is {text!r}).")
     return int(text)
@@ -72,7 +72,7 @@ def _port(text: str) -> int:
 
 def _seconds(text: str) -> float:
     try:
-        seconds = float(text or plugin.WHOLE_SECONDS)
+        seconds = float(text or plugin_client.TOTAL_SECONDS)
     except ValueError:
         seconds = 0.0
     if not 0.05 <= seconds <= 3600:
@@ -81,7 +81,7 @@ def _seconds(text: str) -> float:
 
 
 def _level(text: str) -> str:
-    level = LEVELS.get(text.lower() or "info")
+    level = LOG_LEVELS.get(text.lower() or "info")
     if level is None:
         raise StartRefused(f"MCP_LOG_LEVEL must be debug, info, warn or error (it is {text!r}).")
     return level

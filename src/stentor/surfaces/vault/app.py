@@ -1,10 +1,15 @@
-"""The ASGI application: key, raw paths, routes. Source: facts of the vault plugin."""
+"""The ASGI application: key, raw paths, routes. Source: facts of the vault plugin.
+
+The description of what is served, for `/openapi.yaml`.
+"""
 
 from __future__ import annotations
 
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from starlette.requests import Request
@@ -15,22 +20,20 @@ from stentor import __version__
 from stentor.core import jsontext
 from stentor.core.errors import StentorError
 from stentor.domains.notes import model
-from stentor.domains.notes.folder import FolderVault
-from stentor.surfaces.vault import errors, openapi
-from stentor.surfaces.vault.errors import Refused
-from stentor.surfaces.vault.files import Files
-from stentor.surfaces.vault.reads import Reads
-from stentor.surfaces.vault.requests import JSON, body_of, path_of, refuse_beyond
-from stentor.surfaces.vault.searches import Searches
-from stentor.surfaces.vault.texts import Texts
-from stentor.surfaces.vault.writes import Writes
+from stentor.domains.notes.folder_vault import FolderVault
+from stentor.surfaces.vault import errors
+from stentor.surfaces.vault.errors import VaultApiError
+from stentor.surfaces.vault.read_handlers import ReadHandlers, SearchHandlers
+from stentor.surfaces.vault.request_parsing import JSON, read_body, require_inside_vault, split_request_path
+from stentor.surfaces.vault.text_index import VaultTextIndex
+from stentor.surfaces.vault.write_handlers import VaultFiles, WriteHandlers
 
-CERTIFICATE = "/obsidian-local-rest-api.crt"
+CERTIFICATE_PATH = "/obsidian-local-rest-api.crt"
 API_NAME, API_VERSION = "Obsidian Local REST API", "5.1.0"
 """Of the API that is spoken: clients ask for both. `server` says who speaks it."""
 log = logging.getLogger(__name__)
 Handler = Callable[[Request, list[str]], Awaitable[Response]]
-Certificate = Callable[[], bytes | None]
+CertificateSource = Callable[[], bytes | None]
 
 
 class VaultServer:
@@ -39,17 +42,17 @@ class VaultServer:
     def __init__(
         self,
         vault: FolderVault,
-        texts: Texts,
+        texts: VaultTextIndex,
         key: str,
-        max_body: int = model.MAX_BYTES,
-        certificate: Certificate = lambda: None,
+        max_body: int = model.MAX_NOTE_BYTES,
+        certificate: CertificateSource = lambda: None,
     ) -> None:
         self._texts = texts
         self._key = key.encode()
         self._max_body = max_body
         self._certificate = certificate
-        self._searches = Searches(texts)
-        reads, writes = Reads(vault, texts), Writes(Files(vault, texts), max_body)
+        self._searches = SearchHandlers(texts)
+        reads, writes = ReadHandlers(vault, texts), WriteHandlers(VaultFiles(vault, texts), max_body)
         self._on_files: dict[str, Handler] = {
             "GET": reads.get,
             "HEAD": reads.get,
@@ -67,29 +70,31 @@ class VaultServer:
         request = Request(scope, receive)
         try:
             response = await self._answer(request)
-        except Refused as refused:
-            response = errors.render(refused)
+        except VaultApiError as refused:
+            response = errors.render_error(refused)
         except StentorError as error:
-            response = errors.render(errors.refusal_of(error))
+            response = errors.render_error(errors.to_api_error(error))
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            response = errors.render(Refused(errors.FAILED, "The server failed on this request; its log says why."))
+            response = errors.render_error(
+                VaultApiError(errors.INTERNAL_ERROR, "The server failed on this request; its log says why.")
+            )
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        head, *rest = path_of(request)
+        head, *rest = split_request_path(request)
         known = self._authenticated(request)
         if not rest and request.method in ("GET", "HEAD"):
             public = self._public(f"/{head}", known=known)
             if public is not None:
                 return public
         if not known:
-            raise Refused(errors.UNAUTHORIZED, "The request needs the header Authorization: Bearer <key>.")
+            raise VaultApiError(errors.UNAUTHORIZED, "The request needs the header Authorization: Bearer <key>.")
         if head == "vault":
             handler = self._on_files.get(request.method)
             if handler is None:
-                raise Refused(errors.NO_SUCH_METHOD, f"Files have no {request.method}.")
-            refuse_beyond(rest or [""])
+                raise VaultApiError(errors.METHOD_NOT_ALLOWED, f"Files have no {request.method}.")
+            require_inside_vault(rest or [""])
             return await handler(request, rest or [""])
         return await self._other(request, "/".join([head, *rest]).rstrip("/"))
 
@@ -98,24 +103,24 @@ class VaultServer:
         if path == "/":
             return _json(self._about(authenticated=known))
         if path == "/openapi.yaml":
-            return Response(openapi.document(), media_type="application/yaml; charset=utf-8")
-        if path != CERTIFICATE:
+            return Response(load_openapi_document(), media_type="application/yaml; charset=utf-8")
+        if path != CERTIFICATE_PATH:
             return None
         certificate = self._certificate()
         if certificate is None:
-            raise Refused(errors.NOT_FOUND, "There is no certificate: this server answers without HTTPS.")
-        headers = {"Content-Disposition": f'attachment; filename="{CERTIFICATE[1:]}"'}
+            raise VaultApiError(errors.NOT_FOUND, "There is no certificate: this server answers without HTTPS.")
+        headers = {"Content-Disposition": f'attachment; filename="{CERTIFICATE_PATH[1:]}"'}
         return Response(certificate, media_type="application/octet-stream", headers=headers)
 
     async def _other(self, request: Request, route: str) -> Response:
         if route == "search/simple" and request.method == "POST":
             return _json(await self._searches.simple(request))
         if route == "search" and request.method == "POST":
-            return _json(await self._searches.logic(request, await body_of(request, self._max_body)))
+            return _json(await self._searches.logic(request, await read_body(request, self._max_body)))
         if route == "tags" and request.method == "GET":
-            await self._texts.ready()
-            return _json({"tags": self._texts.tags()})
-        raise Refused(errors.NOT_FOUND, f"There is nothing at {request.method} /{route}.")
+            await self._texts.wait_until_loaded()
+            return _json({"tags": self._texts.count_tags()})
+        raise VaultApiError(errors.NOT_FOUND, f"There is nothing at {request.method} /{route}.")
 
     def _authenticated(self, request: Request) -> bool:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -134,3 +139,8 @@ class VaultServer:
 
 def _json(body: Any) -> Response:
     return Response(jsontext.encode(body), media_type=JSON)
+
+
+@cache
+def load_openapi_document() -> bytes:
+    return resources.files("stentor.surfaces.vault").joinpath("openapi.yaml").read_bytes()

@@ -20,20 +20,20 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from stentor.core import ids
 from stentor.core.clock import Clock, SystemClock
 
-FILE = "vault.pem"
-VALID, RENEWED = timedelta(days=365), timedelta(days=30)
+FILE_NAME = "vault.pem"
+VALIDITY, RENEWAL_MARGIN = timedelta(days=365), timedelta(days=30)
 """How long it lasts, and how long before its end a new one is made."""
-LOOK_SECONDS = 3600.0
+CHECK_SECONDS = 3600.0
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - not bound here: an address that no certificate can name
 log = logging.getLogger(__name__)
 
 
-class Certificate:
+class ServerCertificate:
     """Key and certificate lie in one file of the folder, for its owner alone. The file may raise OSError."""
 
     def __init__(self, folder: Path, host: str, clock: Clock | None = None) -> None:
-        self.path = folder / FILE
+        self.path = folder / FILE_NAME
         self._names = tuple(dict.fromkeys([*_LOCAL, *({host} - _EVERYWHERE)]))
         self._clock = clock or SystemClock()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -41,7 +41,7 @@ class Certificate:
         self._shown: x509.Certificate | None = None
 
     @property
-    def context(self) -> ssl.SSLContext:
+    def ssl_context(self) -> ssl.SSLContext:
         """What connections are opened with; a new certificate is taken up by those that come after it."""
         return self._context
 
@@ -60,10 +60,10 @@ class Certificate:
             self._context.load_cert_chain(self.path)
             self._shown = present
 
-    async def keep(self) -> None:
+    async def renew_periodically(self) -> None:
         """For ever: make a new one in time."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             try:
                 await asyncio.to_thread(self.ensure)
             except OSError as error:
@@ -82,7 +82,7 @@ class Certificate:
     def _lasts(self, present: x509.Certificate) -> bool:
         known = present.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         named = set(self._named(self._names)) <= set(known)
-        return named and present.not_valid_after_utc - self._now() > RENEWED
+        return named and present.not_valid_after_utc - self._now() > RENEWAL_MARGIN
 
     def _write(self) -> None:
         """Aside, then under its name: another process never reads half of it."""
@@ -105,7 +105,7 @@ class Certificate:
             public_key=key.public_key(),
             serial_number=x509.random_serial_number(),
             not_valid_before=self._now() - timedelta(days=1),
-            not_valid_after=self._now() + VALID,
+            not_valid_after=self._now() + VALIDITY,
         )
         for extension, critical in self._extensions(key.public_key()):
             builder = builder.add_extension(extension, critical)

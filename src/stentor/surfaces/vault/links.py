@@ -19,7 +19,7 @@ _MARKDOWN = re.compile(r"\]\((?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))(?:[ \t]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#")
 
 
-class Linked(msgspec.Struct, frozen=True):
+class NoteLinks(msgspec.Struct, frozen=True):
     """Paths, and the texts of links that lead to no file; each once."""
 
     links: list[str]
@@ -27,7 +27,7 @@ class Linked(msgspec.Struct, frozen=True):
     unresolved: list[str]
 
 
-def targets(text: str) -> list[str]:
+def extract_link_targets(text: str) -> list[str]:
     """What the links of a note name, without headings and aliases, each once; links in code and to the web are none."""
     if "](" not in text and "[[" not in text:
         return []
@@ -61,7 +61,7 @@ def _named(text: str) -> Iterator[str]:
             yield unquote(address.partition("#")[0]).strip()
 
 
-class Links:
+class LinkIndex:
     """Kept file by file: `update` costs what the one file's links cost."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Links:
         for kept in (self._targets, self._files, self._sources):
             kept.clear()
 
-    def of(self, path: str) -> Linked:
+    def get_links(self, path: str) -> NoteLinks:
         resolved: dict[str, None] = {}
         unresolved = []
         for name in self._targets.get(path, ()):
@@ -97,9 +97,9 @@ class Links:
                 unresolved.append(name)
             else:
                 resolved[target] = None
-        return Linked(list(resolved), self.backlinks(path), unresolved)
+        return NoteLinks(list(resolved), self.find_backlinks(path), unresolved)
 
-    def backlinks(self, path: str) -> list[str]:
+    def find_backlinks(self, path: str) -> list[str]:
         """Of each note whose links could mean this file, those that do."""
         key = _key(path)
         return sorted(

@@ -64,7 +64,7 @@ def resolve_record(namespace: str, key: str) -> RecordAddress:
         raise InvalidRequest("key: is the name of one record, without a slash; the namespace is a field of its own.")
     if is_vault_namespace(namespace):
         key = key.removesuffix(NOTE_SUFFIX)  # people name a note of the vault by its file
-    return record_at_path(paths.clean(RecordAddress(namespace, key).path), vault_of_namespace(namespace))
+    return record_at_path(paths.normalize_path(RecordAddress(namespace, key).path), vault_of_namespace(namespace))
 
 
 def parse_record_id(record_id: str) -> RecordAddress:
@@ -86,7 +86,7 @@ def normalize_namespace(text: str) -> str:
     if not text:
         raise InvalidRequest("namespace: is empty.")
     folder = folder_of_namespace(text)
-    return namespace_of_folder(paths.clean(folder) if folder else "", vault_of_namespace(text))
+    return namespace_of_folder(paths.normalize_path(folder) if folder else "", vault_of_namespace(text))
 
 
 def is_vault_namespace(namespace: str) -> bool:

@@ -39,7 +39,7 @@ from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.service import MemoryCaller, WriteResult
 from stentor.domains.memory.text.tokenizer import drop_stop_words
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry
-from stentor.domains.notes.model import ANYTHING, NoSuchNote
+from stentor.domains.notes.model import ANY_STATE, NoSuchNote
 
 IDEMPOTENCY_ROUTE = "mcp write-memory"
 
@@ -82,7 +82,7 @@ class GovernedMemory:
         parts = self._vaults.get(target.vault)
         draft = WriteDraft("write", target.path, asked.content, asked.metadata, expected_hash=asked.base_hash)
         if asked.base_hash is None and records.is_vault_namespace(target.namespace):
-            draft = msgspec.structs.replace(draft, if_none_match=frozenset((ANYTHING,)))
+            draft = msgspec.structs.replace(draft, if_none_match=frozenset((ANY_STATE,)))
         try:
             done = await parts.memory.write(caller, draft)
         except PreconditionFailed:

@@ -19,7 +19,7 @@ from stentor.core.metrics import LONG_BUCKETS_S, Histogram
 from stentor.domains.memory import documents
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, build_entry
-from stentor.domains.notes.model import NOTHING, NoSuchNote, Note, Stat, Vault
+from stentor.domains.notes.model import NO_FILE, NoSuchNote, Note, Stat, Vault
 from stentor.domains.notes.paths import InvalidPath
 
 LAG_SAMPLES = 256
@@ -154,11 +154,11 @@ class Indexer:
 
     async def _hash(self, path: str) -> str:
         if self.is_excluded(path):
-            return NOTHING
+            return NO_FILE
         try:
             return (await self._vault.read(path)).hash
         except (NoSuchNote, InvalidPath):
-            return NOTHING
+            return NO_FILE
 
     def was_just_indexed(self, path: str, size: int, modified_at: int) -> bool:
         """Whether a file with this size and time (in microseconds) was indexed a moment ago."""
@@ -175,7 +175,7 @@ class Indexer:
             self._just_indexed.pop(path, None)
         await self._index.delete(wanted)
         if self._index.is_shared:
-            await self._check(dict.fromkeys(wanted, NOTHING))
+            await self._check(dict.fromkeys(wanted, NO_FILE))
 
     async def check_files(self, paths: Iterable[str], window: ChangeWindow | None = None) -> None:
         """Compare these files with the index: somebody may have changed, made or removed them."""

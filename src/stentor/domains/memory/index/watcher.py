@@ -13,8 +13,8 @@ from pathlib import Path
 
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory.index.indexer import Indexer
-from stentor.domains.notes.following import changes
-from stentor.domains.notes.paths import hidden
+from stentor.domains.notes.folder_vault import watch_changes
+from stentor.domains.notes.paths import is_hidden
 
 RETRY_SECONDS = 1.0
 POLL_SECONDS = 5.0
@@ -47,7 +47,7 @@ class VaultWatcher:
     async def _follow(self, root: Path) -> None:
         while True:
             try:
-                async for found in changes(root, poll=self._poll):
+                async for found in watch_changes(root, poll=self._poll):
                     await self._look(root, found)
             except (OSError, RuntimeError, ServiceUnavailable) as error:
                 self._tell(error)
@@ -126,6 +126,6 @@ def _path(head: str, name: str) -> str | None:
     """The vault's path of a file, None for what is not the vault's. `head` is the vault's folder with its slash."""
     # By hand, because there are several events for every file written, and most name a temporary one.
     path = name[len(head) :].replace(os.sep, "/")
-    if not path or not name.startswith(head) or any(hidden(part) for part in path.split("/")):
+    if not path or not name.startswith(head) or any(is_hidden(part) for part in path.split("/")):
         return None
     return path if path.isascii() else unicodedata.normalize("NFC", path)

@@ -19,7 +19,7 @@ from stentor.domains.memory.service import MemoryCaller, WriteResult
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.messaging import store
 from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work
-from stentor.domains.notes.model import ANYTHING
+from stentor.domains.notes.model import ANY_STATE
 
 ITSELF = Route((), "The memory bus does it itself.")
 WRITTEN_ALREADY = frozenset(("success", "conflict"))
@@ -111,7 +111,7 @@ def _draft(work: Work) -> WriteDraft:
         options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
         return WriteDraft("update", body.path, body.content, body.frontmatter, **options)  # type: ignore[arg-type]
     assert isinstance(body, Document)
-    excluded = frozenset([ANYTHING] if work.header.action_type == "create" else [])
+    excluded = frozenset([ANY_STATE] if work.header.action_type == "create" else [])
     return WriteDraft("write", body.path, body.content, body.frontmatter, if_none_match=excluded)
 
 

@@ -21,8 +21,8 @@ from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.registry.model import AgentStatus
 from stentor.domains.reports.model import VaultReport
 from stentor.domains.routing.model import RoutingPolicy
-from stentor.domains.tasknotes.model import READ, Record, frontmatter, place
-from stentor.domains.tasknotes.render import SHOWN
+from stentor.domains.tasknotes.model import MAX_READ_CHARS, TaskNoteRecord, build_frontmatter, locate_note
+from stentor.domains.tasknotes.render import MAX_BLOCK_CHARS
 from stentor.surfaces.dashboard.store import GovernanceSnapshot, LastRoutingDecision, ScoredAgent, TaskWithEvents
 
 STATUSES: tuple[AgentStatus, ...] = ("active", "suspended", "quarantined")
@@ -30,7 +30,7 @@ OPTIONAL_FIELDS = ("task_tags", "user_id", "retry_count", "parent_task_id")
 BODY_FIELDS = ("input", "result", "error")
 
 
-def present_task(tenant: str, found: Record, *, has_note: bool) -> dict[str, Any]:
+def present_task(tenant: str, found: TaskNoteRecord, *, has_note: bool) -> dict[str, Any]:
     """The task's note as metadata: the fields of its frontmatter, what went in and came out, and where it stands.
 
     `truncated` names the parts that are longer than a note shows; of these the first characters are given as text.
@@ -38,23 +38,23 @@ def present_task(tenant: str, found: Record, *, has_note: bool) -> dict[str, Any
     body = {name: _value(getattr(found, name)) for name in BODY_FIELDS}
     return {
         **dict.fromkeys(OPTIONAL_FIELDS),
-        **frontmatter(found),
+        **build_frontmatter(found),
         **{name: value for name, (value, _) in body.items()},
         "truncated": [name for name, (_, whole) in body.items() if not whole],
         "note_path": task_note_path(tenant, found) if has_note else None,
     }
 
 
-def task_note_path(tenant: str, found: Record) -> str:
+def task_note_path(tenant: str, found: TaskNoteRecord) -> str:
     """Where the mirror puts the note; made of the row, and of nothing that a caller chose but by a hash."""
-    return "/".join(place(tenant, found.task_id, found.created_at))
+    return "/".join(locate_note(tenant, found.task_id, found.created_at))
 
 
 def _value(stored: str | None) -> tuple[Any, bool]:
     if stored is None:
         return None, True
-    if len(stored) > READ:
-        return stored[:SHOWN], False
+    if len(stored) > MAX_READ_CHARS:
+        return stored[:MAX_BLOCK_CHARS], False
     return jsontext.load(stored), True
 
 

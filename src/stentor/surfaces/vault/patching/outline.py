@@ -11,19 +11,24 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stentor.domains.notes import frontmatter
-from stentor.surfaces.vault.patching.blocks import Block, blocks
-from stentor.surfaces.vault.patching.spans import Span, newline_of, without_line_ends
+from stentor.surfaces.vault.patching.markdown_text import (
+    MarkdownBlock,
+    TextSpan,
+    detect_newline,
+    parse_blocks,
+    trim_newlines,
+)
 
-REPEATED = "\U000fd3a1"
+REPEAT_MARKER = "\U000fd3a1"
 """Between a name that a section or block has had before and the number of its turn, in digits of the same plane."""
-_DIGIT = 0xFD3B0
+_REPEAT_DIGIT_BASE = 0xFD3B0
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _LABELLED = {"code", "heading", "table", "quote", "list", "paragraph"}
 """What an id on a line of its own can stand for: the block before it."""
 
 
 @dataclass(eq=False)
-class Section:
+class NoteSection:
     """A heading and what is below it. The root has level 0 and no marker.
 
     `marker` is the heading's lines, `body` the text up to the first heading below, `gap` the blank lines after it,
@@ -32,19 +37,19 @@ class Section:
 
     text: str
     level: int
-    marker: Span | None
-    body: Span
-    gap: Span
-    parent: Section | None = None
-    children: dict[str, Section] = field(default_factory=dict)
-    parts: list[Block] = field(default_factory=list)
+    marker: TextSpan | None
+    body: TextSpan
+    trailing_blank: TextSpan
+    parent: NoteSection | None = None
+    children: dict[str, NoteSection] = field(default_factory=dict)
+    body_blocks: list[MarkdownBlock] = field(default_factory=list)
 
     @property
     def start(self) -> int:
         return self.body.start if self.marker is None else self.marker.start
 
     @property
-    def last(self) -> Section:
+    def last_descendant(self) -> NoteSection:
         section = self
         while section.children:
             section = next(reversed(section.children.values()))
@@ -53,106 +58,110 @@ class Section:
     @property
     def end(self) -> int:
         """After the blank lines that follow."""
-        return self.last.gap.end
+        return self.last_descendant.trailing_blank.end
 
     @property
-    def content(self) -> Span:
+    def content(self) -> TextSpan:
         """What is below the heading's line, sections and all, without the blank lines that follow."""
-        return Span(self.body.start, self.last.gap.start)
+        return TextSpan(self.body.start, self.last_descendant.trailing_blank.start)
 
     @property
-    def whole(self) -> Span:
-        return Span(self.start, self.last.gap.start)
+    def full_span(self) -> TextSpan:
+        return TextSpan(self.start, self.last_descendant.trailing_blank.start)
 
 
-class Labelled(msgspec.Struct, frozen=True):
+class LabelledBlock(msgspec.Struct, frozen=True):
     """A block with an id: `content` is what the id stands for, `marker` the id with its ^ and the blanks before."""
 
     name: str
     kind: str
-    content: Span
-    marker: Span
+    content: TextSpan
+    marker: TextSpan
     columns: int = 0
 
     @property
-    def whole(self) -> Span:
-        return Span(min(self.content.start, self.marker.start), max(self.content.end, self.marker.end))
+    def full_span(self) -> TextSpan:
+        return TextSpan(min(self.content.start, self.marker.start), max(self.content.end, self.marker.end))
 
 
 @dataclass(frozen=True)
-class Outline:
+class NoteOutline:
     """`blocks` by the name they are addressed by, in the order of the text."""
 
     text: str
     newline: str
-    root: Section
-    blocks: dict[str, Labelled]
+    root: NoteSection
+    blocks: dict[str, LabelledBlock]
 
-    def section(self, path: tuple[str, ...]) -> Section | None:
+    def find_section(self, path: tuple[str, ...]) -> NoteSection | None:
         """By the names of the headings from the top; the root for none."""
-        section: Section | None = self.root
+        section: NoteSection | None = self.root
         for name in path:
             section = None if section is None else section.children.get(name)
         return section
 
 
-def outline(text: str) -> Outline:
+def parse_outline(text: str) -> NoteOutline:
     """Raises BadFrontmatter: where the block ends may not be what its author means."""
-    frontmatter.check(text)
+    frontmatter.validate(text)
     parts = frontmatter.split(text)
     offset = len(text) - len(parts.body)
-    found = [_moved(block, offset) for block in blocks(parts.body)]
-    return Outline(text, newline_of(text), _sections(text, found, offset), _labelled(text, found))
+    found = [_moved(block, offset) for block in parse_blocks(parts.body)]
+    return NoteOutline(text, detect_newline(text), _sections(text, found, offset), _labelled(text, found))
 
 
-def turn(name: str, known: dict[str, int]) -> str:
+def make_unique_name(name: str, known: dict[str, int]) -> str:
     """The name by which the next one of this name is addressed; counts it."""
     count = known[name] = known.get(name, -1) + 1
-    return name if count == 0 else name + REPEATED + "".join(chr(_DIGIT + int(sign, 16)) for sign in f"{count:x}")
+    return (
+        name
+        if count == 0
+        else name + REPEAT_MARKER + "".join(chr(_REPEAT_DIGIT_BASE + int(sign, 16)) for sign in f"{count:x}")
+    )
 
 
-def _moved(block: Block, offset: int) -> Block:
+def _moved(block: MarkdownBlock, offset: int) -> MarkdownBlock:
     return msgspec.structs.replace(block, start=block.start + offset, end=block.end + offset)
 
 
-def _sections(text: str, found: list[Block], offset: int) -> Section:
+def _sections(text: str, found: list[MarkdownBlock], offset: int) -> NoteSection:
     headings = [block for block in found if block.kind == "heading" and block.depth == 0]
     ends = [*(heading.start for heading in headings), len(text)]
-    root = Section("", 0, None, *_divided(text, offset, ends[0]))
+    root = NoteSection("", 0, None, *_divided(text, offset, ends[0]))
     turns: dict[int, dict[str, int]] = {}
     section, made = root, [root]
     for heading, end in zip(headings, ends[1:], strict=True):
         parent = section
         while parent.parent is not None and parent.level >= heading.level:
             parent = parent.parent
-        marker = Span(heading.start, heading.end)
-        section = Section(heading.text, heading.level, marker, *_divided(text, heading.end, end), parent)
-        parent.children[turn(heading.text, turns.setdefault(id(parent), {}))] = section
+        marker = TextSpan(heading.start, heading.end)
+        section = NoteSection(heading.text, heading.level, marker, *_divided(text, heading.end, end), parent)
+        parent.children[make_unique_name(heading.text, turns.setdefault(id(parent), {}))] = section
         made.append(section)
     _give_parts(text, found, made)
     return root
 
 
-def _divided(text: str, start: int, end: int) -> tuple[Span, Span]:
+def _divided(text: str, start: int, end: int) -> tuple[TextSpan, TextSpan]:
     """The body, which keeps the end of its last line, and the blank lines after it."""
-    visible = without_line_ends(text, Span(start, end)).end
+    visible = trim_newlines(text, TextSpan(start, end)).end
     if visible > start:
         visible += 2 if text[visible : visible + 2] == "\r\n" else 1 if visible < end else 0
-    return Span(start, visible), Span(visible, end)
+    return TextSpan(start, visible), TextSpan(visible, end)
 
 
-def _give_parts(text: str, found: list[Block], sections: list[Section]) -> None:
+def _give_parts(text: str, found: list[MarkdownBlock], sections: list[NoteSection]) -> None:
     ahead = iter([*sections[1:], None])
     section, following = sections[0], next(ahead)
     for block in found:
         while following is not None and block.start >= following.start:
             section, following = following, next(ahead)
         if block.depth == 0 and block.kind != "heading" and not _is_label(text, block):
-            span = without_line_ends(text, Span(block.start, block.end))
-            section.parts.append(msgspec.structs.replace(block, end=span.end))
+            span = trim_newlines(text, TextSpan(block.start, block.end))
+            section.body_blocks.append(msgspec.structs.replace(block, end=span.end))
 
 
-def _is_label(text: str, block: Block) -> bool:
+def _is_label(text: str, block: MarkdownBlock) -> bool:
     """Whether the block is nothing but an id, which is for the block before it."""
     if block.kind != "paragraph" or block.depth > 0:
         return False
@@ -172,10 +181,10 @@ def _id_at_end(raw: str) -> tuple[int, str] | None:
     return start, raw[at + 1 :]
 
 
-def _labelled(text: str, found: list[Block]) -> dict[str, Labelled]:
+def _labelled(text: str, found: list[MarkdownBlock]) -> dict[str, LabelledBlock]:
     """An id at the end of an item of a list is the item's, of the innermost one that ends there."""
-    at: dict[int, Labelled] = {}
-    before: Block | None = None
+    at: dict[int, LabelledBlock] = {}
+    before: MarkdownBlock | None = None
     inner: set[int] = set()
     for block in found:
         label = _label(text, block, before) if block.kind in ("paragraph", "item", "table") else None
@@ -186,24 +195,24 @@ def _labelled(text: str, found: list[Block]) -> dict[str, Labelled]:
         if block.depth == 0 and block.kind in _LABELLED and not _is_label(text, block):
             before = block
     turns: dict[str, int] = {}
-    return {turn(label.name, turns): label for _, label in sorted(at.items())}
+    return {make_unique_name(label.name, turns): label for _, label in sorted(at.items())}
 
 
-def _label(text: str, block: Block, before: Block | None) -> Labelled | None:
+def _label(text: str, block: MarkdownBlock, before: MarkdownBlock | None) -> LabelledBlock | None:
     raw = text[block.start : block.end]
     found = _id_at_end(raw)
     if found is None:
         return None
     at, name = found
-    marker = Span(block.start + at, block.start + len(raw.rstrip()))
+    marker = TextSpan(block.start + at, block.start + len(raw.rstrip()))
     if before is not None and _is_label(text, block):
-        content = without_line_ends(text, Span(before.start, before.end))
-        return Labelled(name, before.kind, content, marker, before.columns)
+        content = trim_newlines(text, TextSpan(before.start, before.end))
+        return LabelledBlock(name, before.kind, content, marker, before.columns)
     start = min(block.start + _indent(raw, block), marker.start)
-    return Labelled(name, block.kind, Span(start, marker.start), marker, block.columns)
+    return LabelledBlock(name, block.kind, TextSpan(start, marker.start), marker, block.columns)
 
 
-def _indent(raw: str, block: Block) -> int:
+def _indent(raw: str, block: MarkdownBlock) -> int:
     """What the lists and quotes around a block put before its first sign."""
     if block.depth == 0:
         return 0
