@@ -9,23 +9,23 @@ from statistics import median
 from bench.figures import Figure, at_least, spread
 from bench.sizes import Scale
 from stentor.core import jsontext
-from stentor.domains.atp import checks, jsonform, template
-from stentor.domains.atp.text import format_message, parse
+from stentor.domains.atp import bodies, json_format
+from stentor.domains.atp.text_format import format_message, parse_message
 
 TITLE = "the ATP codec"
 
 
 def run(scale: Scale) -> list[Figure]:
-    form = template.example()
-    message = jsonform.read(form)
+    form = json_format.example_message()
+    message = json_format.read_json_message(form)
     text, coded = format_message(message), jsontext.encode(form)
     rounds, count = scale.pick(scale.rounds, 3), scale.pick(100_000, 5_000)
 
     def measured(call: Callable[[], object]) -> list[float]:
         return [_per_second(call, count) for _ in range(rounds)]
 
-    read, written = measured(lambda: parse(text)), measured(lambda: format_message(message))
-    whole = measured(lambda: checks.body_of(jsonform.read(jsontext.decode(coded))))
+    read, written = measured(lambda: parse_message(text)), measured(lambda: format_message(message))
+    whole = measured(lambda: bodies.parse_body(json_format.read_json_message(jsontext.decode(coded))))
     how = f"six tags and a body of {len(message.content)} characters, {rounds * count:,} times"
     return [
         Figure("parsed", median(read), "/s", f"wire form to message: {how}", at_least(50_000), spread(read)),

@@ -20,9 +20,8 @@ from bench.routing.tables import Row, Table, TableError
 from bench.sizes import Scale, say
 from stentor.domains.learning.model import apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView
-from stentor.domains.llm.model import Message, Request, Text
-from stentor.domains.modelrouting.kinds import kind_of
-from stentor.domains.modelrouting.model import Entry, candidates, decide
+from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
+from stentor.domains.modelrouting.model import ModelOption, build_candidates, choose_model, classify_request
 from stentor.domains.routing.ranking import COST_OFFSET_USD, PENALTIES_BY_PREFERENCE, Preference, count_doublings
 
 PREFERRED: tuple[Preference, ...] = ("quality", "balanced", "cheap")
@@ -88,13 +87,13 @@ class Ours:
 
     def __init__(self, table: Table, prefer: Preference, *, kinds: bool) -> None:
         self._prefer, self._kinds = prefer, kinds
-        self._entries = [Entry(model, table.costs.get(model)) for model in table.models]
+        self._entries = [ModelOption(model, table.costs.get(model)) for model in table.models]
         self._view = LearningView()
 
     def choose(self, row: Row) -> str:
         kind = self._kind(row)
-        ranked = candidates(self._entries, self._view, "", kind, ALPHA, 0)
-        return decide(ranked, kind, self._prefer, ALPHA).agent_id
+        ranked = build_candidates(self._entries, self._view, "", kind, ALPHA, 0)
+        return choose_model(ranked, kind, self._prefer, ALPHA).agent_id
 
     def learn(self, row: Row, model: str) -> None:
         records, worth = self._view.records("", self._kind(row)), row.correct[model]
@@ -106,7 +105,11 @@ class Ours:
         self._view.put("", weight)
 
     def _kind(self, row: Row) -> str:
-        return kind_of(Request("auto", (Message("user", (Text(row.prompt),)),))) if self._kinds else "any"
+        return (
+            classify_request(ChatRequest("auto", (LlmMessage("user", (TextPart(row.prompt),)),)))
+            if self._kinds
+            else "any"
+        )
 
 
 class Replayed(msgspec.Struct, frozen=True):

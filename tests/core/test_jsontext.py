@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderError
-from stentor.domains.llm import refusals
 from stentor.domains.llm.formats import openai
+from stentor.domains.llm.providers import failures
 
 MANY_EMPTY = b"[" + b"[]," * 200_000 + b"[]]"
 
@@ -22,9 +22,9 @@ MANY_EMPTY = b"[" + b"[]," * 200_000 + b"[]]"
 def test_a_providers_answer_is_held_to_the_same_shape() -> None:
     for answer in (b'{"data":[],"more":' + MANY_EMPTY + b"}", b'{"data":' + b"[" * 200 + b"]" * 200 + b"}"):
         with pytest.raises(ProviderError):
-            openai.vectors(answer, "a-model")
-    assert refusals.message_of(b'{"error":{"message":"no","more":' + MANY_EMPTY + b"}}", "key") == ""
-    assert refusals.message_of(b'{"error":{"message":"no"}}', "key") == "no"
+            openai.parse_embeddings(answer, "a-model")
+    assert failures.extract_error_message(b'{"error":{"message":"no","more":' + MANY_EMPTY + b"}}", "key") == ""
+    assert failures.extract_error_message(b'{"error":{"message":"no"}}', "key") == "no"
 
 
 @given(st.text())
@@ -74,7 +74,7 @@ def processor_time(read: Callable[[bytes], Any], number: bytes) -> float:
 
 
 def embeddings(body: bytes) -> Any:
-    return openai.vectors(body, "a-model")
+    return openai.parse_embeddings(body, "a-model")
 
 
 @pytest.mark.requirement("http.json-numbers")

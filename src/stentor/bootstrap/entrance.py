@@ -8,8 +8,8 @@ from stentor.auth.api_keys import KeyRing
 from stentor.auth.principal import Principal
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.settings import Settings
-from stentor.domains.conversation.service import Conversations
-from stentor.domains.llm.talk import Talk
+from stentor.domains.conversation.service import AgentChat
+from stentor.domains.llm.service import ChatRouter
 from stentor.web.middleware import RateLimiter
 from stentor.web.request_context import GrpcCallDurations
 from stentor.web.sse import StreamLimit
@@ -24,7 +24,7 @@ class Entrance:
     keys: KeyRing
     rate: RateLimiter
     streams: StreamLimit
-    talk: Talk
+    talk: ChatRouter
     calls: GrpcCallDurations
 
 
@@ -34,12 +34,12 @@ def entrance(kernel: Kernel, keys: KeyRing) -> Entrance:
     kernel.roles.register(keys.principals)
     if not any((key.tenant, key.name) == (settings.dashboard_tenant, DASHBOARD) for key in keys.principals):
         kernel.roles.register([dashboard_principal(settings)])
-    agents = Conversations(kernel.submission, kernel.tasks, kernel.registry.agents, kernel.hub, activity.stream)
+    agents = AgentChat(kernel.submission, kernel.tasks, kernel.registry.agents, kernel.hub, activity.stream)
     return Entrance(
         keys,
         RateLimiter(settings.rate_limit),
         StreamLimit(settings.max_streams, kernel.hub.closing),
-        Talk(kernel.llm.gateway, agents),
+        ChatRouter(kernel.llm.gateway, agents),
         GrpcCallDurations(),
     )
 

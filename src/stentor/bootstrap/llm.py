@@ -22,25 +22,21 @@ from stentor.core.security.redaction import Redactor
 from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.summarizer import summarize
-from stentor.domains.llm import api, budgets
-from stentor.domains.llm.backends import Embed, Local, Remote
-from stentor.domains.llm.breaker import Breaker
-from stentor.domains.llm.catalogue import Catalogue
-from stentor.domains.llm.directory import Directory
-from stentor.domains.llm.gate import Gate
-from stentor.domains.llm.openai import api as openai_api
-from stentor.domains.llm.prices import Prices
-from stentor.domains.llm.providers import from_settings, private_hosts
-from stentor.domains.llm.routes import Routes
-from stentor.domains.llm.service import Gateway
-from stentor.domains.llm.spans import NoSpans, Spans
-from stentor.domains.llm.talk import Talk
-from stentor.domains.llm.transport import Limits, Transport
+from stentor.domains.llm import api, costs
+from stentor.domains.llm.call_guard import CallGuard
+from stentor.domains.llm.costs import PriceList
+from stentor.domains.llm.model_routes import ModelRoutes
+from stentor.domains.llm.openai_api import api as openai_api
+from stentor.domains.llm.providers import operator_hosts, providers_from_settings
+from stentor.domains.llm.providers.backends import EmbedTexts, HttpBackend, LocalBackend
+from stentor.domains.llm.providers.failures import CircuitBreaker
+from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistry
+from stentor.domains.llm.providers.transport import ProviderTransport, TransportLimits
+from stentor.domains.llm.service import ChatRouter, LlmGateway
+from stentor.domains.llm.tracing import CallTracer, NoopTracer
 from stentor.domains.modelrouting import api as modelrouting_api
-from stentor.domains.modelrouting.grades import Answers
-from stentor.domains.modelrouting.learning import Teacher
-from stentor.domains.modelrouting.records import Records
-from stentor.domains.modelrouting.service import AutoModels
+from stentor.domains.modelrouting.learning import AnswerGrader, ModelOutcomeRecorder, ModelRecords
+from stentor.domains.modelrouting.service import AutoModelRouter
 from stentor.web.sse import StreamLimit
 
 SENTENCES = 3
@@ -52,12 +48,12 @@ log = logging.getLogger(__name__)
 class Llm:
     """The wired parts; `stop` waits for what is still being recorded."""
 
-    gateway: Gateway
-    prices: Prices
-    about: api.About
+    gateway: LlmGateway
+    prices: PriceList
+    about: api.GatewayConfig
     trusted: OutboundHttp
-    models: Records
-    answers: Answers
+    models: ModelRecords
+    answers: AnswerGrader
 
     async def stop(self) -> None:
         await self.gateway.close()
@@ -74,12 +70,14 @@ def open_llm(
     roles: RoleRegistry,
 ) -> Llm:
     """Raises StartRefused for a setting that cannot be read."""
-    operators = from_settings(settings)
-    trusted = OutboundHttp(private_hosts(operators))
-    limits = Limits(total=settings.llm_timeout, idle=settings.llm_idle, retries=settings.llm_retries)
-    transport = Transport(trusted, outbound, limits, redactor.redact if redactor else str)
-    prices, routes = Prices(settings.llm_prices), Routes(settings.llm_groups, settings.llm_fallbacks)
-    directory = Directory(
+    operators = providers_from_settings(settings)
+    trusted = OutboundHttp(operator_hosts(operators))
+    limits = TransportLimits(
+        total_seconds=settings.llm_timeout, idle_seconds=settings.llm_idle, max_retries=settings.llm_retries
+    )
+    transport = ProviderTransport(trusted, outbound, limits, redactor.redact if redactor else str)
+    prices, routes = PriceList(settings.llm_prices), ModelRoutes(settings.llm_groups, settings.llm_fallbacks)
+    directory = ProviderRegistry(
         db,
         runlog,
         Sealer(settings.data_dir, settings.master_key),
@@ -87,50 +85,50 @@ def open_llm(
         transport,
         outbound.check_url,
         find_ollama=settings.find_ollama,
-        local=settings.llm_local,
+        include_local=settings.llm_local,
         redactor=redactor,
     )
-    limits_of_money = budgets.parse(settings.llm_budgets)
+    limits_of_money = costs.parse_budgets(settings.llm_budgets)
     spans, keep = open_spans(settings, (redactor or Redactor()).add_secret), settings.llm_log_content
-    gate = Gate(db, clock, runlog, Breaker(clock), prices, limits_of_money, spans, keep_content=keep)
-    local = Local(_summary, _local_embed(settings)) if settings.llm_local else None
-    gateway = Gateway(
+    gate = CallGuard(db, clock, runlog, CircuitBreaker(clock), prices, limits_of_money, spans, keep_content=keep)
+    local = LocalBackend(_summary, _local_embed(settings)) if settings.llm_local else None
+    gateway = LlmGateway(
         db,
         directory,
-        Catalogue(transport, local.models if local else ()),
+        ModelCatalog(transport, local.models if local else ()),
         gate,
         routes,
-        Remote(transport),
+        HttpBackend(transport),
         local,
         settings.llm_default_provider,
         settings.llm_default_model,
     )
-    about = api.About(
+    about = api.GatewayConfig(
         settings.llm_timeout, settings.llm_idle, settings.llm_retries, settings.llm_local, tuple(settings.llm_budgets)
     )
-    models = Records()
-    teacher = Teacher(db, runlog, roles, models, settings.daily_lessons)
-    gateway.auto = AutoModels(db, clock, runlog, gateway, gate, prices, models, teacher, settings.alpha)
-    return Llm(gateway, prices, about, trusted, models, Answers(db, runlog, models))
+    models = ModelRecords()
+    teacher = ModelOutcomeRecorder(db, runlog, roles, models, settings.daily_lessons)
+    gateway.auto_router = AutoModelRouter(db, clock, runlog, gateway, gate, prices, models, teacher, settings.alpha)
+    return Llm(gateway, prices, about, trusted, models, AnswerGrader(db, runlog, models))
 
 
-def llm_routers(llm: Llm, talk: Talk, speaker: api.Speaker, streams: StreamLimit) -> list[APIRouter]:
+def llm_routers(llm: Llm, talk: ChatRouter, speaker: api.ResolveSpeaker, streams: StreamLimit) -> list[APIRouter]:
     """The routes of the contract, those of answers, and those in OpenAI's dialect."""
     ours = api.router(llm.gateway, talk, speaker, llm.prices, llm.about, streams)
     return [ours, modelrouting_api.router(llm.answers), openai_api.router(llm.gateway, talk, streams)]
 
 
-def open_spans(settings: Settings, secret: Callable[[str], None]) -> Spans:
+def open_spans(settings: Settings, secret: Callable[[str], None]) -> CallTracer:
     """Nothing of OpenTelemetry is imported without a collector. Raises StartRefused for what its SDK cannot read."""
     base = settings.otel_endpoint and settings.otel_endpoint.rstrip("/") + "/v1/traces"
     if not (endpoint := settings.otel_traces_endpoint or base):
-        return NoSpans()
+        return NoopTracer()
     try:
-        spans: Spans = importlib.import_module("stentor.domains.llm.otel").open_spans(endpoint, secret)
+        spans: CallTracer = importlib.import_module("stentor.domains.llm.otel").open_spans(endpoint, secret)
     except ModuleNotFoundError:
         # The variable may be there for every program of the machine: no reason to refuse the start.
         log.warning("a collector of OpenTelemetry is set; to send spans: pip install 'stentor[otel]'")
-        return NoSpans()
+        return NoopTracer()
     except (ValueError, OSError) as error:
         raise StartRefused(f"A variable of OpenTelemetry (OTEL_...) cannot be used: {error}.") from None
     return spans
@@ -141,7 +139,7 @@ async def _summary(text: str) -> str:
     return " ".join(found.sentences)
 
 
-def _local_embed(settings: Settings) -> Embed | None:
+def _local_embed(settings: Settings) -> EmbedTexts | None:
     local = embedder(settings)
     if local is None:
         return None

@@ -17,16 +17,15 @@ from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.messaging import api
-from stentor.domains.messaging.actions import later
+from stentor.domains.messaging.actions import memory as memory_actions
 from stentor.domains.messaging.actions.governance import GovernanceZone
-from stentor.domains.messaging.actions.kernel import Kernel as KernelZone
+from stentor.domains.messaging.actions.kernel import KernelZone as KernelZone
+from stentor.domains.messaging.actions.kernel import SandboxZone
 from stentor.domains.messaging.actions.memory import MemoryZone
-from stentor.domains.messaging.actions.registry import Registration, RegistryZone
-from stentor.domains.messaging.actions.sandbox import SandboxZone
-from stentor.domains.messaging.carrier import Carrier
-from stentor.domains.messaging.endings import Endings
-from stentor.domains.messaging.service import Messaging
-from stentor.domains.messaging.streams import Streams
+from stentor.domains.messaging.actions.registry import ParseRegistration, RegistryZone
+from stentor.domains.messaging.lifecycle import MessageLifecycle
+from stentor.domains.messaging.processor import MessageProcessor
+from stentor.domains.messaging.service import MessagingService, ResponseStreams
 from stentor.domains.registry.api import CheckRuntime
 from stentor.domains.registry.service import AgentDraft, AgentRegistry
 from stentor.domains.registry.wire import Register
@@ -42,11 +41,11 @@ from stentor.web.sse import StreamLimit
 class Messages:
     """The wired parts. `carrier` runs on the event loop that serves."""
 
-    messaging: Messaging
-    carrier: Carrier
+    messaging: MessagingService
+    carrier: MessageProcessor
 
     def router(self, activity: ActivityService, limit: StreamLimit) -> APIRouter:
-        return api.router(self.messaging, Streams(self.messaging, activity.stream), limit)
+        return api.router(self.messaging, ResponseStreams(self.messaging, activity.stream), limit)
 
 
 def open_messages(
@@ -68,18 +67,18 @@ def open_messages(
         return trust.view.score(tenant, agent_id, clock.now())
 
     kernel = KernelZone(submission, tasks, routing)
-    zones = kernel.table() | SandboxZone(kernel, routing, registry.agents).table()
-    zones |= RegistryZone(registry, _registration(check_runtime), trust_of).table()
-    zones |= GovernanceZone(governance.updates, governance.rollbacks).table()
+    zones = kernel.actions() | SandboxZone(kernel, routing, registry.agents).actions()
+    zones |= RegistryZone(registry, _registration(check_runtime), trust_of).actions()
+    zones |= GovernanceZone(governance.updates, governance.rollbacks).actions()
     if memory is not None:
-        zones |= MemoryZone(db, memory.named(memory.indexer), settings.vault_tenant).table()
-    actions = later.table() | zones
-    endings = Endings(db, runlog, tasks)
-    carrier = Carrier(db, endings, hub, actions, settings.lease * SECOND, shared=db.driver.shared)
-    return Messages(Messaging(db, runlog, registry.agents, actions, carrier.arrived), carrier)
+        zones |= MemoryZone(db, memory.named(memory.indexer), settings.vault_tenant).actions()
+    actions = memory_actions.unavailable_actions() | zones
+    endings = MessageLifecycle(db, runlog, tasks)
+    carrier = MessageProcessor(db, endings, hub, actions, settings.lease * SECOND, shared=db.driver.shared)
+    return Messages(MessagingService(db, runlog, registry.agents, actions, carrier.wake), carrier)
 
 
-def _registration(check_runtime: CheckRuntime) -> Registration:
+def _registration(check_runtime: CheckRuntime) -> ParseRegistration:
     """What the registry's route does with a body."""
 
     def draft(body: dict[str, Any]) -> AgentDraft:

@@ -12,7 +12,7 @@ from stentor.core.db import Tx
 from stentor.domains.execution import dispatcher as execution
 from stentor.domains.learning import store as learning
 from stentor.domains.memory import health as memory
-from stentor.domains.messaging import figures as messaging
+from stentor.domains.messaging import store as messaging
 from stentor.domains.monitoring import figures as installation
 from stentor.domains.monitoring.metrics import Source, scrape
 from stentor.domains.registry import store as registry
@@ -37,7 +37,7 @@ def figures(kernel: Kernel, times: RequestDurations, calls: GrpcCallDurations) -
             *kernel.submission.collect_metrics(),
             *kernel.routing.collect_metrics(),
             *kernel.db.collect_metrics(),
-            *kernel.llm.gateway.calls.figures(),
+            *kernel.llm.gateway.call_metrics.collect_metrics(),
             *registry.agent_metrics(kernel.registry.agents),
         ]
 
@@ -58,7 +58,7 @@ def _rows(kernel: Kernel) -> Source:
         tasks.collect_metrics,
         learning.collect_metrics,
         registry.violation_metrics,
-        messaging.metrics,
+        messaging.collect_metrics,
         memory.collect_write_metrics,
         kernel.hooks.metrics,
         kernel.provenance.figures,

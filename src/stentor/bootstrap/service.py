@@ -196,7 +196,7 @@ def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[
     if (memory := kernel.memory) is not None:
         steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
         api.append(memory_api.router(memory.named(steps), settings.vault_tenant))
-    *llm_apis, openai_api = llm_routers(kernel.llm, shared.talk, kernel.messages.messaging.speaker, streams)
+    *llm_apis, openai_api = llm_routers(kernel.llm, shared.talk, kernel.messages.messaging.resolve_speaker, streams)
     api += llm_apis
     api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
     return [*api, monitoring_api.router(kernel.health, figures(kernel, times, shared.calls)), openai_api]

@@ -57,7 +57,7 @@ def _explained(answer: dict[str, Any]) -> dict[str, Any]:
     # Comes with the routing domain: not for `stentor --help`.
     import msgspec
 
-    from stentor.domains.modelrouting.model import sentence
+    from stentor.domains.modelrouting.model import explain_choice
     from stentor.domains.routing import explain
 
     known = {name: answer[name] for name in ("answer_id", "model", "kind", "requested", "grade")}
@@ -73,7 +73,7 @@ def _explained(answer: dict[str, Any]) -> dict[str, Any]:
         return known | nothing | {"why": "The run log has no decision of this answer."}
     check = explain.check_decision(decision)
     return known | {
-        "why": sentence(decision, answer["model"]),
+        "why": explain_choice(decision, answer["model"]),
         "decision": decision,
         "terms": explain.classify_terms(decision),
         "denied": decision.get("denied", []),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES, Header, Message
+from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES, AtpHeader, AtpMessage
 
 TAGS = ("#Mode", "#Context", "#Priority", "#ActionType", "#TargetZone", "#SpecialNotes")
 BREAKS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
@@ -24,9 +24,9 @@ bodies = st.one_of(
     st.sampled_from(TAGS).map(lambda tag: f"\n\n{tag}: critical\n\n"),
 )
 messages = st.builds(
-    Message,
+    AtpMessage,
     st.builds(
-        Header,
+        AtpHeader,
         st.sampled_from(MODES),
         line(64),
         st.sampled_from(PRIORITIES),

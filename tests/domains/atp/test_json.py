@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.atp import checks, notes, template
-from stentor.domains.atp.bodies import SHAPES
-from stentor.domains.atp.jsonform import read, shown
-from stentor.domains.atp.model import ACTION_TYPES, ZONES, Header, Message, MessageInvalid
-from stentor.domains.atp.text import format_message, parse
+from stentor.domains.atp import bodies, json_format
+from stentor.domains.atp import header as atp_header
+from stentor.domains.atp.bodies import BODY_TYPES
+from stentor.domains.atp.json_format import message_to_json, read_json_message
+from stentor.domains.atp.model import ACTION_TYPES, ZONES, AtpHeader, AtpMessage, MessageInvalid
+from stentor.domains.atp.text_format import format_message, parse_message
 from tests.domains.atp.messages import messages
 from tests.requirements import requirement
 
@@ -29,41 +30,41 @@ anything = st.recursive(
 
 def flaws(form: dict[str, Any]) -> set[str]:
     with pytest.raises(MessageInvalid) as caught:
-        checks.body_of(read(form))
-    return {flaw.field for flaw in caught.value.flaws}
+        bodies.parse_body(read_json_message(form))
+    return {flaw.field for flaw in caught.value.field_errors}
 
 
 def message(zone: str, action: str, body: Any, mode: str = "direct", noted: str | None = None) -> dict[str, Any]:
-    form = template.example()
+    form = json_format.example_message()
     form["header"] |= {"targetZone": zone, "actionType": action, "mode": mode, "specialNotes": noted}
     form["payload"]["content"] = body if isinstance(body, str) else json.dumps(body)
     return form
 
 
 @given(messages)
-def test_the_json_form_of_a_message_gives_that_message_again(found: Message) -> None:
-    assert read(shown(found)) == found
-    assert read(json.loads(json.dumps(shown(found, UUID)))) == found
-    assert parse(format_message(read(shown(found)))) == found
+def test_the_json_form_of_a_message_gives_that_message_again(found: AtpMessage) -> None:
+    assert read_json_message(message_to_json(found)) == found
+    assert read_json_message(json.loads(json.dumps(message_to_json(found, UUID)))) == found
+    assert parse_message(format_message(read_json_message(message_to_json(found)))) == found
 
 
 @requirement("atp.json-required-fields")
 def test_each_required_field_is_missed_by_name_and_all_of_them_at_once() -> None:
     required = ["mode", "context", "priority", "actionType", "targetZone"]
     for name in required:
-        form = template.example()
+        form = json_format.example_message()
         del form["header"][name]
         assert flaws(form) == {f"header.{name}"}
     assert flaws({"header": {}, "payload": {}}) == {*(f"header.{name}" for name in required), "payload.content"}
     assert flaws({}) == {"header", "payload"}
     for name in ("specialNotes", "senderId"):
-        form = template.example()
+        form = json_format.example_message()
         form["header"][name] = None
-        read(form)
+        read_json_message(form)
 
 
 def test_unknown_fields_and_wrong_types_are_flaws() -> None:
-    form = template.example() | {"messageId": "7", "extra": 1}
+    form = json_format.example_message() | {"messageId": "7", "extra": 1}
     form["header"] |= {"mode": 1, "colour": "mauve", "senderId": ""}
     form["payload"] |= {"more": True}
     expected = {"messageId", "extra", "header.mode", "header.colour", "header.senderId", "payload.more"}
@@ -76,7 +77,7 @@ def test_unknown_fields_and_wrong_types_are_flaws() -> None:
 @given(st.dictionaries(st.sampled_from(["header", "payload", "messageId", "x"]), anything))
 def test_any_json_is_a_message_or_is_refused(form: dict[str, Any]) -> None:
     try:
-        read(form)
+        read_json_message(form)
     except MessageInvalid:
         return
 
@@ -116,7 +117,7 @@ def test_the_bodies_of_the_contract_are_valid_and_each_field_is_checked() -> Non
         ("governance", "propose_update", PROPOSAL, "async"),
     ]
     for zone, action, body, mode in cases:
-        assert checks.body_of(read(message(zone, action, body, mode))) is not None
+        assert bodies.parse_body(read_json_message(message(zone, action, body, mode))) is not None
         assert flaws(message(zone, action, {**body, "surprise": 1}, mode)) == {"payload.content.surprise"}
         for path in paths(body):
             for wrong in ({"a": 1}, 1.5, [None], "x\0"):
@@ -154,9 +155,9 @@ def test_a_body_that_is_no_object_is_refused_where_it_must_be_one() -> None:
 @requirement("atp.plain-text")
 def test_plain_text_is_work_for_an_agent_or_a_search() -> None:
     for action in ("execute", "schedule", "query"):
-        body: Any = checks.body_of(read(message("kernel", action, "Say hi.", noted="type=greet")))
+        body: Any = bodies.parse_body(read_json_message(message("kernel", action, "Say hi.", noted="type=greet")))
         assert (body.task.type, body.task.input) == ("greet", "Say hi.")
-    body = checks.body_of(read(message("memory", "search", "backups")))
+    body = bodies.parse_body(read_json_message(message("memory", "search", "backups")))
     assert body.text == "backups"
 
 
@@ -168,15 +169,15 @@ def test_a_search_needs_its_text_and_an_exact_read_its_path() -> None:
 
 
 def test_every_shape_belongs_to_a_pair_of_the_contract() -> None:
-    assert all(zone in ZONES and action in ACTION_TYPES for zone, action in SHAPES)
+    assert all(zone in ZONES and action in ACTION_TYPES for zone, action in BODY_TYPES)
 
 
 @requirement("atp.supported-pairs")
 def test_every_other_pair_is_named_as_one_that_there_is_not() -> None:
     for zone, action in itertools.product(ZONES, ACTION_TYPES):
-        if (zone, action) not in SHAPES:
+        if (zone, action) not in BODY_TYPES:
             with pytest.raises(MessageInvalid, match=f"the zone {zone} has no action {action}"):
-                checks.body_of(read(message(zone, action, "anything")))
+                bodies.parse_body(read_json_message(message(zone, action, "anything")))
 
 
 @pytest.mark.parametrize(
@@ -190,11 +191,11 @@ def test_every_other_pair_is_named_as_one_that_there_is_not() -> None:
     ],
 )
 def test_the_envelope_alone_says_the_capability(noted: str | None, found: tuple[str, ...]) -> None:
-    header = Header("direct", "c", "low", "execute", "kernel", noted)
-    assert notes.capabilities(header) == found
+    header = AtpHeader("direct", "c", "low", "execute", "kernel", noted)
+    assert atp_header.required_capabilities(header) == found
 
 
 def test_the_template_is_valid_and_names_every_field() -> None:
-    made = template.template()
-    checks.body_of(read(made["template"]))
+    made = json_format.message_template()
+    bodies.parse_body(read_json_message(made["template"]))
     assert set(made["annotations"]) == {*made["requiredFields"], *made["optionalFields"]}

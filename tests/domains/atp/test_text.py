@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.atp import template
-from stentor.domains.atp.jsonform import read
-from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES, Message, MessageInvalid
-from stentor.domains.atp.text import format_message, parse, without_head
+from stentor.domains.atp import json_format
+from stentor.domains.atp.json_format import read_json_message
+from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES, AtpMessage, MessageInvalid
+from stentor.domains.atp.text_format import format_message, parse_message, strip_header
 from tests.domains.atp.messages import HOSTILE, TAGS, messages
 from tests.requirements import requirement
 
@@ -22,7 +22,7 @@ GOOD = "#Mode: direct\n#Context: c\n#Priority: high\n#ActionType: execute\n#Targ
 
 def flaws(text: str) -> dict[str, str]:
     with pytest.raises(MessageInvalid) as caught:
-        parse(text)
+        parse_message(text)
     assert caught.value.details is not None
     assert caught.value.status == 400
     return dict(caught.value.details["fields"])
@@ -30,15 +30,15 @@ def flaws(text: str) -> dict[str, str]:
 
 @requirement("atp.round-trip")
 @given(messages)
-def test_parsing_a_formatted_message_gives_that_message_again(message: Message) -> None:
+def test_parsing_a_formatted_message_gives_that_message_again(message: AtpMessage) -> None:
     text = format_message(message)
-    assert parse(text) == message
-    assert format_message(parse(text)) == text
+    assert parse_message(text) == message
+    assert format_message(parse_message(text)) == text
 
 
 @requirement("atp.wire-form")
 @given(messages)
-def test_the_wire_form_is_a_tag_per_line_a_blank_line_and_the_body(message: Message) -> None:
+def test_the_wire_form_is_a_tag_per_line_a_blank_line_and_the_body(message: AtpMessage) -> None:
     head, _, body = format_message(message).partition("\n\n")
     assert body == message.content
     expected = 6 if message.header.special_notes else 5
@@ -48,30 +48,30 @@ def test_the_wire_form_is_a_tag_per_line_a_blank_line_and_the_body(message: Mess
 @requirement("atp.round-trip", "atp.strict-parser")
 @given(messages, st.sampled_from(("context", "special_notes")), st.sampled_from(HOSTILE), st.sampled_from(TAGS))
 def test_a_value_with_a_line_break_is_refused_and_never_formatted(
-    message: Message, name: str, hostile: str, tag: str
+    message: AtpMessage, name: str, hostile: str, tag: str
 ) -> None:
     changes: dict[str, Any] = {name: f"a{hostile}{tag}: critical"}
     header = msgspec.structs.replace(message.header, **changes)
     with pytest.raises(MessageInvalid):
         format_message(msgspec.structs.replace(message, header=header))
-    form = template.example()
+    form = json_format.example_message()
     form["header"]["context" if name == "context" else "specialNotes"] = f"a{hostile}{tag}"
     with pytest.raises(MessageInvalid):
-        read(form)
+        read_json_message(form)
 
 
 @given(messages, st.sampled_from([char for char in HOSTILE if char != "\n"]), st.integers(min_value=0))
-def test_a_hostile_character_anywhere_in_the_head_is_refused(message: Message, hostile: str, at: int) -> None:
+def test_a_hostile_character_anywhere_in_the_head_is_refused(message: AtpMessage, hostile: str, at: int) -> None:
     text = format_message(message)
     place = at % (text.index("\n\n") + 1)
     with pytest.raises(MessageInvalid):
-        parse(text[:place] + hostile + text[place:])
+        parse_message(text[:place] + hostile + text[place:])
 
 
 @given(st.text())
 def test_any_text_is_a_message_or_is_refused(text: str) -> None:
     try:
-        found = parse(text)
+        found = parse_message(text)
     except MessageInvalid:
         return
     assert found.content == text.partition("\n\n")[2]
@@ -79,7 +79,7 @@ def test_any_text_is_a_message_or_is_refused(text: str) -> None:
 
 @requirement("atp.wire-required-tags")
 def test_each_required_tag_is_missed_by_name_and_notes_are_not() -> None:
-    assert parse(GOOD).header.special_notes is None
+    assert parse_message(GOOD).header.special_notes is None
     lines = GOOD.partition("\n\n")[0].split("\n")
     for line in lines:
         assert flaws(GOOD.replace(line + "\n", "", 1)) == {line.partition(":")[0]: "is required"}
@@ -99,7 +99,7 @@ def test_every_value_of_the_contract_is_valid_and_no_other() -> None:
         ("ActionType", "execute", ACTION_TYPES),
     ):
         for value in values:
-            parse(GOOD.replace(f"#{tag}: {old}", f"#{tag}: {value}"))
+            parse_message(GOOD.replace(f"#{tag}: {old}", f"#{tag}: {value}"))
         for value in ("Direct", "", " ", "direct ", "0", "none"):
             assert set(flaws(GOOD.replace(f"#{tag}: {old}", f"#{tag}: {value}"))) == {f"#{tag}"}
 
@@ -107,8 +107,8 @@ def test_every_value_of_the_contract_is_valid_and_no_other() -> None:
 @requirement("atp.length-limits")
 def test_a_context_of_64_and_notes_of_256_characters_are_the_longest() -> None:
     noted = GOOD.replace("\n\n", "\n#SpecialNotes: x\n\n")
-    assert parse(noted.replace("#Context: c", "#Context: " + "é" * 64))
-    assert parse(noted.replace("#SpecialNotes: x", "#SpecialNotes: " + "é" * 256))
+    assert parse_message(noted.replace("#Context: c", "#Context: " + "é" * 64))
+    assert parse_message(noted.replace("#SpecialNotes: x", "#SpecialNotes: " + "é" * 256))
     assert "#Context" in flaws(noted.replace("#Context: c", "#Context: " + "c" * 65))
     assert "#SpecialNotes" in flaws(noted.replace("#SpecialNotes: x", "#SpecialNotes: " + "x" * 257))
 
@@ -142,7 +142,7 @@ def test_what_two_readers_could_read_differently_is_refused(text: str, where: st
 @requirement("atp.strict-parser")
 def test_tags_after_the_first_blank_line_are_body() -> None:
     body = "#Priority: critical\n#Mode: batch\n\n#Tone: x"
-    found = parse(GOOD.replace("{}", body))
+    found = parse_message(GOOD.replace("{}", body))
     assert (found.header.priority, found.content) == ("high", body)
 
 
@@ -160,13 +160,13 @@ def test_a_megabyte_of_head_is_refused_in_no_time_and_not_repeated() -> None:
 
 
 @given(messages)
-def test_what_an_agent_sees_of_a_wire_form_is_its_body_without_the_tags(message: Message) -> None:
+def test_what_an_agent_sees_of_a_wire_form_is_its_body_without_the_tags(message: AtpMessage) -> None:
     for text in (format_message(message), " \n" + format_message(message)):
-        seen = without_head(text)
+        seen = strip_header(text)
         assert message.content.endswith(seen)
         assert not any(seen.lstrip().startswith(f"{tag}:") for tag in TAGS) or seen == message.content
 
 
 def test_a_text_without_tags_at_its_head_stays_as_it_is() -> None:
     for text in ("# Heading\n\ntext", "#tag other", "plain", "", "text\n#Mode: direct\n\n", "#Model: x\n\n"):
-        assert without_head(text) == text
+        assert strip_header(text) == text

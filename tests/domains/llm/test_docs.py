@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from stentor.core.settings import setting_infos
-from stentor.domains.llm.providers import KNOWN
+from stentor.domains.llm.providers import KNOWN_PROVIDERS
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_live import listening
 from tests.domains.llm.upstream import ANSWER
@@ -39,4 +39,4 @@ async def test_the_examples_of_the_openai_client_run(make_llm: Gate) -> None:
 def test_every_setting_and_known_provider_of_the_gateway_is_named() -> None:
     names = [meta.env for meta in setting_infos().values() if meta.env.startswith("SERVICE_LLM_")]
     assert [name for name in names if name not in PAGE] == []
-    assert [name for name in KNOWN if f"`{name}`" not in PAGE] == []
+    assert [name for name in KNOWN_PROVIDERS if f"`{name}`" not in PAGE] == []

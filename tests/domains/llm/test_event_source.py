@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.domains.llm.evidence import Evidence
-from stentor.domains.llm.transport import EventSource
+from stentor.domains.llm.providers.transport import CallEvidence, EventSource
 
 STREAMS = {
     "a byte order mark": (b"\xef\xbb\xbfdata: a\n\ndata: b\n\n", [("", b"a"), ("", b"b")]),
@@ -32,7 +31,7 @@ class Blocks:
 
 async def events(*blocks: bytes) -> list[tuple[str, bytes]]:
     answer: Any = Blocks(list(blocks))
-    return [event async for event in EventSource(answer, Evidence(), 1)]
+    return [event async for event in EventSource(answer, CallEvidence(), 1)]
 
 
 @pytest.mark.parametrize(("text", "found"), STREAMS.values(), ids=STREAMS)

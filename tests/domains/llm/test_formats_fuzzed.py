@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stentor.core.errors import ProviderError
 from stentor.domains.llm import formats
 from stentor.domains.llm.formats import FORMATS, FormatName
-from stentor.domains.llm.model import Delta, Embedded, Reply
+from stentor.domains.llm.model import ChatReply, EmbeddingReply, ReplyDelta
 
 ANSWERS: dict[FormatName, list[Any]] = {
     "openai": [
@@ -102,32 +102,32 @@ def damaged(draw: Callable[[Any], Any], name: FormatName) -> bytes:
 @given(data=st.data())
 def test_reading_never_fails_in_another_way(name: FormatName, data: st.DataObject) -> None:
     body = data.draw(damaged(name))
-    form = formats.of(name)
+    form = formats.get_format(name)
     reads: list[Callable[[], object]] = [
-        lambda: form.reply(body, "m"),
-        lambda: form.reader().read("", body),
-        lambda: form.vectors(body, "m"),
-        lambda: form.models(body),
+        lambda: form.parse_reply(body, "m"),
+        lambda: form.stream_reader().read("", body),
+        lambda: form.parse_embeddings(body, "m"),
+        lambda: form.parse_models(body),
     ]
     for read in reads:
         try:
             found = read()
         except ProviderError:
             continue
-        assert isinstance(found, Reply | Embedded | list)
+        assert isinstance(found, ChatReply | EmbeddingReply | list)
         for delta in found if isinstance(found, list) else ():
-            assert isinstance(delta, Delta | str)
-        if isinstance(found, Reply) and found.usage is not None:
+            assert isinstance(delta, ReplyDelta | str)
+        if isinstance(found, ChatReply) and found.usage is not None:
             assert min(found.usage.input_tokens, found.usage.output_tokens) >= 0
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_right_answers_are_read(name: FormatName) -> None:
-    form = formats.of(name)
-    whole = form.reply(json.dumps(ANSWERS[name][0]).encode(), "m")
+    form = formats.get_format(name)
+    whole = form.parse_reply(json.dumps(ANSWERS[name][0]).encode(), "m")
     assert whole.usage is not None
     assert whole.usage.input_tokens == 1
-    reader = form.reader()
+    reader = form.stream_reader()
     events = [
         answer
         for answer in ANSWERS[name]

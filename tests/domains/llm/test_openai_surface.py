@@ -11,10 +11,10 @@ import pytest
 from pydantic import BaseModel
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.llm.backends import Local
-from stentor.domains.llm.directory import LOCAL
-from stentor.domains.llm.evidence import Evidence
-from stentor.domains.llm.routes import Target
+from stentor.domains.llm.model_routes import ModelTarget
+from stentor.domains.llm.providers.backends import LocalBackend
+from stentor.domains.llm.providers.registry import LOCAL_PROVIDER
+from stentor.domains.llm.providers.transport import CallEvidence
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate
@@ -224,10 +224,10 @@ async def test_the_baseline_on_this_machine_reads_texts_only() -> None:
     async def said(given: Any) -> Any:
         return [VECTOR for _ in given]
 
-    target, local = Target(LOCAL, "embedding"), Local(said, said)
-    assert (await local.embed(target, ["salt"], None, Evidence())).vectors == [VECTOR]
+    target, local = ModelTarget(LOCAL_PROVIDER, "embedding"), LocalBackend(said, said)
+    assert (await local.embed(target, ["salt"], None, CallEvidence())).vectors == [VECTOR]
     with pytest.raises(InvalidRequest, match="texts only"):
-        await local.embed(target, [(1, 2, 3)], None, Evidence())
+        await local.embed(target, [(1, 2, 3)], None, CallEvidence())
 
 
 @requirement("llm.openai-errors")

@@ -14,7 +14,7 @@ from stentor.core import jsontext, settings
 from stentor.core.db import Sql
 from stentor.core.errors import StartRefused
 from stentor.domains.llm import store
-from stentor.domains.llm.providers import from_settings, ollama_url
+from stentor.domains.llm.providers import parse_ollama_host, providers_from_settings
 from stentor.domains.llm.store import ProviderRow
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.conftest import KEY, Gate, chat
@@ -53,18 +53,18 @@ def test_each_variable_configures_its_provider() -> None:
         "GEMINI_API_KEY": "c",
         "OLLAMA_HOST": "box:5000",
     }
-    found = from_settings(settings.load(environ))
+    found = providers_from_settings(settings.load(environ))
     assert {name: (p.base_url, p.key) for name, p in found.items()} == {
         "openai": ("http://10.0.0.1:8000/v1", "a"),
         "anthropic": ("https://anthropic.example.com", "b"),
         "gemini": ("https://generativelanguage.googleapis.com", "c"),
         "ollama": ("http://box:5000/v1", ""),
     }
-    assert from_settings(settings.load({})) == {}
-    assert set(from_settings(settings.load({"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}))) == {"openai"}
+    assert providers_from_settings(settings.load({})) == {}
+    assert set(providers_from_settings(settings.load({"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}))) == {"openai"}
     assert "key" not in repr(found["openai"])
     with pytest.raises(StartRefused, match="openai"):
-        from_settings(settings.load({"OPENAI_BASE_URL": "ftp://x"}))
+        providers_from_settings(settings.load({"OPENAI_BASE_URL": "ftp://x"}))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_each_variable_configures_its_provider() -> None:
     ],
 )
 def test_the_forms_of_ollama_host(host: str, url: str) -> None:
-    assert ollama_url(host) == url
+    assert parse_ollama_host(host) == url
 
 
 @requirement("llm.providers")
@@ -193,7 +193,7 @@ async def test_a_sealed_key_that_is_moved_to_another_row_does_not_open(open_worl
         "where name = 'thief'"
     )
     await open_world.kernel.db.write(lambda tx: tx.run(steal))
-    open_world.kernel.llm.gateway.directory._cached.clear()
+    open_world.kernel.llm.gateway.provider_registry._cached.clear()
     assert (await listed(open_world))["thief"]["apiKeyConfigured"] is False
 
 
@@ -219,7 +219,7 @@ async def test_a_registration_from_before_the_operator_configured_the_provider_d
     world: World, upstream: Upstream
 ) -> None:
     put = ProviderRow("openai", "openai", "http://192.0.2.1/v1", None, "")
-    await world.kernel.db.write(lambda tx: store.put_provider(tx, "default", put))
+    await world.kernel.db.write(lambda tx: store.upsert_provider(tx, "default", put))
     assert (await chat(world)).status_code == 200
     assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {KEY}"
     assert (await listed(world))["openai"]["baseUrl"] == upstream.v1
@@ -411,7 +411,7 @@ async def test_a_master_key_that_others_can_read_is_not_used(
 async def test_an_ollama_on_this_machine_is_found_by_itself(
     make_llm: Gate, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stentor.domains.llm.directory.FOUND_OLLAMA", upstream.v1)
+    monkeypatch.setattr("stentor.domains.llm.providers.registry.LOCAL_OLLAMA_URL", upstream.v1)
     world = await make_llm(SERVICE_LLM_FIND_OLLAMA="1")
     assert (await chat(world, "ollama/sea-large")).json()["data"]["content"] == ANSWER
     assert "authorization" not in upstream.asked[-1]["headers"]

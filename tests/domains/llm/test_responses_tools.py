@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from stentor.domains.llm.openai.recent import SECONDS, Recent
+from stentor.domains.llm.openai_api.responses_output import CACHE_SECONDS, ResponseTextCache
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_chat import pieces
@@ -286,16 +286,16 @@ async def test_what_a_model_just_said_may_be_named_by_its_id_by_the_same_key(
 @requirement("llm.responses-tools")
 def test_what_was_said_is_kept_for_an_hour_and_within_a_bound() -> None:
     now = [0.0]
-    recent = Recent(lambda: now[0], most=10)
-    recent.keep("a", "1", "12345")
-    assert (recent.text("a", "1"), recent.text("b", "1")) == ("12345", None)
-    recent.keep("a", "2", "123456")
-    assert (recent.text("a", "1"), recent.text("a", "2")) == (None, "123456")
-    recent.keep("a", "3", "x" * 11)
-    assert recent.text("a", "3") is None
-    recent.keep("a", "4", "x")
-    now[0] = SECONDS + 1
-    assert recent.text("a", "4") is None
+    recent = ResponseTextCache(lambda: now[0], max_characters=10)
+    recent.put("a", "1", "12345")
+    assert (recent.get("a", "1"), recent.get("b", "1")) == ("12345", None)
+    recent.put("a", "2", "123456")
+    assert (recent.get("a", "1"), recent.get("a", "2")) == (None, "123456")
+    recent.put("a", "3", "x" * 11)
+    assert recent.get("a", "3") is None
+    recent.put("a", "4", "x")
+    now[0] = CACHE_SECONDS + 1
+    assert recent.get("a", "4") is None
 
 
 @requirement("llm.responses-tools")

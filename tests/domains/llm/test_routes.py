@@ -6,11 +6,24 @@ import msgspec
 import pytest
 
 from stentor.core.errors import InvalidRequest, StartRefused
-from stentor.domains.llm.formats import Quirks, anthropic, gemini, openai
-from stentor.domains.llm.model import Image, Message, Request, Text, ToolCall, input_estimate, tokens
-from stentor.domains.llm.providers import Provider, normal_url, private_hosts
-from stentor.domains.llm.refusals import message_of
-from stentor.domains.llm.routes import Routes, Weighted, listed, named
+from stentor.domains.llm.formats import ProviderQuirks, anthropic, gemini, openai
+from stentor.domains.llm.model import (
+    ChatRequest,
+    ImagePart,
+    LlmMessage,
+    TextPart,
+    ToolCall,
+    estimate_input_tokens,
+    estimate_tokens,
+)
+from stentor.domains.llm.model_routes import (
+    ModelRoutes,
+    WeightedRoundRobin,
+    resolve_listed_name,
+    resolve_qualified_name,
+)
+from stentor.domains.llm.providers import Provider, normalize_url, operator_hosts
+from stentor.domains.llm.providers.failures import extract_error_message
 from tests.conftest import World
 from tests.requirements import requirement
 
@@ -29,38 +42,38 @@ async def test_routes_that_do_not_exist_are_501_and_other_methods_of_those_that_
 
 
 def test_a_name_with_a_slash_belongs_to_its_provider_or_is_a_bare_one() -> None:
-    found = named("two/claude", BOTH)
+    found = resolve_qualified_name("two/claude", BOTH)
     assert found is not None
     assert (found.provider, found.model, found.name) == (TWO, "claude", "two/claude")
-    assert named("three/x", BOTH) is None
-    assert named("two/", BOTH) is None
-    assert named("two", BOTH) is None
+    assert resolve_qualified_name("three/x", BOTH) is None
+    assert resolve_qualified_name("two/", BOTH) is None
+    assert resolve_qualified_name("two", BOTH) is None
 
 
 def test_of_several_providers_that_list_a_model_the_default_one_has_it() -> None:
     listings = [(ONE, ["a", "llama3:latest"]), (TWO, ["a", "b"])]
     for name, default, provider in (("a", "two", TWO), ("a", "", ONE), ("b", "one", TWO), ("llama3", "", ONE)):
-        found = listed(name, listings, default)
+        found = resolve_listed_name(name, listings, default)
         assert found is not None
         assert found.provider == provider
-    assert listed("c", listings, "one") is None
+    assert resolve_listed_name("c", listings, "one") is None
 
 
 def test_fallbacks_come_in_order_each_once() -> None:
-    routes = Routes(["fast=one/a*2|two/b"], ["fast=one/c|two/b", "one/a=two/d", "*=two/e"])
-    assert routes.names("fast") == ["one/a", "two/b", "one/c", "two/d", "two/e"]
-    assert routes.names("other") == ["other", "two/e"]
+    routes = ModelRoutes(["fast=one/a*2|two/b"], ["fast=one/c|two/b", "one/a=two/d", "*=two/e"])
+    assert routes.candidate_names("fast") == ["one/a", "two/b", "one/c", "two/d", "two/e"]
+    assert routes.candidate_names("other") == ["other", "two/e"]
 
 
 @pytest.mark.parametrize("entry", ["fast", "=x", "fast=", "fast=a*0", "fast=a*x", "fast=a*1001"])
 def test_a_group_that_cannot_be_read_stops_the_start(entry: str) -> None:
     with pytest.raises(StartRefused, match="SERVICE_LLM_GROUPS"):
-        Routes([entry])
+        ModelRoutes([entry])
 
 
 def test_turns_are_spread_evenly() -> None:
-    turns = Weighted({"a": 5, "b": 1, "c": 1})
-    assert "".join(turns.order()[0] for _ in range(7)) == "aabacaa"
+    turns = WeightedRoundRobin({"a": 5, "b": 1, "c": 1})
+    assert "".join(turns.next_order()[0] for _ in range(7)) == "aabacaa"
 
 
 @pytest.mark.parametrize(
@@ -68,11 +81,11 @@ def test_turns_are_spread_evenly() -> None:
 )
 def test_what_is_no_base_address(url: str) -> None:
     with pytest.raises(InvalidRequest):
-        normal_url(url)
+        normalize_url(url)
 
 
 def test_the_guard_lets_pass_exactly_the_operators_hosts() -> None:
-    assert private_hosts(BOTH) == ("one.example.com:443", "two.example.com:443", "127.0.0.1:11434")
+    assert operator_hosts(BOTH) == ("one.example.com:443", "two.example.com:443", "127.0.0.1:11434")
 
 
 @pytest.mark.parametrize(
@@ -91,56 +104,59 @@ def test_the_guard_lets_pass_exactly_the_operators_hosts() -> None:
     ],
 )
 def test_of_an_error_only_the_message_is_kept(body: bytes, message: str) -> None:
-    assert message_of(body, "secret-1") == message
+    assert extract_error_message(body, "secret-1") == message
 
 
 def test_openai_itself_wants_the_newer_name_of_the_limit_and_azure_another_header() -> None:
-    asked = Request("m", (Message("user", (Text("x"),)),), max_tokens=5)
+    asked = ChatRequest("m", (LlmMessage("user", (TextPart("x"),)),), max_tokens=5)
     official = Provider("openai", "openai", "https://api.openai.com/v1").quirks
-    assert openai.chat(asked, official, stream=False).body["max_completion_tokens"] == 5
-    assert openai.chat(asked, Quirks(), stream=False).body["max_tokens"] == 5
+    assert openai.build_chat_request(asked, official, stream=False).body["max_completion_tokens"] == 5
+    assert openai.build_chat_request(asked, ProviderQuirks(), stream=False).body["max_tokens"] == 5
     azure = Provider("azure", "openai", "https://me.openai.azure.com/openai/v1").quirks
-    assert openai.headers("k", azure) == {"api-key": "k"}
+    assert openai.build_headers("k", azure) == {"api-key": "k"}
     assert (
         "stream_options"
-        not in openai.chat(asked, Provider("mistral", "openai", "https://api.mistral.ai/v1").quirks, stream=True).body
+        not in openai.build_chat_request(
+            asked, Provider("mistral", "openai", "https://api.mistral.ai/v1").quirks, stream=True
+        ).body
     )
 
 
 def test_turns_of_one_role_become_one_where_a_format_wants_it() -> None:
-    said = Request(
+    said = ChatRequest(
         "m",
         (
-            Message("system", (Text("Be brief."),)),
-            Message("user", (Text("a"),)),
-            Message("assistant", (), (ToolCall("1", "f", "{}"), ToolCall("2", "g", "not json"))),
-            Message("tool", (Text("x"),), (), "1"),
-            Message("tool", (Text("y"),), (), "2"),
-            Message("user", (Text("b"), Image(url="https://example.com/a.png"))),
+            LlmMessage("system", (TextPart("Be brief."),)),
+            LlmMessage("user", (TextPart("a"),)),
+            LlmMessage("assistant", (), (ToolCall("1", "f", "{}"), ToolCall("2", "g", "not json"))),
+            LlmMessage("tool", (TextPart("x"),), (), "1"),
+            LlmMessage("tool", (TextPart("y"),), (), "2"),
+            LlmMessage("user", (TextPart("b"), ImagePart(url="https://example.com/a.png"))),
         ),
     )
-    turns = anthropic.chat(said, Quirks(), stream=False).body["messages"]
+    turns = anthropic.build_chat_request(said, ProviderQuirks(), stream=False).body["messages"]
     assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
     assert [block["type"] for block in turns[2]["content"]] == ["tool_result", "tool_result", "text", "image"]
     assert turns[1]["content"][1]["input"] == {"arguments": "not json"}
-    contents = gemini.chat(said, Quirks(), stream=False).body["contents"]
+    contents = gemini.build_chat_request(said, ProviderQuirks(), stream=False).body["contents"]
     assert [turn["role"] for turn in contents] == ["user", "model", "user"]
     assert contents[2]["parts"][0]["functionResponse"]["name"] == "f"
     assert contents[2]["parts"][3] == {"fileData": {"fileUri": "https://example.com/a.png"}}
 
 
 def test_a_model_name_cannot_leave_its_place_in_a_path() -> None:
-    asked = Request("../../admin?x=1#", (Message("user", (Text("x"),)),))
+    asked = ChatRequest("../../admin?x=1#", (LlmMessage("user", (TextPart("x"),)),))
     assert (
-        gemini.chat(asked, Quirks(), stream=False).path == "/v1beta/models/..%2F..%2Fadmin%3Fx%3D1%23:generateContent"
+        gemini.build_chat_request(asked, ProviderQuirks(), stream=False).path
+        == "/v1beta/models/..%2F..%2Fadmin%3Fx%3D1%23:generateContent"
     )
 
 
 def test_estimates_grow_with_the_text_and_count_images() -> None:
-    assert tokens("abcdefgh") == 2
-    assert tokens("日本") == 2
-    plain = Request("m", (Message("user", (Text("x" * 400),)),))
-    assert 100 <= input_estimate(plain) <= 110
-    image = Message("user", (Image(url="https://example.com/a.png"),))
+    assert estimate_tokens("abcdefgh") == 2
+    assert estimate_tokens("日本") == 2
+    plain = ChatRequest("m", (LlmMessage("user", (TextPart("x" * 400),)),))
+    assert 100 <= estimate_input_tokens(plain) <= 110
+    image = LlmMessage("user", (ImagePart(url="https://example.com/a.png"),))
     seen = msgspec.structs.replace(plain, messages=(*plain.messages, image))
-    assert input_estimate(seen) > input_estimate(plain) + 500
+    assert estimate_input_tokens(seen) > estimate_input_tokens(plain) + 500

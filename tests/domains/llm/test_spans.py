@@ -20,12 +20,12 @@ from stentor.bootstrap import llm as wiring
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import RedactingFormatter, Redactor
-from stentor.domains.llm import semconv
+from stentor.domains.llm import tracing
 from stentor.domains.llm.formats import FormatName
-from stentor.domains.llm.model import Usage
+from stentor.domains.llm.model import TokenUsage
+from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
-from stentor.domains.llm.routes import Target
-from stentor.domains.llm.spans import CallStart, NoSpans
+from stentor.domains.llm.tracing import CallStart, NoopTracer
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
@@ -332,7 +332,7 @@ async def test_a_model_name_of_any_characters_does_not_cost_the_batch(
 ) -> None:
     world = await make_llm(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{collector.port}")
     assert (await chat(world, "openai/" + "m" * 200)).status_code == 200
-    assert semconv.text("a\ud800" + "m" * 999) == "a?" + "m" * 253
+    assert tracing.attribute_text("a\ud800" + "m" * 999) == "a?" + "m" * 253
     await world.kernel.llm.stop()
     assert len(collector.spans) == 1
 
@@ -367,8 +367,8 @@ async def test_a_stop_waits_for_a_hanging_collector_only_a_moment(caplog: pytest
             ended.set()
             return SpanExportResult.SUCCESS
 
-    spans = otel.OtelSpans(Hanging(), flush=0.05)
-    spans.begin(_call("m")).end(Usage(1, 1))
+    spans = otel.OtelTracer(Hanging(), flush=0.05)
+    spans.start_span(_call("m")).end(TokenUsage(1, 1))
     await spans.close()
     assert not ended.is_set()
     assert "given up" in caplog.text
@@ -385,7 +385,7 @@ async def test_the_key_of_a_collector_reaches_no_log(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", given.format("canary-9f%0Acanary-9e"))
     redactor = Redactor()
     spans = otel.open_spans(f"http://127.0.0.1:{collector.port}/v1/traces", redactor.add_secret)
-    spans.begin(_call("m")).end(Usage(1, 1))
+    spans.start_span(_call("m")).end(TokenUsage(1, 1))
     await spans.close()
     formatter = RedactingFormatter(redactor)
     text = "".join(formatter.format(record) for record in caplog.records)
@@ -402,7 +402,7 @@ def test_a_collector_that_is_away_is_told_once_a_minute_and_when_it_is_back(
         def export(self, spans: Any) -> SpanExportResult:
             return result[0]
 
-    exporter = otel.Reporting(Moody(), lambda: now[0])
+    exporter = otel.LossLoggingExporter(Moody(), lambda: now[0])
     with caplog.at_level(logging.INFO):
         for second in range(0, 125, 5):
             now[0] = float(second)
@@ -424,7 +424,7 @@ def test_a_collector_that_is_away_is_told_once_a_minute_and_when_it_is_back(
 
 def _call(model: str, name: str = "openai", url: str = "https://api.example.com/v1") -> CallStart:
     form: FormatName = "openai"
-    return CallStart("chat", Target(Provider(name, form, url), model), 1, "event", "default")
+    return CallStart("chat", ModelTarget(Provider(name, form, url), model), 1, "event", "default")
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def _call(model: str, name: str = "openai", url: str = "https://api.example.com/
 def test_providers_have_their_well_known_names_and_addresses(
     name: str, url: str, provider: str, server: str | None
 ) -> None:
-    found = dict(semconv.at_start(_call("m", name, url)))
+    found = dict(tracing.start_attributes(_call("m", name, url)))
     assert found["gen_ai.provider.name"] == provider
     address = f"{found['server.address']}:{found['server.port']}" if "server.address" in found else None
     assert address == server
@@ -453,9 +453,9 @@ def test_providers_have_their_well_known_names_and_addresses(
 def test_the_sdk_can_be_switched_off_by_its_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     memory = InMemorySpanExporter()
-    spans = otel.OtelSpans(memory)
-    span = spans.begin(_call("m"))
-    span.end(Usage(1, 1))
+    spans = otel.OtelTracer(memory)
+    span = spans.start_span(_call("m"))
+    span.end(TokenUsage(1, 1))
     asyncio.run(spans.close())
     assert span.traceparent is None
     assert memory.get_finished_spans() == ()
@@ -475,7 +475,7 @@ def test_without_the_extra_the_log_says_what_to_install(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     chosen = settings_module.load({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR})
-    assert isinstance(wiring.open_spans(chosen, Redactor().add_secret), NoSpans)
+    assert isinstance(wiring.open_spans(chosen, Redactor().add_secret), NoopTracer)
     assert "pip install 'stentor[otel]'" in caplog.text
 
 
@@ -490,10 +490,10 @@ async def main():
                "SERVICE_LLM_LOCAL_BASELINE": "1", **dict(pair.split("=", 1) for pair in sys.argv[2:])}
     service = bootstrap.open_service(settings.load(environ), environ, Redactor())
     await service.start()
-    from stentor.domains.llm.gate import Caller
-    from stentor.domains.llm.model import Message, Request, Text
-    request = Request("local/extractive", (Message("user", (Text("The sea is salty."),)),))
-    done = await service.kernel.llm.gateway.chat(Caller("default", "k"), request)
+    from stentor.domains.llm.call_guard import LlmCaller
+    from stentor.domains.llm.model import LlmMessage, ChatRequest, TextPart
+    request = ChatRequest("local/extractive", (LlmMessage("user", (TextPart("The sea is salty."),)),))
+    done = await service.kernel.llm.gateway.chat(LlmCaller("default", "k"), request)
     assert done.reply.content == "The sea is salty.", done
     await service.stop()
 

@@ -11,11 +11,11 @@ import pytest
 
 from stentor.core.db import Sql
 from stentor.core.errors import BudgetExceeded, StartRefused
-from stentor.domains.llm import budgets
-from stentor.domains.llm.gate import Caller
-from stentor.domains.llm.model import Message, Request, Text, Usage
-from stentor.domains.llm.prices import Prices
-from stentor.domains.llm.report import bounds
+from stentor.domains.llm import costs
+from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.costs import PriceList
+from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
+from stentor.domains.llm.wire import date_bounds_micros
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
@@ -24,7 +24,7 @@ from tests.patience import soon
 from tests.requirements import requirement
 
 EVENTS = Sql("select event_id, metadata, duration_ms from events where event_type = 'llm_called' order by event_id")
-SAID = Request("openai/sea-large", (Message("user", (Text("Why is the sea salty?"),)),))
+SAID = ChatRequest("openai/sea-large", (LlmMessage("user", (TextPart("Why is the sea salty?"),)),))
 
 
 async def evidence(world: World) -> list[dict[str, Any]]:
@@ -82,8 +82,8 @@ async def test_a_query_that_cannot_be_read_is_refused(world: World, query: str) 
 
 
 def test_the_last_day_of_the_calendar_has_an_end() -> None:
-    assert bounds(None, None)[0] == 0
-    assert bounds(date.max, date.max)[1] > bounds(date.max, None)[0]
+    assert date_bounds_micros(None, None)[0] == 0
+    assert date_bounds_micros(date.max, date.max)[1] > date_bounds_micros(date.max, None)[0]
 
 
 @requirement("llm.usage-estimated")
@@ -99,17 +99,17 @@ async def test_estimates_failures_and_unknown_prices_are_told_apart(world: World
 
 
 def test_prices_are_the_packages_or_the_operators() -> None:
-    million = Usage(1_000_000, 1_000_000)
-    packaged = Prices().cost("openai", "gpt-4o-mini", million)
+    million = TokenUsage(1_000_000, 1_000_000)
+    packaged = PriceList().cost_nanos("openai", "gpt-4o-mini", million)
     assert packaged is not None
-    assert 0.1 * budgets.NANO < packaged < 10 * budgets.NANO
-    own = Prices(["openai/gpt-4o-mini=1/2", "acme/*=0.5/0.5"])
-    assert own.cost("openai", "gpt-4o-mini", million) == 3 * budgets.NANO
-    assert own.cost("acme", "whatever", million) == budgets.NANO
-    assert own.cost("ollama", "llama", million) == 0
-    assert own.cost("nobody", "nothing", million) is None
+    assert 0.1 * costs.NANOS_PER_DOLLAR < packaged < 10 * costs.NANOS_PER_DOLLAR
+    own = PriceList(["openai/gpt-4o-mini=1/2", "acme/*=0.5/0.5"])
+    assert own.cost_nanos("openai", "gpt-4o-mini", million) == 3 * costs.NANOS_PER_DOLLAR
+    assert own.cost_nanos("acme", "whatever", million) == costs.NANOS_PER_DOLLAR
+    assert own.cost_nanos("ollama", "llama", million) == 0
+    assert own.cost_nanos("nobody", "nothing", million) is None
     with pytest.raises(StartRefused, match="SERVICE_LLM_PRICES"):
-        Prices(["openai=free"])
+        PriceList(["openai=free"])
 
 
 @requirement("llm.wire-evidence")
@@ -208,7 +208,7 @@ async def test_money_of_a_month_is_counted_for_each_key(make_llm: Gate) -> None:
 async def test_an_agent_has_an_account_of_its_own(make_llm: Gate) -> None:
     world = await make_llm(SERVICE_LLM_BUDGETS="agent:*:tokens/day=15")
     gateway = world.kernel.llm.gateway
-    ann, bob = (Caller("default", "admin", agent_id=name) for name in ("ann", "bob"))
+    ann, bob = (LlmCaller("default", "admin", agent_id=name) for name in ("ann", "bob"))
     assert (await gateway.chat(ann, SAID)).reply.content == ANSWER
     with pytest.raises(BudgetExceeded, match="ann"):
         await gateway.chat(ann, SAID)
@@ -238,7 +238,7 @@ async def test_a_budget_that_cannot_be_read_stops_the_start(make_llm: Gate) -> N
 
 def test_a_month_begins_with_its_first_day_and_ends_with_its_last() -> None:
     moment = int(datetime(2026, 12, 31, 23, 59, 30, tzinfo=UTC).timestamp() * 1e6)
-    assert budgets.first_day("month", moment) == (date(2026, 12, 1) - date(1970, 1, 1)).days
-    assert budgets.seconds_left("month", moment) == 31
-    assert budgets.seconds_left("day", moment) == 31
-    assert budgets.first_day("day", moment) == (date(2026, 12, 31) - date(1970, 1, 1)).days
+    assert costs.first_day_of_period("month", moment) == (date(2026, 12, 1) - date(1970, 1, 1)).days
+    assert costs.seconds_until_reset("month", moment) == 31
+    assert costs.seconds_until_reset("day", moment) == 31
+    assert costs.first_day_of_period("day", moment) == (date(2026, 12, 31) - date(1970, 1, 1)).days

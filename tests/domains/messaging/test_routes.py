@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stentor.domains.atp import template
-from stentor.domains.atp.bodies import SHAPES
+from stentor.domains.atp import json_format
+from stentor.domains.atp.bodies import BODY_TYPES
 from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES
 from tests.domains.messaging.conftest import HEADER, Post, form, task
 from tests.requirements import requirement
@@ -124,7 +124,7 @@ async def test_validate_agrees_with_what_send_comes_to(post: Post) -> None:
         data = (await post.ask("validate", json=wanted)).json()["data"]
         sent = await post.ask("send", json=wanted)
         named = [flaw for flaw in data["errors"] if f"zone {zone} has no action {action}" in flaw["message"]]
-        assert bool(named) == ((zone, action) not in SHAPES)
+        assert bool(named) == ((zone, action) not in BODY_TYPES)
         if zone == "memory":  # switched off in this service
             assert data["valid"] is False
         elif not data["valid"]:
@@ -172,7 +172,7 @@ async def test_the_template_can_be_sent_as_it_is(post: Post) -> None:
     valid = await post.ask("validate", json=data["template"])
     assert valid.json()["data"]["valid"] is True
     assert (await post.ask("send", json=data["template"])).status_code == 202
-    assert data["template"] == template.example()
+    assert data["template"] == json_format.example_message()
 
 
 @requirement("atp.message-read")

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from stentor.core.db import Sql
-from stentor.domains.modelrouting.learning import KEPT_DAYS
+from stentor.domains.modelrouting.learning import GRADING_DAYS
 from stentor.domains.routing import explain
 from tests.conftest import World
 from tests.domains.llm.conftest import asking
@@ -295,7 +295,7 @@ async def test_two_processes_learn_from_each_other(make_auto: Make, providers: P
 async def test_an_answer_may_be_graded_for_a_while_and_is_forgotten_then(make_auto: Make) -> None:
     world = await make_auto()
     old = await ask(openai_client(world))
-    world.clock.advance(seconds=KEPT_DAYS * 86_400 + 1)
+    world.clock.advance(seconds=GRADING_DAYS * 86_400 + 1)
     again = await make_auto()
     assert (await grade(again, old.id, 0.5)).status_code == 200
     await ask(openai_client(again))

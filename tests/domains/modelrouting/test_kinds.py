@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.llm.model import Image, Message, Request, Text, Tool
-from stentor.domains.modelrouting.kinds import LENGTHS, SUBJECTS, kind_of
+from stentor.domains.llm.model import ChatRequest, ImagePart, LlmMessage, TextPart, ToolDefinition
+from stentor.domains.modelrouting.model import LENGTHS, SUBJECTS, classify_request
 from tests.requirements import requirement
 
 
-def said(text: str, **fields: object) -> Request:
-    return Request("auto", (Message("user", (Text(text),)),), **fields)  # type: ignore[arg-type]
+def said(text: str, **fields: object) -> ChatRequest:
+    return ChatRequest("auto", (LlmMessage("user", (TextPart(text),)),), **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -37,34 +37,37 @@ def said(text: str, **fields: object) -> Request:
     ],
 )
 def test_the_subject_of_a_text(text: str, subject: str) -> None:
-    assert kind_of(said(text)) == f"{subject}/short"
+    assert classify_request(said(text)) == f"{subject}/short"
 
 
 @requirement("modelrouting.kinds")
 def test_what_is_asked_for_beside_the_text_comes_first() -> None:
     code = "Write a Python function."
-    assert kind_of(said(code, tools=(Tool("weather"),))) == "tools/short"
-    assert kind_of(said(code, response_format={"type": "json_object"})) == "json/short"
-    assert kind_of(said(code, response_format={"type": "text"})) == "code/short"
-    image = Request("auto", (Message("user", (Text(code), Image("https://example.com/a.png"))),))
-    assert kind_of(image) == "images/medium"
+    assert classify_request(said(code, tools=(ToolDefinition("weather"),))) == "tools/short"
+    assert classify_request(said(code, response_format={"type": "json_object"})) == "json/short"
+    assert classify_request(said(code, response_format={"type": "text"})) == "code/short"
+    image = ChatRequest("auto", (LlmMessage("user", (TextPart(code), ImagePart("https://example.com/a.png"))),))
+    assert classify_request(image) == "images/medium"
 
 
 def test_the_last_thing_that_the_user_said_has_the_subject() -> None:
-    messages = (Message("user", (Text("def f(): pass"),)), Message("assistant", (Text("1 + 1"),)))
-    assert kind_of(Request("auto", (*messages, Message("user", (Text("Thank you."),))))) == "instruction/short"
+    messages = (LlmMessage("user", (TextPart("def f(): pass"),)), LlmMessage("assistant", (TextPart("1 + 1"),)))
+    assert (
+        classify_request(ChatRequest("auto", (*messages, LlmMessage("user", (TextPart("Thank you."),)))))
+        == "instruction/short"
+    )
 
 
 def test_the_length_is_that_of_the_whole_request() -> None:
-    assert kind_of(said("a" * 700)) == "instruction/short"
-    assert kind_of(said("a" * 900)) == "instruction/medium"
-    assert kind_of(said("a" * 9_000)) == "instruction/long"
+    assert classify_request(said("a" * 700)) == "instruction/short"
+    assert classify_request(said("a" * 900)) == "instruction/medium"
+    assert classify_request(said("a" * 9_000)) == "instruction/long"
 
 
 @requirement("modelrouting.kinds")
 @given(st.text(max_size=300))
 def test_every_text_has_one_of_24_kinds(text: str) -> None:
-    subject, _, length = kind_of(said(text)).partition("/")
+    subject, _, length = classify_request(said(text)).partition("/")
     assert subject in SUBJECTS
     assert length in LENGTHS
     assert len(SUBJECTS) * len(LENGTHS) == 24
@@ -81,6 +84,6 @@ def test_no_text_takes_longer_than_its_length_explains(piece: str) -> None:
 
     def fastest(text: str) -> float:
         request = said(text)
-        return min(timeit.repeat(lambda: kind_of(request), number=1, repeat=5))
+        return min(timeit.repeat(lambda: classify_request(request), number=1, repeat=5))
 
     assert fastest(piece * (2_000 // len(piece))) < 100 * fastest("words " * 333)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stentor.domains.learning.model import apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView
-from stentor.domains.modelrouting.model import Entry, candidates, decide
+from stentor.domains.modelrouting.model import ModelOption, build_candidates, choose_model
 from stentor.domains.routing import explain
 from stentor.domains.routing.ranking import Preference
 from tests.requirements import requirement
@@ -39,31 +39,35 @@ def taught(outcomes: Sequence[tuple[str, str, float, int, float | None]]) -> Lea
     return view
 
 
-def chosen(view: LearningView, entries: list[Entry], prefer: Preference = "balanced", kind: str = KINDS[0]) -> str:
-    return decide(candidates(entries, view, "t", kind, 0.2, 0), kind, prefer, 0.2).agent_id
+def chosen(
+    view: LearningView, entries: list[ModelOption], prefer: Preference = "balanced", kind: str = KINDS[0]
+) -> str:
+    return choose_model(build_candidates(entries, view, "t", kind, 0.2, 0), kind, prefer, 0.2).agent_id
 
 
 @requirement("modelrouting.preference")
 def test_who_prefers_what_is_fast_gets_the_faster_of_two_that_are_about_as_good() -> None:
     shown = (("a", 0.95, 40_000), ("b", 0.9, 500))
     outcomes = [(model, KINDS[0], reward, took, 0.01) for model, reward, took in shown for _ in range(5)]
-    entries = [Entry("a"), Entry("b")]
+    entries = [ModelOption("a"), ModelOption("b")]
     assert chosen(taught(outcomes), entries, "fast") == "b"
     assert chosen(taught(outcomes), entries, "quality") == "a", "time is nothing there"
 
 
 @requirement("modelrouting.learns")
 def test_before_anything_is_known_the_cheaper_one_is_tried_and_an_unknown_price_is_the_mean() -> None:
-    prices = [Entry("a", 0.5), Entry("b", None), Entry("c", 0.01)]
+    prices = [ModelOption("a", 0.5), ModelOption("b", None), ModelOption("c", 0.01)]
     assert chosen(LearningView(), prices) == "c"
     assert chosen(LearningView(), prices, "quality") == "a"
-    assert chosen(LearningView(), [Entry("a", 0.5), Entry("b", None)]) == "a", "unknown is as much as the other"
+    assert chosen(LearningView(), [ModelOption("a", 0.5), ModelOption("b", None)]) == "a", (
+        "unknown is as much as the other"
+    )
 
 
 @requirement("modelrouting.kinds")
 def test_what_failed_at_every_other_kind_is_not_tried_before_what_is_unknown() -> None:
     failed = [("a", kind, 0.0, 10, None) for kind in KINDS[1:] for _ in range(8)]
-    assert chosen(taught(failed), [Entry("a"), Entry("b")]) == "b"
+    assert chosen(taught(failed), [ModelOption("a"), ModelOption("b")]) == "b"
 
 
 @requirement("modelrouting.decision")
@@ -81,9 +85,9 @@ def test_every_decision_is_computed_again_from_its_record(
     online: list[bool],
     prefer: Preference,
 ) -> None:
-    entries = [Entry(*each) for each in zip("abc", prices, ahead, online, strict=True)]
-    ranked = candidates(entries, taught(outcomes), "t", KINDS[0], 0.2, 0)
-    record = msgspec.json.decode(msgspec.json.encode(decide(ranked, KINDS[0], prefer, 0.2)))
+    entries = [ModelOption(*each) for each in zip("abc", prices, ahead, online, strict=True)]
+    ranked = build_candidates(entries, taught(outcomes), "t", KINDS[0], 0.2, 0)
+    record = msgspec.json.decode(msgspec.json.encode(choose_model(ranked, KINDS[0], prefer, 0.2)))
     check = explain.check_decision(record)
     assert check.is_reproduced, check
     free = [each.name for each in entries if each.online]

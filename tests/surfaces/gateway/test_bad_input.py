@@ -12,7 +12,7 @@ import pytest
 
 from stentor.core.db import Sql, Tx
 from stentor.domains.modelrouting import store
-from stentor.domains.modelrouting.model import Answer
+from stentor.domains.modelrouting.model import AutoAnswer
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, WITH_BODY, Operation, body_schema
@@ -122,8 +122,8 @@ async def rows(world: World) -> dict[str, int]:
 
 async def an_answer(world: World, tenant: str) -> str:
     """An answer of the model auto, as if one had been given."""
-    answer = Answer("an-answer", "acme/m", "question/short", "admin", "a-decision", None, 0)
-    await world.kernel.db.write(lambda tx: store.insert(tx, tenant, answer))
+    answer = AutoAnswer("an-answer", "acme/m", "question/short", "admin", "a-decision", None, 0)
+    await world.kernel.db.write(lambda tx: store.insert_answer(tx, tenant, answer))
     return answer.answer_id
 
 

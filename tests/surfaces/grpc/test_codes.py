@@ -8,7 +8,7 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 from stentor.core.errors import InvalidRequest, RateLimited, StentorError
-from stentor.domains.atp.model import Flaw, MessageInvalid
+from stentor.domains.atp.model import FieldError, MessageInvalid
 from stentor.surfaces.grpc import refusals
 from stentor.surfaces.grpc.codes import BY_CODE, STATUSES
 from tests.requirements import requirement
@@ -57,7 +57,7 @@ def size(error: StentorError) -> int:
 def test_what_an_error_tells_never_grows_beyond_what_clients_take() -> None:
     fields = {f"metadata.tags.{at}.é": "é" * 300 for at in range(64)}
     many = InvalidRequest("é" * 100_000, {"fields": fields, "reason": {"a": ["é"] * 10_000}, "task_id": "é" * 255})
-    flaws = MessageInvalid([Flaw(f"header.{at}" * 50, "is not a field of a message") for at in range(1_000)])
+    flaws = MessageInvalid([FieldError(f"header.{at}" * 50, "is not a field of a message") for at in range(1_000)])
     for error in (many, flaws, RateLimited("x" * 9_000, {"a": "b"})):
         assert size(error) < MOST_METADATA
 

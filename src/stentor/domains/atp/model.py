@@ -37,12 +37,12 @@ PRIORITIES: tuple[str, ...] = get_args(Priority)
 """The most urgent first: a priority's number is its place."""
 ZONES: tuple[str, ...] = get_args(Zone)
 ACTION_TYPES: tuple[str, ...] = get_args(ActionType)
-URGENCY = {name: number for number, name in enumerate(PRIORITIES)}
-MAX_CONTEXT, MAX_NOTES, MAX_SENDER = 64, 256, 255
+PRIORITY_RANK = {name: number for number, name in enumerate(PRIORITIES)}
+MAX_CONTEXT_LENGTH, MAX_SPECIAL_NOTES_LENGTH, MAX_SENDER_LENGTH = 64, 256, 255
 """Characters."""
 
 
-class Header(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class AtpHeader(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The envelope. Its JSON names are those of the contract."""
 
     mode: Mode
@@ -53,20 +53,20 @@ class Header(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     special_notes: str | None = None
 
     @property
-    def address(self) -> tuple[str, str]:
+    def zone_action(self) -> tuple[str, str]:
         """Zone and action."""
         return self.target_zone, self.action_type
 
 
-class Message(msgspec.Struct, frozen=True):
+class AtpMessage(msgspec.Struct, frozen=True):
     """`sender_id` stands in the JSON form only; on the wire the connection tells who sends."""
 
-    header: Header
+    header: AtpHeader
     content: str
     sender_id: str | None = None
 
 
-class Flaw(msgspec.Struct, frozen=True):
+class FieldError(msgspec.Struct, frozen=True):
     """What is wrong with one field, and what it must be."""
 
     field: str
@@ -76,17 +76,17 @@ class Flaw(msgspec.Struct, frozen=True):
 class MessageInvalid(InvalidRequest):
     """The message is not a valid ATP message; `details.fields` names all that is wrong with it."""
 
-    def __init__(self, flaws: list[Flaw]) -> None:
+    def __init__(self, flaws: list[FieldError]) -> None:
         first = flaws[0]
         fields = {flaw.field: flaw.message for flaw in flaws}
         super().__init__(f"{first.field}: {first.message}", {"fields": fields})
-        self.flaws = flaws
+        self.field_errors = flaws
 
-    def within(self, name: str) -> MessageInvalid:
+    def with_prefix(self, name: str) -> MessageInvalid:
         """The same of a message that stands in the field `name` of something."""
-        return MessageInvalid([Flaw(f"{name}.{flaw.field}", flaw.message) for flaw in self.flaws])
+        return MessageInvalid([FieldError(f"{name}.{flaw.field}", flaw.message) for flaw in self.field_errors])
 
 
-def shown(header: Header) -> dict[str, Any]:
+def header_to_json(header: AtpHeader) -> dict[str, Any]:
     """The envelope as answers carry it."""
     return dict(msgspec.to_builtins(header))

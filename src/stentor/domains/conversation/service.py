@@ -12,8 +12,8 @@ from stentor.auth.principal import Principal
 from stentor.core.errors import AgentFault, ApprovalPending, Conflict, ServiceUnavailable, StentorError
 from stentor.core.live import Hub
 from stentor.domains.conversation import model
-from stentor.domains.llm.model import Delta, Reply, Request, counted
-from stentor.domains.llm.service import AGENT, Done, Work
+from stentor.domains.llm.model import ChatReply, ChatRequest, ReplyDelta, usage_or_estimate
+from stentor.domains.llm.service import AGENT_PREFIX, AgentTaskRef, ChatResult
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import Task, TaskStream, TaskStreamStep
@@ -21,7 +21,7 @@ from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 
 
-class AgentStream:
+class AgentAnswerStream:
     """The answer of an agent, to be read once. `close` before its end cancels the task."""
 
     degraded = False
@@ -30,7 +30,7 @@ class AgentStream:
     def __init__(
         self,
         principal: Principal,
-        request: Request,
+        request: ChatRequest,
         task: Task,
         agent: Agent | None,
         steps: Callable[[str | None], AsyncIterator[TaskStreamStep]],
@@ -42,26 +42,26 @@ class AgentStream:
         self._ended = self._hole = False
         self.name = request.model
         self.provenance_id = task.provenance_id
-        self.work = Work(task.task_id, task.assigned_agent or "", agent.name if agent else "")
-        self.answer: Reply | None = None
+        self.agent_task = AgentTaskRef(task.task_id, task.assigned_agent or "", agent.name if agent else "")
+        self.reply: ChatReply | None = None
         """The whole of it, once it is read to its end."""
 
-    async def __aiter__(self) -> AsyncIterator[Delta]:
+    async def __aiter__(self) -> AsyncIterator[ReplyDelta]:
         """Raises AgentFault, ProviderError or Timeout for a task that did not complete."""
         said: list[str] = []
         async for step in self._resumed():
             if step.kind == "token" and step.data["text"]:
                 said.append(step.data["text"])
-                yield Delta(content=step.data["text"])
+                yield ReplyDelta(content=step.data["text"])
             elif step.kind == "complete":
                 self._ended = True
-                answer = self.answer = self._reply(step.data)
+                answer = self.reply = self._reply(step.data)
                 if not said or self._hole:
-                    yield Delta(content=model.rest(self._task.task_id, answer.content, "".join(said)))
-                yield Delta(finish=answer.finish, usage=counted(self._request, answer), last=True)
+                    yield ReplyDelta(content=model.remaining_text(self._task.task_id, answer.content, "".join(said)))
+                yield ReplyDelta(finish=answer.finish, usage=usage_or_estimate(self._request, answer), is_last=True)
             elif step.kind == "error":
                 self._ended = True
-                raise model.failure(self._task.task_id, step.data.get("status", ""), step.data.get("code"))
+                raise model.error_for_task(self._task.task_id, step.data.get("status", ""), step.data.get("code"))
 
     async def _resumed(self) -> AsyncIterator[TaskStreamStep]:
         """All steps. A stream that was cut because tokens came faster than they were read goes on where it was; there
@@ -80,10 +80,10 @@ class AgentStream:
                     token = place
                 yield step
 
-    def _reply(self, data: dict[str, Any]) -> Reply:
+    def _reply(self, data: dict[str, Any]) -> ChatReply:
         by_model = self._agent is not None and self._agent.runtime.kind == "llm"
         degraded = data["outcome_class"] == "degraded_success"
-        return model.reply(self.name, data["result"], by_model=by_model, degraded=degraded)
+        return model.build_reply(self.name, data["result"], by_model=by_model, degraded=degraded)
 
     async def close(self) -> None:
         """A caller who left gets no answer, so nobody works on one; a service that leaves only lets the task wait."""
@@ -94,7 +94,7 @@ class AgentStream:
             await asyncio.shield(asyncio.ensure_future(self._tasks.cancel(self._principal, self._task.task_id)))
 
 
-class Conversations:
+class AgentChat:
     """Implements the port `Agents` of the gateway."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Conversations:
         agents = self._snapshot.list_of_tenant(tenant)
         return sorted({name for agent in agents if agent.status == "active" for name in agent.capabilities})
 
-    async def stream(self, principal: Principal, request: Request) -> AgentStream:
+    async def stream(self, principal: Principal, request: ChatRequest) -> AgentAnswerStream:
         """Returns when the task is stored. A caller that leaves before leaves no task behind.
 
         Raises RoutingDenied, ApprovalPending, InvalidRequest.
@@ -124,14 +124,16 @@ class Conversations:
             opening.add_done_callback(self._nobody_reads)
             raise
 
-    def _nobody_reads(self, opening: asyncio.Future[AgentStream]) -> None:
+    def _nobody_reads(self, opening: asyncio.Future[AgentAnswerStream]) -> None:
         if not opening.cancelled() and opening.exception() is None:
             closing = asyncio.ensure_future(opening.result().close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    async def _open(self, principal: Principal, request: Request) -> AgentStream:
-        submitted = await self._submission.submit(principal, model.draft(request.model[len(AGENT) :], request))
+    async def _open(self, principal: Principal, request: ChatRequest) -> AgentAnswerStream:
+        submitted = await self._submission.submit(
+            principal, model.build_task_draft(request.model[len(AGENT_PREFIX) :], request)
+        )
         task = await self._tasks.get(principal, submitted.task_id)
         if submitted.status == "pending_approval":
             raise ApprovalPending(
@@ -141,18 +143,20 @@ class Conversations:
             )
         agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
         steps = partial(self._of_task, principal.tenant, task.task_id)
-        return AgentStream(principal, request, task, agent, steps, self._tasks, self._hub.closing)
+        return AgentAnswerStream(principal, request, task, agent, steps, self._tasks, self._hub.closing)
 
-    async def chat(self, principal: Principal, request: Request) -> Done:
+    async def chat(self, principal: Principal, request: ChatRequest) -> ChatResult:
         """The whole answer. A caller that leaves cancels the task. Raises as the stream does."""
         stream = await self.stream(principal, request)
         try:
             answer = await self._while_open(_whole(stream))
         finally:
             await stream.close()
-        return Done(answer, counted(request, answer), stream.name, stream.provenance_id, stream.work)
+        return ChatResult(
+            answer, usage_or_estimate(request, answer), stream.name, stream.provenance_id, stream.agent_task
+        )
 
-    async def _while_open(self, work: Any) -> Reply:
+    async def _while_open(self, work: Any) -> ChatReply:
         """Nobody waits for an answer of a service that leaves. Raises ServiceUnavailable."""
         answer = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(self._hub.closing.wait())
@@ -172,13 +176,13 @@ def _follows(last: list[str], token: list[str]) -> bool:
     return [attempt, str(int(n) - 1)] == last if last else n == "1"
 
 
-async def _whole(stream: AgentStream) -> Reply:
+async def _whole(stream: AgentAnswerStream) -> ChatReply:
     try:
         async for _ in stream:
             pass
     except AgentFault:
-        if stream.answer is None:
+        if stream.reply is None:
             raise  # else tokens were lost, and the whole answer is there
-    if stream.answer is None:
+    if stream.reply is None:
         raise StentorError("The task's stream ended without an end.")
-    return stream.answer
+    return stream.reply

@@ -10,9 +10,9 @@ from msgspec import Meta
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden
-from stentor.domains.llm.gate import Caller as LlmCaller
-from stentor.domains.llm.model import Message, Request, Text
-from stentor.domains.llm.service import Done
+from stentor.domains.llm.call_guard import LlmCaller as LlmCaller
+from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
+from stentor.domains.llm.service import ChatResult
 from stentor.domains.memory.index.model import SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.search import HybridMatch
@@ -38,7 +38,7 @@ class MemoryWriter(Protocol):
 
 
 class ChatCompletion(Protocol):
-    async def chat(self, caller: LlmCaller, request: Request) -> Done:
+    async def chat(self, caller: LlmCaller, request: ChatRequest) -> ChatResult:
         """Raises StentorError: no such model, a budget that is spent, a provider that fails."""
         ...
 
@@ -146,8 +146,8 @@ class LlmChat(Shaped):
 
     async def act(self, run: Run, call: Call) -> dict[str, Any]:
         asked = self.arguments(call)
-        messages = tuple(Message(said.role, (Text(said.content),)) for said in asked.messages)
-        request = Request(asked.model, messages, asked.max_tokens, asked.temperature)
+        messages = tuple(LlmMessage(said.role, (TextPart(said.content),)) for said in asked.messages)
+        request = ChatRequest(asked.model, messages, asked.max_tokens, asked.temperature)
         caller = LlmCaller(run.tenant, run.asked_by, run.agent_id, run.task_id, run.parent)
         done = await self._models.chat(caller, request)
         usage = {"input_tokens": done.usage.input_tokens, "output_tokens": done.usage.output_tokens}

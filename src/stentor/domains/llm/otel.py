@@ -23,22 +23,22 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 
 from stentor import __version__
 from stentor.core import trace_context
-from stentor.domains.llm import semconv
-from stentor.domains.llm.model import Usage
-from stentor.domains.llm.spans import CallStart
+from stentor.domains.llm import tracing
+from stentor.domains.llm.model import TokenUsage
+from stentor.domains.llm.tracing import CallStart
 
-FLUSH = 2.0
+FLUSH_SECONDS = 2.0
 """Seconds that a stop waits for the collector."""
-REMIND = 60.0
+LOG_INTERVAL_SECONDS = 60.0
 """Seconds between two log lines about a collector that does not take spans."""
-LONGEST_REASON = 300
-SHORTEST_KEY = 8
+MAX_REASON_LENGTH = 300
+MIN_SECRET_LENGTH = 8
 """Characters: a shorter value of a header is hardly a key, and may be a word of every log line."""
-SDK_LOG = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+SDK_LOGGER_NAME = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 log = logging.getLogger(__name__)
 
 
-class CallSpan:
+class OtelCallSpan:
     def __init__(self, span: trace.Span, started: int) -> None:
         self._span = span
         self._started = started
@@ -52,34 +52,34 @@ class CallSpan:
             return trace_context.current_traceparent()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
-    def end(self, usage: Usage | None, *, response_id: str = "", error_type: str | None = None) -> None:
-        self._span.set_attributes(dict(semconv.at_end(usage, response_id, error_type)))
+    def end(self, usage: TokenUsage | None, *, response_id: str = "", error_type: str | None = None) -> None:
+        self._span.set_attributes(dict(tracing.end_attributes(usage, response_id, error_type)))
         if error_type is not None:
             # Without a description: what a provider says may hold what it was asked.
             self._span.set_status(Status(StatusCode.ERROR))
         self._span.end(self._started * 1000 + time.monotonic_ns() - self._began)
 
 
-class OtelSpans:
+class OtelTracer:
     """Spans for an exporter, sent in batches by a thread. Raises ValueError for a variable of the SDK that is wrong."""
 
-    def __init__(self, exporter: SpanExporter, flush: float = FLUSH) -> None:
-        self._exporter = Reporting(exporter)
+    def __init__(self, exporter: SpanExporter, flush: float = FLUSH_SECONDS) -> None:
+        self._exporter = LossLoggingExporter(exporter)
         self._flush = flush
         self._closed = False
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
-        self._tracer = self._provider.get_tracer("stentor.llm", __version__, schema_url=semconv.SCHEMA_URL)
+        self._tracer = self._provider.get_tracer("stentor.llm", __version__, schema_url=tracing.SCHEMA_URL)
 
-    def begin(self, call: CallStart) -> CallSpan:
+    def start_span(self, call: CallStart) -> OtelCallSpan:
         span = self._tracer.start_span(
-            semconv.name(call),
+            tracing.span_name(call),
             _parent(trace_context.current_traceparent()),
             SpanKind.CLIENT,
-            dict(semconv.at_start(call)),
+            dict(tracing.start_attributes(call)),
             start_time=call.started * 1000,
         )
-        return CallSpan(span, call.started)
+        return OtelCallSpan(span, call.started)
 
     async def close(self) -> None:
         if self._closed:
@@ -95,7 +95,7 @@ class OtelSpans:
             log.warning("the collector does not answer: the spans that are on their way to it are given up")
 
 
-class Reporting(SpanExporter):
+class LossLoggingExporter(SpanExporter):
     """Tells the log that spans are lost when that begins, now and then, and when it ends."""
 
     def __init__(self, inner: SpanExporter, clock: Callable[[], float] = time.monotonic) -> None:
@@ -119,9 +119,9 @@ class Reporting(SpanExporter):
 
     def _failed(self, count: int) -> None:
         self._lost += count
-        if self._clock() - self._said >= REMIND:
+        if self._clock() - self._said >= LOG_INTERVAL_SECONDS:
             self._said = self._clock()
-            log.warning("the collector does not take spans, %d are lost so far: %s", self._lost, REASON.last)
+            log.warning("the collector does not take spans, %d are lost so far: %s", self._lost, EXPORT_ERRORS.last)
 
     def _worked(self) -> None:
         if self._lost:
@@ -129,7 +129,7 @@ class Reporting(SpanExporter):
             self._lost, self._said = 0, float("-inf")
 
 
-class _Reason(logging.Filter):
+class _ExportErrorFilter(logging.Filter):
     """Keeps the SDK's own lines about an export out of the log, but for the reason in the last one."""
 
     last = "no reason is known"
@@ -137,32 +137,32 @@ class _Reason(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         line = " ".join(record.getMessage().split())
         if "shutdown" not in line.lower():  # such a line follows another with the reason
-            self.last = line[:LONGEST_REASON]
+            self.last = line[:MAX_REASON_LENGTH]
         return False
 
 
-REASON = _Reason()
+EXPORT_ERRORS = _ExportErrorFilter()
 
 
-def open_spans(endpoint: str, secret: Callable[[str], None]) -> OtelSpans:
+def open_spans(endpoint: str, secret: Callable[[str], None]) -> OtelTracer:
     """For a collector at the whole address of its traces; `secret` hears what no log may show. Raises ValueError."""
-    for value in header_values(os.environ):  # before the SDK reads them, which logs what it cannot read
+    for value in find_header_secrets(os.environ):  # before the SDK reads them, which logs what it cannot read
         secret(value)
-    return OtelSpans(otlp(endpoint))
+    return OtelTracer(otlp(endpoint))
 
 
 def otlp(endpoint: str) -> SpanExporter:
     """Over HTTP with protobuf. Headers, certificates, compression and timeout are the SDK's variables."""
-    logging.getLogger(SDK_LOG).addFilter(REASON)
+    logging.getLogger(SDK_LOGGER_NAME).addFilter(EXPORT_ERRORS)
     return OTLPSpanExporter(endpoint)
 
 
-def header_values(environ: Mapping[str, str]) -> Iterator[str]:
+def find_header_secrets(environ: Mapping[str, str]) -> Iterator[str]:
     """Whatever may be a collector's key: as it is written, and each word of what is sent."""
     for variable in ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"):
         for pair in environ.get(variable, "").split(","):
             value = pair.partition("=")[2].strip() or pair.strip()
-            yield from (part for part in (value, *unquote(value).split()) if len(part) >= SHORTEST_KEY)
+            yield from (part for part in (value, *unquote(value).split()) if len(part) >= MIN_SECRET_LENGTH)
 
 
 def _resource() -> Resource:

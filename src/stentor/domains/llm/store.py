@@ -6,7 +6,7 @@ import msgspec
 
 from stentor.core.clock import DAY
 from stentor.core.db import AppendOnlyTable, CounterTable, Sql, Tx
-from stentor.domains.llm.budgets import Kind, Spent
+from stentor.domains.llm.costs import BudgetKind, SpentAmount
 
 _PROVIDERS = Sql(
     "select name, format, base_url, sealed_key, default_model from llm_providers where tenant = :tenant order by name"
@@ -105,7 +105,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     unpriced: int
 
 
-def providers(tx: Tx, tenant: str) -> list[ProviderRow]:
+def list_providers(tx: Tx, tenant: str) -> list[ProviderRow]:
     return [ProviderRow(*row) for row in tx.rows(_PROVIDERS, tenant=tenant)]
 
 
@@ -113,7 +113,7 @@ def count_providers(tx: Tx, tenant: str) -> int:
     return int(tx.rows(_COUNT, tenant=tenant)[0][0])
 
 
-def put_provider(tx: Tx, tenant: str, row: ProviderRow) -> None:
+def upsert_provider(tx: Tx, tenant: str, row: ProviderRow) -> None:
     tx.run(_PUT, tenant=tenant, now=tx.now, **msgspec.structs.asdict(row))
 
 
@@ -122,22 +122,22 @@ def delete_provider(tx: Tx, tenant: str, name: str) -> bool:
     return tx.run(_DELETE, tenant=tenant, name=name) > 0
 
 
-def record(tx: Tx, call: CallRow) -> None:
+def insert_call(tx: Tx, call: CallRow) -> None:
     """The call, and what it adds to the account of its key and its agent."""
     tx.append(_CALLS, (*msgspec.structs.astuple(call), tx.now))
-    subjects: list[tuple[Kind, str | None]] = [("key", call.key_name), ("agent", call.agent_id)]
+    subjects: list[tuple[BudgetKind, str | None]] = [("key", call.key_name), ("agent", call.agent_id)]
     tokens = call.input_tokens + call.output_tokens
     for kind, subject in subjects:
         if subject:
             tx.increment(_SPEND, (call.tenant, kind, subject, tx.now // DAY), tokens, call.cost or 0)
 
 
-def spent(tx: Tx, tenant: str, kind: Kind, subject: str, first_day: int) -> Spent:
+def read_spent(tx: Tx, tenant: str, kind: BudgetKind, subject: str, first_day: int) -> SpentAmount:
     row = tx.rows(_SPENT, tenant=tenant, kind=kind, subject=subject, day=first_day)[0]
-    return Spent(int(row[0]), int(row[1]))
+    return SpentAmount(int(row[0]), int(row[1]))
 
 
-def usage(tx: Tx, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
+def read_usage(tx: Tx, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
     """Calls from `start` on and before `end`, by provider, model and day; an empty provider means all."""
     rows = tx.rows(_USAGE, tenant=tenant, start=start, end=end, provider=provider)
     return [UsageRow(row[0], row[1], *map(int, row[2:])) for row in rows]

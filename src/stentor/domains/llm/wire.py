@@ -1,20 +1,29 @@
-"""Wire models of the gateway's own routes. Source: core contract, "LLM gateway"."""
+"""Wire models of the gateway's own routes. Source: core contract, "LLM gateway".
+
+The usage report: calls added up by provider, model and day. Pure.
+"""
 
 from __future__ import annotations
 
 import re
-from datetime import date
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import date, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from stentor.domains.atp import jsonform
-from stentor.domains.atp.model import Message as AtpMessage
-from stentor.domains.atp.schema import MESSAGE
-from stentor.domains.atp.template import example as example_message
-from stentor.domains.atp.text import without_head
-from stentor.domains.llm.model import Message, Request, Text
+from stentor.core.clock import DAY
+from stentor.core.errors import InvalidRequest
+from stentor.domains.atp import json_format
+from stentor.domains.atp.json_format import MESSAGE_SCHEMA
+from stentor.domains.atp.json_format import example_message as example_message
+from stentor.domains.atp.model import AtpMessage as AtpMessage
+from stentor.domains.atp.text_format import strip_header
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR
+from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
+from stentor.domains.llm.store import UsageRow
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name, ResponseModel
@@ -72,8 +81,8 @@ class ChatBody(RequestModel):
     model: ModelName | None = None
     options: Options = ChatOptions()
 
-    def request(self) -> Request:
-        messages = tuple(Message(m.role, (Text(m.content),)) for m in self.messages)
+    def to_request(self) -> ChatRequest:
+        messages = tuple(LlmMessage(m.role, (TextPart(m.content),)) for m in self.messages)
         return _request(self.model, messages, self.options)
 
 
@@ -86,8 +95,8 @@ class CompleteBody(RequestModel):
     model: ModelName | None = None
     options: Options = ChatOptions()
 
-    def request(self) -> Request:
-        return _request(self.model, (Message("user", (Text(self.prompt),)),), self.options)
+    def to_request(self) -> ChatRequest:
+        return _request(self.model, (LlmMessage("user", (TextPart(self.prompt),)),), self.options)
 
 
 class AtpBody(RequestModel):
@@ -95,16 +104,16 @@ class AtpBody(RequestModel):
 
     model_config = example_config(atpMessage=example_message(), model="openai/gpt-5-mini")
 
-    atpMessage: Annotated[dict[str, Any], WithJsonSchema(MESSAGE)]  # noqa: N815
+    atpMessage: Annotated[dict[str, Any], WithJsonSchema(MESSAGE_SCHEMA)]  # noqa: N815
     model: ModelName | None = None
     agentId: Name | None = None  # noqa: N815
 
-    def message(self) -> AtpMessage:
+    def to_message(self) -> AtpMessage:
         """Raises MessageInvalid."""
-        return jsonform.read_within("atpMessage", self.atpMessage)
+        return json_format.read_nested_message("atpMessage", self.atpMessage)
 
-    def request(self, message: AtpMessage) -> Request:
-        return _request(self.model, (Message("user", (Text(without_head(message.content)),)),), ChatOptions())
+    def to_request(self, message: AtpMessage) -> ChatRequest:
+        return _request(self.model, (LlmMessage("user", (TextPart(strip_header(message.content)),)),), ChatOptions())
 
 
 class EmbedBody(RequestModel):
@@ -253,8 +262,8 @@ class UsageReport(ResponseModel):
     byDay: dict[str, Totals]  # noqa: N815
 
 
-def _request(name: str | None, messages: tuple[Message, ...], options: ChatOptions) -> Request:
-    return Request(
+def _request(name: str | None, messages: tuple[LlmMessage, ...], options: ChatOptions) -> ChatRequest:
+    return ChatRequest(
         name or "",
         messages,
         max_tokens=options.max_tokens,
@@ -266,6 +275,52 @@ def _request(name: str | None, messages: tuple[Message, ...], options: ChatOptio
     )
 
 
-def left_out(found: dict[str, Any]) -> dict[str, Any]:
+def omit_none(found: dict[str, Any]) -> dict[str, Any]:
     """Without what is None: the optional fields of a model."""
     return {name: value for name, value in found.items() if value is not None}
+
+
+EPOCH = date(1970, 1, 1)
+MAX_MICROS = 2**62
+
+
+def date_bounds_micros(start: date | None, end: date | None) -> tuple[int, int]:
+    """Microseconds from the first moment of `start` to the one after the last of `end`.
+
+    Raises InvalidRequest when `end` is before `start`.
+    """
+    if start and end and end < start:
+        raise InvalidRequest("startDate is after endDate.", {"fields": {"startDate": "is after endDate"}})
+    first = (start - EPOCH).days * DAY if start else 0
+    return first, ((end - EPOCH).days + 1) * DAY if end else MAX_MICROS
+
+
+def build_usage_report(rows: Sequence[UsageRow]) -> dict[str, Any]:
+    total = _totals(rows)
+    return {
+        "totalRequests": total.pop("requests"),
+        **total,
+        "estimatedRequests": sum(row.estimated for row in rows),
+        "unpricedRequests": sum(row.unpriced for row in rows),
+        "byProvider": _totals_by((row.provider, row) for row in rows),
+        "byModel": _totals_by((f"{row.provider}/{row.model}", row) for row in rows),
+        "byDay": _totals_by(((EPOCH + timedelta(days=row.day)).isoformat(), row) for row in rows),
+    }
+
+
+def _totals_by(pairs: Iterable[tuple[str, UsageRow]]) -> dict[str, dict[str, Any]]:
+    groups: defaultdict[str, list[UsageRow]] = defaultdict(list)
+    for name, row in pairs:
+        groups[name].append(row)
+    return {name: _totals(rows) for name, rows in groups.items()}
+
+
+def _totals(rows: Sequence[UsageRow]) -> dict[str, Any]:
+    given, made = sum(row.input_tokens for row in rows), sum(row.output_tokens for row in rows)
+    return {
+        "requests": sum(row.requests for row in rows),
+        "totalTokens": given + made,
+        "inputTokens": given,
+        "outputTokens": made,
+        "estimatedCost": round(sum(row.cost for row in rows) / NANOS_PER_DOLLAR, 9),
+    }

@@ -15,14 +15,13 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import Forbidden, InvalidRequest
-from stentor.domains.atp import checks, jsonform, model
-from stentor.domains.atp.model import Flaw, Message, MessageInvalid
-from stentor.domains.atp.template import template
-from stentor.domains.atp.text import format_message, parse
+from stentor.domains.atp import bodies, json_format, model
+from stentor.domains.atp.json_format import message_template
+from stentor.domains.atp.model import AtpMessage, FieldError, MessageInvalid
+from stentor.domains.atp.text_format import format_message, parse_message
 from stentor.domains.messaging import wire
-from stentor.domains.messaging.model import Stored
-from stentor.domains.messaging.service import Messaging
-from stentor.domains.messaging.streams import Streams
+from stentor.domains.messaging.model import StoredMessage
+from stentor.domains.messaging.service import MessagingService, ResponseStreams
 from stentor.domains.messaging.wire import MessageIn, RouteIn, ValidateIn
 from stentor.web.fast_routes import FastRoute
 from stentor.web.request_context import decode_path_segment
@@ -45,13 +44,13 @@ ASKS: dict[str, Any] = {"openapi_extra": requires_permission("read")}
 """Routes that take a message and change nothing."""
 
 
-def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRouter:
+def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamLimit) -> APIRouter:
     api = api_router("/atp", tags=["atp"])
 
     async def send(request: Request, body: MessageIn, idempotency_key: IdempotencyHeader = None) -> JsonResponse:
         """Queue a message; its id asks for the answer later."""
-        caller, message = get_principal(request), body.message()
-        key = key_of(caller, body, idempotency_key)
+        caller, message = get_principal(request), body.to_message()
+        key = build_idempotency_key(caller, body, idempotency_key)
         return JsonResponse({"success": True, "messageId": await messaging.send(caller, message, key)}, 202)
 
     api.add_api_route(
@@ -67,7 +66,7 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
     @api.post("/route", response_model=Enveloped[wire.RouteOut], responses=error_responses(409, 422), **ASKS)
     async def route(caller: Caller, body: RouteIn) -> JsonResponse:
         """Who would carry the message out now, and why; nothing is sent."""
-        return enveloped_response(messaging.route(caller, body.read()))
+        return enveloped_response(messaging.route(caller, body.to_message()))
 
     @api.post("/validate", response_model=Enveloped[wire.Validated], **ASKS)
     async def validate(caller: Caller, body: ValidateIn) -> JsonResponse:
@@ -78,20 +77,22 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
     @api.post("/format", response_model=Enveloped[wire.Formatted], **ASKS)
     async def formatted(caller: Caller, body: MessageIn) -> JsonResponse:
         """The wire form of a message, and what a reader finds in it."""
-        message = body.message()
-        checks.body_of(message)
-        messaging.sender(caller, message)
+        message = body.to_message()
+        bodies.parse_body(message)
+        messaging.resolve_sender(caller, message)
         text = format_message(message)
-        read = parse(text)
-        parsed = {"header": model.shown(read.header), "body": checks.decoded(read.content)}
-        return enveloped_response({"formatted": text, "message": jsonform.shown(message), "parsed": parsed})
+        read = parse_message(text)
+        parsed = {"header": model.header_to_json(read.header), "body": bodies.decode_content(read.content)}
+        return enveloped_response(
+            {"formatted": text, "message": json_format.message_to_json(message), "parsed": parsed}
+        )
 
     _lists(api)
 
     @api.get("/message/{message_id}", response_model=Enveloped[wire.StoredOut], responses=error_responses(404))
     async def message(caller: Caller, message_id: MessageId) -> JsonResponse:
         """A message as it was sent, and how far it has come."""
-        return enveloped_response(wire.stored_out(await messaging.get(caller, message_id)))
+        return enveloped_response(wire.stored_to_json(await messaging.get(caller, message_id)))
 
     @api.get(
         "/response/{message_id}",
@@ -105,13 +106,13 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
         if EVENTS in request.headers.get("accept", ""):
             stored = await messaging.get(caller, message_id)
             frames = _frames(streams, stored, last_event_id)
-            return EventStreamResponse(frames, limit, f"{caller.tenant}/{caller.name}", wire.block(stored))
-        return enveloped_response(wire.response_out(await messaging.answered(caller, message_id)))
+            return EventStreamResponse(frames, limit, f"{caller.tenant}/{caller.name}", wire.provenance_block(stored))
+        return enveloped_response(wire.response_to_json(await messaging.get_answered(caller, message_id)))
 
     @api.get("/queue", response_model=Enveloped[wire.QueueOut])
     async def queue(caller: Caller) -> JsonResponse:
         """How many messages wait, of each priority, and which has waited longest."""
-        found = await messaging.queue(caller.tenant)
+        found = await messaging.read_queue(caller.tenant)
         oldest = None
         if found.oldest is not None:
             message_id, priority, created_at = found.oldest
@@ -121,7 +122,7 @@ def router(messaging: Messaging, streams: Streams, limit: StreamLimit) -> APIRou
     return api
 
 
-def key_of(caller: Principal, body: MessageIn, value: str | None) -> IdempotencyKey | None:
+def build_idempotency_key(caller: Principal, body: MessageIn, value: str | None) -> IdempotencyKey | None:
     """The caller's Idempotency-Key for the sending of this message, on whichever surface it came."""
     if value is None:
         return None
@@ -151,10 +152,10 @@ def _lists(api: APIRouter) -> None:
     @api.get("/template", response_model=Enveloped[wire.TemplateOut])
     async def starter(caller: Caller) -> JsonResponse:
         """A valid message to start from, and what its fields mean."""
-        return enveloped_response(template())
+        return enveloped_response(message_template())
 
 
-def _flaws(messaging: Messaging, caller: Any, body: ValidateIn) -> list[Flaw]:
+def _flaws(messaging: MessagingService, caller: Any, body: ValidateIn) -> list[FieldError]:
     """What `send` would refuse or could only fail, and for a text what the wire form does not allow.
 
     Raises InvalidRequest for both forms at once.
@@ -164,23 +165,25 @@ def _flaws(messaging: Messaging, caller: Any, body: ValidateIn) -> list[Flaw]:
     if text is not None and given:
         raise InvalidRequest("text: give the wire form or the JSON form, not both.")
     try:
-        message: Message = jsonform.read(given) if text is None else parse(text)
+        message: AtpMessage = json_format.read_json_message(given) if text is None else parse_message(text)
     except MessageInvalid as invalid:
-        return invalid.flaws
+        return invalid.field_errors
     flaws = []
     try:
-        messaging.sender(caller, message)
+        messaging.resolve_sender(caller, message)
     except Forbidden:
-        flaws.append(Flaw("header.senderId", "is not the caller"))
+        flaws.append(FieldError("header.senderId", "is not the caller"))
     try:
-        checks.body_of(message)
-        missing = messaging.missing(message)
+        bodies.parse_body(message)
+        missing = messaging.unavailable_reason(message)
     except MessageInvalid as invalid:
-        return flaws + invalid.flaws
-    return flaws if missing is None else [*flaws, Flaw("header.targetZone", missing)]
+        return flaws + invalid.field_errors
+    return flaws if missing is None else [*flaws, FieldError("header.targetZone", missing)]
 
 
-async def _frames(streams: Streams, stored: Stored, last_event_id: str | None) -> AsyncIterator[SseEvent]:
-    async for kind, data, at in streams.of(stored, last_event_id):
+async def _frames(
+    streams: ResponseStreams, stored: StoredMessage, last_event_id: str | None
+) -> AsyncIterator[SseEvent]:
+    async for kind, data, at in streams.follow(stored, last_event_id):
         own = {"event_provenance_id": data["provenance_id"]} if "provenance_id" in data else {}
-        yield SseEvent(kind, {**data, **own, **wire.block(stored)}, at)
+        yield SseEvent(kind, {**data, **own, **wire.provenance_block(stored)}, at)

@@ -10,28 +10,28 @@ import msgspec
 from stentor.auth.principal import Permission, Principal
 from stentor.core.db import Tx
 from stentor.core.errors import StentorError
-from stentor.domains.atp import jsonform
-from stentor.domains.atp.bodies import Body
-from stentor.domains.atp.model import URGENCY, Header, Message
+from stentor.domains.atp import json_format
+from stentor.domains.atp.bodies import ActionBody
+from stentor.domains.atp.model import PRIORITY_RANK, AtpHeader, AtpMessage
 
-Status = Literal["queued", "executing", "completed", "failed"]
-ENDS: frozenset[Status] = frozenset(("completed", "failed"))
+MessageStatus = Literal["queued", "executing", "completed", "failed"]
+TERMINAL_STATUSES: frozenset[MessageStatus] = frozenset(("completed", "failed"))
 
 
-class Route(msgspec.Struct, frozen=True, rename="camel"):
+class MessageRoute(msgspec.Struct, frozen=True, rename="camel"):
     """Who does the work and why; no agent where a part of the service does it itself."""
 
     target_agents: tuple[str, ...]
     rationale: str
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredMessage(msgspec.Struct, frozen=True):
     """A message's row. Times in microseconds; `provenance_id` is its first event, `head_id` its last."""
 
     tenant: str
     message_id: str
-    status: Status
-    header: Header
+    status: MessageStatus
+    header: AtpHeader
     content: str
     sender_id: str
     sender_agent: str | None
@@ -48,60 +48,60 @@ class Stored(msgspec.Struct, frozen=True):
 
     @property
     def priority(self) -> int:
-        return URGENCY[self.header.priority]
+        return PRIORITY_RANK[self.header.priority]
 
     @property
-    def message(self) -> Message:
-        return Message(self.header, self.content, self.sender_id)
+    def atp_message(self) -> AtpMessage:
+        return AtpMessage(self.header, self.content, self.sender_id)
 
     @property
-    def shown(self) -> dict[str, Any]:
-        return jsonform.shown(self.message, self.message_id)
+    def to_json(self) -> dict[str, Any]:
+        return json_format.message_to_json(self.atp_message, self.message_id)
 
 
-class Work(msgspec.Struct, frozen=True):
+class ActionContext(msgspec.Struct, frozen=True):
     """A message in the hands of its action. `cause` is the event that its effects hang under."""
 
-    stored: Stored
-    body: Body
-    cause: str
+    message: StoredMessage
+    body: ActionBody
+    parent_event_id: str
 
     @property
     def principal(self) -> Principal:
-        return self.stored.principal
+        return self.message.principal
 
     @property
-    def header(self) -> Header:
-        return self.stored.header
+    def header(self) -> AtpHeader:
+        return self.message.header
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ActionResult(msgspec.Struct, frozen=True):
     """What an action came to. With `waits_for`, a task, it is an acknowledgement: the answer comes with its end."""
 
     response: Any
-    route: Route
-    status: Status = "completed"
-    waits_for: str | None = None
+    route: MessageRoute
+    status: MessageStatus = "completed"
+    awaited_task_id: str | None = None
     deadline: int | None = None
 
 
-Closing = Callable[[Tx], Reply]
+CommitStep = Callable[[Tx], ActionResult]
 """The last step of an action. It runs in the transaction that records the answer: both happen or neither does."""
 
 
-class Action(msgspec.Struct, frozen=True):
+class ZoneAction(msgspec.Struct, frozen=True):
     """`prepare` may wait and look things up, what it answers changes the state; `route` only says who would do it."""
 
     permission: Permission
-    prepare: Callable[[Work], Awaitable[Closing]]
-    route: Callable[[Principal, Header, Body], Route]
+    prepare: Callable[[ActionContext], Awaitable[CommitStep]]
+    route: Callable[[Principal, AtpHeader, ActionBody], MessageRoute]
     tenant: str | None = None
     """The only one that it is there for."""
-    missing: str | None = None
+    unavailable_reason: str | None = None
     """Why this service cannot carry it out, where it cannot."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class QueueSnapshot(msgspec.Struct, frozen=True):
     """The queue of a tenant. `oldest` is id, priority and time of the message that waits longest."""
 
     depth: int
@@ -109,7 +109,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def failure(error: StentorError) -> dict[str, Any]:
+def error_response(error: StentorError) -> dict[str, Any]:
     """An error as a response records it."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.details:

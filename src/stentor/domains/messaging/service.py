@@ -1,8 +1,13 @@
-"""Use cases of messaging: send, route, read a message, its answer, the queue."""
+"""Use cases of messaging: send, route, read a message, its answer, the queue.
+
+The answer to a message as a stream: what its task says, token by token, under the message's own header.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -13,21 +18,22 @@ from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Forbidden, NotFound
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.atp import checks, model
-from stentor.domains.atp.bodies import Body, Schedule
-from stentor.domains.atp.model import Message
+from stentor.domains.atp import bodies, model
+from stentor.domains.atp.bodies import ActionBody, ScheduleBody
+from stentor.domains.atp.model import AtpMessage
 from stentor.domains.messaging import store
-from stentor.domains.messaging.carrier import admit
-from stentor.domains.messaging.model import Action, Route, Snapshot, Stored
+from stentor.domains.messaging.model import TERMINAL_STATUSES, MessageRoute, QueueSnapshot, StoredMessage, ZoneAction
+from stentor.domains.messaging.processor import authorize_action
 from stentor.domains.registry import agent_cache as registry
 from stentor.domains.registry import authorization
+from stentor.domains.tasks.model import TaskStream
 
-MAX_ID = 255
+MAX_ID_LENGTH = 255
 SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
 """Of the APIs that are admin-only over REST."""
 
 
-class Messaging:
+class MessagingService:
     """`arrived` is called after a message was stored."""
 
     def __init__(
@@ -35,7 +41,7 @@ class Messaging:
         db: Database,
         runlog: RunLog,
         agents: registry.AgentCache,
-        actions: Mapping[tuple[str, str], Action],
+        actions: Mapping[tuple[str, str], ZoneAction],
         arrived: Callable[[], None],
     ) -> None:
         self._db = db
@@ -44,24 +50,30 @@ class Messaging:
         self._actions = actions
         self._arrived = arrived
 
-    async def send(self, principal: Principal, message: Message, key: IdempotencyKey | None = None) -> str:
+    async def send(self, principal: Principal, message: AtpMessage, key: IdempotencyKey | None = None) -> str:
         """Store a message for its turn; answers its id. The same key with the same message answers the same.
 
         Raises MessageInvalid, Forbidden for another's senderId or an effect that the caller might not have over REST.
         """
-        body = checks.body_of(message)
-        sender = self.sender(principal, message)
+        body = bodies.parse_body(message)
+        sender = self.resolve_sender(principal, message)
         received = EventDraft("message_received", "messaging", f"Message to {message.header.target_zone}.")
         stored = _stored(principal, message, sender, received.event_id)
-        admit(stored, self._actions[message.header.address])
+        authorize_action(stored, self._actions[message.header.zone_action])
         return await self._db.write(lambda tx: self._send(tx, stored, body, received, key))
 
-    def _send(self, tx: Tx, stored: Stored, body: Body, received: EventDraft, key: IdempotencyKey | None) -> str:
+    def _send(
+        self, tx: Tx, stored: StoredMessage, body: ActionBody, received: EventDraft, key: IdempotencyKey | None
+    ) -> str:
         if key is not None and (known := idempotency.find_response(tx, key)):
             return str(known.body)
         times = {"created_at": tx.now, "updated_at": tx.now, "due_at": _due(tx.now, body)}
         store.insert(tx, msgspec.structs.replace(stored, **times))
-        meta = {"message_id": stored.message_id, "atp": model.shown(stored.header), "by": stored.principal.name}
+        meta = {
+            "message_id": stored.message_id,
+            "atp": model.header_to_json(stored.header),
+            "by": stored.principal.name,
+        }
         event = msgspec.structs.replace(received, metadata=meta, agent_id=stored.sender_agent)
         self._runlog.append(tx, stored.tenant, [event])
         if key is not None:
@@ -69,17 +81,17 @@ class Messaging:
         tx.after_commit(self._arrived)
         return stored.message_id
 
-    def route(self, principal: Principal, message: Message) -> Route:
+    def route(self, principal: Principal, message: AtpMessage) -> MessageRoute:
         """Who would do it now, and why. Nothing is sent. Raises MessageInvalid, Forbidden, RoutingDenied."""
-        body = checks.body_of(message)
-        self.sender(principal, message)
-        return self._actions[message.header.address].route(principal, message.header, body)
+        body = bodies.parse_body(message)
+        self.resolve_sender(principal, message)
+        return self._actions[message.header.zone_action].route(principal, message.header, body)
 
-    def missing(self, message: Message) -> str | None:
+    def unavailable_reason(self, message: AtpMessage) -> str | None:
         """Say why this service cannot carry out a valid message; None when it can."""
-        return self._actions[message.header.address].missing
+        return self._actions[message.header.zone_action].unavailable_reason
 
-    def sender(self, principal: Principal, message: Message) -> tuple[str, str | None]:
+    def resolve_sender(self, principal: Principal, message: AtpMessage) -> tuple[str, str | None]:
         """Who sends, and which agent that is. Raises Forbidden for a senderId that is not the caller."""
         own = [agent.agent_id for agent in self._agents.list_of_key(principal.tenant, principal.name)]
         alone = own[0] if len(own) == 1 else None
@@ -91,11 +103,13 @@ class Messaging:
             return message.sender_id, message.sender_id
         raise Forbidden("header.senderId is not the caller: leave it out, or name the key or an agent that has it.")
 
-    def speaker(self, principal: Principal, message: Message, agent_id: str | None) -> tuple[str, str | None]:
+    def resolve_speaker(
+        self, principal: Principal, message: AtpMessage, agent_id: str | None
+    ) -> tuple[str, str | None]:
         """The same for a message that is for an agent which the caller names beside it: its own, or any of the tenant
         for a key that is no agent's. Raises NotFound, Forbidden.
         """
-        sender, own = self.sender(principal, message)
+        sender, own = self.resolve_sender(principal, message)
         if agent_id is None:
             return sender, own
         agent = self._agents.get(principal.tenant, agent_id)
@@ -105,7 +119,7 @@ class Messaging:
             raise Forbidden(f"The agent {agent_id!r} is not one of the key {principal.name!r}.")
         return sender, agent_id
 
-    async def get(self, principal: Principal, message_id: str) -> Stored:
+    async def get(self, principal: Principal, message_id: str) -> StoredMessage:
         """Fails closed: an agent's key reads its own messages, and what went to a system API is for its sender and for
         who may use that API.
 
@@ -118,28 +132,28 @@ class Messaging:
             principal.require("admin")
         return stored
 
-    async def find(self, tenant: str, message_id: str) -> Stored:
+    async def find(self, tenant: str, message_id: str) -> StoredMessage:
         """The message, for the service itself. Raises NotFound."""
-        if not 0 < len(message_id) <= MAX_ID:
+        if not 0 < len(message_id) <= MAX_ID_LENGTH:
             raise NotFound("No message has this id.")
         stored = await self._db.read(lambda tx: store.find(tx, tenant, message_id))
         if stored is None:
             raise NotFound("No message has this id.")
         return stored
 
-    async def answered(self, principal: Principal, message_id: str) -> Stored:
+    async def get_answered(self, principal: Principal, message_id: str) -> StoredMessage:
         """A message whose response is known. Raises as `get` does, and NotFound until then."""
         stored = await self.get(principal, message_id)
         if stored.response is None:
             raise NotFound(f"The message is {stored.status}; its response is not known yet.")
         return stored
 
-    async def queue(self, tenant: str) -> Snapshot:
-        return await self._db.read(lambda tx: store.snapshot(tx, tenant))
+    async def read_queue(self, tenant: str) -> QueueSnapshot:
+        return await self._db.read(lambda tx: store.read_queue(tx, tenant))
 
 
-def _stored(principal: Principal, message: Message, sender: tuple[str, str | None], event_id: str) -> Stored:
-    return Stored(
+def _stored(principal: Principal, message: AtpMessage, sender: tuple[str, str | None], event_id: str) -> StoredMessage:
+    return StoredMessage(
         principal.tenant,
         ids.new_id(),
         "queued",
@@ -159,13 +173,41 @@ def _stored(principal: Principal, message: Message, sender: tuple[str, str | Non
     )
 
 
-def _due(now: int, body: Body) -> int:
+def _due(now: int, body: ActionBody) -> int:
     """When its turn may come: at once, or when it is scheduled for."""
-    if not isinstance(body, Schedule):
+    if not isinstance(body, ScheduleBody):
         return now
     if body.run_at is not None:
-        return max(now, min(micros_from_datetime(body.run_at), now + LATEST))
+        return max(now, min(micros_from_datetime(body.run_at), now + MAX_DELAY))
     return now + (body.delay_seconds or 0) * SECOND
 
 
-LATEST = 10 * 365 * 86_400 * SECOND
+MAX_DELAY = 10 * 365 * 86_400 * SECOND
+
+
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
+"""Seconds between two looks at a message that waits for its turn: longer and longer."""
+
+
+ResponseFrame = tuple[str, dict[str, Any], str | None]
+"""Kind, data and id."""
+
+
+class ResponseStreams:
+    def __init__(self, messaging: MessagingService, of_task: TaskStream) -> None:
+        self._messaging = messaging
+        self._of_task = of_task
+
+    async def follow(self, stored: StoredMessage, last_event_id: str | None) -> AsyncIterator[ResponseFrame]:
+        """Waits until the message is with a task or over, then follows. Ends with one terminal frame."""
+        pause = MIN_POLL_SECONDS
+        while stored.task_id is None and stored.status not in TERMINAL_STATUSES:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, MAX_POLL_SECONDS)
+            stored = await self._messaging.find(stored.tenant, stored.message_id)
+        if stored.task_id is None:
+            kind = "complete" if stored.status == "completed" else "error"
+            yield kind, {"message_id": stored.message_id, "status": stored.status, "response": stored.response}, None
+            return
+        async for step in self._of_task(stored.tenant, stored.task_id, last_event_id):
+            yield step.kind, {"message_id": stored.message_id, **step.data}, step.id

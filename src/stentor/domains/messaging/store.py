@@ -1,19 +1,26 @@
-"""SQL of messages: rows in, rows out, and the guarded moves between states."""
+"""SQL of messages: rows in, rows out, and the guarded moves between states.
+
+What metrics tell of the queue of messages.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from prometheus_client.core import Metric
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
+from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
-from stentor.domains.atp.model import PRIORITIES, Header
-from stentor.domains.messaging.model import Snapshot, Status, Stored
+from stentor.core.metrics import gauge_family
+from stentor.domains.atp.model import PRIORITIES, AtpHeader
+from stentor.domains.messaging.model import MessageStatus, QueueSnapshot, StoredMessage
 
-_FIELDS = Stored.__struct_fields__
+_FIELDS = StoredMessage.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _KEY = "tenant = :tenant and message_id = :message_id"
 _HELD = f"{_KEY} and status = 'executing' and epoch = :epoch"
@@ -82,19 +89,19 @@ _EFFECT = Sql(
 )
 
 
-def insert(tx: Tx, stored: Stored) -> None:
+def insert(tx: Tx, stored: StoredMessage) -> None:
     params = {name: getattr(stored, name) for name in _FIELDS}
     params["header"] = jsontext.dump(stored.header)
     params["principal"] = jsontext.dump(stored.principal)
     tx.run(_INSERT, **params, priority=stored.priority)
 
 
-def find(tx: Tx, tenant: str, message_id: str) -> Stored | None:
+def find(tx: Tx, tenant: str, message_id: str) -> StoredMessage | None:
     row = tx.row(_ONE, tenant=tenant, message_id=message_id)
     return _stored(row) if row else None
 
 
-def claim_next(tx: Tx, lease: int, head_id: str) -> Stored | None:
+def claim_next(tx: Tx, lease: int, head_id: str) -> StoredMessage | None:
     """Take the most urgent and oldest message that is due; None when there is none, or another took it."""
     row = tx.row(_NEXT, now=tx.now)
     if row is None:
@@ -112,74 +119,74 @@ def claim_next(tx: Tx, lease: int, head_id: str) -> Stored | None:
     return _stored(rows[0]) if rows else None
 
 
-def wait(tx: Tx, stored: Stored, task_id: str, deadline: int | None, route: Any, response: Any) -> bool:
+def wait_for_task(tx: Tx, stored: StoredMessage, task_id: str, deadline: int | None, route: Any, response: Any) -> bool:
     """The message's answer comes with the end of a task."""
     params = _held(stored) | {"task_id": task_id, "deadline_at": deadline}
     return tx.run(_WAIT, **params, now=tx.now, route=jsontext.dump(route), response=_json(response)) == 1
 
 
-def finish(tx: Tx, stored: Stored, status: Status, response: Any, route: Any, head_id: str) -> bool:
+def finish(tx: Tx, stored: StoredMessage, status: MessageStatus, response: Any, route: Any, head_id: str) -> bool:
     """End a message; False when the epoch is not its current one. A route of None leaves it as it is."""
     params = _held(stored) | {"status": status, "head_id": head_id}
     return tx.run(_FINISH, **params, now=tx.now, response=jsontext.dump(response), route=_json(route)) == 1
 
 
-def requeue(tx: Tx, stored: Stored, head_id: str) -> bool:
+def requeue(tx: Tx, stored: StoredMessage, head_id: str) -> bool:
     """Give a message back that waits for no task."""
     return tx.run(_REQUEUE, **_held(stored), now=tx.now, head_id=head_id) == 1
 
 
-def renew(tx: Tx, messages: list[Stored], lease: int) -> None:
+def renew_leases(tx: Tx, messages: list[StoredMessage], lease: int) -> None:
     """They are still in hand; their leases run `lease` microseconds from now."""
     tx.many(_RENEW, [_held(one) | {"lease_until": tx.now + lease} for one in messages])
 
 
-def glance(tx: Tx) -> tuple[bool, bool, bool, bool]:
+def check_pending(tx: Tx) -> tuple[bool, bool, bool, bool]:
     """Whether any message is due, lost by its carrier, overdue, or waits for a task that has ended."""
     due, lost, overdue, answered = tx.rows(_GLANCE, now=tx.now)[0]
     return bool(due), bool(lost), bool(overdue), bool(answered)
 
 
-def lost(tx: Tx, before: int, limit: int) -> list[Stored]:
+def list_expired(tx: Tx, before: int, limit: int) -> list[StoredMessage]:
     """Messages whose carrier let the lease end before a time."""
     return [_stored(row) for row in tx.rows(_LOST, before=before, limit=limit)]
 
 
-def overdue(tx: Tx, limit: int) -> list[Stored]:
+def list_overdue(tx: Tx, limit: int) -> list[StoredMessage]:
     """Messages whose task took longer than the sender waits."""
     return [_stored(row) for row in tx.rows(_OVERDUE, now=tx.now, limit=limit)]
 
 
-def of_task(tx: Tx, tenant: str, task_id: str) -> list[Stored]:
+def list_waiting_for_task(tx: Tx, tenant: str, task_id: str) -> list[StoredMessage]:
     """Messages that wait for a task."""
     return [_stored(row) for row in tx.rows(_OF_TASK, tenant=tenant, task_id=task_id)]
 
 
-def answered(tx: Tx, limit: int) -> list[tuple[str, str]]:
+def list_ended_tasks(tx: Tx, limit: int) -> list[tuple[str, str]]:
     """Tenant and id of ended tasks that messages still wait for."""
     return [(row[0], row[1]) for row in tx.rows(_ANSWERED, limit=limit)]
 
 
-def waiting_for(tx: Tx, limit: int) -> list[tuple[str, str]]:
+def list_awaited_tasks(tx: Tx, limit: int) -> list[tuple[str, str]]:
     """Tenant and id of the tasks that messages wait for."""
     return [(row[0], row[1]) for row in tx.rows(_WAITING_FOR, limit=limit)]
 
 
-def snapshot(tx: Tx, tenant: str) -> Snapshot:
+def read_queue(tx: Tx, tenant: str) -> QueueSnapshot:
     found = {PRIORITIES[row[0]]: int(row[1]) for row in tx.rows(_COUNTS, tenant=tenant)}
     counts = {name: found.get(name, 0) for name in PRIORITIES}
     row = tx.row(_OLDEST, tenant=tenant)
     oldest = (row[0], PRIORITIES[row[1]], row[2]) if row else None
-    return Snapshot(sum(counts.values()), oldest, counts)
+    return QueueSnapshot(sum(counts.values()), oldest, counts)
 
 
-def effect(tx: Tx, parent: str) -> dict[str, Any] | None:
+def find_memory_write(tx: Tx, parent: str) -> dict[str, Any] | None:
     """What the run log says of the last write to the memory that an event led to."""
     row = tx.row(_EFFECT, parent=parent)
     return dict(jsontext.load(row[0])) if row else None
 
 
-def _held(stored: Stored) -> dict[str, Any]:
+def _held(stored: StoredMessage) -> dict[str, Any]:
     return {"tenant": stored.tenant, "message_id": stored.message_id, "epoch": stored.epoch}
 
 
@@ -187,11 +194,11 @@ def _json(value: Any) -> str | None:
     return None if value is None else jsontext.dump(value)
 
 
-_header = msgspec.json.Decoder(Header)
+_header = msgspec.json.Decoder(AtpHeader)
 _principal = msgspec.json.Decoder(Principal)
 
 
-def _stored(row: tuple[Any, ...]) -> Stored:
+def _stored(row: tuple[Any, ...]) -> StoredMessage:
     values = dict(zip(_FIELDS, row, strict=True))
     try:
         values["header"] = _header.decode(values["header"])
@@ -199,6 +206,19 @@ def _stored(row: tuple[Any, ...]) -> Stored:
         for optional in ("route", "response"):
             if values[optional] is not None:
                 values[optional] = jsontext.load(values[optional])
-        return Stored(**values)
+        return StoredMessage(**values)
     except (msgspec.MsgspecError, TypeError) as error:
         raise CorruptRecord(f"The stored message {values['message_id']!r} is malformed: {error}.") from error
+
+
+_METRICS_QUEUED = Sql("select count(*), min(due_at) from atp_messages where status = 'queued'")
+_METRICS_EXECUTING = Sql("select count(*) from atp_messages where status = 'executing'")
+
+
+def collect_metrics(tx: Tx) -> Iterable[Metric]:
+    depth, due = tx.rows(_METRICS_QUEUED)[0]
+    waits = 0.0 if due is None else max(0, tx.now - int(due)) / SECOND
+    executing = int(tx.rows(_METRICS_EXECUTING)[0][0])
+    yield gauge_family("stentor_message_queue_depth", "ATP messages that wait to be carried out.", int(depth))
+    yield gauge_family("stentor_message_oldest_seconds", "How long the one that is due longest has been due.", waits)
+    yield gauge_family("stentor_messages_executing", "ATP messages under way, or waiting for their task.", executing)

@@ -8,21 +8,21 @@ from pydantic import WithJsonSchema
 
 from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
-from stentor.domains.atp import jsonform
-from stentor.domains.atp.model import Message, shown
-from stentor.domains.atp.schema import HEADER, MESSAGE, MESSAGE_ID, PAYLOAD
-from stentor.domains.atp.template import example as example_message
-from stentor.domains.atp.text import format_message
-from stentor.domains.messaging.model import Status, Stored
+from stentor.domains.atp import json_format
+from stentor.domains.atp.json_format import HEADER_SCHEMA, MESSAGE_ID_SCHEMA, MESSAGE_SCHEMA, PAYLOAD_SCHEMA
+from stentor.domains.atp.json_format import example_message as example_message
+from stentor.domains.atp.model import AtpMessage, header_to_json
+from stentor.domains.atp.text_format import format_message
+from stentor.domains.messaging.model import MessageStatus, StoredMessage
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import ResponseModel, Timestamp
 
-Loose = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": True})]
+AnyObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": True})]
 
 
-Header = Annotated[dict[str, Any], WithJsonSchema(HEADER)]
-Payload = Annotated[dict[str, Any], WithJsonSchema(PAYLOAD)]
-ReadId = Annotated[str | None, WithJsonSchema(MESSAGE_ID)]
+Header = Annotated[dict[str, Any], WithJsonSchema(HEADER_SCHEMA)]
+Payload = Annotated[dict[str, Any], WithJsonSchema(PAYLOAD_SCHEMA)]
+ReadId = Annotated[str | None, WithJsonSchema(MESSAGE_ID_SCHEMA)]
 
 
 class MessageIn(RequestModel):
@@ -34,9 +34,11 @@ class MessageIn(RequestModel):
     payload: Payload
     messageId: ReadId = None  # noqa: N815
 
-    def message(self) -> Message:
+    def to_message(self) -> AtpMessage:
         """Raises MessageInvalid."""
-        return jsonform.read({"header": self.header, "payload": self.payload, "messageId": self.messageId})
+        return json_format.read_json_message(
+            {"header": self.header, "payload": self.payload, "messageId": self.messageId}
+        )
 
 
 class RouteIn(RequestModel):
@@ -44,18 +46,18 @@ class RouteIn(RequestModel):
 
     model_config = example_config(message=example_message())
 
-    message: Annotated[dict[str, Any], WithJsonSchema(MESSAGE)] | None = None
+    message: Annotated[dict[str, Any], WithJsonSchema(MESSAGE_SCHEMA)] | None = None
     header: Header | None = None
     payload: Payload | None = None
     messageId: ReadId = None  # noqa: N815
 
-    def read(self) -> Message:
+    def to_message(self) -> AtpMessage:
         """Raises MessageInvalid, InvalidRequest for both forms at once."""
         if self.message is None:
-            return jsonform.read(self.model_dump(exclude={"message"}))
+            return json_format.read_json_message(self.model_dump(exclude={"message"}))
         if self.model_fields_set != {"message"}:
             raise InvalidRequest("message: is the whole message; header and payload are not given beside it.")
-        return jsonform.read_within("message", self.message)
+        return json_format.read_nested_message("message", self.message)
 
 
 class ValidateIn(RequestModel):
@@ -64,8 +66,8 @@ class ValidateIn(RequestModel):
     model_config = example_config(**example_message())
 
     text: str | None = None
-    header: Loose | None = None
-    payload: Loose | None = None
+    header: AnyObject | None = None
+    payload: AnyObject | None = None
     messageId: str | None = None  # noqa: N815
 
 
@@ -131,7 +133,7 @@ class StoredOut(ResponseModel):
     message_id: str
     message: MessageOut
     formatted: str
-    status: Status
+    status: MessageStatus
     route: RouteOut | None
     provenance_id: str
     created_at: Timestamp
@@ -144,7 +146,7 @@ class ResponseOut(ResponseModel):
     """
 
     message_id: str
-    status: Status
+    status: MessageStatus
     response: Any
     route: RouteOut | None
     provenance_id: str
@@ -163,11 +165,11 @@ class QueueOut(ResponseModel):
     counts: dict[str, int]
 
 
-def stored_out(stored: Stored) -> dict[str, Any]:
+def stored_to_json(stored: StoredMessage) -> dict[str, Any]:
     return {
         "message_id": stored.message_id,
-        "message": stored.shown,
-        "formatted": format_message(stored.message),
+        "message": stored.to_json,
+        "formatted": format_message(stored.atp_message),
         "status": stored.status,
         "route": stored.route,
         "provenance_id": stored.provenance_id,
@@ -176,17 +178,17 @@ def stored_out(stored: Stored) -> dict[str, Any]:
     }
 
 
-def response_out(stored: Stored) -> dict[str, Any]:
+def response_to_json(stored: StoredMessage) -> dict[str, Any]:
     return {
         "message_id": stored.message_id,
         "status": stored.status,
         "response": stored.response,
         "route": stored.route,
-        **block(stored),
+        **provenance_block(stored),
     }
 
 
-def block(stored: Stored) -> dict[str, Any]:
+def provenance_block(stored: StoredMessage) -> dict[str, Any]:
     """What every answer to the execution of a message carries."""
-    header = shown(stored.header)
+    header = header_to_json(stored.header)
     return {"provenance_id": stored.provenance_id, "atp": {**header, "header": header}}

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path
 from pydantic import AfterValidator
 
 from stentor.core.clock import format_iso, format_iso_or_none
-from stentor.domains.modelrouting.grades import Answers
-from stentor.domains.modelrouting.model import Answer
+from stentor.domains.modelrouting.learning import AnswerGrader
+from stentor.domains.modelrouting.model import AutoAnswer
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, GradeComment, GradeValue, JsonResponse, Timestamp, api_router, error_responses
@@ -46,13 +46,13 @@ class AnswerOut(AnswerGradeOut):
     decision: dict[str, Any] | None
 
 
-def router(answers: Answers) -> APIRouter:
+def router(answers: AnswerGrader) -> APIRouter:
     api = api_router("/llm/answers", tags=["llm"])
 
     @api.get("/{answer_id}", response_model=AnswerOut, responses=error_responses(404))
     async def read(caller: Caller, answer_id: AnswerId) -> JsonResponse:
         """An answer of `auto`: the model, the decision that chose it, and the grade."""
-        answer, decided = await answers.of(caller, answer_id)
+        answer, decided = await answers.get(caller, answer_id)
         rest = {
             "answered_at": format_iso(answer.answered_at),
             "asked_by": answer.key_name,
@@ -70,7 +70,7 @@ def router(answers: Answers) -> APIRouter:
     return api
 
 
-def _shown(answer: Answer) -> dict[str, Any]:
+def _shown(answer: AutoAnswer) -> dict[str, Any]:
     return {
         "answer_id": answer.answer_id,
         "model": answer.model,
@@ -79,5 +79,5 @@ def _shown(answer: Answer) -> dict[str, Any]:
         "comment": answer.comment,
         "graded_by": answer.graded_by,
         "graded_at": format_iso_or_none(answer.graded_at),
-        "learned": answer.learned,
+        "learned": answer.is_learned,
     }

@@ -7,7 +7,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.domains.learning.model import Weight
-from stentor.domains.modelrouting.model import Answer
+from stentor.domains.modelrouting.model import AutoAnswer
 
 _FIELDS = Weight.__struct_fields__
 _COLUMNS = tuple({"agent_id": "model", "task_type": "kind"}.get(name, name) for name in _FIELDS)
@@ -19,7 +19,7 @@ _PUT = Sql(
     on conflict (tenant, model, kind) do update set
         {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[2:])}"""
 )
-_ANSWER = Answer.__struct_fields__
+_ANSWER = AutoAnswer.__struct_fields__
 _A = ", ".join(_ANSWER)
 _FIND = Sql(f"select {_A} from model_answers where tenant = :tenant and answer_id = :answer_id")
 _INSERT = Sql(f"insert into model_answers (tenant, {_A}) values (:tenant, {', '.join(':' + name for name in _ANSWER)})")
@@ -32,41 +32,41 @@ _DECISION = Sql("select metadata from events where event_id = :event_id and tena
 # The same rows as those of agents: a name with a space is no agent's id.
 
 
-def find(tx: Tx, tenant: str, model: str, kind: str) -> Weight | None:
+def find_weight(tx: Tx, tenant: str, model: str, kind: str) -> Weight | None:
     row = tx.row(_ONE, tenant=tenant, model=model, kind=kind)
     return Weight(*row) if row else None
 
 
-def changed_since(tx: Tx, since: int) -> list[tuple[str, Weight]]:
+def weights_changed_since(tx: Tx, since: int) -> list[tuple[str, Weight]]:
     """Each with its tenant."""
     return [(row[-1], Weight(*row[:-1])) for row in tx.rows(_CHANGED, since=since)]
 
 
-def put(tx: Tx, tenant: str, weight: Weight) -> None:
+def upsert_weight(tx: Tx, tenant: str, weight: Weight) -> None:
     values = dict(zip(_COLUMNS, (getattr(weight, name) for name in _FIELDS), strict=True))
     tx.run(_PUT, tenant=tenant, **values)
 
 
-def answer(tx: Tx, tenant: str, answer_id: str) -> Answer | None:
+def find_answer(tx: Tx, tenant: str, answer_id: str) -> AutoAnswer | None:
     row = tx.row(_FIND, tenant=tenant, answer_id=answer_id)
-    return Answer(*row) if row else None
+    return AutoAnswer(*row) if row else None
 
 
-def insert(tx: Tx, tenant: str, answer: Answer) -> None:
+def insert_answer(tx: Tx, tenant: str, answer: AutoAnswer) -> None:
     tx.run(_INSERT, tenant=tenant, **msgspec.structs.asdict(answer))
 
 
-def grade(tx: Tx, tenant: str, answer: Answer) -> None:
+def store_grade(tx: Tx, tenant: str, answer: AutoAnswer) -> None:
     values = {name: getattr(answer, name) for name in ("answer_id", "grade", "comment", "graded_by", "graded_at")}
     tx.run(_GRADE, tenant=tenant, **values)
 
 
-def forget(tx: Tx, before: int) -> int:
+def delete_answers_before(tx: Tx, before: int) -> int:
     """Delete answers from before a time; answers how many."""
     return tx.run(_FORGET, before=before)
 
 
-def metadata(tx: Tx, tenant: str, event_id: str) -> dict[str, object] | None:
+def read_event_metadata(tx: Tx, tenant: str, event_id: str) -> dict[str, object] | None:
     """Of an event of the run log."""
     row = tx.row(_DECISION, tenant=tenant, event_id=event_id)
     return dict(jsontext.load(row[0])) if row else None

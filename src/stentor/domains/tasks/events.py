@@ -16,7 +16,7 @@ from stentor.auth.principal import Principal
 from stentor.core.errors import RoutingDenied
 from stentor.core.runlog import EventDraft, RunLogEvent
 from stentor.domains.atp import model as atp
-from stentor.domains.atp.model import Header
+from stentor.domains.atp.model import AtpHeader
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing.model import RoutingDecision
@@ -25,7 +25,7 @@ from stentor.domains.tasks.placement import Placement
 
 
 def submission_events(
-    principal: Principal, draft: TaskDraft, placement: Placement, header: Header | None = None
+    principal: Principal, draft: TaskDraft, placement: Placement, header: AtpHeader | None = None
 ) -> list[EventDraft]:
     """`header` is that of the message which the task came as."""
     meta: dict[str, Any] = {
@@ -35,7 +35,7 @@ def submission_events(
         "priority": draft.metadata.priority or "normal",
     }
     if header is not None:
-        meta["atp"] = atp.shown(header)
+        meta["atp"] = atp.header_to_json(header)
     return [
         EventDraft("prompt_received", "tasks", f"Task of type {draft.type} received.", meta),
         *placement_events(placement, draft.priority, {}),

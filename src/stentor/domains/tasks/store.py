@@ -13,7 +13,7 @@ from stentor.core import ids, jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
-from stentor.domains.atp.text import content_for_agent
+from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import (
     Grade,
     OutcomeClass,

@@ -17,7 +17,7 @@ from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, RoutingDenied, all_errors
 from stentor.core.metrics import REQUEST_BUCKETS_S, LabeledHistogram, labeled_histogram_family
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
-from stentor.domains.atp.model import Header
+from stentor.domains.atp.model import AtpHeader
 from stentor.domains.routing.model import NO_WORKER_ONLINE, RoutingDecision
 from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
@@ -41,7 +41,7 @@ class SubmissionService:
         principal: Principal,
         draft: TaskDraft,
         key: IdempotencyKey | None = None,
-        header: Header | None = None,
+        header: AtpHeader | None = None,
     ) -> SubmitResult:
         """Route and store a task; `header` is that of the message which it came as.
 
@@ -59,7 +59,7 @@ class SubmissionService:
         return _submitted(answer)
 
     async def _answered(
-        self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None, header: Header | None
+        self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None, header: AtpHeader | None
     ) -> StoredResponse:
         trace = trace_context.current_traceparent()  # here, because the writer's thread has another context
         with self._alone(key):
@@ -81,7 +81,7 @@ class SubmissionService:
         return model.with_parent_task(draft, task_id), self._placing.route(principal, draft, granted)
 
     def prepare_submit(
-        self, principal: Principal, draft: TaskDraft, cause: str, header: Header
+        self, principal: Principal, draft: TaskDraft, cause: str, header: AtpHeader
     ) -> Callable[[Tx], StoredResponse]:
         """The same as a part of a message's own transaction, under the event that led to it. The answer is 202 with
         a Submitted, or a denial's status with `{code, message, details}`.
@@ -97,7 +97,7 @@ class SubmissionService:
         placement: Placement,
         key: IdempotencyKey | None,
         cause: str | None = None,
-        header: Header | None = None,
+        header: AtpHeader | None = None,
         trace: str | None = None,
     ) -> StoredResponse:
         if key is not None and (known := idempotency.find_response(tx, key)):
@@ -127,7 +127,7 @@ class SubmissionService:
         placement: Placement,
         body_hash: str,
         cause: str | None,
-        header: Header | None,
+        header: AtpHeader | None,
     ) -> StoredResponse:
         drafts = events.submission_events(principal, draft, placement, header)
         task = self._task(tx, principal, draft, placement, drafts, body_hash)

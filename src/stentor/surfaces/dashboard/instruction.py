@@ -12,9 +12,10 @@ import msgspec
 from pydantic import AfterValidator, StringConstraints
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.atp import checks, notes, text
-from stentor.domains.atp.bodies import Execute
-from stentor.domains.atp.model import MAX_CONTEXT, MAX_NOTES, Header
+from stentor.domains.atp import bodies, text_format
+from stentor.domains.atp import header as atp_header
+from stentor.domains.atp.bodies import ExecuteBody
+from stentor.domains.atp.model import MAX_CONTEXT_LENGTH, MAX_SPECIAL_NOTES_LENGTH, AtpHeader
 from stentor.domains.tasks.model import TaskDraft, TaskMetadata
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name
@@ -48,7 +49,7 @@ class Instruction(RequestModel):
 
 
 class PlannedTask(msgspec.Struct, frozen=True):
-    header: Header
+    header: AtpHeader
     draft: TaskDraft
 
 
@@ -58,18 +59,18 @@ def plan_task(body: Instruction, agent_id: str | None) -> PlannedTask:
 
 
 def _strict(body: Instruction, agent_id: str | None) -> PlannedTask:
-    message = text.parse(body.instruction)
-    wanted = checks.body_of(message) if message.header.address in EXECUTE_ADDRESSES else None
-    if not isinstance(wanted, Execute):
+    message = text_format.parse_message(body.instruction)
+    wanted = bodies.parse_body(message) if message.header.zone_action in EXECUTE_ADDRESSES else None
+    if not isinstance(wanted, ExecuteBody):
         raise _invalid("instruction", "must be a message to the zone kernel that has work done (execute)")
     task, header = wanted.task, message.header
-    capabilities = notes.capabilities(header, task.required_capabilities)
-    preferred = notes.agent(header) or task.agent_preference
+    capabilities = atp_header.required_capabilities(header, task.required_capabilities)
+    preferred = atp_header.named_agent(header) or task.agent_preference
     if body.capability is not None and body.capability not in capabilities:
         raise _invalid("capability", "is not what the envelope asks for; leave it out")
     if agent_id is not None and agent_id != preferred:
         raise _invalid("agent", "is not the agent that the envelope names; leave it out")
-    given = text.without_head(task.input) if isinstance(task.input, str) else task.input
+    given = text_format.strip_header(task.input) if isinstance(task.input, str) else task.input
     metadata = TaskMetadata(priority=header.priority, tags=_tags(body))
     return PlannedTask(
         header, TaskDraft(task.type, given, task.id, capabilities, task.timeout_seconds, preferred, metadata)
@@ -79,17 +80,17 @@ def _strict(body: Instruction, agent_id: str | None) -> PlannedTask:
 def _loose(body: Instruction, agent_id: str | None) -> PlannedTask:
     named = {"capability": body.capability, "type": body.capability, "agent": agent_id}
     hints = ",".join(f"{key}={value}" for key, value in named.items() if value is not None)
-    context = (body.title or DEFAULT_CONTEXT)[:MAX_CONTEXT].strip() or DEFAULT_CONTEXT
-    header = Header("stream", context, "normal", "execute", "kernel", hints or None)
-    capabilities = notes.capabilities(header)
-    if len(hints) > MAX_NOTES or capabilities != ((body.capability,) if body.capability else ()):
+    context = (body.title or DEFAULT_CONTEXT)[:MAX_CONTEXT_LENGTH].strip() or DEFAULT_CONTEXT
+    header = AtpHeader("stream", context, "normal", "execute", "kernel", hints or None)
+    capabilities = atp_header.required_capabilities(header)
+    if len(hints) > MAX_SPECIAL_NOTES_LENGTH or capabilities != ((body.capability,) if body.capability else ()):
         raise _invalid("capability", "cannot stand in an envelope: no commas, no spaces around it, 90 characters")
     draft = TaskDraft(
-        notes.task_type(header),
-        text.without_head(body.instruction),
+        atp_header.task_type_of_text(header),
+        text_format.strip_header(body.instruction),
         None,
         capabilities,
-        agent_preference=notes.agent(header),
+        agent_preference=atp_header.named_agent(header),
         metadata=TaskMetadata(tags=_tags(body)),
     )
     return PlannedTask(header, draft)

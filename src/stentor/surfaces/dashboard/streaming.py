@@ -16,7 +16,7 @@ from typing import Any
 from stentor.core.errors import RoutingDenied, StentorError
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.atp import model as atp
-from stentor.domains.conversation.model import said
+from stentor.domains.conversation.model import extract_result_text
 from stentor.domains.notes import frontmatter
 from stentor.domains.notes.model import NoSuchNote, Vault
 from stentor.domains.tasknotes.model import TaskNoteRecord
@@ -93,7 +93,7 @@ class InstructionExecutor:
                     yield SseEvent("token", {"text": step.data["text"]})
                 elif step.kind == "complete":
                     if silent:
-                        yield SseEvent("token", {"text": said(step.data["result"])})
+                        yield SseEvent("token", {"text": extract_result_text(step.data["result"])})
                     yield SseEvent("complete", await self._complete(task_id, step.data))
                     return
                 elif step.kind == "error" and "status" in step.data:  # else the stream ended, not the task
@@ -143,7 +143,7 @@ class InstructionExecutor:
             "task_id": task_id,
             "agent_name": data["agent_name"],
             "status": data["status"],
-            "summary": said(data["result"])[:SUMMARY_CHARACTERS],
+            "summary": extract_result_text(data["result"])[:SUMMARY_CHARACTERS],
             "note_path": resources.task_note_path(self._stores.tenant, record) if record and mirrored else None,
             "error": data["error"],
             "provenance_id": data["provenance_id"],
@@ -188,7 +188,7 @@ async def _enveloped(
     frames: AsyncIterator[SseEvent], planned: PlannedTask, provenance_id: str | None
 ) -> AsyncIterator[SseEvent]:
     """Put the envelope on every frame; one that stands for an event of its own keeps that event's id."""
-    common = {"atp": {"header": atp.shown(planned.header)}, "provenance_id": provenance_id}
+    common = {"atp": {"header": atp.header_to_json(planned.header)}, "provenance_id": provenance_id}
     async for frame in frames:
         yield SseEvent(frame.event, common | frame.data, frame.id)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter
 
-from stentor.domains.messaging.api import key_of
-from stentor.domains.messaging.service import Messaging
+from stentor.domains.messaging.api import build_idempotency_key
+from stentor.domains.messaging.service import MessagingService
 from stentor.domains.messaging.wire import MessageIn
 from stentor.surfaces.grpc import wire
 from stentor.surfaces.grpc.calls import Call
@@ -20,7 +20,7 @@ _MESSAGE = TypeAdapter(MessageIn)
 
 
 class AtpService:
-    def __init__(self, messaging: Messaging) -> None:
+    def __init__(self, messaging: MessagingService) -> None:
         self._messaging = messaging
 
     def methods(self) -> Mapping[str, Method]:
@@ -28,7 +28,7 @@ class AtpService:
 
     async def send(self, call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
         body = validate_value(_MESSAGE, _body(request))
-        key = key_of(call.caller, body, wire.idempotency_key(call))
+        key = build_idempotency_key(call.caller, body, wire.idempotency_key(call))
         return pb.SendMessageResponse(message_id=await self._messaging.send(call.caller, body.message(), key))
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from stentor.core.errors import StentorError
-from stentor.domains.llm.api import broke_off
-from stentor.domains.llm.model import Delta, Usage
-from stentor.domains.llm.talk import Answering, Talk
+from stentor.domains.llm.api import stream_error_message
+from stentor.domains.llm.model import ReplyDelta, TokenUsage
+from stentor.domains.llm.service import AnswerStream, ChatRouter
 from stentor.domains.llm.wire import ChatBody
 from stentor.surfaces.grpc import wire
 from stentor.surfaces.grpc.calls import Call
@@ -28,7 +28,7 @@ _OPTIONS = ("temperature", "top_p", "max_tokens", "seed")
 
 
 class LlmService:
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: ChatRouter) -> None:
         self._talk = talk
 
     def methods(self, streams: StreamLimit) -> Mapping[str, Method]:
@@ -58,9 +58,9 @@ def _message(at: int, message: pb.ChatMessage) -> dict[str, str]:
     return {"content": message.content} | ({"role": role} if role else {})
 
 
-async def _parts(found: Answering) -> AsyncIterator[pb.StreamChatResponse]:
+async def _parts(found: AnswerStream) -> AsyncIterator[pb.StreamChatResponse]:
     """Raises what the provider failed with, in words that are for callers."""
-    task_id = found.work.task_id if found.work else None
+    task_id = found.agent_task.task_id if found.agent_task else None
     started = pb.ChatStarted(
         model=found.name, provenance_id=found.provenance_id, task_id=task_id, degraded=found.degraded
     )
@@ -69,14 +69,14 @@ async def _parts(found: Answering) -> AsyncIterator[pb.StreamChatResponse]:
         async for delta in found:
             if delta.content:
                 yield pb.StreamChatResponse(delta=pb.ChatDelta(content=delta.content))
-            if delta.last:
+            if delta.is_last:
                 yield pb.StreamChatResponse(finished=_finished(delta))
     except StentorError as error:
-        error.message = broke_off(error)
+        error.message = stream_error_message(error)
         raise
 
 
-def _finished(delta: Delta) -> pb.ChatFinished:
-    count = delta.usage or Usage()
+def _finished(delta: ReplyDelta) -> pb.ChatFinished:
+    count = delta.usage or TokenUsage()
     usage = pb.ChatUsage(input_tokens=count.input_tokens, output_tokens=count.output_tokens, estimated=count.estimated)
     return pb.ChatFinished(finish_reason=delta.finish or "stop", usage=usage)

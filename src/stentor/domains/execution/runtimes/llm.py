@@ -10,13 +10,13 @@ from stentor.core import jsontext
 from stentor.core.errors import StentorError
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken
-from stentor.domains.llm.gate import Caller
-from stentor.domains.llm.model import Gathered, Message, Request, Role, Text
-from stentor.domains.llm.service import Gateway
+from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.model import ChatRequest, ChatRole, LlmMessage, ReplyBuilder, TextPart
+from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.model import Agent, LlmOptions
 from stentor.domains.tasks.model import TaskClaim
 
-ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
+ROLES: dict[str, ChatRole] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
 class LlmDriver:
@@ -26,20 +26,20 @@ class LlmDriver:
     failure and a spent budget among it, is a provider failure: it says nothing about the agent.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: LlmGateway) -> None:
         self._gateway = gateway
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         request = _request(claim.input, parse_llm_options(agent))
-        caller = Caller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
+        caller = LlmCaller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
         try:
             return await self._answer(caller, request, emit)
         except StentorError as error:
             raise ProviderFailed(error.code, error.message) from None
 
-    async def _answer(self, caller: Caller, request: Request, emit: EmitToken) -> AttemptOutcome:
+    async def _answer(self, caller: LlmCaller, request: ChatRequest, emit: EmitToken) -> AttemptOutcome:
         stream = await self._gateway.stream(caller, request)
-        gathered = Gathered()
+        gathered = ReplyBuilder()
         try:
             async for delta in stream:
                 gathered.add(delta)
@@ -47,7 +47,7 @@ class LlmDriver:
                     emit(delta.content)
         finally:
             await stream.close()
-        reply = gathered.reply(stream.name)
+        reply = gathered.build(stream.name)
         usage = msgspec.to_builtins(reply.usage) if reply.usage else {}
         counts = {name: usage[name] for name in ("input_tokens", "output_tokens") if name in usage}
         result = {"text": reply.content, "model": stream.name, "usage": counts, "finish_reason": reply.finish}
@@ -62,11 +62,11 @@ def parse_llm_options(agent: Agent) -> LlmOptions:
         raise AgentFailed("AGENT_MISCONFIGURED", f"The options of the agent's runtime do not hold: {error}.") from None
 
 
-def _request(given: Any, options: LlmOptions) -> Request:
-    system = (Message("system", (Text(options.system_prompt),)),) if options.system_prompt else ()
+def _request(given: Any, options: LlmOptions) -> ChatRequest:
+    system = (LlmMessage("system", (TextPart(options.system_prompt),)),) if options.system_prompt else ()
     wished = given.get("options") if isinstance(given, dict) else None
     wished = wished if isinstance(wished, dict) else {}
-    return Request(
+    return ChatRequest(
         options.model or "",
         (*system, *_conversation(given)),
         max_tokens=_least(options.max_tokens, wished.get("max_tokens")),
@@ -77,7 +77,7 @@ def _request(given: Any, options: LlmOptions) -> Request:
     )
 
 
-def _conversation(given: Any) -> tuple[Message, ...]:
+def _conversation(given: Any) -> tuple[LlmMessage, ...]:
     """What is said, without a header of any kind. Raises AgentFailed when nothing is."""
     if isinstance(given, dict) and isinstance(given.get("messages"), list) and given["messages"]:
         return tuple(_message(one) for one in given["messages"])
@@ -85,14 +85,14 @@ def _conversation(given: Any) -> tuple[Message, ...]:
     text = said if isinstance(said, str) else jsontext.dump(said)
     if not text.strip():
         raise AgentFailed("INPUT_INVALID", "The agent needs a text, or an object with 'text' or 'messages'.")
-    return (Message("user", (Text(text),)),)
+    return (LlmMessage("user", (TextPart(text),)),)
 
 
-def _message(one: Any) -> Message:
+def _message(one: Any) -> LlmMessage:
     role = ROLES.get(one.get("role", "")) if isinstance(one, dict) else None
     if role is None or not isinstance(one.get("content"), str):
         raise AgentFailed("INPUT_INVALID", "Each of 'messages' needs a role (system, user, assistant) and a content.")
-    return Message(role, (Text(one["content"]),))
+    return LlmMessage(role, (TextPart(one["content"]),))
 
 
 def _least(own: int | None, wished: Any) -> int | None:

@@ -11,14 +11,21 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderError
-from stentor.domains.llm.model import Call, Delta, Embedded, EmbeddingInput, Reply, Request
+from stentor.domains.llm.model import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingInput,
+    EmbeddingReply,
+    ProviderRequest,
+    ReplyDelta,
+)
 
 FormatName = Literal["openai", "anthropic", "gemini"]
 FORMATS: tuple[FormatName, ...] = ("openai", "anthropic", "gemini")
 T = TypeVar("T")
 
 
-class Quirks(msgspec.Struct, frozen=True):
+class ProviderQuirks(msgspec.Struct, frozen=True):
     """Where servers of one format differ: the name of the token limit, the stream's usage, the header of the key."""
 
     max_tokens: str = "max_tokens"
@@ -26,34 +33,36 @@ class Quirks(msgspec.Struct, frozen=True):
     key_header: str = ""
 
 
-class Reader(Protocol):
+class StreamReader(Protocol):
     """Reads one stream. Raises ProviderError for what is no part of one."""
 
-    def read(self, event: str, data: bytes) -> list[Delta]: ...
+    def read(self, event: str, data: bytes) -> list[ReplyDelta]: ...
 
 
-class Format(Protocol):
+class ProviderFormat(Protocol):
     """Whatever reads an answer raises ProviderError when it is none."""
 
-    MODELS: str
+    MODELS_PATH: str
 
-    def headers(self, key: str, quirks: Quirks) -> dict[str, str]: ...
-    def chat(self, request: Request, quirks: Quirks, *, stream: bool) -> Call: ...
-    def reply(self, body: bytes, model: str) -> Reply: ...
-    def reader(self) -> Reader: ...
-    def embed(self, model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Call:
+    def build_headers(self, key: str, quirks: ProviderQuirks) -> dict[str, str]: ...
+    def build_chat_request(self, request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest: ...
+    def parse_reply(self, body: bytes, model: str) -> ChatReply: ...
+    def stream_reader(self) -> StreamReader: ...
+    def build_embedding_request(
+        self, model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None
+    ) -> ProviderRequest:
         """Raises InvalidRequest for what the format has no word for."""
         ...
 
-    def vectors(self, body: bytes, model: str) -> Embedded: ...
-    def models(self, body: bytes) -> list[str]: ...
+    def parse_embeddings(self, body: bytes, model: str) -> EmbeddingReply: ...
+    def parse_models(self, body: bytes) -> list[str]: ...
 
 
 @cache
-def of(name: FormatName) -> Format:
+def get_format(name: FormatName) -> ProviderFormat:
     from stentor.domains.llm.formats import anthropic, gemini, openai
 
-    known: dict[FormatName, Format] = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
+    known: dict[FormatName, ProviderFormat] = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
     return known[name]
 
 
@@ -62,7 +71,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, float_hook=jsontext.parse_float)
 
 
-def decode(body: bytes, kind: type[T]) -> T:
+def decode_response(body: bytes, kind: type[T]) -> T:
     """The JSON of an answer in its shape. Raises ProviderError without any of the content."""
     shape: Any = kind
     try:
@@ -73,7 +82,7 @@ def decode(body: bytes, kind: type[T]) -> T:
     return found
 
 
-def vector(numbers: list[Any]) -> list[float]:
+def convert_vector(numbers: list[Any]) -> list[float]:
     """An embedding that was decoded without its type, which would leave out the decoder's own reading of numbers.
 
     Raises ProviderError for what is no number.
@@ -84,7 +93,7 @@ def vector(numbers: list[Any]) -> list[float]:
         raise ProviderError("The provider's answer does not have the form of its API.") from None
 
 
-def texts(who: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
+def require_texts(who: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
     """The inputs of one that reads no tokens. Raises InvalidRequest where there are some."""
     found = [given for given in inputs if isinstance(given, str)]
     if len(found) != len(inputs):
@@ -93,7 +102,7 @@ def texts(who: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
     return found
 
 
-def arguments_of(text: str) -> Any:
+def decode_arguments(text: str) -> Any:
     """A call's arguments as the object that other formats want; what a model garbled goes as text."""
     try:
         value = json.loads(text or "{}")
@@ -102,5 +111,5 @@ def arguments_of(text: str) -> Any:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def without_none(**fields: Any) -> dict[str, Any]:
+def omit_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}

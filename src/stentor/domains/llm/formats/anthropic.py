@@ -8,28 +8,28 @@ from typing import Any
 import msgspec
 
 from stentor.core.errors import InvalidRequest, ProviderError
-from stentor.domains.llm.formats import Quirks, arguments_of, decode, without_none
+from stentor.domains.llm.formats import ProviderQuirks, decode_arguments, decode_response, omit_none
 from stentor.domains.llm.model import (
-    Call,
-    Delta,
-    Embedded,
+    ChatReply,
+    ChatRequest,
+    ContentPart,
     EmbeddingInput,
-    Finish,
-    Message,
-    Part,
-    Reply,
-    Request,
-    Text,
+    EmbeddingReply,
+    FinishReason,
+    LlmMessage,
+    ProviderRequest,
+    ReplyDelta,
+    TextPart,
+    TokenUsage,
     ToolCall,
-    ToolDelta,
-    Usage,
+    ToolCallDelta,
 )
 
-MODELS = "/v1/models?limit=1000"
+MODELS_PATH = "/v1/models?limit=1000"
 VERSION = "2023-06-01"
 MAX_TOKENS = 4096
 """The API wants a limit; this one when the caller names none."""
-_FINISH: dict[str, Finish] = {
+_FINISH: dict[str, FinishReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
@@ -91,14 +91,14 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def headers(key: str, quirks: Quirks) -> dict[str, str]:
+def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
     return {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
 
 
-def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
+def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest:
     system = "\n\n".join(message.text for message in request.messages if message.role == "system")
     tools = [
-        without_none(
+        omit_none(
             name=tool.name,
             description=tool.description or None,
             input_schema=tool.parameters or {"type": "object", "properties": {}},
@@ -106,7 +106,7 @@ def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
         )
         for tool in request.tools
     ]
-    body = without_none(
+    body = omit_none(
         model=request.model,
         max_tokens=request.max_tokens or MAX_TOKENS,
         system=system or None,
@@ -121,20 +121,20 @@ def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
         else None,
         stream=True if stream else None,
     )
-    return Call("/v1/messages", body)
+    return ProviderRequest("/v1/messages", body)
 
 
-def _choice(request: Request) -> dict[str, Any] | None:
+def _choice(request: ChatRequest) -> dict[str, Any] | None:
     """Whether and what to call; only here can Anthropic be told to call one tool at a time."""
-    single = request.one_call
+    single = request.is_single_tool_call
     if not request.tool_choice and not single:
         return None
     choice = _CHOICES.get(request.tool_choice or "auto") or {"type": "tool", "name": request.tool_choice}
     return {**choice, "disable_parallel_tool_use": True} if single and choice["type"] != "none" else choice
 
 
-def reply(body: bytes, model: str) -> Reply:
-    answer = decode(body, _Answer)
+def parse_reply(body: bytes, model: str) -> ChatReply:
+    answer = decode_response(body, _Answer)
     calls = tuple(
         ToolCall(block.id or f"call_{at}", block.name or "", msgspec.json.encode(block.input or {}).decode())
         for at, block in enumerate(answer.content)
@@ -143,10 +143,10 @@ def reply(body: bytes, model: str) -> Reply:
     content = "".join(block.text or "" for block in answer.content if block.type == "text")
     reasoning = "".join(block.thinking or "" for block in answer.content if block.type == "thinking")
     finish = _FINISH.get(answer.stop_reason or "", "stop")
-    return Reply(model, content, finish, reasoning, calls, _usage(answer.usage), answer.id or "")
+    return ChatReply(model, content, finish, reasoning, calls, _usage(answer.usage), answer.id or "")
 
 
-class reader:  # noqa: N801 - the port's name for what makes one
+class stream_reader:  # noqa: N801 - the port's name for what makes one
     def __init__(self) -> None:
         self._usage = _Usage()
         self._calls: dict[int, int] = {}
@@ -154,12 +154,12 @@ class reader:  # noqa: N801 - the port's name for what makes one
         self._unsaid: dict[int, str] = {}
         """The arguments that such a block began with, as JSON text, until a piece of others comes."""
 
-    def read(self, event: str, data: bytes) -> list[Delta]:
-        found = decode(data, _Event)
+    def read(self, event: str, data: bytes) -> list[ReplyDelta]:
+        found = decode_response(data, _Event)
         match found.type:
             case "message_start" if found.message:
                 self._count(found.message.usage)
-                return [Delta(id=found.message.id or "")]
+                return [ReplyDelta(id=found.message.id or "")]
             case "content_block_start" if found.content_block:
                 return self._started(found.index, found.content_block)
             case "content_block_delta" if found.delta:
@@ -169,32 +169,32 @@ class reader:  # noqa: N801 - the port's name for what makes one
             case "message_delta":
                 self._count(found.usage)
                 reason = found.delta.stop_reason if found.delta else None
-                return [Delta(finish=_FINISH.get(reason, "stop") if reason else None, usage=_usage(self._usage))]
+                return [ReplyDelta(finish=_FINISH.get(reason, "stop") if reason else None, usage=_usage(self._usage))]
             case "message_stop":
-                return [Delta(last=True)]
+                return [ReplyDelta(is_last=True)]
             case "error":
                 raise ProviderError("The provider broke the stream off with an error.")
         return []
 
-    def _started(self, index: int, block: _Block) -> list[Delta]:
+    def _started(self, index: int, block: _Block) -> list[ReplyDelta]:
         if block.type == "tool_use":
             at = self._calls[index] = len(self._calls)
             self._unsaid[index] = msgspec.json.encode(block.input or {}).decode()
-            return [Delta(tool_calls=(ToolDelta(at, block.id or f"call_{at}", block.name or ""),))]
-        return [Delta(content=block.text)] if block.text else []
+            return [ReplyDelta(tool_calls=(ToolCallDelta(at, block.id or f"call_{at}", block.name or ""),))]
+        return [ReplyDelta(content=block.text)] if block.text else []
 
-    def _piece(self, index: int, part: _Part) -> list[Delta]:
+    def _piece(self, index: int, part: _Part) -> list[ReplyDelta]:
         if part.partial_json and index in self._calls:
             self._unsaid.pop(index, None)
-            return [Delta(tool_calls=(ToolDelta(self._calls[index], arguments=part.partial_json),))]
+            return [ReplyDelta(tool_calls=(ToolCallDelta(self._calls[index], arguments=part.partial_json),))]
         if part.text or part.thinking:
-            return [Delta(content=part.text or "", reasoning=part.thinking or "")]
+            return [ReplyDelta(content=part.text or "", reasoning=part.thinking or "")]
         return []
 
-    def _stopped(self, index: int) -> list[Delta]:
+    def _stopped(self, index: int) -> list[ReplyDelta]:
         """A call without arguments comes without any piece of them; its callers read JSON all the same."""
         arguments = self._unsaid.pop(index, "")
-        return [Delta(tool_calls=(ToolDelta(self._calls[index], arguments=arguments),))] if arguments else []
+        return [ReplyDelta(tool_calls=(ToolCallDelta(self._calls[index], arguments=arguments),))] if arguments else []
 
     def _count(self, usage: _Usage | None) -> None:
         """Later counts stand for the whole, and leave out what did not change."""
@@ -203,19 +203,19 @@ class reader:  # noqa: N801 - the port's name for what makes one
             self._usage = msgspec.structs.replace(self._usage, **given)
 
 
-def embed(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Call:
+def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
     raise InvalidRequest("Anthropic has no embeddings: name a model of another provider.")
 
 
-def vectors(body: bytes, model: str) -> Embedded:
+def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
     raise ProviderError("Anthropic has no embeddings.")
 
 
-def models(body: bytes) -> list[str]:
-    return [model.id for model in decode(body, _Models).data]
+def parse_models(body: bytes) -> list[str]:
+    return [model.id for model in decode_response(body, _Models).data]
 
 
-def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
     """Turns of the same role become one: results of tools are a user's words here."""
     turns: list[dict[str, Any]] = []
     for message in messages:
@@ -229,27 +229,27 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [turn for turn in turns if turn["content"]]
 
 
-def _blocks(message: Message) -> list[dict[str, Any]]:
-    parts = [_part(part) for part in message.content if not isinstance(part, Text) or part.text]
+def _blocks(message: LlmMessage) -> list[dict[str, Any]]:
+    parts = [_part(part) for part in message.content if not isinstance(part, TextPart) or part.text]
     if message.role == "tool":
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": parts}]
     return parts + [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_of(call.arguments)}
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": decode_arguments(call.arguments)}
         for call in message.tool_calls
     ]
 
 
-def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
+def _part(part: ContentPart) -> dict[str, Any]:
+    if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if part.url:
         return {"type": "image", "source": {"type": "url", "url": part.url}}
     return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
 
 
-def _usage(usage: _Usage | None) -> Usage | None:
+def _usage(usage: _Usage | None) -> TokenUsage | None:
     if usage is None or usage.input_tokens is None:
         return None
     cached = usage.cache_read_input_tokens or 0
     total = usage.input_tokens + cached + (usage.cache_creation_input_tokens or 0)
-    return Usage(max(0, total), max(0, usage.output_tokens or 0), cached_tokens=cached)
+    return TokenUsage(max(0, total), max(0, usage.output_tokens or 0), cached_tokens=cached)

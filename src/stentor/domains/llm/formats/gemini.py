@@ -10,24 +10,31 @@ import msgspec
 
 from stentor.core import ids
 from stentor.core.errors import InvalidRequest, ProviderError
-from stentor.domains.llm.formats import Quirks, arguments_of, decode, texts, vector, without_none
+from stentor.domains.llm.formats import (
+    ProviderQuirks,
+    convert_vector,
+    decode_arguments,
+    decode_response,
+    omit_none,
+    require_texts,
+)
 from stentor.domains.llm.model import (
-    Call,
-    Delta,
-    Embedded,
+    ChatReply,
+    ChatRequest,
+    ContentPart,
     EmbeddingInput,
-    Finish,
-    Message,
-    Part,
-    Reply,
-    Request,
-    Text,
+    EmbeddingReply,
+    FinishReason,
+    LlmMessage,
+    ProviderRequest,
+    ReplyDelta,
+    TextPart,
+    TokenUsage,
     ToolCall,
-    ToolDelta,
-    Usage,
+    ToolCallDelta,
 )
 
-MODELS = "/v1beta/models?pageSize=1000"
+MODELS_PATH = "/v1beta/models?pageSize=1000"
 _CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _FILTERED = frozenset("SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY LANGUAGE".split())
 
@@ -93,37 +100,37 @@ class _Models(_Camel):
     models: list[_Model] | None = None
 
 
-def headers(key: str, quirks: Quirks) -> dict[str, str]:
+def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
     return {"x-goog-api-key": key} if key else {}
 
 
-def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
+def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest:
     system = "\n\n".join(message.text for message in request.messages if message.role == "system")
-    body = without_none(
+    body = omit_none(
         contents=_contents(request.messages),
         systemInstruction={"parts": [{"text": system}]} if system else None,
         generationConfig=_config(request) or None,
     )
     if request.tools:
         functions = [
-            without_none(name=t.name, description=t.description or None, parametersJsonSchema=t.parameters)
+            omit_none(name=t.name, description=t.description or None, parametersJsonSchema=t.parameters)
             for t in request.tools
         ]
         body["tools"] = [{"functionDeclarations": functions}]
         body |= _choice(request)
     verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
-    return Call(f"/v1beta/models/{quote(request.model, safe='')}:{verb}", body)
+    return ProviderRequest(f"/v1beta/models/{quote(request.model, safe='')}:{verb}", body)
 
 
-def reply(body: bytes, model: str) -> Reply:
-    answer = decode(body, _Answer)
+def parse_reply(body: bytes, model: str) -> ChatReply:
+    answer = decode_response(body, _Answer)
     deltas = _Stream().take(answer)
     if not answer.candidates and not answer.prompt_feedback:
         raise ProviderError("The provider's answer holds no candidate.")
     calls = tuple(ToolCall(c.id, c.name, c.arguments, c.signature) for d in deltas for c in d.tool_calls)
     finish = deltas[-1].finish or "stop"
     content, reasoning = "".join(d.content for d in deltas), "".join(d.reasoning for d in deltas)
-    return Reply(model, content, finish, reasoning, calls, _usage(answer.usage_metadata), answer.response_id or "")
+    return ChatReply(model, content, finish, reasoning, calls, _usage(answer.usage_metadata), answer.response_id or "")
 
 
 class _Stream:
@@ -132,13 +139,13 @@ class _Stream:
     def __init__(self) -> None:
         self._calls = 0
 
-    def read(self, event: str, data: bytes) -> list[Delta]:
-        answer = decode(data, _Answer)
+    def read(self, event: str, data: bytes) -> list[ReplyDelta]:
+        answer = decode_response(data, _Answer)
         if answer.error:
             raise ProviderError("The provider broke the stream off with an error.")
         return self.take(answer)
 
-    def take(self, answer: _Answer) -> list[Delta]:
+    def take(self, answer: _Answer) -> list[ReplyDelta]:
         candidate = answer.candidates[0] if answer.candidates else _Candidate()
         deltas = [self._piece(part) for part in candidate.content.parts or ()]
         reason = candidate.finish_reason
@@ -146,18 +153,23 @@ class _Stream:
             reason = "SAFETY"
         finish = self._finish(reason) if reason else None
         usage = _usage(answer.usage_metadata)
-        return [*deltas, Delta(finish=finish, usage=usage, id=answer.response_id or "", last=finish is not None)]
+        return [
+            *deltas,
+            ReplyDelta(finish=finish, usage=usage, id=answer.response_id or "", is_last=finish is not None),
+        ]
 
-    def _piece(self, part: _Part) -> Delta:
+    def _piece(self, part: _Part) -> ReplyDelta:
         if (call := part.function_call) is not None:
             index, self._calls = self._calls, self._calls + 1
             arguments = msgspec.json.encode(call.args or {}).decode()
             id_ = call.id or f"call_{ids.new_id()}"
-            return Delta(tool_calls=(ToolDelta(index, id_, call.name, arguments, part.thought_signature or ""),))
+            return ReplyDelta(
+                tool_calls=(ToolCallDelta(index, id_, call.name, arguments, part.thought_signature or ""),)
+            )
         text = part.text or ""
-        return Delta(reasoning=text) if part.thought else Delta(content=text)
+        return ReplyDelta(reasoning=text) if part.thought else ReplyDelta(content=text)
 
-    def _finish(self, reason: str) -> Finish:
+    def _finish(self, reason: str) -> FinishReason:
         if reason == "MAX_TOKENS":
             return "length"
         if reason in _FILTERED:
@@ -165,28 +177,28 @@ class _Stream:
         return "tool_calls" if self._calls else "stop"
 
 
-reader = _Stream
+stream_reader = _Stream
 
 
-def embed(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Call:
+def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
     name = f"models/{model}"
     requests = [
-        without_none(model=name, content={"parts": [{"text": text}]}, outputDimensionality=dimensions)
-        for text in texts("Gemini", inputs)
+        omit_none(model=name, content={"parts": [{"text": text}]}, outputDimensionality=dimensions)
+        for text in require_texts("Gemini", inputs)
     ]
-    return Call(f"/v1beta/models/{quote(model, safe='')}:batchEmbedContents", {"requests": requests})
+    return ProviderRequest(f"/v1beta/models/{quote(model, safe='')}:batchEmbedContents", {"requests": requests})
 
 
-def vectors(body: bytes, model: str) -> Embedded:
-    return Embedded(model, [vector(row.values) for row in decode(body, _Vectors).embeddings])
+def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
+    return EmbeddingReply(model, [convert_vector(row.values) for row in decode_response(body, _Vectors).embeddings])
 
 
-def models(body: bytes) -> list[str]:
-    return [model.name.removeprefix("models/") for model in decode(body, _Models).models or []]
+def parse_models(body: bytes) -> list[str]:
+    return [model.name.removeprefix("models/") for model in decode_response(body, _Models).models or []]
 
 
-def _config(request: Request) -> dict[str, Any]:
-    config = without_none(
+def _config(request: ChatRequest) -> dict[str, Any]:
+    config = omit_none(
         maxOutputTokens=request.max_tokens,
         temperature=request.temperature,
         topP=request.top_p,
@@ -195,10 +207,10 @@ def _config(request: Request) -> dict[str, Any]:
     )
     if (request.response_format or {}).get("type") in ("json_object", "json_schema"):
         config["responseMimeType"] = "application/json"
-    return config | without_none(responseJsonSchema=request.json_schema)
+    return config | omit_none(responseJsonSchema=request.json_schema)
 
 
-def _choice(request: Request) -> dict[str, Any]:
+def _choice(request: ChatRequest) -> dict[str, Any]:
     """Whether and what to call. Arguments follow the schema where a call is forced, and in the mode VALIDATED."""
     choice = request.tool_choice or "auto"
     named = choice not in _CHOICES
@@ -207,11 +219,11 @@ def _choice(request: Request) -> dict[str, Any]:
         mode = "VALIDATED"
     if mode == "AUTO" and not request.tool_choice:
         return {}
-    calling = without_none(mode=mode, allowedFunctionNames=[choice] if named else None)
+    calling = omit_none(mode=mode, allowedFunctionNames=[choice] if named else None)
     return {"toolConfig": {"functionCallingConfig": calling}}
 
 
-def _contents(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _contents(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     turns: list[dict[str, Any]] = []
     for message in messages:
@@ -226,30 +238,30 @@ def _contents(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return turns
 
 
-def _parts(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
+def _parts(message: LlmMessage, names: dict[str, str]) -> list[dict[str, Any]]:
     if message.role == "tool":
-        if any(not isinstance(part, Text) for part in message.content):
+        if any(not isinstance(part, TextPart) for part in message.content):
             raise InvalidRequest("Gemini reads results of tools as text only.")
         name = names.get(message.tool_call_id, message.tool_call_id)
         return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
     parts = [_part(part) for part in message.content]
     for call in message.tool_calls:
-        made = {"functionCall": {"name": call.name, "args": arguments_of(call.arguments)}}
+        made = {"functionCall": {"name": call.name, "args": decode_arguments(call.arguments)}}
         parts.append(made | ({"thoughtSignature": call.signature} if call.signature else {}))
     return parts
 
 
-def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
+def _part(part: ContentPart) -> dict[str, Any]:
+    if isinstance(part, TextPart):
         return {"text": part.text}
     if part.url:
         return {"fileData": {"fileUri": part.url}}
     return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
 
 
-def _usage(usage: _Usage | None) -> Usage | None:
+def _usage(usage: _Usage | None) -> TokenUsage | None:
     if usage is None or usage.prompt_token_count is None:
         return None
     thoughts = usage.thoughts_token_count or 0
     output = (usage.candidates_token_count or 0) + thoughts
-    return Usage(max(0, usage.prompt_token_count), max(0, output), thoughts, usage.cached_content_token_count or 0)
+    return TokenUsage(max(0, usage.prompt_token_count), max(0, output), thoughts, usage.cached_content_token_count or 0)

@@ -8,26 +8,26 @@ from typing import Any
 import msgspec
 
 from stentor.core.errors import ProviderError
-from stentor.domains.llm.formats import Quirks, decode, vector, without_none
+from stentor.domains.llm.formats import ProviderQuirks, convert_vector, decode_response, omit_none
 from stentor.domains.llm.model import (
-    Call,
-    Delta,
-    Embedded,
+    ChatReply,
+    ChatRequest,
+    ContentPart,
     EmbeddingInput,
-    Finish,
-    Message,
-    Part,
-    Reply,
-    Request,
-    Text,
-    Tool,
+    EmbeddingReply,
+    FinishReason,
+    LlmMessage,
+    ProviderRequest,
+    ReplyDelta,
+    TextPart,
+    TokenUsage,
     ToolCall,
-    ToolDelta,
-    Usage,
+    ToolCallDelta,
+    ToolDefinition,
 )
 
-MODELS = "/models"
-_FINISH: dict[str, Finish] = {
+MODELS_PATH = "/models"
+_FINISH: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
@@ -105,17 +105,17 @@ class _Models(msgspec.Struct):
     data: list[_Model] | None = None
 
 
-def headers(key: str, quirks: Quirks) -> dict[str, str]:
+def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
     if not key:
         return {}
     return {quirks.key_header: key} if quirks.key_header else {"Authorization": f"Bearer {key}"}
 
 
-def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
+def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest:
     choice: Any = request.tool_choice or None
     if choice not in (None, "auto", "none", "required"):
         choice = {"type": "function", "function": {"name": choice}}
-    body = without_none(
+    body = omit_none(
         model=request.model,
         messages=[_message(message) for message in request.messages],
         temperature=request.temperature,
@@ -130,11 +130,11 @@ def chat(request: Request, quirks: Quirks, *, stream: bool) -> Call:
     )
     if request.max_tokens is not None:
         body[quirks.max_tokens] = request.max_tokens
-    return Call("/chat/completions", {**request.extra, **body})
+    return ProviderRequest("/chat/completions", {**request.extra, **body})
 
 
-def reply(body: bytes, model: str) -> Reply:
-    answer = decode(body, _Answer)
+def parse_reply(body: bytes, model: str) -> ChatReply:
+    answer = decode_response(body, _Answer)
     if not answer.choices:
         raise ProviderError("The provider's answer holds no choice.")
     choice = answer.choices[0]
@@ -146,22 +146,22 @@ def reply(body: bytes, model: str) -> Reply:
     content = _text(message.content) or message.refusal or ""
     reasoning = message.reasoning_content or message.reasoning or ""
     finish = _FINISH.get(choice.finish_reason or "stop", "stop")
-    return Reply(model, content, finish, reasoning, calls, _usage(answer.usage), answer.id or "")
+    return ChatReply(model, content, finish, reasoning, calls, _usage(answer.usage), answer.id or "")
 
 
-class reader:  # noqa: N801 - the port's name for what makes one
-    def read(self, event: str, data: bytes) -> list[Delta]:
+class stream_reader:  # noqa: N801 - the port's name for what makes one
+    def read(self, event: str, data: bytes) -> list[ReplyDelta]:
         if data.strip() == b"[DONE]":
-            return [Delta(last=True)]
-        chunk = decode(data, _Chunk)
+            return [ReplyDelta(is_last=True)]
+        chunk = decode_response(data, _Chunk)
         if chunk.error or event == "error":
             raise ProviderError("The provider broke the stream off with an error.")
         if not chunk.choices:
-            return [Delta(usage=_usage(chunk.usage), id=chunk.id or "")]
+            return [ReplyDelta(usage=_usage(chunk.usage), id=chunk.id or "")]
         choice = chunk.choices[0]
         part = choice.delta or choice.message
         return [
-            Delta(
+            ReplyDelta(
                 content=_text(part.content) or part.refusal or "",
                 reasoning=part.reasoning_content or part.reasoning or "",
                 tool_calls=tuple(_piece(call, at) for at, call in enumerate(part.tool_calls or ())),
@@ -172,28 +172,28 @@ class reader:  # noqa: N801 - the port's name for what makes one
         ]
 
 
-def embed(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Call:
-    return Call(
-        "/embeddings", without_none(model=model, input=list(inputs), encoding_format="float", dimensions=dimensions)
+def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
+    return ProviderRequest(
+        "/embeddings", omit_none(model=model, input=list(inputs), encoding_format="float", dimensions=dimensions)
     )
 
 
-def vectors(body: bytes, model: str) -> Embedded:
-    answer = decode(body, _Rows)
+def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
+    answer = decode_response(body, _Rows)
     rows = sorted(answer.data, key=lambda row: row.index)
-    return Embedded(model, [vector(row.embedding) for row in rows], _usage(answer.usage))
+    return EmbeddingReply(model, [convert_vector(row.embedding) for row in rows], _usage(answer.usage))
 
 
-def models(body: bytes) -> list[str]:
-    return [model.id for model in decode(body, _Models).data or []]
+def parse_models(body: bytes) -> list[str]:
+    return [model.id for model in decode_response(body, _Models).data or []]
 
 
-def message_out(message: Message) -> dict[str, Any]:
+def encode_message(message: LlmMessage) -> dict[str, Any]:
     """A message in OpenAI's form."""
     return _message(message)
 
 
-def call_out(call: ToolCall) -> dict[str, Any]:
+def encode_tool_call(call: ToolCall) -> dict[str, Any]:
     """A tool call in OpenAI's form; Google's signature goes where Google's own service puts it."""
     made: dict[str, Any] = {
         "id": call.id,
@@ -205,32 +205,32 @@ def call_out(call: ToolCall) -> dict[str, Any]:
     return made
 
 
-def signature_in(extra: Any) -> str:
+def extract_signature(extra: Any) -> str:
     """Google's signature in the extra content of a tool call."""
     google = extra.get("google") if isinstance(extra, dict) else None
     found = google.get("thought_signature") if isinstance(google, dict) else None
     return found if isinstance(found, str) else ""
 
 
-def _message(message: Message) -> dict[str, Any]:
-    plain = all(isinstance(part, Text) for part in message.content)
+def _message(message: LlmMessage) -> dict[str, Any]:
+    plain = all(isinstance(part, TextPart) for part in message.content)
     content: Any = message.text if plain else [_part(part) for part in message.content]
     out: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
-        out |= {"tool_calls": [call_out(call) for call in message.tool_calls], "content": content or None}
+        out |= {"tool_calls": [encode_tool_call(call) for call in message.tool_calls], "content": content or None}
     if message.role == "tool":
         out["tool_call_id"] = message.tool_call_id
     return out
 
 
-def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
+def _part(part: ContentPart) -> dict[str, Any]:
+    if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
-    return {"type": "image_url", "image_url": without_none(url=part.address, detail=part.detail or None)}
+    return {"type": "image_url", "image_url": omit_none(url=part.as_url, detail=part.detail or None)}
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
-    function = without_none(
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    function = omit_none(
         name=tool.name, description=tool.description or None, parameters=tool.parameters, strict=tool.strict
     )
     return {"type": "function", "function": function}
@@ -248,21 +248,21 @@ def _arguments(function: _Function) -> str:
     return given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
 
 
-def _piece(call: _ToolCall, at: int) -> ToolDelta:
+def _piece(call: _ToolCall, at: int) -> ToolCallDelta:
     arguments = "" if call.function.arguments is None else _arguments(call.function)
     index = at if call.index is None else call.index
-    return ToolDelta(index, call.id or "", call.function.name or "", arguments, _signature(call))
+    return ToolCallDelta(index, call.id or "", call.function.name or "", arguments, _signature(call))
 
 
 def _signature(call: _ToolCall) -> str:
-    return signature_in(call.extra_content)
+    return extract_signature(call.extra_content)
 
 
-def _usage(usage: _Usage | None) -> Usage | None:
+def _usage(usage: _Usage | None) -> TokenUsage | None:
     if usage is None or usage.prompt_tokens is None:
         return None
     reasoning, cached = usage.completion_tokens_details, usage.prompt_tokens_details
-    return Usage(
+    return TokenUsage(
         max(0, usage.prompt_tokens),
         max(0, usage.completion_tokens or 0),
         (reasoning.reasoning_tokens or 0) if reasoning else 0,

@@ -1,4 +1,7 @@
-"""The zone memory: the bus, and searches in it."""
+"""The zone memory: the bus, and searches in it.
+
+Zones that the contract has and a service may have switched off: their messages are taken, and fail.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,31 @@ from typing import Any
 
 import msgspec
 
-from stentor.auth.principal import Principal
+from stentor.auth.principal import Permission, Principal
 from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.db import Database
-from stentor.core.errors import Conflict, PreconditionFailed
+from stentor.core.errors import Conflict, FeatureNotImplemented, PreconditionFailed
 from stentor.domains.atp import bodies
-from stentor.domains.atp.bodies import Body, Delete, Document, OfVault, Query, Update
-from stentor.domains.atp.model import Header
+from stentor.domains.atp.bodies import (
+    BODY_TYPES,
+    ActionBody,
+    DeleteDocumentBody,
+    MemoryQueryBody,
+    UpdateDocumentBody,
+    VaultBody,
+    WriteDocumentBody,
+)
+from stentor.domains.atp.model import AtpHeader
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.service import MemoryCaller, WriteResult
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.messaging import store
-from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work
+from stentor.domains.messaging.model import ActionContext, ActionResult, CommitStep, MessageRoute, ZoneAction
 from stentor.domains.notes.model import ANY_STATE
 
-ITSELF = Route((), "The memory bus does it itself.")
-WRITTEN_ALREADY = frozenset(("success", "conflict"))
+ITSELF = MessageRoute((), "The memory bus does it itself.")
+WRITTEN_STATUSES = frozenset(("success", "conflict"))
 
 
 class MemoryZone:
@@ -33,7 +44,7 @@ class MemoryZone:
         self._vaults = vaults
         self._tenant = tenant
 
-    def table(self) -> dict[tuple[str, str], Action]:
+    def actions(self) -> dict[tuple[str, str], ZoneAction]:
         actions = {
             "query": self.query,
             "search": self.query,
@@ -43,22 +54,22 @@ class MemoryZone:
             "delete": self.write,
             "get_status": self.status,
         }
-        return {("memory", name): Action("admin", act, _itself, self._tenant) for name, act in actions.items()}
+        return {("memory", name): ZoneAction("admin", act, _itself, self._tenant) for name, act in actions.items()}
 
-    async def query(self, work: Work) -> Closing:
+    async def query(self, work: ActionContext) -> CommitStep:
         body = work.body
-        assert isinstance(body, Query)
+        assert isinstance(body, MemoryQueryBody)
         kind = body.query_type or ("semantic" if work.header.action_type == "query" else "keyword")
         shown = await (self._exact(work, body.path or "") if kind == "exact" else self._find(work, body, kind))
-        return lambda tx: Reply(shown, ITSELF)
+        return lambda tx: ActionResult(shown, ITSELF)
 
-    async def _exact(self, work: Work, path: str) -> dict[str, Any]:
+    async def _exact(self, work: ActionContext, path: str) -> dict[str, Any]:
         """Raises NotFound."""
         document, etag = await self._vault(work).memory.read(_caller(work), path)
         shown = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
         return {"query_type": "exact", "document": shown, "etag": etag}
 
-    async def _find(self, work: Work, body: Query, kind: str) -> dict[str, Any]:
+    async def _find(self, work: ActionContext, body: MemoryQueryBody, kind: str) -> dict[str, Any]:
         """Raises EmbeddingUnavailable for a search by meaning without a model."""
         text, filters, caller = body.text or "", _filters(body.filters), _caller(work)
         search = self._vault(work).search
@@ -75,42 +86,42 @@ class MemoryZone:
         shown = [msgspec.structs.asdict(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
         return {"query_type": kind, "matches": shown, "total_matches": total}
 
-    async def write(self, work: Work) -> Closing:
+    async def write(self, work: ActionContext) -> CommitStep:
         """Create, upsert, update or delete. What an earlier carrier wrote before it was killed is not written again."""
-        if work.stored.epoch > 1:
-            done = await self._db.read(lambda tx: store.effect(tx, work.stored.provenance_id))
-            if done is not None and done["status"] in WRITTEN_ALREADY:
-                return lambda tx: Reply(_recorded(done), ITSELF)
+        if work.message.epoch > 1:
+            done = await self._db.read(lambda tx: store.find_memory_write(tx, work.message.provenance_id))
+            if done is not None and done["status"] in WRITTEN_STATUSES:
+                return lambda tx: ActionResult(_recorded(done), ITSELF)
         draft = _draft(work)
         try:
             written = await self._vault(work).memory.write(_caller(work), draft)
         except PreconditionFailed:
             raise Conflict(f"There is a document {draft.path!r} already; update or upsert it.") from None
-        return lambda tx: Reply(_written(draft.path, written), ITSELF)
+        return lambda tx: ActionResult(_written(draft.path, written), ITSELF)
 
-    async def status(self, work: Work) -> Closing:
+    async def status(self, work: ActionContext) -> CommitStep:
         report = msgspec.to_builtins(await self._vault(work).health.report())
-        return lambda tx: Reply(report, ITSELF)
+        return lambda tx: ActionResult(report, ITSELF)
 
-    def _vault(self, work: Work) -> VaultParts:
-        assert isinstance(work.body, OfVault)
+    def _vault(self, work: ActionContext) -> VaultParts:
+        assert isinstance(work.body, VaultBody)
         return self._vaults.get(work.body.vault or DEFAULT_VAULT)
 
 
-def _caller(work: Work) -> MemoryCaller:
+def _caller(work: ActionContext) -> MemoryCaller:
     """The event that its use of the memory hangs under is the message's first: the same whoever carries it."""
-    return MemoryCaller(work.principal, work.stored.sender_agent, None, work.stored.provenance_id)
+    return MemoryCaller(work.principal, work.message.sender_agent, None, work.message.provenance_id)
 
 
-def _draft(work: Work) -> WriteDraft:
+def _draft(work: ActionContext) -> WriteDraft:
     body = work.body
-    if isinstance(body, Delete):
+    if isinstance(body, DeleteDocumentBody):
         options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
         return WriteDraft("delete", body.path, **options)  # type: ignore[arg-type]
-    if isinstance(body, Update):
+    if isinstance(body, UpdateDocumentBody):
         options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
         return WriteDraft("update", body.path, body.content, body.frontmatter, **options)  # type: ignore[arg-type]
-    assert isinstance(body, Document)
+    assert isinstance(body, WriteDocumentBody)
     excluded = frozenset([ANY_STATE] if work.header.action_type == "create" else [])
     return WriteDraft("write", body.path, body.content, body.frontmatter, if_none_match=excluded)
 
@@ -133,10 +144,37 @@ def _recorded(event: dict[str, Any]) -> dict[str, Any]:
     return {name: event[name] for name in ("path", "status", "write_id")} | {"etag": event["after_hash"]}
 
 
-def _filters(given: bodies.Filters) -> SearchFilters:
+def _filters(given: bodies.MemoryQueryFilters) -> SearchFilters:
     after = None if given.created_after is None else micros_from_datetime(given.created_after)
     return SearchFilters(given.hebbian_weight_min, after)
 
 
-def _itself(principal: Principal, header: Header, body: Body) -> Route:
+def _itself(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
     return ITSELF
+
+
+OPTIONAL_ZONES: dict[str, Permission] = {"memory": "admin"}
+"""Zone to the permission that it needs where it is switched on."""
+
+
+def unavailable_actions() -> dict[tuple[str, str], ZoneAction]:
+    """An action for every pair of these zones; the real ones take their places."""
+    return {
+        (zone, name): ZoneAction(
+            OPTIONAL_ZONES[zone], _reject_unavailable, _route_unavailable, unavailable_reason=_unavailable_reason(zone)
+        )
+        for zone, name in BODY_TYPES
+        if zone in OPTIONAL_ZONES
+    }
+
+
+async def _reject_unavailable(work: ActionContext) -> CommitStep:
+    raise FeatureNotImplemented(_unavailable_reason(work.header.target_zone))
+
+
+def _unavailable_reason(zone: str) -> str:
+    return f"The zone {zone} is part of the API, but this service does not have it."
+
+
+def _route_unavailable(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
+    return MessageRoute((), _unavailable_reason(header.target_zone))

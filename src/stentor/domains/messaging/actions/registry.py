@@ -9,64 +9,81 @@ from stentor.auth.principal import Principal
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest, StentorError, StoreUnavailable
-from stentor.domains.atp.bodies import Body, ListAgents, OfAgent, Operation, Operations, Register, Revoke
-from stentor.domains.atp.model import Header
-from stentor.domains.messaging.model import Action, Closing, Reply, Route, Work, failure
+from stentor.domains.atp.bodies import (
+    ActionBody,
+    AgentFieldChange,
+    AgentIdBody,
+    ListAgentsBody,
+    RegisterAgentBody,
+    RevokeAgentBody,
+    UpdateAgentsBody,
+)
+from stentor.domains.atp.model import AtpHeader
+from stentor.domains.messaging.model import (
+    ActionContext,
+    ActionResult,
+    CommitStep,
+    MessageRoute,
+    ZoneAction,
+    error_response,
+)
 from stentor.domains.registry.model import Agent, ScoreChanges
 from stentor.domains.registry.service import AgentChange, AgentDraft, AgentRegistry
 
-ITSELF = Route((), "The registry does it itself.")
-SCORES = ("alignment_score", "accuracy_score", "efficiency_score")
+ITSELF = MessageRoute((), "The registry does it itself.")
+SCORE_FIELDS = ("alignment_score", "accuracy_score", "efficiency_score")
 STATES = ("active", "suspended")
 
-Registration = Callable[[dict[str, Any]], AgentDraft]
+ParseRegistration = Callable[[dict[str, Any]], AgentDraft]
 """A body as the registry's route takes it, to a draft. Raises InvalidRequest, NotBuilt."""
-TrustOf = Callable[[str, str], float | None]
+TrustLookup = Callable[[str, str], float | None]
 
 
 class RegistryZone:
-    def __init__(self, registry: AgentRegistry, registration: Registration, trust_of: TrustOf) -> None:
+    def __init__(self, registry: AgentRegistry, registration: ParseRegistration, trust_of: TrustLookup) -> None:
         self._registry = registry
         self._registration = registration
         self._trust_of = trust_of
 
-    def table(self) -> dict[tuple[str, str], Action]:
+    def actions(self) -> dict[tuple[str, str], ZoneAction]:
         actions = {
             "register": self.register,
             "update": self.update,
             "revoke": self.revoke,
-            "query": self.read,
-            "get_status": self.read,
-            "list": self.page,
+            "query": self.get_agent,
+            "get_status": self.get_agent,
+            "list": self.list_agents,
         }
-        return {("registry", name): Action("admin", act, _itself) for name, act in actions.items()}
+        return {("registry", name): ZoneAction("admin", act, _itself) for name, act in actions.items()}
 
-    async def register(self, work: Work) -> Closing:
-        assert isinstance(work.body, Register)
+    async def register(self, work: ActionContext) -> CommitStep:
+        assert isinstance(work.body, RegisterAgentBody)
         draft = self._registration(work.body.model_dump(exclude_unset=True))
-        registering = self._registry.prepare_register(work.principal.tenant, draft, work.principal, work.cause)
+        registering = self._registry.prepare_register(
+            work.principal.tenant, draft, work.principal, work.parent_event_id
+        )
 
-        def close(tx: Tx) -> Reply:
+        def close(tx: Tx) -> ActionResult:
             agent = registering(tx)
             shown = {"agent_id": agent.agent_id, "name": agent.name, "status": agent.status}
-            return Reply(shown | {"created_at": format_iso(agent.created_at)}, ITSELF)
+            return ActionResult(shown | {"created_at": format_iso(agent.created_at)}, ITSELF)
 
         return close
 
-    async def update(self, work: Work) -> Closing:
+    async def update(self, work: ActionContext) -> CommitStep:
         """Each operation for itself: one that fails leaves the others."""
-        assert isinstance(work.body, Operations)
+        assert isinstance(work.body, UpdateAgentsBody)
         operations = work.body.operations
 
-        def close(tx: Tx) -> Reply:
+        def close(tx: Tx) -> ActionResult:
             results = [self._result(tx, work, number, one) for number, one in enumerate(operations)]
             done = sum(result["status"] == "completed" for result in results)
             shown = {"results": results, "succeeded": done, "failed": len(results) - done}
-            return Reply(shown, ITSELF, "completed" if done else "failed")
+            return ActionResult(shown, ITSELF, "completed" if done else "failed")
 
         return close
 
-    def _result(self, tx: Tx, work: Work, number: int, operation: Operation) -> dict[str, Any]:
+    def _result(self, tx: Tx, work: ActionContext, number: int, operation: AgentFieldChange) -> dict[str, Any]:
         where = {"index": number, "agent_id": operation.agent_id, "field": operation.field}
         try:
             change = self._change(work, operation)
@@ -75,54 +92,54 @@ class RegistryZone:
         except StoreUnavailable:
             raise
         except StentorError as error:
-            return {**where, "status": "failed", **failure(error)}
+            return {**where, "status": "failed", **error_response(error)}
         return {**where, "status": "completed", "updated_at": format_iso(agent.updated_at)}
 
-    def _change(self, work: Work, operation: Operation) -> AgentChange:
+    def _change(self, work: ActionContext, operation: AgentFieldChange) -> AgentChange:
         """What the registry's routes can change. Raises InvalidRequest for anything else."""
         tenant, by = work.principal.tenant, work.principal
         agent_id, field, value = operation.agent_id, operation.field, operation.value
-        if field in SCORES:
+        if field in SCORE_FIELDS:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise InvalidRequest(f"{field} must be a number from 0 to 1.")
             return self._registry.prepare_rescore(
-                tenant, agent_id, ScoreChanges(**{field: float(value)}), by, work.cause
+                tenant, agent_id, ScoreChanges(**{field: float(value)}), by, work.parent_event_id
             )
         if field == "status" and value == "suspended":
-            return self._registry.prepare_suspend(tenant, agent_id, "Suspended by a message.", by, work.cause)
+            return self._registry.prepare_suspend(tenant, agent_id, "Suspended by a message.", by, work.parent_event_id)
         if field == "status" and value == "active":
-            return self._registry.prepare_activate(tenant, agent_id, by, work.cause)
-        names = ", ".join(SCORES)
+            return self._registry.prepare_activate(tenant, agent_id, by, work.parent_event_id)
+        names = ", ".join(SCORE_FIELDS)
         raise InvalidRequest(f"A message changes {names} and status ({' or '.join(STATES)}), not {field!r} to this.")
 
-    async def revoke(self, work: Work) -> Closing:
+    async def revoke(self, work: ActionContext) -> CommitStep:
         """Take an active agent out of routing, as its route `suspend` does."""
-        assert isinstance(work.body, Revoke)
+        assert isinstance(work.body, RevokeAgentBody)
         who, by = work.body.agent_id, work.principal
-        suspend = self._registry.prepare_suspend(work.principal.tenant, who, work.body.reason, by, work.cause)
+        suspend = self._registry.prepare_suspend(work.principal.tenant, who, work.body.reason, by, work.parent_event_id)
 
-        def close(tx: Tx) -> Reply:
+        def close(tx: Tx) -> ActionResult:
             agent = suspend(tx)
             shown = {"agent_id": agent.agent_id, "status": agent.status, "reason": agent.status_reason}
-            return Reply(shown, ITSELF)
+            return ActionResult(shown, ITSELF)
 
         return close
 
-    async def read(self, work: Work) -> Closing:
-        assert isinstance(work.body, OfAgent)
+    async def get_agent(self, work: ActionContext) -> CommitStep:
+        assert isinstance(work.body, AgentIdBody)
         agent, last = await self._registry.get(work.principal.tenant, work.body.agent_id)
         shown = self._shown(agent) | {"violation_count": agent.violation_count, "last_task": format_iso_or_none(last)}
-        shown |= {name: getattr(agent, name) for name in SCORES}
-        return lambda tx: Reply(shown, ITSELF)
+        shown |= {name: getattr(agent, name) for name in SCORE_FIELDS}
+        return lambda tx: ActionResult(shown, ITSELF)
 
-    async def page(self, work: Work) -> Closing:
+    async def list_agents(self, work: ActionContext) -> CommitStep:
         body = work.body
-        assert isinstance(body, ListAgents)
+        assert isinstance(body, ListAgentsBody)
         found = self._registry.list_matching(
             work.principal.tenant, capability=body.capability, status=body.status, trust_tier=body.trust_tier
         )
         shown = {"agents": [self._shown(agent) for agent in found[: body.limit]], "total": len(found)}
-        return lambda tx: Reply(shown, ITSELF)
+        return lambda tx: ActionResult(shown, ITSELF)
 
     def _shown(self, agent: Agent) -> dict[str, Any]:
         return {
@@ -135,5 +152,5 @@ class RegistryZone:
         }
 
 
-def _itself(principal: Principal, header: Header, body: Body) -> Route:
+def _itself(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
     return ITSELF

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.conversation.model import said
+from stentor.domains.conversation.model import extract_result_text
 from stentor.surfaces.dashboard import instruction
 from stentor.surfaces.dashboard.gateway import GatewayError, decode_json_or_none, quote_segment
 from stentor.surfaces.dashboard.instruction import Instruction
@@ -71,7 +71,7 @@ async def show_run(page: PageRequest) -> Response:
         "trail": trail,
         "routing": trail["routing"] if isinstance(trail["routing"], dict) else None,
         "asked": asked,
-        "answer": said(task["result"]) if task.get("result") is not None else None,
+        "answer": extract_result_text(task["result"]) if task.get("result") is not None else None,
         "wrong": _task_error(task),
         "under_way": trail["status"] in PENDING_STATUSES,
     }
@@ -133,7 +133,7 @@ def _input_excerpt(text: str | None) -> str:
     if text is None:
         return ""
     whole = decode_json_or_none(text.encode())
-    return said(whole) if whole is not None else text.lstrip('{["')
+    return extract_result_text(whole) if whole is not None else text.lstrip('{["')
 
 
 ROUTES = [

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
-from stentor.domains.atp.jsonform import UUID
+from stentor.domains.atp.json_format import UUID_PATTERN
 from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES
 from stentor.surfaces.dashboard.gateway import GatewayError, decode_json_or_none, quote_segment
 from stentor.surfaces.dashboard.presenters.filters import format_json
@@ -36,7 +36,7 @@ async def list_messages(page: PageRequest) -> Response:
         raise InvalidRequest(
             f"A status is one of {', '.join(MESSAGE_STATUSES)}; a priority one of {', '.join(PRIORITIES)}."
         )
-    if wanted["before"] and not UUID.fullmatch(wanted["before"]):
+    if wanted["before"] and not UUID_PATTERN.fullmatch(wanted["before"]):
         raise InvalidRequest("before: must be the id of a message.")
     (found, following), states, names = await asyncio.gather(
         page.queries.read(lambda tx: messaging_queries.list_messages(tx, page.tenant, **wanted, limit=PAGE_SIZE)),

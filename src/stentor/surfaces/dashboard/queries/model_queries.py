@@ -8,8 +8,8 @@ import msgspec
 
 from stentor.core.clock import HOUR
 from stentor.core.db import Sql, Tx
-from stentor.domains.llm import budgets
-from stentor.domains.llm.budgets import NANO, Budget
+from stentor.domains.llm import costs
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget
 
 MAX_SUBJECTS = 10
 """Keys or agents that are shown of a budget that each of them has; those that spent most."""
@@ -70,14 +70,14 @@ def read_recent_calls(tx: Tx, tenant: str, now: int) -> dict[str, RecentCalls]:
 
 def read_spending(tx: Tx, tenant: str, entries: list[str], now: int) -> list[BudgetSpending]:
     """How far the budgets of the settings are used up; a budget for each key or agent by those that spent most."""
-    return [one for budget in budgets.parse(entries) for one in _spent(tx, tenant, budget, now)]
+    return [one for budget in costs.parse_budgets(entries) for one in _spent(tx, tenant, budget, now)]
 
 
 def _spent(tx: Tx, tenant: str, budget: Budget, now: int) -> list[BudgetSpending]:
-    given: dict[str, Any] = {"kind": budget.kind, "day": budgets.first_day(budget.period, now)}
+    given: dict[str, Any] = {"kind": budget.kind, "day": costs.first_day_of_period(budget.period, now)}
     rows = tx.rows(_SPENT[budget.unit], tenant=tenant, subject=budget.subject, **given)
-    scale = NANO if budget.unit == "usd" else 1
-    left = budgets.seconds_left(budget.period, now)
+    scale = NANOS_PER_DOLLAR if budget.unit == "usd" else 1
+    left = costs.seconds_until_reset(budget.period, now)
     found = [(str(subject), int(spent)) for subject, spent in rows] or [(budget.subject, 0)]
     return [
         BudgetSpending(budget.kind, subject, budget.unit, budget.period, spent / scale, budget.limit / scale, left)

@@ -16,24 +16,32 @@ from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.timers import sleep_until_tick
-from stentor.domains.atp import checks
+from stentor.domains.atp import bodies
 from stentor.domains.messaging import store
-from stentor.domains.messaging.endings import Endings, HandedOn, Missed
-from stentor.domains.messaging.model import Action, Closing, Reply, Route, Stored, Work, failure
+from stentor.domains.messaging.lifecycle import MessageLifecycle, MissedEndings, StaleEpoch
+from stentor.domains.messaging.model import (
+    ActionContext,
+    ActionResult,
+    CommitStep,
+    MessageRoute,
+    StoredMessage,
+    ZoneAction,
+    error_response,
+)
 
-LANES = 16
+MAX_CONCURRENT = 16
 """Messages that one process carries at a time; a task that is waited for holds no lane."""
-SCAN_EVERY = 10
+SCAN_INTERVAL_TICKS = 10
 """Ticks of a second."""
 BATCH, SCAN = 200, 100_000
-EVER = 2**62
-LEAVE_SECONDS = 5.0
-BROKEN = StentorError("The service failed on this message; its log says why.")
-Key = tuple[str, str]
+MAX_MICROS = 2**62
+SHUTDOWN_SECONDS = 5.0
+INTERNAL_ERROR = StentorError("The service failed on this message; its log says why.")
+MessageKey = tuple[str, str]
 log = logging.getLogger(__name__)
 
 
-class Carrier:
+class MessageProcessor:
     """`lease`, in microseconds: how long a message stays with a carrier that gives no sign of life. `shared`: other
     processes may carry messages of the same database.
     """
@@ -41,9 +49,9 @@ class Carrier:
     def __init__(
         self,
         db: Database,
-        endings: Endings,
+        endings: MessageLifecycle,
         hub: Hub,
-        actions: Mapping[tuple[str, str], Action],
+        actions: Mapping[tuple[str, str], ZoneAction],
         lease: int,
         *,
         shared: bool,
@@ -56,19 +64,19 @@ class Carrier:
         self._shared = shared
         self._work = asyncio.Event()
         self._room = asyncio.Event()
-        self._held: dict[Key, Stored] = {}
-        self._dropped: list[Stored] = []
+        self._held: dict[MessageKey, StoredMessage] = {}
+        self._dropped: list[StoredMessage] = []
         self._carrying: set[asyncio.Task[None]] = set()
         self._background: list[asyncio.Task[None]] = []
-        hub.listeners.append(endings.saw)
+        hub.listeners.append(endings.on_task_events)
 
     async def start(self) -> int:
         """Take up what an earlier process left; answers how many messages it had in its hands."""
         found = 0
-        while not self._shared and (batch := await self._db.read(lambda tx: store.lost(tx, EVER, BATCH))):
+        while not self._shared and (batch := await self._db.read(lambda tx: store.list_expired(tx, MAX_MICROS, BATCH))):
             found += await self._give_back(batch)
-        for key in await self._db.read(lambda tx: store.waiting_for(tx, SCAN)):
-            self._endings.expect(*key)
+        for key in await self._db.read(lambda tx: store.list_awaited_tasks(tx, SCAN)):
+            self._endings.await_task(*key)
         jobs = (self._run(), self._endings.run(), self._watch())
         self._background += [asyncio.create_task(job) for job in jobs]
         return found
@@ -80,12 +88,12 @@ class Carrier:
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
         if self._carrying:
-            await asyncio.wait(self._carrying, timeout=LEAVE_SECONDS)
+            await asyncio.wait(self._carrying, timeout=SHUTDOWN_SECONDS)
         for task in self._carrying:
             task.cancel()
         await asyncio.gather(*self._carrying, return_exceptions=True)
 
-    def arrived(self) -> None:
+    def wake(self) -> None:
         """There is a message to carry."""
         self._work.set()
 
@@ -93,11 +101,11 @@ class Carrier:
         """As many at once as there are lanes free: they share the commit of being taken."""
         while True:
             self._room.clear()
-            if len(self._carrying) >= LANES:
+            if len(self._carrying) >= MAX_CONCURRENT:
                 await self._room.wait()
                 continue
             self._work.clear()
-            taken = await self._taken(LANES - len(self._carrying))
+            taken = await self._taken(MAX_CONCURRENT - len(self._carrying))
             for stored in taken:
                 task = asyncio.create_task(self._carry(stored))
                 self._carrying.add(task)
@@ -109,7 +117,7 @@ class Carrier:
         self._carrying.discard(task)
         self._room.set()
 
-    async def _taken(self, most: int) -> list[Stored]:
+    async def _taken(self, most: int) -> list[StoredMessage]:
         try:
             return await self._db.write(lambda tx: self._endings.claim(tx, self._lease, most), (locks.MESSAGES_LOCK,))
         except StoreUnavailable:
@@ -118,12 +126,12 @@ class Carrier:
             log.exception("the next messages could not be taken")
             return []
 
-    async def _carry(self, stored: Stored) -> None:
+    async def _carry(self, stored: StoredMessage) -> None:
         key = stored.tenant, stored.message_id
         self._held[key] = stored
         try:
             await self._close(stored, await self._prepared(stored))
-        except HandedOn:
+        except StaleEpoch:
             log.info("message %s was taken from this carrier", stored.message_id)
         except StoreUnavailable:
             self._dropped.append(stored)
@@ -133,31 +141,31 @@ class Carrier:
         finally:
             del self._held[key]
 
-    async def _prepared(self, stored: Stored) -> Closing:
+    async def _prepared(self, stored: StoredMessage) -> CommitStep:
         """Whatever goes wrong but an outage is the message's answer."""
         try:
-            body = checks.body_of(stored.message)
-            action = self._actions[stored.header.address]
-            admit(stored, action)
-            return await action.prepare(Work(stored, body, stored.head_id))
+            body = bodies.parse_body(stored.atp_message)
+            action = self._actions[stored.header.zone_action]
+            authorize_action(stored, action)
+            return await action.prepare(ActionContext(stored, body, stored.head_id))
         except StoreUnavailable:
             raise
         except StentorError as error:
             return _failing(error)
         except Exception:
             log.exception("message %s broke its action", stored.message_id)
-            return _failing(BROKEN)
+            return _failing(INTERNAL_ERROR)
 
-    async def _close(self, stored: Stored, closing: Closing) -> None:
+    async def _close(self, stored: StoredMessage, closing: CommitStep) -> None:
         try:
-            await self._db.write(lambda tx: self._endings.apply(tx, stored, closing(tx)))
-        except (StoreUnavailable, HandedOn):
+            await self._db.write(lambda tx: self._endings.record_result(tx, stored, closing(tx)))
+        except (StoreUnavailable, StaleEpoch):
             raise
         except Exception as error:
             if not isinstance(error, StentorError):
                 log.exception("message %s broke its action", stored.message_id)
-            failed = _failing(error if isinstance(error, StentorError) else BROKEN)
-            await self._db.write(lambda tx: self._endings.apply(tx, stored, failed(tx)))
+            failed = _failing(error if isinstance(error, StentorError) else INTERNAL_ERROR)
+            await self._db.write(lambda tx: self._endings.record_result(tx, stored, failed(tx)))
 
     async def _watch(self) -> None:
         tick = 0
@@ -181,32 +189,32 @@ class Carrier:
             raise
         if self._held and tick % self._renew_every == 0:
             held = list(self._held.values())
-            await self._db.write(lambda tx: store.renew(tx, held, self._lease), ())
-        everything = self._shared or tick % SCAN_EVERY == 0
+            await self._db.write(lambda tx: store.renew_leases(tx, held, self._lease), ())
+        everything = self._shared or tick % SCAN_INTERVAL_TICKS == 0
         due, lost, missed = await self._db.poll(lambda tx: self._look(tx, everything=everything))
         if due:
             self._work.set()
         await self._give_back([one for one in lost if (one.tenant, one.message_id) not in self._held])
         await self._endings.repair(missed)
 
-    def _look(self, tx: Tx, *, everything: bool) -> tuple[bool, list[Stored], Missed]:
+    def _look(self, tx: Tx, *, everything: bool) -> tuple[bool, list[StoredMessage], MissedEndings]:
         """Whether a scheduled message came due, or another process sent one; who lost whose; what has ended."""
-        due, lost, overdue, answered = store.glance(tx)
-        missed = self._endings.look(tx, overdue=overdue, answered=answered and everything)
-        return due, store.lost(tx, tx.now, BATCH) if lost else [], missed
+        due, lost, overdue, answered = store.check_pending(tx)
+        missed = self._endings.poll(tx, overdue=overdue, answered=answered and everything)
+        return due, store.list_expired(tx, tx.now, BATCH) if lost else [], missed
 
-    async def _give_back(self, messages: list[Stored]) -> int:
+    async def _give_back(self, messages: list[StoredMessage]) -> int:
         if not messages:
             return 0
         return await self._db.write(lambda tx: sum(self._endings.requeue(tx, one) for one in messages))
 
 
-def admit(stored: Stored, action: Action) -> None:
+def authorize_action(stored: StoredMessage, action: ZoneAction) -> None:
     """Fails closed. Raises Forbidden unless the sender might do it over REST."""
     stored.principal.require(action.permission)
     if action.tenant is not None and stored.tenant != action.tenant:
         raise Forbidden(f"The memory belongs to the tenant {action.tenant!r}; this key is another's.")
 
 
-def _failing(error: StentorError) -> Closing:
-    return lambda tx: Reply(failure(error), Route((), error.message), "failed")
+def _failing(error: StentorError) -> CommitStep:
+    return lambda tx: ActionResult(error_response(error), MessageRoute((), error.message), "failed")

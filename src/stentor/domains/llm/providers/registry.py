@@ -1,9 +1,13 @@
-"""The providers of a tenant: the operator's, a local Ollama found by itself, and those registered at runtime."""
+"""The providers of a tenant: the operator's, a local Ollama found by itself, and those registered at runtime.
+
+What the providers offer: their models, and whether they answer. Asked at the same time, kept for a while.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import cast
 from urllib.parse import urlsplit
@@ -17,18 +21,18 @@ from stentor.core.security.redaction import Redactor
 from stentor.core.security.sealing import Sealer
 from stentor.domains.llm import store
 from stentor.domains.llm.formats import FormatName
-from stentor.domains.llm.providers import FOUND_OLLAMA, KNOWN, Known, Provider, normal_url
+from stentor.domains.llm.providers import KNOWN_PROVIDERS, LOCAL_OLLAMA_URL, Provider, ProviderDefaults, normalize_url
+from stentor.domains.llm.providers.transport import ProviderTransport
 from stentor.domains.llm.store import ProviderRow
-from stentor.domains.llm.transport import Transport
 
-MOST = 100
+MAX_PROVIDERS = 100
 """Providers that a tenant may register."""
-FRESH = 1.0
+REGISTRATION_CACHE_SECONDS = 1.0
 """Seconds that what another process registered may go unseen."""
-LOOK_AGAIN = 30.0
+OLLAMA_PROBE_SECONDS = 30.0
 """Seconds between looks for a local Ollama."""
-EXTRACTIVE, EMBEDDING = LOCAL_MODELS = ("extractive", "embedding")
-LOCAL = Provider("local", "openai", "local:", default_model=EXTRACTIVE, operator=True)
+EXTRACTIVE_MODEL, EMBEDDING_MODEL = LOCAL_MODELS = ("extractive", "embedding")
+LOCAL_PROVIDER = Provider("local", "openai", "local:", default_model=EXTRACTIVE_MODEL, is_operator_owned=True)
 
 
 class ProviderDraft(msgspec.Struct, frozen=True):
@@ -41,7 +45,7 @@ class ProviderDraft(msgspec.Struct, frozen=True):
     format: FormatName | None = None
 
 
-class Directory:
+class ProviderRegistry:
     """`check` refuses base addresses that callers of the API may not name."""
 
     def __init__(
@@ -50,26 +54,26 @@ class Directory:
         runlog: RunLog,
         sealer: Sealer,
         operators: dict[str, Provider],
-        transport: Transport,
+        transport: ProviderTransport,
         check: Callable[[str], None],
         *,
         find_ollama: bool = False,
-        local: bool = False,
+        include_local: bool = False,
         redactor: Redactor | None = None,
     ) -> None:
         self._db = db
         self._runlog = runlog
         self._sealer = sealer
-        self._operators = operators | ({"local": LOCAL} if local else {})
+        self._operators = operators | ({"local": LOCAL_PROVIDER} if include_local else {})
         self._transport = transport
         self._check = check
         self._find_ollama = find_ollama and "ollama" not in operators
         self._redactor = redactor
-        self._looked = -LOOK_AGAIN
+        self._looked = -OLLAMA_PROBE_SECONDS
         self._found: dict[str, Provider] = {}
         self._cached: dict[str, tuple[float, dict[str, Provider]]] = {}
 
-    async def of(self, tenant: str) -> dict[str, Provider]:
+    async def providers_of(self, tenant: str) -> dict[str, Provider]:
         """By name. A registered one stands before an Ollama that was found, and never before the operator's."""
         if self._find_ollama:
             await self._look()
@@ -81,24 +85,24 @@ class Directory:
 
         Raises Conflict for the key, the address or the format of a provider of the operator's environment.
         """
-        if draft.name == LOCAL.name:
+        if draft.name == LOCAL_PROVIDER.name:
             raise Conflict("The name 'local' belongs to the local baseline.")
         if draft.name in self._operators and (draft.key or draft.base_url or draft.format):
             raise Conflict(
                 f"The provider {draft.name!r} is configured by the operator's environment, and a registration does not "
                 "replace it. Register another name with its own baseUrl, or have the operator change the environment."
             )
-        base_url = None if draft.base_url is None else normal_url(draft.base_url)
+        base_url = None if draft.base_url is None else normalize_url(draft.base_url)
         if base_url is not None:
             self._check(base_url)
 
         def work(tx: Tx) -> ProviderRow:
-            known = {row.name: row for row in store.providers(tx, tenant)}
-            if draft.name not in known and len(known) >= MOST:
-                raise Conflict(f"This tenant has {MOST} providers, which is the most allowed.")
+            known = {row.name: row for row in store.list_providers(tx, tenant)}
+            if draft.name not in known and len(known) >= MAX_PROVIDERS:
+                raise Conflict(f"This tenant has {MAX_PROVIDERS} providers, which is the most allowed.")
             row = self._merged(tenant, known.get(draft.name), draft, base_url)
-            store.put_provider(tx, tenant, row)
-            self._runlog.append(tx, tenant, [_changed(row, by)])
+            store.upsert_provider(tx, tenant, row)
+            self._runlog.append(tx, tenant, [_provider_changed_event(row, by)])
             return row
 
         row = await self._db.write(work)
@@ -111,7 +115,7 @@ class Directory:
         def work(tx: Tx) -> None:
             if not store.delete_provider(tx, tenant, name):
                 raise NotFound(f"No provider {name!r} was registered; those of the environment are the operator's.")
-            self._runlog.append(tx, tenant, [_removed(name, by)])
+            self._runlog.append(tx, tenant, [_provider_removed_event(name, by)])
 
         await self._db.write(work)
         self._cached.pop(tenant, None)
@@ -132,10 +136,10 @@ class Directory:
         return msgspec.structs.replace(now, sealed_key=sealed)
 
     async def _registered(self, tenant: str) -> dict[str, Provider]:
-        read_at, known = self._cached.get(tenant, (-FRESH, {}))
-        if time.monotonic() - read_at < FRESH:
+        read_at, known = self._cached.get(tenant, (-REGISTRATION_CACHE_SECONDS, {}))
+        if time.monotonic() - read_at < REGISTRATION_CACHE_SECONDS:
             return known
-        rows = await self._db.read(lambda tx: store.providers(tx, tenant))
+        rows = await self._db.read(lambda tx: store.list_providers(tx, tenant))
         known = {row.name: self._provider(tenant, row) for row in rows}
         self._cached[tenant] = (time.monotonic(), known)
         return known
@@ -149,7 +153,7 @@ class Directory:
         own = not row.base_url and row.name in self._found
         if key and self._redactor is not None:
             self._redactor.add_secret(key)
-        return Provider(row.name, cast(FormatName, row.format), address, key, row.default_model, operator=own)
+        return Provider(row.name, cast(FormatName, row.format), address, key, row.default_model, is_operator_owned=own)
 
     def _address(self, row: ProviderRow) -> str:
         return row.base_url or self._default(row.name).base_url
@@ -157,39 +161,99 @@ class Directory:
     def _configured(self, name: str) -> Provider | None:
         return self._operators.get(name) or self._found.get(name)
 
-    def _default(self, name: str) -> Known:
+    def _default(self, name: str) -> ProviderDefaults:
         configured = self._configured(name)
         if configured is not None:
-            return Known(configured.format, configured.base_url)
-        return KNOWN.get(name, Known())
+            return ProviderDefaults(configured.format, configured.base_url)
+        return KNOWN_PROVIDERS.get(name, ProviderDefaults())
 
     async def _look(self) -> None:
         """Whether an Ollama answers on this machine; asked now and then."""
         now = time.monotonic()
-        if now - self._looked < LOOK_AGAIN:
+        if now - self._looked < OLLAMA_PROBE_SECONDS:
             return
         self._looked = now
-        ollama = Provider("ollama", "openai", FOUND_OLLAMA, operator=True)
+        ollama = Provider("ollama", "openai", LOCAL_OLLAMA_URL, is_operator_owned=True)
         try:
-            await self._transport.models(ollama)
+            await self._transport.list_models(ollama)
         except ProviderFault:
             self._found = {}
         else:
             self._found = {"ollama": ollama}
 
 
-def _changed(row: ProviderRow, by: str) -> EventDraft:
-    meta = {"provider": row.name, "base_url": shown_url(row.base_url), "key_set": bool(row.sealed_key), "by": by}
+def _provider_changed_event(row: ProviderRow, by: str) -> EventDraft:
+    meta = {"provider": row.name, "base_url": redact_url(row.base_url), "key_set": bool(row.sealed_key), "by": by}
     return EventDraft("provider_changed", "llm", f"Provider {row.name} registered or changed.", meta)
 
 
-def _removed(name: str, by: str) -> EventDraft:
+def _provider_removed_event(name: str, by: str) -> EventDraft:
     return EventDraft(
         "provider_changed", "llm", f"Provider {name} removed.", {"provider": name, "removed": True, "by": by}
     )
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """A base address without anything that could be a secret."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+LISTING_CACHE_SECONDS = 300.0
+"""Seconds that a list of models is kept."""
+FAILED_LISTING_CACHE_SECONDS = 10.0
+MAX_CACHED_LISTINGS = 1_000
+"""Lists kept at a time."""
+
+
+class ProviderListing(msgspec.Struct, frozen=True):
+    """`models` is None when the provider did not answer."""
+
+    provider: Provider
+    models: tuple[str, ...] | None
+    latency_ms: int
+    fetched_at: float
+
+    @property
+    def is_reachable(self) -> bool:
+        return self.models is not None
+
+    @property
+    def is_stale(self) -> bool:
+        return time.monotonic() - self.fetched_at > (
+            LISTING_CACHE_SECONDS if self.models else FAILED_LISTING_CACHE_SECONDS
+        )
+
+
+class ModelCatalog:
+    """`local` are the models of the baseline on this machine."""
+
+    def __init__(self, transport: ProviderTransport, local: tuple[str, ...] = ()) -> None:
+        self._transport = transport
+        self._local = local
+        self._known: dict[Provider, ProviderListing] = {}
+
+    async def listings(self, providers: Iterable[Provider], *, live: bool = False) -> list[ProviderListing]:
+        """One per provider; `live` asks those again that answered before."""
+        return list(await asyncio.gather(*(self._listing(provider, live=live) for provider in providers)))
+
+    async def _listing(self, provider: Provider, *, live: bool) -> ProviderListing:
+        known = self._known.get(provider)
+        if known is None or known.is_stale or (live and known.is_reachable):
+            if len(self._known) >= MAX_CACHED_LISTINGS:
+                self._known.clear()
+            known = self._known[provider] = await self._ask(provider)
+        return known
+
+    async def _ask(self, provider: Provider) -> ProviderListing:
+        started = time.monotonic()
+        try:
+            models: tuple[str, ...] | None = await self._models(provider)
+        except ProviderFault as fault:
+            # One without such a list, or with another key than it wants, answers nevertheless.
+            models = () if fault.upstream_status is not None and fault.upstream_status < 500 else None
+        now = time.monotonic()
+        return ProviderListing(provider, models, round((now - started) * 1000), now)
+
+    async def _models(self, provider: Provider) -> tuple[str, ...]:
+        return self._local if provider == LOCAL_PROVIDER else tuple(await self._transport.list_models(provider))

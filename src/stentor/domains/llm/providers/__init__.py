@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from stentor.core.errors import InvalidRequest, StartRefused
 from stentor.core.settings import Settings
-from stentor.domains.llm.formats import FormatName, Quirks
+from stentor.domains.llm.formats import FormatName, ProviderQuirks
 
 OLLAMA_PORT = 11434
-FOUND_OLLAMA = f"http://127.0.0.1:{OLLAMA_PORT}/v1"
+LOCAL_OLLAMA_URL = f"http://127.0.0.1:{OLLAMA_PORT}/v1"
 
 
 @dataclass(frozen=True)
@@ -23,39 +23,39 @@ class Provider:
     base_url: str
     key: str = field(default="", repr=False)
     default_model: str = ""
-    operator: bool = False
+    is_operator_owned: bool = False
 
     @cached_property
-    def quirks(self) -> Quirks:
+    def quirks(self) -> ProviderQuirks:
         host = urlsplit(self.base_url).hostname or ""
         if host == "api.openai.com":
-            return Quirks(max_tokens="max_completion_tokens")
+            return ProviderQuirks(max_tokens="max_completion_tokens")
         if host.endswith(".azure.com"):
-            return Quirks(max_tokens="max_completion_tokens", key_header="api-key")
-        return Quirks(stream_usage=host != "api.mistral.ai")
+            return ProviderQuirks(max_tokens="max_completion_tokens", key_header="api-key")
+        return ProviderQuirks(stream_usage=host != "api.mistral.ai")
 
 
 @dataclass(frozen=True)
-class Known:
+class ProviderDefaults:
     """A provider's format and its base address, empty where everybody has an own one."""
 
     format: FormatName = "openai"
     base_url: str = ""
 
 
-KNOWN = {
-    "openai": Known("openai", "https://api.openai.com/v1"),
-    "anthropic": Known("anthropic", "https://api.anthropic.com"),
-    "gemini": Known("gemini", "https://generativelanguage.googleapis.com"),
-    "ollama": Known("openai", FOUND_OLLAMA),
-    "openrouter": Known("openai", "https://openrouter.ai/api/v1"),
-    "groq": Known("openai", "https://api.groq.com/openai/v1"),
-    "mistral": Known("openai", "https://api.mistral.ai/v1"),
-    "deepseek": Known("openai", "https://api.deepseek.com/v1"),
+KNOWN_PROVIDERS = {
+    "openai": ProviderDefaults("openai", "https://api.openai.com/v1"),
+    "anthropic": ProviderDefaults("anthropic", "https://api.anthropic.com"),
+    "gemini": ProviderDefaults("gemini", "https://generativelanguage.googleapis.com"),
+    "ollama": ProviderDefaults("openai", LOCAL_OLLAMA_URL),
+    "openrouter": ProviderDefaults("openai", "https://openrouter.ai/api/v1"),
+    "groq": ProviderDefaults("openai", "https://api.groq.com/openai/v1"),
+    "mistral": ProviderDefaults("openai", "https://api.mistral.ai/v1"),
+    "deepseek": ProviderDefaults("openai", "https://api.deepseek.com/v1"),
 }
 
 
-def normal_url(url: str) -> str:
+def normalize_url(url: str) -> str:
     """A base address without its last slash. Raises InvalidRequest for what is none."""
     try:
         parts = urlsplit(url.strip())
@@ -69,7 +69,7 @@ def normal_url(url: str) -> str:
     return url.strip().rstrip("/")
 
 
-def ollama_url(host: str) -> str:
+def parse_ollama_host(host: str) -> str:
     """The base address that OLLAMA_HOST means: a host with or without scheme and port, or what it listens on."""
     scheme, found, rest = host.strip().rpartition("://")
     parts = urlsplit(f"//{rest}")
@@ -81,14 +81,14 @@ def ollama_url(host: str) -> str:
     return base if base.endswith("/v1") else f"{base}/v1"
 
 
-def from_settings(settings: Settings) -> dict[str, Provider]:
+def providers_from_settings(settings: Settings) -> dict[str, Provider]:
     """The providers that the environment configures. Raises StartRefused for an address that is none."""
     found = {}
     given = {
         "openai": (settings.openai_key, settings.openai_url),
         "anthropic": (settings.anthropic_key, settings.anthropic_url),
         "gemini": (settings.gemini_key, ""),
-        "ollama": ("", settings.ollama_host and ollama_url(settings.ollama_host)),
+        "ollama": ("", settings.ollama_host and parse_ollama_host(settings.ollama_host)),
     }
     for name, (key, url) in given.items():
         if key or url:
@@ -98,17 +98,17 @@ def from_settings(settings: Settings) -> dict[str, Provider]:
 
 
 def _of_operator(name: str, key: str, url: str, default_model: str) -> Provider:
-    known = KNOWN[name]
+    known = KNOWN_PROVIDERS[name]
     try:
-        base = normal_url(url or known.base_url)
+        base = normalize_url(url or known.base_url)
     except (InvalidRequest, ValueError):
         raise StartRefused(f"The base address of the provider {name} is not an http or https URL.") from None
-    return Provider(name, known.format, base, key, default_model, operator=True)
+    return Provider(name, known.format, base, key, default_model, is_operator_owned=True)
 
 
-def private_hosts(providers: dict[str, Provider]) -> tuple[str, ...]:
+def operator_hosts(providers: dict[str, Provider]) -> tuple[str, ...]:
     """host:port of the operator's base addresses, for the guard of outbound connections."""
-    addresses = [provider.base_url for provider in providers.values()] + [FOUND_OLLAMA]
+    addresses = [provider.base_url for provider in providers.values()] + [LOCAL_OLLAMA_URL]
     hosts = []
     for parts in map(urlsplit, addresses):
         port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -1,14 +1,19 @@
-"""HTTP to providers: a few tries at most, bounded in time and size; what goes wrong is a fault of the provider."""
+"""HTTP to providers: a few tries at most, bounded in time and size; what goes wrong is a fault of the provider.
+
+What is kept of a call: ids, endpoint, status, latency and hashes, never content unless the operator opts in.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
+import hashlib
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from stentor.core import jsontext, trace_context
+from stentor.core import ids, jsontext, trace_context
 from stentor.core.errors import (
     InvalidRequest,
     ProviderError,
@@ -25,34 +30,40 @@ from stentor.core.http_client.client import (
 )
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.domains.llm import formats
-from stentor.domains.llm.evidence import Evidence
-from stentor.domains.llm.model import Call
+from stentor.domains.llm.model import ProviderRequest
 from stentor.domains.llm.providers import Provider
-from stentor.domains.llm.refusals import refusal
+from stentor.domains.llm.providers.failures import fault_from_response
 
-MAX_ANSWER = 32 * 1024 * 1024
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024
 """Bytes of an answer or of a whole stream."""
-MAX_PROBLEM = 64 * 1024
+MAX_ERROR_BYTES = 64 * 1024
 """Bytes that are read of an answer with an error."""
-MAX_WAIT = 5.0
+MAX_RETRY_WAIT_SECONDS = 5.0
 """Seconds of a Retry-After that are waited for within a call."""
-PAUSE = 0.25
-ASKING = 5.0
+RETRY_BASE_SECONDS = 0.25
+LIST_MODELS_SECONDS = 5.0
 """Seconds for the list of models."""
 T = TypeVar("T")
 
 
-class Limits:
+class TransportLimits:
     """Seconds and tries of one call."""
 
-    def __init__(self, *, total: float, idle: float, retries: int, connect: float = 10.0) -> None:
-        self.total, self.idle, self.retries, self.connect = total, idle, retries, connect
+    def __init__(
+        self, *, total_seconds: float, idle_seconds: float, max_retries: int, connect_seconds: float = 10.0
+    ) -> None:
+        self.total_seconds, self.idle_seconds, self.max_retries, self.connect_seconds = (
+            total_seconds,
+            idle_seconds,
+            max_retries,
+            connect_seconds,
+        )
 
 
 class EventSource:
     """An open stream of a provider: (event, data) after each other. `close` ends the provider's work."""
 
-    def __init__(self, answer: ClientResponse, evidence: Evidence, idle: float) -> None:
+    def __init__(self, answer: ClientResponse, evidence: CallEvidence, idle: float) -> None:
         self._answer = answer
         self._evidence = evidence
         self._idle = idle
@@ -79,72 +90,72 @@ class EventSource:
     async def _lines(self) -> AsyncIterator[list[bytes]]:
         """The lines that came together. Raises ProviderFault."""
         seen = 0
-        while block := await guarded(self._block):
+        while block := await with_provider_faults(self._block):
             first, seen = not seen, seen + len(block)
-            if seen > MAX_ANSWER:
+            if seen > MAX_RESPONSE_BYTES:
                 raise ProviderError("The provider's stream is too large.")
-            self._evidence.received(block)
+            self._evidence.record_response(block)
             # What is behind the block's last line break is the next block's, and no blank line.
             yield (block.removeprefix(codecs.BOM_UTF8) if first else block).removesuffix(b"\n").split(b"\n")
 
     async def _block(self) -> bytes:
-        return await self._answer.read_lines(MAX_ANSWER, self._idle)
+        return await self._answer.read_lines(MAX_RESPONSE_BYTES, self._idle)
 
 
-class Transport:
+class ProviderTransport:
     """`trusted` may reach the operator's base addresses; `outbound` reaches public ones alone.
 
     `clean` takes the secrets of this process out of what a provider says.
     """
 
     def __init__(
-        self, trusted: OutboundHttp, outbound: OutboundHttp, limits: Limits, clean: Callable[[str], str] = str
+        self, trusted: OutboundHttp, outbound: OutboundHttp, limits: TransportLimits, redact: Callable[[str], str] = str
     ) -> None:
         self._trusted = trusted
         self._outbound = outbound
         self.limits = limits
-        self._clean = clean
+        self._clean = redact
 
-    async def ask(self, provider: Provider, call: Call, evidence: Evidence) -> bytes:
+    async def send(self, provider: Provider, call: ProviderRequest, evidence: CallEvidence) -> bytes:
         """The body of a successful answer. Raises ProviderFault."""
 
         async def once() -> bytes:
-            async with await self._send(provider, call, evidence, self.limits.total) as answer:
-                body = await answer.read_body(MAX_ANSWER)
-            evidence.received(body)
+            async with await self._send(provider, call, evidence, self.limits.total_seconds) as answer:
+                body = await answer.read_body(MAX_RESPONSE_BYTES)
+            evidence.record_response(body)
             return body
 
-        return await self._tried(lambda: guarded(once), evidence)
+        return await self._tried(lambda: with_provider_faults(once), evidence)
 
-    async def open(self, provider: Provider, call: Call, evidence: Evidence) -> EventSource:
+    async def open_stream(self, provider: Provider, call: ProviderRequest, evidence: CallEvidence) -> EventSource:
         """A stream whose head has come. Raises ProviderFault."""
 
         async def once() -> EventSource:
-            async with asyncio.timeout(self.limits.idle):
+            async with asyncio.timeout(self.limits.idle_seconds):
                 answer = await self._send(provider, call, evidence)
             if answer.content_type != "text/event-stream":
                 answer.close()
                 raise ProviderError("The provider did not answer with a stream of events.")
-            return EventSource(answer, evidence, self.limits.idle)
+            return EventSource(answer, evidence, self.limits.idle_seconds)
 
-        return await self._tried(lambda: guarded(once), evidence)
+        return await self._tried(lambda: with_provider_faults(once), evidence)
 
-    async def models(self, provider: Provider) -> list[str]:
+    async def list_models(self, provider: Provider) -> list[str]:
         """The names of its models. Raises ProviderFault."""
-        form = formats.of(provider.format)
+        form = formats.get_format(provider.format)
 
         async def once() -> bytes:
-            url = self._checked(provider, form.MODELS)
-            headers = {"Accept": "application/json", **form.headers(provider.key, provider.quirks)}
+            url = self._checked(provider, form.MODELS_PATH)
+            headers = {"Accept": "application/json", **form.build_headers(provider.key, provider.quirks)}
             request = ClientRequest("GET", url, headers, credential=provider.key)
-            limit = min(ASKING, self.limits.total)
+            limit = min(LIST_MODELS_SECONDS, self.limits.total_seconds)
             async with asyncio.timeout(limit), await self._of(provider).client.send(request, limit) as answer:
                 await self._accept(answer, provider)
-                return await answer.read_body(MAX_ANSWER)
+                return await answer.read_body(MAX_RESPONSE_BYTES)
 
-        return form.models(await guarded(once))
+        return form.parse_models(await with_provider_faults(once))
 
-    async def _tried(self, once: Callable[[], Awaitable[T]], evidence: Evidence) -> T:
+    async def _tried(self, once: Callable[[], Awaitable[T]], evidence: CallEvidence) -> T:
         """Again only where the provider did not take the request: not reached, or told to come again soon."""
         while True:
             try:
@@ -157,27 +168,27 @@ class Transport:
 
     def _pause(self, fault: ProviderFault, attempts: int) -> float | None:
         """Seconds until the next try; None when there is none. A provider that names no time is not guessed at."""
-        if attempts > self.limits.retries:
+        if attempts > self.limits.max_retries:
             return None
         if fault.upstream_status is None and isinstance(fault, ProviderUnreachable):
-            return float(PAUSE * 2**attempts)
-        soon = fault.has_retry_after and fault.retry_after <= min(MAX_WAIT, self.limits.total)
+            return float(RETRY_BASE_SECONDS * 2**attempts)
+        soon = fault.has_retry_after and fault.retry_after <= min(MAX_RETRY_WAIT_SECONDS, self.limits.total_seconds)
         return float(fault.retry_after) if soon else None
 
     async def _send(
-        self, provider: Provider, call: Call, evidence: Evidence, total: float | None = None
+        self, provider: Provider, call: ProviderRequest, evidence: CallEvidence, total: float | None = None
     ) -> ClientResponse:
-        form = formats.of(provider.format)
+        form = formats.get_format(provider.format)
         url, body = self._checked(provider, call.path), jsontext.encode(call.body)
         headers = {
             "Content-Type": "application/json",
-            **form.headers(provider.key, provider.quirks),
+            **form.build_headers(provider.key, provider.quirks),
             **trace_context.outbound_headers(evidence.traceparent),
         }
         evidence.upstream_status = None
-        evidence.sent(url.partition("?")[0], body)
+        evidence.record_request(url.partition("?")[0], body)
         request = ClientRequest("POST", url, headers, body, evidence.tenant, provider.key)
-        answer = await self._of(provider).client.send(request, self.limits.connect, total)
+        answer = await self._of(provider).client.send(request, self.limits.connect_seconds, total)
         evidence.upstream_status = answer.status
         try:
             await self._accept(answer, provider)
@@ -188,15 +199,15 @@ class Transport:
 
     async def _accept(self, answer: ClientResponse, provider: Provider) -> None:
         if answer.status != 200:
-            body = await answer.read_prefix(MAX_PROBLEM)
-            fault = refusal(provider, answer.status, answer.headers.get("retry-after", ""), body)
+            body = await answer.read_prefix(MAX_ERROR_BYTES)
+            fault = fault_from_response(provider, answer.status, answer.headers.get("retry-after", ""), body)
             fault.message = self._clean(fault.message)
             raise fault
         if answer.headers.get("content-encoding", "identity") != "identity":
             raise ProviderError("The provider's answer is compressed, which nobody asked for.")
 
     def _of(self, provider: Provider) -> OutboundHttp:
-        return self._trusted if provider.operator else self._outbound
+        return self._trusted if provider.is_operator_owned else self._outbound
 
     def _checked(self, provider: Provider, path: str) -> str:
         try:
@@ -206,7 +217,7 @@ class Transport:
         return provider.base_url + path
 
 
-async def guarded(work: Callable[[], Awaitable[T]]) -> T:
+async def with_provider_faults(work: Callable[[], Awaitable[T]]) -> T:
     """Whatever can go wrong on the way, as a fault of the provider."""
     try:
         return await work()
@@ -222,3 +233,58 @@ async def guarded(work: Callable[[], Awaitable[T]]) -> T:
         raise ProviderError("The provider's answer is too large.") from None
     except (RemoteProtocolError, OSError, ValueError) as error:
         raise ProviderError(f"The connection to the provider broke off ({type(error).__name__}).") from None
+
+
+MAX_CONTENT_BYTES = 256 * 1024
+"""Bytes of a request and of an answer that are kept, when the operator opts in."""
+
+
+class CallEvidence:
+    """Filled in while the call goes on."""
+
+    def __init__(self, *, keep_content: bool = False, tenant: str = "") -> None:
+        self.tenant = tenant
+        self.call_id = ids.new_id()
+        self.response_id = ""
+        self.endpoint = ""
+        self.upstream_status: int | None = None
+        self.attempts = 0
+        self.request_hash = ""
+        self.traceparent: str | None = None
+        self._keep = keep_content
+        self._request = b""
+        self._response = bytearray()
+        self._hash = hashlib.sha256()
+        self._started = time.monotonic()
+
+    def record_request(self, endpoint: str, body: bytes) -> None:
+        self.endpoint, self.attempts = endpoint, self.attempts + 1
+        self.request_hash = hashlib.sha256(body).hexdigest()
+        self._hash = hashlib.sha256()
+        if self._keep:
+            self._request = body[:MAX_CONTENT_BYTES]
+            self._response.clear()
+
+    def record_response(self, data: bytes) -> None:
+        self._hash.update(data)
+        if self._keep and len(self._response) < MAX_CONTENT_BYTES:
+            self._response += data[: MAX_CONTENT_BYTES - len(self._response)]
+
+    @property
+    def latency_ms(self) -> int:
+        return round((time.monotonic() - self._started) * 1000)
+
+    def to_metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "call_id": self.call_id,
+            "response_id": self.response_id[:255] or None,
+            "endpoint": self.endpoint,
+            "upstream_status": self.upstream_status,
+            "attempts": self.attempts,
+            "request_sha256": self.request_hash,
+            "response_sha256": self._hash.hexdigest() if self.upstream_status else None,
+        }
+        if self._keep:
+            found["request"] = self._request.decode("utf-8", "replace")
+            found["response"] = self._response.decode("utf-8", "replace")
+        return found

@@ -11,31 +11,39 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.llm.formats import without_none
-from stentor.domains.llm.model import Message, Request, Text, Tool
-from stentor.domains.llm.openai import items
-from stentor.domains.llm.openai.items import Item
-from stentor.domains.llm.openai.reading import FunctionOut, In, Limit, Share, Temperature, passed, required
+from stentor.domains.llm.formats import omit_none
+from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, ToolDefinition
+from stentor.domains.llm.openai_api import responses_input
+from stentor.domains.llm.openai_api.responses_input import InputItem
+from stentor.domains.llm.openai_api.wire import (
+    FunctionDefinitionIn,
+    MaxTokens,
+    OpenAiModel,
+    Temperature,
+    TopP,
+    passthrough_fields,
+    require_value,
+)
 from stentor.web.wire import Name
 
-STATELESS = "this gateway stores no responses: send the whole conversation as input"
-NOT_OFFERED = {
-    "previous_response_id": STATELESS,
-    "conversation": STATELESS,
+STATELESS_REASON = "this gateway stores no responses: send the whole conversation as input"
+UNSUPPORTED_FIELDS = {
+    "previous_response_id": STATELESS_REASON,
+    "conversation": STATELESS_REASON,
     "prompt": "prompts stored at OpenAI cannot be used: send the text as instructions and input",
     "background": "a response is made while the caller waits",
     "context_management": "the input is never compacted",
     "moderation": "moderation is not offered",
 }
 """Fields that must be absent, null or false, and why."""
-VACUOUS = frozenset(
+IGNORED_INCLUDES = frozenset(
     "file_search_call.results web_search_call.results web_search_call.action.sources code_interpreter_call.outputs "
     "message.input_image.image_url computer_call_output.output.image_url reasoning.encrypted_content".split()
 )
 """What `include` may ask for: parts of items that never stand in a response of this gateway."""
 
 
-class TextFormat(In):
+class TextFormat(OpenAiModel):
     """What the text of a response is to be; chat calls it `response_format`."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -47,14 +55,14 @@ class TextFormat(In):
     @field_validator("name", "schema_")
     @classmethod
     def _there(cls, given: Any, info: ValidationInfo) -> Any:
-        return required(given, needed=info.data.get("type") == "json_schema")
+        return require_value(given, needed=info.data.get("type") == "json_schema")
 
     @property
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The format in its own words; only a schema has more than its type."""
         if self.type != "json_schema":
             return {"type": self.type}
-        more = without_none(description=self.description, strict=self.strict)
+        more = omit_none(description=self.description, strict=self.strict)
         return {"type": self.type, "name": self.name, "schema": self.schema_, **more}
 
     @property
@@ -62,22 +70,22 @@ class TextFormat(In):
         """The same in chat's words; None for plain text."""
         if self.type != "json_schema":
             return None if self.type == "text" else {"type": self.type}
-        inner = self.described
+        inner = self.to_json
         return {"type": inner.pop("type"), "json_schema": inner}
 
 
-class TextOptions(In):
+class TextOptions(OpenAiModel):
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class Reasoning(In):
+class ReasoningOptions(OpenAiModel):
     effort: str | None = None
     summary: None = None
     generate_summary: None = None
 
 
-class OtherTool(In):
+class UnsupportedTool(OpenAiModel):
     """A tool that runs at OpenAI, or none at all: refused."""
 
     type: str
@@ -89,26 +97,26 @@ class OtherTool(In):
         raise PydanticCustomError("unsupported", "only function tools are offered here, not '{kind}'", kind)
 
 
-class FunctionTool(FunctionOut):
+class FunctionTool(FunctionDefinitionIn):
     """A function of the caller's."""
 
     type: Literal["function"]
 
-    def tool(self) -> Tool:
-        return Tool(self.name, self.description or "", self.parameters, self.strict)
+    def to_tool(self) -> ToolDefinition:
+        return ToolDefinition(self.name, self.description or "", self.parameters, self.strict)
 
     @property
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         given = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", **given, "strict": self.strict}
 
 
-class NamedFunction(In):
+class NamedFunction(OpenAiModel):
     type: Literal["function"]
     name: str
 
 
-class AllowedTools(In):
+class AllowedTools(OpenAiModel):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedFunction], Field(min_length=1)]
@@ -120,34 +128,34 @@ def _kind(given: Any) -> str:
     return "word" if isinstance(given, str) else kind if kind in ("function", "allowed_tools") else "other"
 
 
-ToolIn = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")],
+ResponseToolIn = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[UnsupportedTool, Tag("other")],
     Discriminator(lambda given: "function" if _kind(given) == "function" else "other"),
 ]
-ChoiceIn = Annotated[
+ResponseToolChoiceIn = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
     | Annotated[NamedFunction, Tag("function")]
     | Annotated[AllowedTools, Tag("allowed_tools")]
-    | Annotated[OtherTool, Tag("other")],
+    | Annotated[UnsupportedTool, Tag("other")],
     Discriminator(_kind),
 ]
 
 
-class ResponseIn(In):
+class ResponseIn(OpenAiModel):
     model: Name
-    input: str | Annotated[list[Item], Field(min_length=1)]
+    input: str | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
-    max_output_tokens: Limit = None
+    max_output_tokens: MaxTokens = None
     max_tool_calls: int | None = None
     temperature: Temperature = None
-    top_p: Share = None
+    top_p: TopP = None
     stream: bool | None = None
-    tools: list[ToolIn] | None = None
-    tool_choice: ChoiceIn | None = None
+    tools: list[ResponseToolIn] | None = None
+    tool_choice: ResponseToolChoiceIn | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     text: TextOptions | None = None
-    reasoning: Reasoning | None = None
+    reasoning: ReasoningOptions | None = None
     include: list[str] | None = None
     store: bool | None = None
     presence_penalty: float | None = None
@@ -165,16 +173,16 @@ class ResponseIn(In):
     context_management: Any = None
     moderation: Any = None
 
-    @field_validator(*NOT_OFFERED)
+    @field_validator(*UNSUPPORTED_FIELDS)
     @classmethod
     def _offered(cls, given: Any, info: ValidationInfo) -> None:
         if given is not None and given is not False:
-            raise PydanticCustomError("unsupported", "{reason}", {"reason": NOT_OFFERED[str(info.field_name)]})
+            raise PydanticCustomError("unsupported", "{reason}", {"reason": UNSUPPORTED_FIELDS[str(info.field_name)]})
 
     @field_validator("include")
     @classmethod
     def _includes(cls, given: list[str] | None) -> list[str] | None:
-        if given is not None and not VACUOUS.issuperset(given):
+        if given is not None and not IGNORED_INCLUDES.issuperset(given):
             raise PydanticCustomError("unsupported", "log probabilities and unknown parts are not offered")
         return given
 
@@ -182,19 +190,19 @@ class ResponseIn(In):
     def format(self) -> TextFormat:
         return (self.text and self.text.format) or TextFormat(type="text")
 
-    def request(self, raw: dict[str, Any], recall: Callable[[str], str | None]) -> Request:
+    def to_request(self, raw: dict[str, Any], recall: Callable[[str], str | None]) -> ChatRequest:
         """`raw` is the body, for the fields that go to OpenAI-compatible providers as they are; `recall` knows what was
         said under an id a short while ago. Raises InvalidRequest.
         """
-        head = [Message("system", (Text(self.instructions),))] if self.instructions else []
+        head = [LlmMessage("system", (TextPart(self.instructions),))] if self.instructions else []
         if isinstance(self.input, str):
-            said = [Message("user", (Text(self.input),))]
+            said = [LlmMessage("user", (TextPart(self.input),))]
         else:
-            said = items.messages(self.input, recall)
+            said = responses_input.to_messages(self.input, recall)
         if not said:
             raise InvalidRequest("input: holds no message.", {"fields": {"input": "holds no message"}})
         tools, choice = self._offer()
-        return Request(
+        return ChatRequest(
             self.model,
             (*head, *said),
             max_tokens=self.max_output_tokens,
@@ -211,9 +219,9 @@ class ResponseIn(In):
     def _functions(self) -> list[FunctionTool]:
         return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
 
-    def _offer(self) -> tuple[tuple[Tool, ...], str]:
+    def _offer(self) -> tuple[tuple[ToolDefinition, ...], str]:
         """The functions that the model may call, and the choice. Raises InvalidRequest."""
-        known = {one.name: one.tool() for one in self._functions}
+        known = {one.name: one.to_tool() for one in self._functions}
         choice = self.tool_choice
         wanted = [choice.name] if isinstance(choice, NamedFunction) else []
         if isinstance(choice, AllowedTools):
@@ -233,12 +241,12 @@ class ResponseIn(In):
         the provider's.
         """
         ours = {"metadata", "store", "reasoning"} | (set() if tools else {"parallel_tool_calls"})
-        given = {name: value for name, value in passed(raw).items() if name not in ours}
+        given = {name: value for name, value in passthrough_fields(raw).items() if name not in ours}
         effort = self.reasoning.effort if self.reasoning else None
-        return given | without_none(reasoning_effort=effort, verbosity=self.text.verbosity if self.text else None)
+        return given | omit_none(reasoning_effort=effort, verbosity=self.text.verbosity if self.text else None)
 
     @property
-    def described(self) -> dict[str, Any]:
+    def echoed_fields(self) -> dict[str, Any]:
         """What a response repeats of its request; OpenAI's defaults stand for what was left to the provider."""
         choice: Any = self.tool_choice or "auto"
         verbosity = self.text.verbosity if self.text else None
@@ -252,9 +260,9 @@ class ResponseIn(In):
             "top_p": 1.0 if self.top_p is None else self.top_p,
             "presence_penalty": self.presence_penalty or 0.0,
             "frequency_penalty": self.frequency_penalty or 0.0,
-            "text": {"format": self.format.described, **without_none(verbosity=verbosity)},
+            "text": {"format": self.format.to_json, **omit_none(verbosity=verbosity)},
             "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
-            "tools": [tool.described for tool in self._functions],
+            "tools": [tool.to_json for tool in self._functions],
             "top_logprobs": 0,
             "truncation": "disabled",
             "metadata": self.metadata or {},

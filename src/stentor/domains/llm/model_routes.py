@@ -13,7 +13,7 @@ from stentor.domains.llm.providers import Provider
 
 
 @dataclass(frozen=True)
-class Target:
+class ModelTarget:
     """A model of a provider, by the provider's own name for it."""
 
     provider: Provider
@@ -25,13 +25,13 @@ class Target:
 
 
 @dataclass
-class Weighted:
+class WeightedRoundRobin:
     """Takes turns in proportion to the weights, as evenly as can be."""
 
     weights: dict[str, int]
     _credit: dict[str, int] = field(default_factory=dict)
 
-    def order(self) -> list[str]:
+    def next_order(self) -> list[str]:
         """The names, the one whose turn it is first."""
         for name, weight in self.weights.items():
             self._credit[name] = self._credit.get(name, 0) + weight
@@ -40,12 +40,14 @@ class Weighted:
         return [first, *(name for name in self.weights if name != first)]
 
 
-class Routes:
+class ModelRoutes:
     """What the settings say: groups of models by weight, and what is tried when a model fails."""
 
     def __init__(self, groups: Sequence[str] = (), fallbacks: Sequence[str] = ()) -> None:
         """Raises StartRefused for an entry that cannot be read."""
-        self._groups = {name: Weighted(_weights(name, rest)) for name, rest in _pairs(groups, "SERVICE_LLM_GROUPS")}
+        self._groups = {
+            name: WeightedRoundRobin(_weights(name, rest)) for name, rest in _pairs(groups, "SERVICE_LLM_GROUPS")
+        }
         self._fallbacks = {
             name: [part.strip() for part in rest.split("|") if part.strip()]
             for name, rest in _pairs(fallbacks, "SERVICE_LLM_FALLBACKS")
@@ -59,32 +61,34 @@ class Routes:
     def fallbacks(self) -> dict[str, list[str]]:
         return self._fallbacks
 
-    def members(self, group: str) -> list[str] | None:
+    def group_members(self, group: str) -> list[str] | None:
         """The models of a group, whoever's turn it is; None for a name that is no group."""
         found = self._groups.get(group)
         return None if found is None else list(found.weights)
 
-    def names(self, model: str) -> list[str]:
+    def candidate_names(self, model: str) -> list[str]:
         """All names to try for a model, in order, each once."""
         group = self._groups.get(model)
-        found = group.order() if group else [model]
+        found = group.next_order() if group else [model]
         for name in (model, *found, "*"):
             found = [*found, *(after for after in self._fallbacks.get(name, []) if after not in found)]
         return found
 
 
-def named(model: str, providers: Mapping[str, Provider]) -> Target | None:
+def resolve_qualified_name(model: str, providers: Mapping[str, Provider]) -> ModelTarget | None:
     """The target of `provider/model`, or None when no provider has this name."""
     name, slash, rest = model.partition("/")
     provider = providers.get(name)
-    return Target(provider, rest) if slash and rest and provider else None
+    return ModelTarget(provider, rest) if slash and rest and provider else None
 
 
-def listed(model: str, listings: Iterable[tuple[Provider, Sequence[str]]], default: str) -> Target | None:
+def resolve_listed_name(
+    model: str, listings: Iterable[tuple[Provider, Sequence[str]]], default: str
+) -> ModelTarget | None:
     """The provider that lists a bare name; the default one first, when several do."""
     having = [provider for provider, models in listings if model in models or f"{model}:latest" in models]
     having.sort(key=lambda provider: provider.name != default)
-    return Target(having[0], model) if having else None
+    return ModelTarget(having[0], model) if having else None
 
 
 def _pairs(entries: Sequence[str], setting: str) -> list[tuple[str, str]]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from stentor.domains.llm.formats.openai import call_out
-from stentor.domains.llm.model import Delta, Reply, ToolDelta, Usage
-from stentor.domains.llm.service import Choice, Done, Vectors, Work
+from stentor.domains.llm.formats.openai import encode_tool_call
+from stentor.domains.llm.model import ChatReply, ReplyDelta, TokenUsage, ToolCallDelta
+from stentor.domains.llm.service import AgentTaskRef, ChatResult, EmbeddingResult, ModelChoice
 
 
-def usage(counted: Usage) -> dict[str, Any]:
+def usage_object(counted: TokenUsage) -> dict[str, Any]:
     return {
         "prompt_tokens": counted.input_tokens,
         "completion_tokens": counted.output_tokens,
@@ -24,7 +24,7 @@ def usage(counted: Usage) -> dict[str, Any]:
     }
 
 
-def chat(done: Done, created: int) -> dict[str, Any]:
+def chat_completion(done: ChatResult, created: int) -> dict[str, Any]:
     reply = done.reply
     choice = {"index": 0, "message": _message(reply), "logprobs": None, "finish_reason": reply.finish}
     return {
@@ -33,12 +33,12 @@ def chat(done: Done, created: int) -> dict[str, Any]:
         "created": created,
         "model": reply.model,
         "choices": [choice],
-        "usage": usage(done.usage),
-        **ours(done.work or done.choice),
+        "usage": usage_object(done.usage),
+        **stentor_extension(done.agent_task or done.choice),
     }
 
 
-def completion(done: Done, created: int) -> dict[str, Any]:
+def text_completion(done: ChatResult, created: int) -> dict[str, Any]:
     choice = {"index": 0, "text": done.reply.content, "logprobs": None, "finish_reason": _plain(done.reply.finish)}
     return {
         "id": f"cmpl-{done.provenance_id}",
@@ -46,26 +46,28 @@ def completion(done: Done, created: int) -> dict[str, Any]:
         "created": created,
         "model": done.reply.model,
         "choices": [choice],
-        "usage": usage(done.usage),
+        "usage": usage_object(done.usage),
     }
 
 
-class Chunks:
+class ChatChunks:
     """The frames of one streamed chat completion."""
 
-    def __init__(self, provenance_id: str, model: str, created: int, about: Work | Choice | None = None) -> None:
+    def __init__(
+        self, provenance_id: str, model: str, created: int, about: AgentTaskRef | ModelChoice | None = None
+    ) -> None:
         self._head = {
-            **ours(about),
+            **stentor_extension(about),
             "id": f"chatcmpl-{provenance_id}",
             "object": "chat.completion.chunk",
             "created": created,
             "model": model,
         }
 
-    def first(self) -> dict[str, Any]:
+    def first_chunk(self) -> dict[str, Any]:
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
-    def piece(self, delta: Delta) -> dict[str, Any]:
+    def delta_chunk(self, delta: ReplyDelta) -> dict[str, Any]:
         out: dict[str, Any] = {}
         if delta.content:
             out["content"] = delta.content
@@ -75,11 +77,11 @@ class Chunks:
             out["tool_calls"] = [_tool_delta(part) for part in delta.tool_calls]
         return self._chunk(out)
 
-    def last(self, finish: str) -> dict[str, Any]:
+    def last_chunk(self, finish: str) -> dict[str, Any]:
         return self._chunk({}, finish)
 
-    def counted(self, count: Usage) -> dict[str, Any]:
-        return {**self._head, "choices": [], "usage": usage(count)}
+    def usage_chunk(self, count: TokenUsage) -> dict[str, Any]:
+        return {**self._head, "choices": [], "usage": usage_object(count)}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
         return {**self._head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
@@ -91,41 +93,41 @@ class TextChunks:
     def __init__(self, provenance_id: str, model: str, created: int) -> None:
         self._head = {"id": f"cmpl-{provenance_id}", "object": "text_completion", "created": created, "model": model}
 
-    def first(self) -> dict[str, Any]:
+    def first_chunk(self) -> dict[str, Any]:
         return self._chunk("")
 
-    def piece(self, delta: Delta) -> dict[str, Any]:
+    def delta_chunk(self, delta: ReplyDelta) -> dict[str, Any]:
         return self._chunk(delta.content)
 
-    def last(self, finish: str) -> dict[str, Any]:
+    def last_chunk(self, finish: str) -> dict[str, Any]:
         return self._chunk("", _plain(finish))
 
-    def counted(self, count: Usage) -> dict[str, Any]:
-        return {**self._head, "choices": [], "usage": usage(count)}
+    def usage_chunk(self, count: TokenUsage) -> dict[str, Any]:
+        return {**self._head, "choices": [], "usage": usage_object(count)}
 
     def _chunk(self, text: str, finish: str | None = None) -> dict[str, Any]:
         return {**self._head, "choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish}]}
 
 
-def embeddings(made: Vectors, encoding: str) -> dict[str, Any]:
+def embedding_list(made: EmbeddingResult, encoding: str) -> dict[str, Any]:
     rows = [
         {"object": "embedding", "index": at, "embedding": _packed(vector) if encoding == "base64" else vector}
-        for at, vector in enumerate(made.found.vectors)
+        for at, vector in enumerate(made.reply.vectors)
     ]
     count = {"prompt_tokens": made.usage.input_tokens, "total_tokens": made.usage.input_tokens}
-    return {"object": "list", "data": rows, "model": made.found.model, "usage": count}
+    return {"object": "list", "data": rows, "model": made.reply.model, "usage": count}
 
 
-def model(id_: str, owner: str) -> dict[str, Any]:
+def model_object(id_: str, owner: str) -> dict[str, Any]:
     return {"id": id_, "object": "model", "created": 0, "owned_by": owner}
 
 
-def ours(about: Work | Choice | None) -> dict[str, Any]:
+def stentor_extension(about: AgentTaskRef | ModelChoice | None) -> dict[str, Any]:
     """Which agent answered, and its task, or why this model; OpenAI's clients keep fields that they do not know."""
     return {"stentor": msgspec.to_builtins(about)} if about else {}
 
 
-def _message(reply: Reply) -> dict[str, Any]:
+def _message(reply: ChatReply) -> dict[str, Any]:
     out: dict[str, Any] = {
         "role": "assistant",
         "content": reply.content or (None if reply.tool_calls else ""),
@@ -135,11 +137,11 @@ def _message(reply: Reply) -> dict[str, Any]:
     if reply.reasoning:
         out["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
-        out["tool_calls"] = [call_out(call) for call in reply.tool_calls]
+        out["tool_calls"] = [encode_tool_call(call) for call in reply.tool_calls]
     return out
 
 
-def _tool_delta(part: ToolDelta) -> dict[str, Any]:
+def _tool_delta(part: ToolCallDelta) -> dict[str, Any]:
     function: dict[str, Any] = {"arguments": part.arguments}
     out: dict[str, Any] = {"index": part.index, "function": function}
     if part.id:
