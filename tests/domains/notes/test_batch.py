@@ -47,7 +47,7 @@ class Watched(FsyncPool):
         self.root, self.bad = root, bad
         self.seen: list[tuple[list[str], dict[str, bytes]]] = []
 
-    def all(self, opened: Sequence[int]) -> dict[int | None, OSError]:
+    def sync_all(self, opened: Sequence[int]) -> dict[int | None, OSError]:
         names = [Path(f"/proc/self/fd/{one}").readlink() for one in opened]
         kinds = ["folder" if name.is_dir() else name.read_bytes().decode() for name in names]
         shown = {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.rglob("[!.]*.md")}
@@ -127,7 +127,7 @@ def test_a_disk_that_fails_for_one_file_leaves_the_old_note_and_writes_the_other
 
 def test_a_folder_that_cannot_be_flushed_fails_the_writes_into_it(root: Path) -> None:
     class Broken(FsyncPool):
-        def all(self, opened: Sequence[int]) -> dict[int | None, OSError]:
+        def sync_all(self, opened: Sequence[int]) -> dict[int | None, OSError]:
             bad = [one for one in opened if os.readlink(f"/proc/self/fd/{one}").endswith("/bad")]  # noqa: PTH115
             return {one: OSError(errno.EIO, "Input/output error") for one in bad}
 

@@ -341,8 +341,8 @@ def sections(text: str) -> list[tuple[tuple[str, ...], Any]]:
 def test_every_sign_belongs_to_exactly_one_section(text: str) -> None:
     spans = []
     for _, section in sections(text):
-        spans += [span for span in (section.marker, section.body, section.gap) if span is not None]
-    assert "".join(span.of(text) for span in spans) == text[spans[0].start :]
+        spans += [span for span in (section.marker, section.body, section.trailing_blank) if span is not None]
+    assert "".join(span.extract(text) for span in spans) == text[spans[0].start :]
 
 
 @pytest.mark.requirement("vault.outside-stays")

@@ -29,7 +29,7 @@ class AtpService:
     async def send(self, call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
         body = validate_value(_MESSAGE, _body(request))
         key = build_idempotency_key(call.caller, body, wire.idempotency_key(call))
-        return pb.SendMessageResponse(message_id=await self._messaging.send(call.caller, body.message(), key))
+        return pb.SendMessageResponse(message_id=await self._messaging.send(call.caller, body.to_message(), key))
 
 
 def _body(request: pb.SendMessageRequest) -> dict[str, dict[str, str]]:

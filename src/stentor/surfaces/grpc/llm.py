@@ -39,7 +39,7 @@ class LlmService:
         self, call: Call, request: pb.StreamChatRequest
     ) -> AsyncIterator[AsyncIterator[pb.StreamChatResponse]]:
         """Entered once somebody has begun to answer; left, that work ends."""
-        found = await self._talk.stream(call.caller, validate_value(_CHAT, _body(request)).request())
+        found = await self._talk.stream(call.caller, validate_value(_CHAT, _body(request)).to_request())
         try:
             yield _parts(found)
         finally:

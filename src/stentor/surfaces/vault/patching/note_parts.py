@@ -52,7 +52,7 @@ def _patch_block(found: NoteOutline, block: LabelledBlock | None, wanted: PatchI
         raise NoSuchTarget(f"The note has no block ^{wanted.name}.")
     if _must_be_new(wanted):
         spans: dict[str, Any] = {"content": block.content, "marker": block.marker}
-        _reject_existing(spans.get(wanted.scope, block.full_span).of(found.text), wanted.text)
+        _reject_existing(spans.get(wanted.scope, block.full_span).extract(found.text), wanted.text)
     return block_edits.write_block(found, block, wanted)
 
 
