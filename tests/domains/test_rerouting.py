@@ -70,6 +70,17 @@ async def test_what_waits_for_a_worker_that_goes_away_goes_to_one_that_is_there(
         assert len(history) == lessons, "a move teaches nobody"
 
 
+@requirement("routing.offline-again")
+async def test_a_task_is_not_moved_to_the_worker_that_it_waits_for_when_that_is_back_meanwhile(world: World) -> None:
+    agent_id = await world.register("back", **BOASTS)
+    assert await polls(world, agent_id) == []
+    task_id = await world.submit(queue_timeout_seconds=3600)
+    agent = world.kernel.registry.agents.get("default", agent_id)
+    assert agent is not None
+    assert await world.kernel.rerouting._look_at(agent) == (0, None)
+    assert len(await decisions(world, task_id)) == 1
+
+
 @requirement("routing.offline-again", "routing.decision-recomputed")
 async def test_the_move_is_a_decision_of_its_own_that_is_recomputed(world: World) -> None:
     gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)

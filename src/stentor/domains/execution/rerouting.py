@@ -158,6 +158,10 @@ class TaskRerouter:
             if decision is None:
                 nobody.add(request)
                 continue
+            # The agent came back after it was found offline. A move to itself would race with its own claim, which
+            # continues the chain of events from the entry of its queue and not from the row.
+            if decision.agent_id == task.assigned_agent:
+                continue
             planned[decision.agent_id] += 1
             moves.append((task, decision))
         return moves
