@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from stentor.bootstrap.operations import task_operations
 from stentor.bootstrap.service import Service
 from stentor.core.settings import Settings
 
@@ -40,7 +41,7 @@ async def start(server: Server, service: Service) -> None:
 
     kernel, shared = service.kernel, service.entrance
     gate = build(
-        TaskServicer(kernel.submission, kernel.tasks, kernel.activity, kernel.grades),
+        TaskServicer(task_operations(kernel), kernel.activity),
         AtpService(kernel.messages.messaging),
         LlmService(shared.talk),
         shared.keys,

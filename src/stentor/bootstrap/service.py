@@ -15,6 +15,7 @@ from stentor.bootstrap.entrance import Entrance, entrance
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import llm_routers
 from stentor.bootstrap.monitoring import figures
+from stentor.bootstrap.operations import task_operations
 from stentor.bootstrap.wiring import build
 from stentor.core import filesystem, migrations
 from stentor.core.clock import SystemClock, format_iso
@@ -33,12 +34,11 @@ from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.registry import api as registry_api
 from stentor.domains.registry.model import Agent
 from stentor.domains.sandbox import api as sandbox_api
-from stentor.domains.tasks import api as grades_api
-from stentor.domains.tasks import api as tasks_api
-from stentor.domains.tasks import grants_api
+from stentor.domains.tasks.grant_operations import GrantOperations
 from stentor.domains.trust import api as trust_api
 from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
+from stentor.web.operations import operation_routes
 from stentor.web.request_context import RequestDurations
 
 
@@ -176,9 +176,8 @@ def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[
         return snapshot.get(tenant, agent_id) is not None
 
     api: list[Any] = [
-        tasks_api.router(kernel.submission, kernel.tasks),
-        grants_api.router(kernel.grants, snapshot),
-        grades_api.grades_router(kernel.grades),
+        operation_routes(task_operations(kernel), "tasks"),
+        operation_routes(GrantOperations(kernel.grants, snapshot).table(), "authority"),
         activity_api.router(kernel.activity, streams, kernel.tasks.notice),
         execution_api.router(kernel.workers),
         registry_api.router(kernel.registry, trust_of, kernel.commands.check_runtime, presence_of),

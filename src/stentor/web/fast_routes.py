@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args
 
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
@@ -30,40 +30,40 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class FastRoute(GatewayRoute):
-    """Its function takes `request`, the model `body`, and any optional headers; it answers a Response.
-
-    One without `body` reads the request itself.
+    """A route whose function takes, by name, any of `request`, `caller`, the model `body` and optional headers, and
+    returns a Response. Without `body` it reads the request itself.
     """
 
     def get_route_handler(self) -> Handler:
         function, permission = self.endpoint, self.permission
-        hints = get_type_hints(function, include_extras=True)
-        if "body" not in hints:
-            return self._unread()
-        body_of = TypeAdapter(hints["body"])
-        headers = [
-            OptionalHeader(name, hints[name]) for name in inspect.signature(function).parameters if name not in _OTHERS
-        ]
+        parameters = inspect.signature(function, eval_str=True).parameters
+        body_of = _adapter(parameters["body"].annotation) if "body" in parameters else None
+        headers = [OptionalHeader(name, parameters[name].annotation) for name in parameters.keys() - _NO_HEADERS]
+        takes_request, takes_caller = "request" in parameters, "caller" in parameters
 
         async def handle(request: Request) -> Response:
-            get_principal(request).require(permission)
+            principal = get_principal(request)
+            principal.require(permission)
             request = StrictRequest(request.scope, request.receive)
-            body = validate_value(body_of, await _content(request))
-            return await function(request, body, **{header.name: header.read(request) for header in headers})  # type: ignore[no-any-return]
+            arguments: dict[str, Any] = {}
+            if takes_request:
+                arguments["request"] = request
+            if takes_caller:
+                arguments["caller"] = principal
+            if body_of is not None:
+                arguments["body"] = validate_value(body_of, await _content(request))
+            for header in headers:
+                arguments[header.name] = header.read(request)
+            return await function(**arguments)  # type: ignore[no-any-return]
 
         return handle
 
-    def _unread(self) -> Handler:
-        function, permission = self.endpoint, self.permission
 
-        async def handle(request: Request) -> Response:
-            get_principal(request).require(permission)
-            return await function(StrictRequest(request.scope, request.receive))  # type: ignore[no-any-return]
-
-        return handle
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
 
 
-_OTHERS = ("request", "body")
+_NO_HEADERS = {"request", "caller", "body"}
 
 
 class OptionalHeader:
@@ -73,16 +73,21 @@ class OptionalHeader:
         kind, declared = get_args(hint)
         assert isinstance(declared, Header)
         assert declared.alias is not None
-        self.name, self._alias = name, declared.alias
+        self.name, self.alias = name, declared.alias
         constrained: Any = Annotated[kind, *declared.metadata]
         self._values: TypeAdapter[Any] = TypeAdapter(constrained)
 
+    @classmethod
+    def of(cls, name: str, hint: Any) -> OptionalHeader | None:
+        """The header that a parameter's annotation declares, if it declares one."""
+        return cls(name, hint) if any(isinstance(part, Header) for part in get_args(hint)) else None
+
     def read(self, request: Request) -> Any:
-        return self.check(request.headers.get(self._alias))
+        return self.check(request.headers.get(self.alias))
 
     def check(self, value: str | None) -> Any:
         """The value, when it may be one. Raises RequestValidationError."""
-        return None if value is None else validate_value(self._values, value, ("header", self._alias))
+        return None if value is None else validate_value(self._values, value, ("header", self.alias))
 
 
 async def _content(request: StrictRequest) -> Any:

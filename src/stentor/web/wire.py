@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
+import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query
 from pydantic import (
     AfterValidator,
@@ -15,8 +16,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     Strict,
     StringConstraints,
+    WithJsonSchema,
 )
 from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
@@ -24,6 +27,7 @@ from starlette.responses import Response
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
+from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import GatewayRoute, get_caller
@@ -42,9 +46,30 @@ class JsonResponse(Response):
 
 
 class ResponseModel(BaseModel):
-    """Base of the response models, which describe answers and hold them to it in the tests."""
+    """Base of all outputs: what a caller gets is what the model declares."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", from_attributes=True, validate_by_name=True, validate_by_alias=True)
+
+    @classmethod
+    def of(cls, source: object = None, **fields: Any) -> Self:
+        """Build it from the attributes of `source`; `fields` are those that the source lacks or has in another form."""
+        for name, field in cls.model_fields.items():
+            if name not in fields and (attribute := field.validation_alias or name) is not None:
+                value = getattr(source, str(attribute), _MISSING)
+                if value is not _MISSING:
+                    fields[name] = value
+        return cls.model_validate(fields)
+
+
+_MISSING = object()
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+OmittedWhenNone: Any = Field(default=None, exclude_if=_is_none)
+"""For an output's optional field that is left out instead of being null."""
 
 
 class Enveloped(ResponseModel, Generic[T]):
@@ -90,7 +115,14 @@ UuidText = Annotated[
 ]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Epoch = Annotated[int, Field(ge=1, le=2_000_000_000)]
-Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-20T21:45:00.123456Z"])]
+Timestamp = Annotated[
+    int,
+    PlainSerializer(format_iso),
+    WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-20T21:45:00.123456Z"]}),
+]
+"""Microseconds since 1970 inside, ISO 8601 with six decimals outside."""
+StructFields = Annotated[dict[str, Any], BeforeValidator(msgspec.to_builtins)]
+"""The fields of a msgspec struct as a JSON object."""
 
 Caller = Annotated[Principal, Depends(get_caller)]
 TaskId = Annotated[

@@ -12,8 +12,8 @@ from grpc import StatusCode
 from stentor.core.clock import format_iso
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.activity.service import SLOW_READER_MESSAGE, StreamStep
-from stentor.surfaces.grpc import steps
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
+from stentor.surfaces.grpc.tasks import watch_responses
 from tests.conftest import Service
 from tests.patience import until
 from tests.requirements import requirement
@@ -226,7 +226,7 @@ async def test_a_reader_that_was_too_slow_is_told_to_come_back() -> None:
         yield StreamStep("token", {"text": "Once "}, "e:a:1")
         yield StreamStep("error", {"error": SLOW_READER_MESSAGE, "task_id": "t-1"})
 
-    found = steps.of(cut())
+    found = watch_responses(cut())
     assert (await anext(found)).id == "e:a:1"
     with pytest.raises(ServiceUnavailable, match="too slow"):
         await anext(found)

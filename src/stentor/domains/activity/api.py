@@ -14,8 +14,8 @@ from starlette.responses import StreamingResponse
 from stentor.domains.activity import model
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.activity.service import ActivityService
-from stentor.domains.tasks.api import task_out
 from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.operations import TaskOut
 from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
 from stentor.web.wire import (
     Caller,
@@ -85,7 +85,9 @@ def router(activity: ActivityService, streams: StreamLimit, notice_of: NoticeLoo
     async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> JsonResponse:
         """What happened to a task and why: its routing, its events oldest first, its outcome."""
         history = await activity.read_history(caller, task_id, limit, decode_event_cursor(cursor))
-        task = task_out(history.task, notice_of(history.task)) if history.task else None
+        task = None
+        if history.task is not None:
+            task = TaskOut.of(history.task, notice=notice_of(history.task)).model_dump()
         return JsonResponse(
             model.build_trail(task_id, task, history.events, history.reports) | next_cursor_field(history.events)
         )

@@ -9,14 +9,15 @@ from pydantic import TypeAdapter
 from stentor.domains.messaging.api import build_idempotency_key
 from stentor.domains.messaging.service import MessagingService
 from stentor.domains.messaging.wire import MessageIn
-from stentor.surfaces.grpc import wire
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import atp_pb2 as pb
 from stentor.surfaces.grpc.methods import Method, Unary
-from stentor.web.fast_routes import validate_value
+from stentor.web.fast_routes import OptionalHeader, validate_value
+from stentor.web.wire import IdempotencyHeader
 
 SERVICE = pb.DESCRIPTOR.services_by_name["AtpService"].full_name
 _MESSAGE = TypeAdapter(MessageIn)
+_IDEMPOTENCY_KEY = OptionalHeader("idempotency_key", IdempotencyHeader)
 
 
 class AtpService:
@@ -28,7 +29,7 @@ class AtpService:
 
     async def send(self, call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
         body = validate_value(_MESSAGE, _body(request))
-        key = build_idempotency_key(call.caller, body, wire.idempotency_key(call))
+        key = build_idempotency_key(call.caller, body, _IDEMPOTENCY_KEY.check(call.metadata.text(b"idempotency-key")))
         return pb.SendMessageResponse(message_id=await self._messaging.send(call.caller, body.to_message(), key))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -13,18 +12,15 @@ from stentor.domains.llm.api import stream_error_message
 from stentor.domains.llm.model import ReplyDelta, TokenUsage
 from stentor.domains.llm.service import AnswerStream, ChatRouter
 from stentor.domains.llm.wire import ChatBody
-from stentor.surfaces.grpc import wire
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import llm_pb2 as pb
 from stentor.surfaces.grpc.methods import Method, Streaming
-from stentor.surfaces.grpc.wire import Words
+from stentor.surfaces.grpc.operations import to_fields
 from stentor.web.fast_routes import validate_value
 from stentor.web.sse import StreamLimit
 
 SERVICE = pb.DESCRIPTOR.services_by_name["LlmService"].full_name
-ROLE = Words(pb.Role, "ROLE_")
 _CHAT = TypeAdapter(ChatBody)
-_OPTIONS = ("temperature", "top_p", "max_tokens", "seed")
 
 
 class LlmService:
@@ -39,23 +35,11 @@ class LlmService:
         self, call: Call, request: pb.StreamChatRequest
     ) -> AsyncIterator[AsyncIterator[pb.StreamChatResponse]]:
         """Entered once somebody has begun to answer; left, that work ends."""
-        found = await self._talk.stream(call.caller, validate_value(_CHAT, _body(request)).to_request())
+        found = await self._talk.stream(call.caller, validate_value(_CHAT, to_fields(request, ChatBody)).to_request())
         try:
             yield _parts(found)
         finally:
             await found.close()
-
-
-def _body(request: pb.StreamChatRequest) -> dict[str, Any]:
-    """As a caller over HTTP would have sent it."""
-    messages = [_message(at, message) for at, message in enumerate(request.messages)]
-    options = wire.given(request.options, _OPTIONS) | {"stop": list(request.options.stop)}
-    return {"messages": messages, "options": options, **wire.given(request, ("model",))}
-
-
-def _message(at: int, message: pb.ChatMessage) -> dict[str, str]:
-    role = ROLE.word(f"messages.{at}.role", message.role)
-    return {"content": message.content} | ({"role": role} if role else {})
 
 
 async def _parts(found: AnswerStream) -> AsyncIterator[pb.StreamChatResponse]:

@@ -1,156 +1,73 @@
-"""TaskService: submit, get, cancel, watch, grade. What is valid is said by the wire models of the HTTP routes."""
+"""TaskService: the operations on tasks, and a stream of what happens to one."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, NotFound
+from stentor.core.errors import ServiceUnavailable
 from stentor.domains.activity.api import LastEventId
-from stentor.domains.activity.service import ActivityService
-from stentor.domains.tasks.api import GradeIn, Submit, build_idempotency_key
-from stentor.domains.tasks.grades import GradeService
-from stentor.domains.tasks.model import Grade, Task, TaskMetadata
-from stentor.domains.tasks.service import TaskService
-from stentor.domains.tasks.submission import SubmissionService
-from stentor.surfaces.grpc import steps, wire
+from stentor.domains.activity.service import ActivityService, StreamStep
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
-from stentor.surfaces.grpc.methods import Method, Streaming, Unary
-from stentor.surfaces.grpc.wire import Words, timestamp
-from stentor.web.fast_routes import OptionalHeader, validate_value
+from stentor.surfaces.grpc.methods import Method, Streaming
+from stentor.surfaces.grpc.operations import operation_methods, to_message
+from stentor.web.fast_routes import OptionalHeader
+from stentor.web.operations import Operation
 from stentor.web.sse import StreamLimit
 
-SERVICE = pb.DESCRIPTOR.services_by_name["TaskService"].full_name
-PRIORITY = Words(pb.Priority, "PRIORITY_")
-PREFER = Words(pb.Prefer, "PREFER_")
-_SUBMIT, _GRADE = TypeAdapter(Submit), TypeAdapter(GradeIn)
-_LAST = OptionalHeader("last_event_id", LastEventId)
+SERVICE = pb.DESCRIPTOR.services_by_name["TaskService"]
+_LAST_EVENT_ID = OptionalHeader("last_event_id", LastEventId)
 
 
 class TaskServicer:
-    def __init__(
-        self, submission: SubmissionService, tasks: TaskService, activity: ActivityService, grades: GradeService
-    ) -> None:
-        self._submission, self._tasks, self._activity, self._grades = submission, tasks, activity, grades
+    def __init__(self, operations: Iterable[Operation], activity: ActivityService) -> None:
+        self._operations, self._activity = operations, activity
 
     def methods(self, streams: StreamLimit) -> Mapping[str, Method]:
         return {
-            f"/{SERVICE}/SubmitTask": Unary("write", pb.SubmitTaskRequest, self.submit),
-            f"/{SERVICE}/GetTask": Unary("read", pb.GetTaskRequest, self.get),
-            f"/{SERVICE}/CancelTask": Unary("write", pb.CancelTaskRequest, self.cancel),
-            f"/{SERVICE}/WatchTask": Streaming("read", pb.WatchTaskRequest, self.watch, streams),
-            f"/{SERVICE}/GradeTask": Unary("write", pb.GradeTaskRequest, self.grade),
-            f"/{SERVICE}/GetGrade": Unary("read", pb.GetGradeRequest, self.grade_of),
+            **operation_methods(SERVICE, self._operations, {"GetTask": _show_result}),
+            f"/{SERVICE.full_name}/WatchTask": Streaming("read", pb.WatchTaskRequest, self.watch, streams),
         }
-
-    async def submit(self, call: Call, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
-        draft = validate_value(_SUBMIT, _body(request)).to_draft()
-        done = await self._submission.submit(
-            call.caller, draft, build_idempotency_key(call.caller, draft, wire.idempotency_key(call))
-        )
-        return pb.SubmitTaskResponse(
-            task_id=done.task_id,
-            status=steps.STATUS.name(done.status),
-            estimated_start=timestamp(done.estimated_start),
-            estimated_completion=timestamp(done.estimated_completion),
-            notice=done.notice,
-            provenance_id=done.provenance_id,
-        )
-
-    async def get(self, call: Call, request: pb.GetTaskRequest) -> pb.Task:
-        task = await self._tasks.get(call.caller, request.task_id)
-        return _shown(task, self._tasks.notice(task))
-
-    async def cancel(self, call: Call, request: pb.CancelTaskRequest) -> pb.CancelTaskResponse:
-        moment = await self._tasks.cancel(call.caller, request.task_id)
-        return pb.CancelTaskResponse(task_id=request.task_id, cancelled_at=timestamp(moment))
-
-    async def grade(self, call: Call, request: pb.GradeTaskRequest) -> pb.Grade:
-        body = validate_value(_GRADE, wire.given(request, ("grade", "comment")))
-        return _graded(await self._grades.grade_task(call.caller, request.task_id, body.grade, body.comment))
-
-    async def grade_of(self, call: Call, request: pb.GetGradeRequest) -> pb.Grade:
-        grade = await self._grades.find_grade(call.caller, request.task_id)
-        if grade is None:
-            raise NotFound("The task has no grade.")
-        return _graded(grade)
 
     @asynccontextmanager
     async def watch(
         self, call: Call, request: pb.WatchTaskRequest
     ) -> AsyncIterator[AsyncIterator[pb.WatchTaskResponse]]:
-        last = _LAST.check(request.last_event_id or None)
+        last = _LAST_EVENT_ID.check(request.last_event_id or None)
         await self._activity.require_visible(call.caller, request.task_id)
-        async with aclosing(steps.of(self._activity.stream(call.caller.tenant, request.task_id, last))) as found:
-            yield found
+        async with aclosing(
+            watch_responses(self._activity.stream(call.caller.tenant, request.task_id, last))
+        ) as answers:
+            yield answers
 
 
-def _body(request: pb.SubmitTaskRequest) -> dict[str, Any]:
-    """As a caller over HTTP would have sent it."""
-    body = wire.given(request, ("id", "timeout_seconds", "queue_timeout_seconds", "agent_preference"))
-    body |= {"type": request.type, "required_capabilities": list(request.required_capabilities)}
-    if not request.HasField("input_json"):
-        raise InvalidRequest("input_json: Field required", {"fields": {"input_json": "Field required"}})
-    body["input"] = wire.parsed("input_json", request.input_json)
-    meta = request.metadata
-    metadata = wire.given(meta, ("user_id", "retry_count", "parent_task_id", "grant_id"))
-    if priority := PRIORITY.word("metadata.priority", meta.priority):
-        metadata["priority"] = priority
-    if prefer := PREFER.word("metadata.prefer", meta.prefer):
-        metadata["prefer"] = prefer
-    return body | {"metadata": metadata | {"tags": list(meta.tags)}}
+def _show_result(task: Any, message: pb.Task) -> None:
+    """A completed task has a result, also when that is null."""
+    if task.status == "completed":
+        message.result_json = jsontext.dump(task.result)
 
 
-def _graded(grade: Grade) -> pb.Grade:
-    return pb.Grade(
-        task_id=grade.task_id,
-        agent_id=grade.agent_id,
-        grade=grade.grade,
-        comment=grade.comment,
-        graded_by=grade.graded_by,
-        graded_at=timestamp(grade.graded_at),
-        learned=grade.learned,
-    )
+async def watch_responses(steps: AsyncIterator[StreamStep]) -> AsyncGenerator[pb.WatchTaskResponse, None]:
+    """Raises ServiceUnavailable where the stream was cut: the client may come back with the last id."""
+    async for step in steps:
+        if step.kind == "error" and "status" not in step.data:
+            raise ServiceUnavailable(step.data["error"])
+        yield pb.WatchTaskResponse(id=step.id or "", **_STEPS[step.kind](step.data))
 
 
-def _shown(task: Task, notice: str | None) -> pb.Task:
-    ended = task.status == "completed"
-    return pb.Task(
-        task_id=task.task_id,
-        type=task.type,
-        status=steps.STATUS.name(task.status),
-        assigned_agent=task.assigned_agent,
-        created_at=timestamp(task.created_at),
-        start_time=timestamp(task.start_time),
-        completion_time=timestamp(task.completion_time),
-        duration_ms=task.duration_ms,
-        result_json=jsontext.dump(task.result) if ended else None,
-        error_json=None if task.error is None else jsontext.dump(task.error),
-        timeout_seconds=task.timeout_seconds,
-        required_capabilities=task.required_capabilities,
-        agent_preference=task.agent_preference,
-        metadata=_metadata(task.metadata),
-        attempts=task.epoch,
-        outcome_class=steps.OUTCOME.name(task.outcome_class),
-        learning_eligible=task.learning_eligible,
-        provenance_id=task.provenance_id,
-        queue_timeout_seconds=task.queue_timeout_seconds,
-        notice=notice,
-    )
+def _completed(data: dict[str, Any]) -> pb.TaskCompleted:
+    message: pb.TaskCompleted = to_message(data | {"learning_error": data["error"]}, pb.TaskCompleted)
+    message.result_json = jsontext.dump(data["result"])
+    return message
 
 
-def _metadata(metadata: TaskMetadata) -> pb.TaskMetadata:
-    return pb.TaskMetadata(
-        user_id=metadata.user_id,
-        priority=PRIORITY.name(metadata.priority),
-        retry_count=metadata.retry_count,
-        tags=metadata.tags,
-        parent_task_id=metadata.parent_task_id,
-        grant_id=metadata.grant_id,
-        prefer=PREFER.name(metadata.prefer),
-    )
+_STEPS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "routing": lambda data: {"routing": to_message(data, pb.RoutingDecided)},
+    "activity": lambda data: {"activity": to_message(data, pb.Activity)},
+    "token": lambda data: {"token": to_message(data, pb.Token)},
+    "complete": lambda data: {"completed": _completed(data)},
+    "error": lambda data: {"ended": to_message(data | {"message": data["error"]}, pb.TaskEnded)},
+}

@@ -39,12 +39,12 @@ def router(gateway: LlmGateway, talk: ChatRouter, streams: StreamLimit) -> APIRo
     api = APIRouter(prefix="/v1", route_class=GatewayRoute, include_in_schema=False)
     recent = ResponseTextCache()
 
-    async def chat(http: HttpRequest) -> Response:
-        caller, raw = get_principal(http), await _object(http)
+    async def chat(request: HttpRequest) -> Response:
+        caller, raw = get_principal(request), await _object(request)
         asked = wire.validate_body(wire.ChatCompletionIn, raw)
         if not asked.stream:
-            return await whole(http, caller, asked.to_request(raw), completions.chat_completion)
-        found = await begun(http, caller, asked.to_request(raw))
+            return await whole(request, caller, asked.to_request(raw), completions.chat_completion)
+        found = await begun(request, caller, asked.to_request(raw))
         chunks = ChatChunks(found.provenance_id, found.name, int(time.time()), found.agent_task or found.choice)
         frames = _frames(found, chunks, usage=asked.wants_usage)
         return await stream_response(found, frames, streams, caller, _failed)

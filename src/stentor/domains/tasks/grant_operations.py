@@ -1,0 +1,107 @@
+"""Operations on delegated authority, and who the caller is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Path
+from pydantic import AfterValidator, Field
+
+from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.tasks.grants import MAX_GRANT_CAPABILITIES, MAX_GRANT_SECONDS, GrantRequest, GrantService
+from stentor.web.operations import Operation
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import (
+    Caller,
+    Name,
+    ResponseModel,
+    TaskId,
+    Timestamp,
+    UuidText,
+)
+
+GrantId = Annotated[str, Path(description="The grant's id."), AfterValidator(decode_path_segment)]
+
+
+class GrantIn(RequestModel):
+    model_config = example_config(epoch=1, to_agent="0190f5f0-0000-7000-8000-000000000000", capabilities=["summarize"])
+
+    epoch: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    to_agent: UuidText
+    capabilities: Annotated[list[Name], Field(min_length=1, max_length=MAX_GRANT_CAPABILITIES)]
+    expires_in_seconds: Annotated[int, Field(ge=1, le=MAX_GRANT_SECONDS)] | None = None
+
+    def to_request(self) -> GrantRequest:
+        return GrantRequest(self.to_agent, tuple(dict.fromkeys(self.capabilities)), self.expires_in_seconds)
+
+
+class GrantOut(ResponseModel):
+    grant_id: str
+    task_id: str
+    from_agent: str
+    to_agent: str
+    capabilities: list[str]
+    parent_grant_id: Annotated[str | None, Field(validation_alias="parent_id")]
+    depth: int
+    created_at: Timestamp
+    expires_at: Timestamp
+    revoked_at: Timestamp | None
+
+
+class GrantList(ResponseModel):
+    grants: list[GrantOut]
+
+
+class OwnAgent(ResponseModel):
+    agent_id: str
+    name: str
+    status: str
+    capabilities: list[str]
+
+
+class Who(ResponseModel):
+    name: str
+    role: Literal["admin", "agent"]
+    permissions: list[str]
+    tenant: str
+    agents: list[OwnAgent]
+    grants: list[GrantOut]
+
+
+class GrantOperations:
+    """What callers can do with delegated authority, and who they are. Each method is an operation."""
+
+    def __init__(self, grants: GrantService, agents: AgentCache) -> None:
+        self._grants, self._agents = grants, agents
+
+    async def grant(self, caller: Caller, task_id: TaskId, body: GrantIn) -> GrantOut:
+        """Hand a part of the authority for a task to another agent; `epoch` is that of the claim."""
+        return GrantOut.of(await self._grants.create(caller, task_id, body.epoch, body.to_request()))
+
+    async def of_task(self, caller: Caller, task_id: TaskId) -> GrantList:
+        """All that was handed on for a task, the first one first."""
+        return GrantList.of(grants=await self._grants.list_for_task(caller, task_id))
+
+    async def read(self, caller: Caller, grant_id: GrantId) -> GrantOut:
+        """One grant, whether it holds or not."""
+        return GrantOut.of(await self._grants.get(caller.tenant, grant_id))
+
+    async def revoke(self, caller: Caller, grant_id: GrantId) -> GrantOut:
+        """Take authority back, with all that came from it. Again is no error."""
+        return GrantOut.of(await self._grants.revoke(caller, grant_id))
+
+    async def whoami(self, caller: Caller) -> Who:
+        """The caller's key, its agents, and the authority that was handed to them."""
+        agents = self._agents.list_of_key(caller.tenant, caller.name)
+        grants = await self._grants.list_for_agents(caller.tenant, [agent.agent_id for agent in agents])
+        return Who.of(caller, permissions=sorted(caller.permissions), agents=agents, grants=grants)
+
+    def table(self) -> list[Operation]:
+        return [
+            Operation("grants.create", "write", self.grant, "POST /tasks/{task_id}/grants", 201, (404, 409)),
+            Operation("grants.list", "read", self.of_task, "GET /tasks/{task_id}/grants", errors=(404,)),
+            Operation("grants.get", "read", self.read, "GET /grants/{grant_id}", errors=(404,)),
+            Operation("grants.revoke", "write", self.revoke, "POST /grants/{grant_id}/revoke", errors=(404,)),
+            Operation("whoami", "read", self.whoami, "GET /whoami"),
+        ]

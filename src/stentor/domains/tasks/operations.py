@@ -1,0 +1,272 @@
+"""Operations on tasks and their grades. Source: core contract, "Kernel (tasks)".
+
+Inputs and outputs stand first, then the functions, then the table. Grants have their own module, `grant_operations`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from pydantic import Field
+
+from stentor.core.clock import micros_from_datetime
+from stentor.core.db.idempotency import IdempotencyKey
+from stentor.core.errors import InvalidRequest, NotFound
+from stentor.domains.routing.ranking import Preference
+from stentor.domains.tasks import events, model
+from stentor.domains.tasks.grades import GradeService
+from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskFilter, TaskMetadata, TaskStatus
+from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.submission import SubmissionService
+from stentor.web.operations import Operation
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import (
+    After,
+    Caller,
+    GradeComment,
+    GradeValue,
+    IdempotencyHeader,
+    Name,
+    Offset,
+    OmittedWhenNone,
+    ResponseModel,
+    StructFields,
+    TaskId,
+    Text,
+    Timestamp,
+    UuidText,
+    decode_cursor,
+    encode_cursor,
+)
+
+
+class MetadataIn(RequestModel):
+    user_id: UuidText | None = None
+    priority: Literal["high", "normal", "low"] | None = None
+    retry_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    tags: Annotated[list[Name], Field(max_length=64)] = []
+    parent_task_id: Name | None = None
+    grant_id: UuidText | None = None
+    prefer: Preference | None = None
+
+
+class Submit(RequestModel):
+    model_config = example_config(
+        type="summarize",
+        input={
+            "text": "Agents do tasks. Stentor routes each task to the best agent. It records why.",
+            "sentences": 1,
+        },
+        required_capabilities=["summarize"],
+        metadata={"priority": "high"},
+    )
+
+    id: Name | None = None
+    type: Name
+    input: Any
+    required_capabilities: Annotated[list[Name], Field(max_length=64)] = []
+    timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT_SECONDS)] = model.DEFAULT_TIMEOUT_SECONDS
+    queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
+    agent_preference: UuidText | None = None
+    metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
+
+    def to_draft(self) -> TaskDraft:
+        meta = self.metadata
+        return TaskDraft(
+            self.type,
+            self.input,
+            self.id,
+            tuple(dict.fromkeys(self.required_capabilities)),
+            self.timeout_seconds,
+            self.agent_preference,
+            TaskMetadata(
+                meta.user_id,
+                meta.priority,
+                meta.retry_count,
+                tuple(meta.tags),
+                meta.parent_task_id,
+                grant_id=meta.grant_id,
+                prefer=meta.prefer,
+            ),
+            self.queue_timeout_seconds,
+        )
+
+
+class RejectTask(RequestModel):
+    model_config = example_config(reason="It would write outside its folder.")
+
+    reason: Text | None = None
+
+
+class HeaderOut(ResponseModel):
+    """The ATP header under which work runs."""
+
+    mode: str
+    context: str
+    priority: str
+    actionType: str  # noqa: N815
+    targetZone: str  # noqa: N815
+    specialNotes: str | None = OmittedWhenNone  # noqa: N815
+
+
+class TaskAtp(ResponseModel):
+    header: HeaderOut
+
+
+class SubmittedOut(ResponseModel):
+    task_id: str
+    status: TaskStatus
+    estimated_start: Timestamp
+    estimated_completion: Timestamp
+    notice: str | None
+    provenance_id: str
+    atp: TaskAtp
+
+
+class TaskOut(ResponseModel):
+    task_id: str
+    type: str
+    status: TaskStatus
+    assigned_agent: str | None
+    start_time: Timestamp | None
+    completion_time: Timestamp | None
+    duration_ms: int | None
+    result: Any
+    error: Any
+    created_at: Timestamp
+    timeout_seconds: int
+    required_capabilities: list[str]
+    agent_preference: str | None
+    metadata: StructFields
+    attempts: Annotated[int, Field(validation_alias="epoch")]
+    outcome_class: OutcomeClass | None
+    learning_eligible: bool | None
+    provenance_id: str
+    queue_timeout_seconds: int | None
+    notice: str | None
+
+
+class Row(ResponseModel):
+    task_id: str
+    status: TaskStatus
+    assigned_agent: str | None
+    type: str
+    created_at: Timestamp
+    completed_at: Timestamp | None
+
+
+class Page(ResponseModel):
+    tasks: list[Row]
+    total: int
+    limit: int
+    offset: int
+    next_cursor: str | None
+
+
+class CancelledOut(ResponseModel):
+    task_id: str
+    status: Literal["cancelled"]
+    cancelled_at: Timestamp
+
+
+class GradeIn(RequestModel):
+    model_config = example_config(grade=0.8, comment="Right, but twice as long as needed.")
+
+    grade: GradeValue
+    comment: GradeComment | None = None
+
+
+class GradeOut(ResponseModel):
+    task_id: str
+    agent_id: str
+    grade: float
+    comment: str | None
+    graded_by: str
+    graded_at: Timestamp
+    learned: bool
+
+
+class TaskOperations:
+    """What callers can do with tasks. Each method is an operation: see the table below."""
+
+    def __init__(self, submission: SubmissionService, tasks: TaskService, grades: GradeService) -> None:
+        self._submission, self._tasks, self._grades = submission, tasks, grades
+
+    async def submit(self, caller: Caller, body: Submit, idempotency_key: IdempotencyHeader = None) -> SubmittedOut:
+        """Route a task to the best agent that may have it, and queue it."""
+        draft = body.to_draft()
+        key = None
+        if idempotency_key is not None:
+            key = IdempotencyKey(caller.tenant, caller.name, "tasks", idempotency_key, model.compute_body_hash(draft))
+        result = await self._submission.submit(caller, draft, key)
+        return SubmittedOut.of(result, **events.build_envelope(result.provenance_id, result.priority))
+
+    async def list_tasks(
+        self,
+        caller: Caller,
+        status: Annotated[TaskStatus | None, Query()] = None,
+        agent_id: Annotated[str | None, Query(max_length=255)] = None,
+        created_after: After = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        offset: Offset = 0,
+        cursor: Annotated[str | None, Query(max_length=1024)] = None,
+    ) -> Page:
+        """The tasks that match, newest first; without a filter all of them."""
+        if agent_id is not None and "\0" in agent_id:
+            raise InvalidRequest("agent_id: must not contain the character NUL")
+        after = None if created_after is None else micros_from_datetime(created_after)
+        before = None if cursor is None else decode_cursor(cursor, int, str)
+        page = await self._tasks.list_page(caller, TaskFilter(status, agent_id, after, before), limit, offset)
+        following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.has_more else None
+        return Page.of(page, tasks=page.rows, limit=limit, offset=offset, next_cursor=following)
+
+    async def read(self, caller: Caller, task_id: TaskId) -> TaskOut:
+        """One task by its exact id, in any state."""
+        task = await self._tasks.get(caller, task_id)
+        return TaskOut.of(task, notice=self._tasks.notice(task))
+
+    async def cancel(self, caller: Caller, task_id: TaskId) -> CancelledOut:
+        """Cancel a task that has not ended; its work is stopped."""
+        return CancelledOut(task_id=task_id, status="cancelled", cancelled_at=await self._tasks.cancel(caller, task_id))
+
+    async def retry(self, caller: Caller, task_id: TaskId) -> TaskOut:
+        """A new attempt of a failed or aborted task, routed anew."""
+        return TaskOut.of(await self._tasks.retry(caller, task_id), notice=None)
+
+    async def approve(self, caller: Caller, task_id: TaskId) -> TaskOut:
+        """Let a task that waits for approval go into the queue."""
+        return TaskOut.of(await self._tasks.approve(caller, task_id), notice=None)
+
+    async def reject(self, caller: Caller, task_id: TaskId, body: RejectTask | None = None) -> TaskOut:
+        """Refuse the approval; the task is aborted."""
+        return TaskOut.of(await self._tasks.reject(caller, task_id, body.reason if body else None), notice=None)
+
+    async def grade(self, caller: Caller, task_id: TaskId, body: GradeIn) -> GradeOut:
+        """Say what a completed task was worth, from 0 to 1; what was learned from it is corrected, once."""
+        return GradeOut.of(await self._grades.grade_task(caller, task_id, body.grade, body.comment))
+
+    async def read_grade(self, caller: Caller, task_id: TaskId) -> GradeOut:
+        """The grade of a task."""
+        grade = await self._grades.find_grade(caller, task_id)
+        if grade is None:
+            raise NotFound("The task has no grade.")
+        return GradeOut.of(grade)
+
+    def table(self) -> list[Operation]:
+        task = "/tasks/{task_id}"
+        return [
+            Operation(
+                "tasks.submit", "write", self.submit, "POST /tasks", 202, (409, 422), fast=True, grpc="SubmitTask"
+            ),
+            Operation("tasks.list", "read", self.list_tasks, "GET /tasks"),
+            Operation("tasks.get", "read", self.read, f"GET {task}", errors=(404,), grpc="GetTask"),
+            Operation(
+                "tasks.cancel", "write", self.cancel, f"POST {task}/cancel", errors=(404, 409), grpc="CancelTask"
+            ),
+            Operation("tasks.retry", "write", self.retry, f"POST {task}/retry", 202, (404, 409, 422)),
+            Operation("tasks.approve", "admin", self.approve, f"POST {task}/approve", errors=(404, 409)),
+            Operation("tasks.reject", "admin", self.reject, f"POST {task}/reject", errors=(404, 409)),
+            Operation("tasks.grade", "write", self.grade, f"POST {task}/grade", errors=(404, 409), grpc="GradeTask"),
+            Operation("tasks.get_grade", "read", self.read_grade, f"GET {task}/grade", errors=(404,), grpc="GetGrade"),
+        ]

@@ -1,0 +1,130 @@
+"""Operations: what Stentor offers, each declared once and served by every surface.
+
+An operation is a typed function with a name and a permission. Its parameters are the input, its return type is the
+output; both are pydantic types, so the same declaration validates, serializes and documents. This module has the row of
+the table and the HTTP adapter; the gRPC adapter is `surfaces/grpc/operations.py`. What does not fit (streams, foreign
+wire formats) is an ordinary route beside the table.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import TypeAdapter
+from starlette.datastructures import URL
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stentor.web.fast_routes import FastRoute
+from stentor.web.wire import Enveloped, ResponseModel, api_router, error_responses
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A row of the table of operations.
+
+    `http` is a method and a path below /api/v1. `errors` are statuses beyond those that every operation may answer.
+    `envelope` wraps the output as `{"success": true, "data": ...}`. `fast` leaves out FastAPI's parameter resolution,
+    for operations that are called all the time. `grpc` is the method of the domain's gRPC service.
+    """
+
+    name: str
+    permission: str
+    run: Callable[..., Awaitable[Any]]
+    http: str
+    status: int = 200
+    errors: tuple[int, ...] = ()
+    envelope: bool = False
+    fast: bool = False
+    grpc: str | None = None
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.run, eval_str=True)
+
+    @property
+    def output(self) -> Any:
+        return self.signature.return_annotation
+
+    @property
+    def response_model(self) -> Any:
+        """The body over HTTP."""
+        return Enveloped.__class_getitem__(self.output) if self.envelope else self.output
+
+
+def operation_routes(operations: Iterable[Operation], *tags: str) -> APIRouter:
+    """Serve operations over HTTP, in the order of the table."""
+    api = api_router(tags=list(tags))
+    for operation in operations:
+        method, _, path = operation.http.partition(" ")
+        api.add_api_route(
+            path,
+            _fast_endpoint(operation) if operation.fast else _endpoint(operation),
+            methods=[method],
+            name=operation.run.__name__,
+            description=inspect.getdoc(operation.run),
+            status_code=operation.status,
+            response_model=operation.response_model,
+            responses=error_responses(*operation.errors),
+            openapi_extra={"x-permission": operation.permission},
+            route_class_override=FastRoute if operation.fast else None,
+        )
+    return api
+
+
+def _endpoint(operation: Operation) -> Callable[..., Any]:
+    """The operation's own function, wrapped only where its output needs an envelope or response headers."""
+    if not operation.envelope and not _has_headers(operation.output):
+        return operation.run
+
+    async def endpoint(request: Request, response: Response, **arguments: Any) -> Any:
+        output = await operation.run(**arguments)
+        response.headers.update(response_headers(output, request.url))
+        return {"success": True, "data": output} if operation.envelope else output
+
+    signature = inspect.signature(endpoint, eval_str=True)
+    http_only = [signature.parameters["request"], signature.parameters["response"]]
+    # FastAPI reads the signature and must see the operation's own parameters. All become keywords: any order is valid.
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*http_only, *operation.signature.parameters.values())]
+    endpoint.__signature__ = operation.signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return endpoint
+
+
+def _fast_endpoint(operation: Operation) -> Callable[..., Any]:
+    """The operation as a function of a FastRoute, which hands over the request and takes a response."""
+    adapter = TypeAdapter(operation.output)
+
+    async def endpoint(request: Request, **arguments: Any) -> Response:
+        output = await operation.run(**arguments)
+        headers = response_headers(output, request.url)
+        return Response(adapter.dump_json(output), operation.status, headers, "application/json")
+
+    request = inspect.signature(endpoint, eval_str=True).parameters["request"]
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (request, *operation.signature.parameters.values())]
+    endpoint.__signature__ = operation.signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return endpoint
+
+
+def _has_headers(output: Any) -> bool:
+    return (
+        isinstance(output, type) and issubclass(output, ResponseModel) and bool(_HEADER_FIELDS & {*output.model_fields})
+    )
+
+
+_HEADER_FIELDS = {"next_cursor", "etag"}
+
+
+def response_headers(output: Any, url: URL) -> dict[str, str]:
+    """The headers that follow from an output: `Link` to the next page, `ETag` of a document."""
+    headers = {}
+    if cursor := getattr(output, "next_cursor", None):
+        following = url.include_query_params(cursor=cursor).remove_query_params("offset")
+        headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
+    if etag := getattr(output, "etag", None):
+        headers["ETag"] = f'"{etag}"'
+    return headers
