@@ -28,8 +28,8 @@ from stentor.domains.governance.runner import Runner
 from stentor.domains.governance.scoring import Scoring
 from stentor.domains.governance.service import Updates
 from stentor.domains.registry import authorization as agent_policy
-from stentor.domains.registry.api import CheckRuntime
 from stentor.domains.registry.model import Agent
+from stentor.domains.registry.operations import CheckRuntime
 from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.registry.wire import Register
 from stentor.domains.routing.model import PolicyCheck, RoutingRequest

@@ -34,7 +34,6 @@ from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistr
 from stentor.domains.llm.providers.transport import ProviderTransport, TransportLimits
 from stentor.domains.llm.service import ChatRouter, LlmGateway
 from stentor.domains.llm.tracing import CallTracer, NoopTracer
-from stentor.domains.modelrouting import api as modelrouting_api
 from stentor.domains.modelrouting.learning import AnswerGrader, ModelOutcomeRecorder, ModelRecords
 from stentor.domains.modelrouting.service import AutoModelRouter
 from stentor.web.sse import StreamLimit
@@ -113,9 +112,9 @@ def open_llm(
 
 
 def llm_routers(llm: Llm, talk: ChatRouter, speaker: api.ResolveSpeaker, streams: StreamLimit) -> list[APIRouter]:
-    """The routes of the contract, those of answers, and those in OpenAI's dialect."""
+    """The routes of the contract, and those in OpenAI's dialect."""
     ours = api.router(llm.gateway, talk, speaker, llm.prices, llm.about, streams)
-    return [ours, modelrouting_api.router(llm.answers), openai_api.router(llm.gateway, talk, streams)]
+    return [ours, openai_api.router(llm.gateway, talk, streams)]
 
 
 def open_spans(settings: Settings, secret: Callable[[str], None]) -> CallTracer:

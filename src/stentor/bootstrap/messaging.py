@@ -26,7 +26,7 @@ from stentor.domains.messaging.actions.registry import ParseRegistration, Regist
 from stentor.domains.messaging.lifecycle import MessageLifecycle
 from stentor.domains.messaging.processor import MessageProcessor
 from stentor.domains.messaging.service import MessagingService, ResponseStreams
-from stentor.domains.registry.api import CheckRuntime
+from stentor.domains.registry.operations import CheckRuntime
 from stentor.domains.registry.service import AgentDraft, AgentRegistry
 from stentor.domains.registry.wire import Register
 from stentor.domains.routing.service import RoutingEngine

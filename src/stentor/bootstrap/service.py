@@ -15,7 +15,7 @@ from stentor.bootstrap.entrance import Entrance, entrance
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.llm import llm_routers
 from stentor.bootstrap.monitoring import figures
-from stentor.bootstrap.operations import task_operations
+from stentor.bootstrap.operations import operations
 from stentor.bootstrap.wiring import build
 from stentor.core import filesystem, migrations
 from stentor.core.clock import SystemClock, format_iso
@@ -27,15 +27,8 @@ from stentor.core.filesystem import DataFolderLock
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings, setting_infos
 from stentor.domains.activity import api as activity_api
-from stentor.domains.execution import api as execution_api
-from stentor.domains.learning import api as learning_api
 from stentor.domains.memory import api as memory_api
 from stentor.domains.monitoring import api as monitoring_api
-from stentor.domains.registry import api as registry_api
-from stentor.domains.registry.model import Agent
-from stentor.domains.sandbox import api as sandbox_api
-from stentor.domains.tasks.grant_operations import GrantOperations
-from stentor.domains.trust import api as trust_api
 from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
 from stentor.web.operations import operation_routes
@@ -163,30 +156,10 @@ def _behind_the_gate(routers: list[Any], kernel: Kernel, shared: Entrance, times
 
 
 def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[Any]:
-    snapshot, settings = kernel.registry.agents, kernel.settings
-    streams = shared.streams
-
-    def trust_of(tenant: str, agent_id: str) -> float | None:
-        return kernel.trust.view.score(tenant, agent_id, kernel.clock.now())
-
-    def presence_of(agent: Agent) -> tuple[bool, int | None]:
-        return kernel.presence.is_online(agent), kernel.presence.last_seen(agent.agent_id)
-
-    def agent_known(tenant: str, agent_id: str) -> bool:
-        return snapshot.get(tenant, agent_id) is not None
-
+    settings, streams = kernel.settings, shared.streams
     api: list[Any] = [
-        operation_routes(task_operations(kernel), "tasks"),
-        operation_routes(GrantOperations(kernel.grants, snapshot).table(), "authority"),
+        *(operation_routes(table, tag) for tag, table in operations(kernel)),
         activity_api.router(kernel.activity, streams, kernel.tasks.notice),
-        execution_api.router(kernel.workers),
-        registry_api.router(kernel.registry, trust_of, kernel.commands.check_runtime, presence_of),
-        sandbox_api.router(kernel.sandbox, snapshot),
-        learning_api.router(kernel.learning, agent_known),
-        learning_api.trust_router(
-            kernel.learning, lambda caller, who: kernel.registry.authorize(caller, "connection", who)
-        ),
-        trust_api.router(kernel.trust, lambda caller, who: kernel.registry.authorize(caller, "trust", who)),
         kernel.messages.router(kernel.activity, streams),
         kernel.hooks.router(),
         kernel.provenance.router(),

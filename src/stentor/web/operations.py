@@ -102,7 +102,7 @@ def _fast_endpoint(operation: Operation) -> Callable[..., Any]:
     async def endpoint(request: Request, **arguments: Any) -> Response:
         output = await operation.run(**arguments)
         headers = response_headers(output, request.url)
-        return Response(adapter.dump_json(output), operation.status, headers, "application/json")
+        return Response(adapter.dump_json(output, by_alias=True), operation.status, headers, "application/json")
 
     request = inspect.signature(endpoint, eval_str=True).parameters["request"]
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (request, *operation.signature.parameters.values())]

@@ -127,3 +127,7 @@ def get_principal(request: Request) -> Principal:
 async def get_caller(request: Request) -> Principal:
     """`principal_of` as a dependency; a coroutine, because others are sent to a thread and back."""
     return get_principal(request)
+
+
+async def get_disconnected(request: Request) -> Callable[[], Coroutine[Any, Any, bool]]:
+    return request.is_disconnected

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query
 from pydantic import (
     AfterValidator,
+    AliasGenerator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -21,6 +23,7 @@ from pydantic import (
     StringConstraints,
     WithJsonSchema,
 )
+from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,7 +33,7 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
 from stentor.web.request_context import decode_path_segment
-from stentor.web.routes import GatewayRoute, get_caller
+from stentor.web.routes import GatewayRoute, get_caller, get_disconnected
 
 T = TypeVar("T")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
@@ -59,6 +62,12 @@ class ResponseModel(BaseModel):
                 if value is not _MISSING:
                     fields[name] = value
         return cls.model_validate(fields)
+
+
+class CamelCaseModel(ResponseModel):
+    """An output whose fields are camelCase on the wire."""
+
+    model_config = ConfigDict(alias_generator=AliasGenerator(serialization_alias=to_camel))
 
 
 _MISSING = object()
@@ -125,12 +134,16 @@ StructFields = Annotated[dict[str, Any], BeforeValidator(msgspec.to_builtins)]
 """The fields of a msgspec struct as a JSON object."""
 
 Caller = Annotated[Principal, Depends(get_caller)]
+Disconnected = Annotated[Callable[[], Awaitable[bool]], Depends(get_disconnected)]
+"""Asks whether the caller has gone meanwhile; for operations that wait."""
 TaskId = Annotated[
     str, Path(description="The task's id; a slash in it is written %2F."), AfterValidator(decode_path_segment)
 ]
 AgentId = Annotated[str, Path(description="The agent's id."), AfterValidator(decode_path_segment)]
 EntityId = Annotated[
-    str, Path(description="The entity's id, for agents the agent id."), AfterValidator(decode_path_segment)
+    str,
+    Path(alias="entityId", description="The entity's id, for agents the agent id."),
+    AfterValidator(decode_path_segment),
 ]
 Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_iso8601)]
 After = Annotated[

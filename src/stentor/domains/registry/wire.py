@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import Field, StringConstraints, model_validator
 
-from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.registry.model import (
-    Agent,
     AgentStatus,
     AllowedNetwork,
     AllowedTool,
@@ -22,9 +20,6 @@ from stentor.domains.registry.model import (
 from stentor.domains.registry.service import AgentDraft
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name, ResponseModel, Score, Text, Timestamp
-
-PresenceState = tuple[bool, int | None]
-"""Whether an agent is online, and when it was last seen, in microseconds; None for what never was."""
 
 MAX_CAPABILITIES = 256
 Capability = Annotated[Name, StringConstraints(max_length=128)]
@@ -237,7 +232,7 @@ class Scores(ResponseModel):
 
 class ViolationOut(ResponseModel):
     violation_id: str
-    timestamp: Timestamp
+    timestamp: Annotated[Timestamp, Field(validation_alias="happened_at")]
     type: ViolationType
     details: str
     cleared_at: Timestamp | None
@@ -246,38 +241,20 @@ class ViolationOut(ResponseModel):
 class Violations(ResponseModel):
     agent_id: str
     violation_count: int
-    quarantined: bool
+    quarantined: Annotated[bool, Field(validation_alias="is_quarantined")]
     violations: list[ViolationOut]
 
 
 class Cleared(ResponseModel):
     agent_id: str
     violation_count: int
-    quarantined: bool
+    quarantined: Annotated[bool, Field(validation_alias="is_quarantined")]
     overridden_by: str
-    override_timestamp: Timestamp
+    override_timestamp: Annotated[Timestamp, Field(validation_alias="updated_at")]
 
 
 class StatusOut(ResponseModel):
     agent_id: str
     status: AgentStatus
-    reason: str | None
+    reason: Annotated[str | None, Field(validation_alias="status_reason")]
     updated_at: Timestamp
-
-
-def presence_out(presence: PresenceState) -> dict[str, Any]:
-    online, last_seen = presence
-    return {"online": online, "last_seen": format_iso_or_none(last_seen)}
-
-
-def agent_out(
-    agent: Agent, trust_score: float | None, last_task: int | None, presence: PresenceState
-) -> dict[str, Any]:
-    shown = {name: getattr(agent, name) for name in AgentOut.model_fields if hasattr(agent, name)}
-    return shown | {
-        "trust_score": trust_score,
-        "last_task": format_iso_or_none(last_task),
-        **presence_out(presence),
-        "created_at": format_iso(agent.created_at),
-        "updated_at": format_iso(agent.updated_at),
-    }

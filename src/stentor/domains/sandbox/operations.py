@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
 from stentor.core.errors import Forbidden
@@ -12,8 +11,9 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import ViolationType
 from stentor.domains.sandbox.model import Access
 from stentor.domains.sandbox.service import Sandbox
+from stentor.web.operations import Operation
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import AgentId, Caller, JsonResponse, Name, ResponseModel, Text, api_router, error_responses
+from stentor.web.wire import AgentId, Caller, Name, ResponseModel, Text
 
 
 class Authorize(RequestModel):
@@ -32,30 +32,28 @@ class Verdict(ResponseModel):
     reason: str | None
     violation: ViolationType | None
     violation_count: int
-    quarantined: bool
+    quarantined: Annotated[bool, Field(validation_alias="is_quarantined")]
 
 
-def router(sandbox: Sandbox, snapshot: AgentCache) -> APIRouter:
-    api = api_router("/registry/agents", tags=["registry"])
+class SandboxOperations:
+    def __init__(self, sandbox: Sandbox, agents: AgentCache) -> None:
+        self._sandbox, self._agents = sandbox, agents
 
-    @api.post("/{agent_id}/authorize", response_model=Verdict, responses=error_responses(404))
-    async def authorize(caller: Caller, agent_id: AgentId, body: Authorize) -> JsonResponse:
+    async def authorize(self, caller: Caller, agent_id: AgentId, body: Authorize) -> Verdict:
         """May the agent do this? No answer means no. Agents ask for themselves, admins for all."""
-        agent = snapshot.get(caller.tenant, agent_id)
+        agent = self._agents.get(caller.tenant, agent_id)
         if not caller.may("admin") and (agent is None or agent.key_name != caller.name):
             raise Forbidden("This key may not ask for this agent.")
         access = Access(body.tool, body.operation, body.path, body.host, body.port)
-        verdict = await sandbox.authorize(caller.tenant, agent_id, access)
+        verdict = await self._sandbox.authorize(caller.tenant, agent_id, access)
         refusal = verdict.refusal
-        return JsonResponse(
-            {
-                "agent_id": agent_id,
-                "allowed": verdict.allowed,
-                "reason": refusal.details if refusal else None,
-                "violation": refusal.type if refusal else None,
-                "violation_count": verdict.agent.violation_count,
-                "quarantined": verdict.agent.is_quarantined,
-            }
+        return Verdict.of(
+            verdict.agent,
+            allowed=verdict.allowed,
+            reason=refusal.details if refusal else None,
+            violation=refusal.type if refusal else None,
         )
 
-    return api
+    def table(self) -> list[Operation]:
+        path = "POST /registry/agents/{agent_id}/authorize"
+        return [Operation("agents.authorize", "write", self.authorize, path, errors=(404,))]

@@ -1,31 +1,28 @@
-"""Routes of workers: claim, heartbeat, tokens, complete, fail."""
+"""Operations of workers: claim, heartbeat, tokens, complete, fail."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
 from pydantic import Field, StringConstraints
-from starlette.requests import Request
 
-from stentor.core.clock import format_iso
 from stentor.domains.execution import model
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.service import WorkerService
-from stentor.domains.tasks.model import OutcomeClass, Task, TaskClaim, TaskStatus
+from stentor.domains.tasks.model import OutcomeClass, TaskStatus
+from stentor.web.operations import Operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
     AgentId,
     Caller,
+    Disconnected,
     Epoch,
-    JsonResponse,
     Name,
     ResponseModel,
+    StructFields,
     TaskId,
     Text,
     Timestamp,
-    api_router,
-    error_responses,
 )
 
 LeaseSeconds = Annotated[int, Field(ge=1, le=model.MAX_LEASE_SECONDS)]
@@ -83,7 +80,7 @@ class ClaimOut(ResponseModel):
     type: str
     input: Any
     required_capabilities: list[str]
-    metadata: dict[str, Any]
+    metadata: StructFields
     timeout_seconds: int
     idempotency_key: str
     start_time: Timestamp
@@ -112,68 +109,45 @@ class Ended(ResponseModel):
     duration_ms: int
 
 
-def router(workers: WorkerService) -> APIRouter:
-    api = api_router(tags=["workers"])
+class WorkerOperations:
+    """What a worker does with its tasks. Each method is an operation: see the table below."""
 
-    @api.post("/agents/{agent_id}/claims", response_model=Claims, responses=error_responses(404, 409))
-    async def claim(request: Request, caller: Caller, agent_id: AgentId, body: ClaimIn) -> JsonResponse:
+    def __init__(self, workers: WorkerService) -> None:
+        self._workers = workers
+
+    async def claim(self, caller: Caller, agent_id: AgentId, body: ClaimIn, is_gone: Disconnected) -> Claims:
         """Take up to `max` tasks for the agent, waiting up to `wait_seconds` for the first."""
-        claims = await workers.claim(
-            caller, agent_id, body.max, body.wait_seconds, body.lease_seconds, request.is_disconnected
-        )
-        return JsonResponse({"tasks": [_claim(c) for c in claims]})
+        claims = await self._workers.claim(caller, agent_id, body.max, body.wait_seconds, body.lease_seconds, is_gone)
+        return Claims(tasks=[ClaimOut.of(claim, metadata=claim.metadata.for_agent) for claim in claims])
 
-    @api.post("/tasks/{task_id}/heartbeat", response_model=Renewed, responses=error_responses(404, 409))
-    async def heartbeat(caller: Caller, task_id: TaskId, body: HeartbeatIn) -> JsonResponse:
+    async def heartbeat(self, caller: Caller, task_id: TaskId, body: HeartbeatIn) -> Renewed:
         """Keep the lease; 409 LEASE_LOST says to stop the work."""
-        until = await workers.heartbeat(caller, task_id, body.epoch, body.lease_seconds)
-        return JsonResponse({"task_id": task_id, "epoch": body.epoch, "lease_until": format_iso(until)})
+        lease_until = await self._workers.heartbeat(caller, task_id, body.epoch, body.lease_seconds)
+        return Renewed(task_id=task_id, epoch=body.epoch, lease_until=lease_until)
 
-    @api.post("/tasks/{task_id}/tokens", response_model=Taken, responses=error_responses(404, 409))
-    async def tokens(caller: Caller, task_id: TaskId, body: TokensIn) -> JsonResponse:
+    async def tokens(self, caller: Caller, task_id: TaskId, body: TokensIn) -> Taken:
         """Pieces of the answer, for whoever watches the task."""
-        await workers.publish_tokens(caller, task_id, body.epoch, body.tokens)
-        return JsonResponse({"task_id": task_id, "accepted": len(body.tokens)})
+        await self._workers.publish_tokens(caller, task_id, body.epoch, body.tokens)
+        return Taken(task_id=task_id, accepted=len(body.tokens))
 
-    @api.post("/tasks/{task_id}/complete", response_model=Ended, responses=error_responses(404, 409))
-    async def complete(caller: Caller, task_id: TaskId, body: CompleteIn) -> JsonResponse:
+    async def complete(self, caller: Caller, task_id: TaskId, body: CompleteIn) -> Ended:
         """The answer. Sent twice, it is taken once."""
         kind: OutcomeClass = "degraded_success" if body.degraded else "success"
         outcome = AttemptOutcome(kind, body.result, performance=body.performance, cost=body.cost)
-        return _ended(await workers.report_outcome(caller, task_id, body.epoch, outcome))
+        return Ended.of(await self._workers.report_outcome(caller, task_id, body.epoch, outcome))
 
-    @api.post("/tasks/{task_id}/fail", response_model=Ended, responses=error_responses(404, 409))
-    async def fail(caller: Caller, task_id: TaskId, body: FailIn) -> JsonResponse:
+    async def fail(self, caller: Caller, task_id: TaskId, body: FailIn) -> Ended:
         """The agent could not do it; a provider's failure is not held against it."""
         error = {"code": body.error.code, "message": body.error.message}
-        return _ended(
-            await workers.report_outcome(caller, task_id, body.epoch, AttemptOutcome(body.outcome_class, error=error))
-        )
+        outcome = AttemptOutcome(body.outcome_class, error=error)
+        return Ended.of(await self._workers.report_outcome(caller, task_id, body.epoch, outcome))
 
-    return api
-
-
-def _claim(claim: TaskClaim) -> dict[str, Any]:
-    return {
-        "task_id": claim.task_id,
-        "epoch": claim.epoch,
-        "type": claim.type,
-        "input": claim.input,
-        "required_capabilities": claim.required_capabilities,
-        "metadata": claim.metadata.for_agent,
-        "timeout_seconds": claim.timeout_seconds,
-        "idempotency_key": claim.idempotency_key,
-        "start_time": format_iso(claim.start_time),
-        "lease_until": format_iso(claim.lease_until),
-    }
-
-
-def _ended(task: Task) -> JsonResponse:
-    return JsonResponse(
-        {
-            "task_id": task.task_id,
-            "status": task.status,
-            "outcome_class": task.outcome_class,
-            "duration_ms": task.duration_ms,
-        }
-    )
+    def table(self) -> list[Operation]:
+        task, errors = "/tasks/{task_id}", (404, 409)
+        return [
+            Operation("worker.claim", "write", self.claim, "POST /agents/{agent_id}/claims", errors=errors),
+            Operation("worker.heartbeat", "write", self.heartbeat, f"POST {task}/heartbeat", errors=errors),
+            Operation("worker.tokens", "write", self.tokens, f"POST {task}/tokens", errors=errors),
+            Operation("worker.complete", "write", self.complete, f"POST {task}/complete", errors=errors),
+            Operation("worker.fail", "write", self.fail, f"POST {task}/fail", errors=errors),
+        ]

@@ -1,0 +1,67 @@
+"""Operations on the answers of `auto`: why a model was chosen, and what its answer was worth."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path
+from pydantic import AfterValidator, Field
+
+from stentor.domains.modelrouting.learning import AnswerGrader
+from stentor.web.operations import Operation
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Caller, GradeComment, GradeValue, ResponseModel, Timestamp
+
+AnswerId = Annotated[
+    str, Path(description="The id of an answer, or its provenance_id, as it came."), AfterValidator(decode_path_segment)
+]
+
+
+class AnswerGradeIn(RequestModel):
+    model_config = example_config(grade=0.4, comment="It compiles, and sorts the wrong way round.")
+
+    grade: GradeValue
+    comment: GradeComment | None = None
+
+
+class AnswerGradeOut(ResponseModel):
+    answer_id: str
+    model: str
+    kind: str
+    grade: float | None
+    comment: str | None
+    graded_by: str | None
+    graded_at: Timestamp | None
+    learned: Annotated[bool, Field(validation_alias="is_learned")]
+
+
+class AnswerOut(AnswerGradeOut):
+    answered_at: Timestamp
+    asked_by: Annotated[str, Field(validation_alias="key_name")]
+    requested: str
+    decision_id: str
+    decision: dict[str, Any] | None
+
+
+class AnswerOperations:
+    """What callers can do with the answers of `auto`. Each method is an operation."""
+
+    def __init__(self, answers: AnswerGrader) -> None:
+        self._answers = answers
+
+    async def read(self, caller: Caller, answer_id: AnswerId) -> AnswerOut:
+        """An answer of `auto`: the model, the decision that chose it, and the grade."""
+        answer, decided = await self._answers.get(caller, answer_id)
+        return AnswerOut.of(answer, requested=decided.get("requested", ""), decision=decided.get("routing"))
+
+    async def grade(self, caller: Caller, answer_id: AnswerId, body: AnswerGradeIn) -> AnswerGradeOut:
+        """Say what an answer of `auto` was worth, from 0 to 1; what was learned from it is corrected, once."""
+        return AnswerGradeOut.of(await self._answers.grade(caller, answer_id, body.grade, body.comment))
+
+    def table(self) -> list[Operation]:
+        answer = "/llm/answers/{answer_id}"
+        return [
+            Operation("answers.get", "read", self.read, f"GET {answer}", errors=(404,)),
+            Operation("answers.grade", "write", self.grade, f"POST {answer}/grade", errors=(404, 409)),
+        ]

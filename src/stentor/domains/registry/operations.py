@@ -1,0 +1,119 @@
+"""Operations on the registry of agents; for admins only. Source: core contract, "Agent registry"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import Query
+
+from stentor.core.errors import InvalidRequest
+from stentor.domains.registry import model, wire
+from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
+from stentor.domains.registry.service import AgentRegistry
+from stentor.web.operations import Operation
+from stentor.web.wire import AgentId, Caller, Offset, decode_cursor, encode_cursor
+
+TrustLookup = Callable[[str, str], float | None]
+"""(tenant, agent id) -> score now, None while nothing has set one."""
+PresenceLookup = Callable[[Agent], tuple[bool, int | None]]
+"""Whether an agent is online, and when it was last seen, in microseconds; None for what never was."""
+CheckRuntime = Callable[[Runtime], None]
+"""Raises when this service would not run it."""
+
+
+class RegistryOperations:
+    """What admins can do with agents. Each method is an operation: see the table below."""
+
+    def __init__(
+        self, registry: AgentRegistry, trust_of: TrustLookup, check_runtime: CheckRuntime, presence_of: PresenceLookup
+    ) -> None:
+        self._registry = registry
+        self._trust_of, self._check_runtime, self._presence_of = trust_of, check_runtime, presence_of
+
+    async def register(self, caller: Caller, body: wire.Register) -> wire.Registered:
+        """Register an agent; it is active at once."""
+        draft = body.to_draft()
+        self._check_runtime(draft.runtime)
+        return wire.Registered.of(await self._registry.register(caller.tenant, draft, caller))
+
+    async def list_agents(
+        self,
+        caller: Caller,
+        capability: Annotated[str | None, Query(max_length=255)] = None,
+        status: Annotated[AgentStatus | None, Query()] = None,
+        trust_tier: Annotated[TrustTier | None, Query()] = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        offset: Offset = 0,
+        cursor: Annotated[str | None, Query(max_length=512)] = None,
+    ) -> wire.AgentPage:
+        """The agents that match, oldest first; `malformed` are those whose records cannot be read."""
+        if cursor is not None:
+            (offset,) = decode_cursor(cursor, int)
+            if offset < 0:
+                raise InvalidRequest("The cursor is not one that this service gave out.")
+        agents = self._registry.list_matching(
+            caller.tenant, capability=capability, status=status, trust_tier=trust_tier
+        )
+        return wire.AgentPage(
+            agents=[wire.AgentRow.of(agent, **self._state(agent)) for agent in agents[offset : offset + limit]],
+            total=len(agents),
+            limit=limit,
+            offset=offset,
+            next_cursor=encode_cursor(offset + limit) if offset + limit < len(agents) else None,
+            malformed=self._registry.list_malformed(caller.tenant),
+        )
+
+    async def read(self, caller: Caller, agent_id: AgentId) -> wire.AgentOut:
+        """One agent."""
+        agent, last_task = await self._registry.get(caller.tenant, agent_id)
+        return wire.AgentOut.of(agent, last_task=last_task, **self._state(agent))
+
+    def _state(self, agent: Agent) -> dict[str, object]:
+        """What the registry's row does not hold."""
+        online, last_seen = self._presence_of(agent)
+        return {
+            "trust_score": self._trust_of(agent.tenant, agent.agent_id),
+            "online": online,
+            "last_seen": last_seen,
+        }
+
+    async def rescore(self, caller: Caller, agent_id: AgentId, body: wire.Rescore) -> wire.Scores:
+        """Change some of the three scores."""
+        scores = model.ScoreChanges(body.alignment_score, body.accuracy_score, body.efficiency_score)
+        return wire.Scores.of(await self._registry.rescore(caller.tenant, agent_id, scores, caller))
+
+    async def violations(
+        self, caller: Caller, agent_id: AgentId, include_cleared: Annotated[bool, Query()] = False
+    ) -> wire.Violations:
+        """The violations that count now; with `include_cleared` all that ever were."""
+        agent, violations = await self._registry.list_violations(caller.tenant, agent_id, cleared=include_cleared)
+        return wire.Violations.of(agent, violations=violations)
+
+    async def clear(self, caller: Caller, agent_id: AgentId, body: wire.Clear) -> wire.Cleared:
+        """Set the count to 0, lift quarantine and override the tier."""
+        agent = await self._registry.clear_violations(
+            caller.tenant, agent_id, body.override_tier, body.rationale, caller
+        )
+        return wire.Cleared.of(agent, overridden_by=caller.name)
+
+    async def suspend(self, caller: Caller, agent_id: AgentId, body: wire.Suspend) -> wire.StatusOut:
+        """Take an active agent out of routing."""
+        return wire.StatusOut.of(await self._registry.suspend(caller.tenant, agent_id, body.reason, caller))
+
+    async def activate(self, caller: Caller, agent_id: AgentId) -> wire.StatusOut:
+        """Lift a suspension."""
+        return wire.StatusOut.of(await self._registry.activate(caller.tenant, agent_id, caller))
+
+    def table(self) -> list[Operation]:
+        agents, agent = "/registry/agents", "/registry/agents/{agent_id}"
+        return [
+            Operation("agents.register", "admin", self.register, f"POST {agents}", 201, (409, 501)),
+            Operation("agents.list", "admin", self.list_agents, f"GET {agents}"),
+            Operation("agents.get", "admin", self.read, f"GET {agent}", errors=(404,)),
+            Operation("agents.rescore", "admin", self.rescore, f"PATCH {agent}", errors=(404,)),
+            Operation("agents.violations", "admin", self.violations, f"GET {agent}/violations", errors=(404,)),
+            Operation("agents.clear_violations", "admin", self.clear, f"POST {agent}/clear-violations", errors=(404,)),
+            Operation("agents.suspend", "admin", self.suspend, f"POST {agent}/suspend", errors=(404, 409)),
+            Operation("agents.activate", "admin", self.activate, f"POST {agent}/activate", errors=(404, 409)),
+        ]
