@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from stentor.cli.listening import bind
+from stentor.cli.server.http_server import bind
 from stentor.core.errors import StartRefused
 
 

@@ -1,13 +1,16 @@
 """The configuration as it stands, good or bad: what `stentor config` lists and `stentor doctor` judges.
 
 Unlike a start, it does not stop at the first setting that cannot be read. No secret is repeated.
+
+What a check sees and what it says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,7 +21,7 @@ from stentor.core.settings import Settings
 from stentor.core.settings.parsers import SettingInfo
 
 
-class Setting(msgspec.Struct, frozen=True):
+class SettingStatus(msgspec.Struct, frozen=True):
     """One setting as people see it: `value` is text, for a secret only whether it is set."""
 
     name: str
@@ -29,7 +32,7 @@ class Setting(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-class KeyVariable(msgspec.Struct, frozen=True):
+class ApiKeyVariable(msgspec.Struct, frozen=True):
     """One SERVICE_API_KEY_* variable, without its key; `problem` says why it is ignored."""
 
     variable: str
@@ -41,16 +44,16 @@ class KeyVariable(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-class Inspection(msgspec.Struct, frozen=True):
+class ConfigInspection(msgspec.Struct, frozen=True):
     """`effective` has the defaults where a value cannot be read; `problem` is why a start would be refused."""
 
-    settings: tuple[Setting, ...]
-    keys: tuple[KeyVariable, ...]
+    settings: tuple[SettingStatus, ...]
+    keys: tuple[ApiKeyVariable, ...]
     effective: Settings
     problem: str | None
 
 
-def inspect(environ: Mapping[str, str], data_dir: Path | None = None) -> Inspection:
+def inspect_config(environ: Mapping[str, str], data_dir: Path | None = None) -> ConfigInspection:
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     rows: list[tuple[str, SettingInfo, str | None]] = []
@@ -67,14 +70,16 @@ def inspect(environ: Mapping[str, str], data_dir: Path | None = None) -> Inspect
         rows.append((name, meta, problem))
     effective = Settings(**values, sources=sources)
     shown = tuple(
-        Setting(name, meta.env, "-" if problem else _shown(effective, name, meta), sources[name], meta.doc, problem)
+        SettingStatus(
+            name, meta.env, "-" if problem else _shown(effective, name, meta), sources[name], meta.doc, problem
+        )
         for name, meta, problem in rows
     )
-    keys = key_variables(environ)
-    return Inspection(shown, keys, effective, _refusal(environ, data_dir, keys))
+    keys = inspect_key_variables(environ)
+    return ConfigInspection(shown, keys, effective, _refusal(environ, data_dir, keys))
 
 
-def _refusal(environ: Mapping[str, str], data_dir: Path | None, keys: tuple[KeyVariable, ...]) -> str | None:
+def _refusal(environ: Mapping[str, str], data_dir: Path | None, keys: tuple[ApiKeyVariable, ...]) -> str | None:
     from stentor.auth import api_keys
 
     try:
@@ -98,7 +103,7 @@ def _shown(effective: Settings, name: str, meta: SettingInfo) -> str:
     return Redactor().redact(str(value))
 
 
-def key_variables(environ: Mapping[str, str]) -> tuple[KeyVariable, ...]:
+def inspect_key_variables(environ: Mapping[str, str]) -> tuple[ApiKeyVariable, ...]:
     # Loads the cryptographic modules: not for `stentor --help`.
     from stentor.auth import api_keys
 
@@ -108,9 +113,29 @@ def key_variables(environ: Mapping[str, str]) -> tuple[KeyVariable, ...]:
         try:
             key, principal = api_keys.parse_key_variable(variable, environ[variable])
         except ValueError as error:
-            found.append(KeyVariable(variable, name, problem=f"it is ignored: {error}"))
+            found.append(ApiKeyVariable(variable, name, problem=f"it is ignored: {error}"))
             continue
         permissions = tuple(sorted(principal.permissions))
         well_known = key.lower() in api_keys.WELL_KNOWN_KEYS
-        found.append(KeyVariable(variable, name, principal.role, permissions, principal.tenant, well_known))
+        found.append(ApiKeyVariable(variable, name, principal.role, permissions, principal.tenant, well_known))
     return tuple(found)
+
+
+FindingLevel = Literal["ok", "warning", "problem"]
+
+
+class CheckFinding(msgspec.Struct, frozen=True):
+    """One sentence of the doctor; a warning or problem says what to do."""
+
+    level: FindingLevel
+    check: str
+    message: str
+
+
+@dataclass(frozen=True)
+class CheckContext:
+    """The configuration as it stands; `settings` has the defaults where a value cannot be read."""
+
+    inspection: ConfigInspection
+    settings: Settings
+    environ: Mapping[str, str]

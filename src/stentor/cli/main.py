@@ -5,15 +5,23 @@ from __future__ import annotations
 import typer
 
 from stentor import __version__
-from stentor.cli import agent, db, governance, keys, llm, mcp, policy, provenance, receipt, task, webhook
-from stentor.cli.config import config
-from stentor.cli.dashboard import dashboard
+from stentor.cli.commands import (
+    agent,
+    db,
+    governance,
+    installation,
+    llm,
+    mcp,
+    policy,
+    provenance,
+    receipt,
+    task,
+    webhook,
+)
+from stentor.cli.commands.installation import config, doctor
+from stentor.cli.commands.memory import history, reindex, verify
+from stentor.cli.commands.servers import dashboard, notes, serve, vault
 from stentor.cli.demo import demo
-from stentor.cli.doctor import doctor
-from stentor.cli.memory import history, reindex, verify
-from stentor.cli.notes import notes
-from stentor.cli.serve import serve
-from stentor.cli.vault import vault
 from stentor.core import filesystem
 
 app = typer.Typer(
@@ -33,7 +41,7 @@ app.add_typer(llm.app, name="llm")
 app.add_typer(webhook.app, name="webhook")
 app.add_typer(provenance.app, name="provenance")
 app.add_typer(db.app, name="db")
-app.add_typer(keys.app, name="keys")
+app.add_typer(installation.keys_app, name="keys")
 app.command()(vault)
 app.command()(notes)
 app.command()(dashboard)

@@ -1,36 +1,43 @@
-"""How commands speak: tables for people, one JSON document for scripts, errors on standard error."""
+"""How commands speak: tables for people, one JSON document for scripts, errors on standard error.
+
+What people see: tables, relative times, and texts of others without their control characters.
+"""
 
 from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from stentor.core import jsontext
 from stentor.core.errors import StentorError
 
-FAILED, USAGE, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 """Exit codes: it failed; wrong usage; the service refused it; no service answers; Ctrl-C."""
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+console = Console(highlight=False)
+error_console = Console(stderr=True, highlight=False)
 
 
 class CommandFailed(Exception):
     """Ends a command with a sentence and an exit code."""
 
-    def __init__(self, message: str, code: int = FAILED, details: Any = None) -> None:
+    def __init__(self, message: str, code: int = EXIT_FAILED, details: Any = None) -> None:
         super().__init__(message)
         self.code = code
         self.details = details
 
 
-def plain(text: str) -> str:
+def strip_controls(text: str) -> str:
     """Without control characters: an agent's text must not steer the terminal."""
     if text.isprintable():
         return text
@@ -41,9 +48,9 @@ def _steers(character: str) -> bool:
     return character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs")
 
 
-def notice(message: str, style: str = "") -> None:
+def print_notice(message: str, style: str = "") -> None:
     """A line for people on standard error: what goes on, what they should know."""
-    err.print(plain(message), style=style, markup=False, soft_wrap=True)
+    error_console.print(strip_controls(message), style=style, markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -53,16 +60,82 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def reporting(*, as_json: bool = False) -> Iterator[None]:
+def report_errors(*, as_json: bool = False) -> Iterator[None]:
     """Turn errors into one sentence and an exit code, Ctrl-C into a quiet end."""
     try:
         yield
     except (CommandFailed, StentorError) as error:
-        code = error.code if isinstance(error, CommandFailed) else REFUSED
+        code = error.code if isinstance(error, CommandFailed) else EXIT_REFUSED
         if as_json:
             print_json({"error": str(error), "details": getattr(error, "details", None)})
-        err.print("[red]error:[/]", end=" ")
-        notice(str(error))
-        raise typer.Exit(int(code) if isinstance(code, int) else REFUSED) from None
+        error_console.print("[red]error:[/]", end=" ")
+        print_notice(str(error))
+        raise typer.Exit(int(code) if isinstance(code, int) else EXIT_REFUSED) from None
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+STATUS_STYLES = {
+    "completed": "green",
+    "active": "green",
+    "delivered": "green",
+    "ok": "green",
+    "failed": "red",
+    "aborted": "red",
+    "quarantined": "red",
+    "problem": "red",
+    "pending_approval": "yellow",
+    "suspended": "yellow",
+    "warning": "yellow",
+    "executing": "cyan",
+}
+AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def render_cell(value: Any) -> Text:
+    """A value as it is, never read as markup; states get their colour."""
+    text = "-" if value is None else value if isinstance(value, str) else jsontext.dump(value)
+    return Text(strip_controls(text), style=STATUS_STYLES.get(text, ""), overflow="fold")
+
+
+def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, name in enumerate(columns):
+        # What one copies is never broken: the id in the first column, and names.
+        made.add_column(name, no_wrap=number == 0 or name == "name", overflow="fold")
+    for row in rows:
+        made.add_row(*(value if isinstance(value, Text) else render_cell(value) for value in row))
+    return made
+
+
+def render_record(record: Mapping[str, Any]) -> Table:
+    """A record, one field a line."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in record.items():
+        grid.add_row(name, render_cell(value))
+    return grid
+
+
+def format_age(moment: str | None, now: datetime | None = None) -> str:
+    """`3 min ago` for an ISO 8601 time; `-` for none."""
+    if moment is None:
+        return "-"
+    seconds = int(((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds())
+    size, unit = next(((s, u) for s, u in AGE_UNITS if abs(seconds) >= s), (1, "s"))
+    number = f"{abs(seconds) // size} {unit}"
+    return f"in {number}" if seconds < 0 else f"{number} ago"
+
+
+def print_value(value: Any) -> None:
+    """A result on standard output, not wrapped: text as text, anything else as indented JSON."""
+    import json
+
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    sys.stdout.write(strip_controls(text) + "\n")
+    sys.stdout.flush()
+
+
+def print_line(message: str) -> None:
+    console.print(strip_controls(message), markup=False, soft_wrap=True)

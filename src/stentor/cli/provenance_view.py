@@ -12,49 +12,54 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 from rich.tree import Tree
 
-from stentor.cli.display import say
-from stentor.cli.output import err, notice, out, plain
+from stentor.cli.output import console, error_console, print_line, print_notice, strip_controls
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
 
-MOST_SHOWN = 50
+MAX_FINDINGS_SHOWN = 50
 
 
 @contextmanager
-def bar(word: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(word: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on standard error."""
     columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=err, transient=True) as progress:
+    with Progress(*columns, console=error_console, transient=True) as progress:
         task = progress.add_task(word, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def document(report: AuditReport) -> dict[str, Any]:
+def report_document(report: AuditReport) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(report)
     return {"intact": report.is_intact, **found}
 
 
-def show(report: AuditReport) -> None:
-    for finding in report.findings[:MOST_SHOWN]:
-        out.print(Text(plain(line(finding)), style="red"), soft_wrap=True)
-    if len(report.findings) > MOST_SHOWN:
-        say(f"and {len(report.findings) - MOST_SHOWN} more findings (all of them with --json)")
+def show_report(report: AuditReport) -> None:
+    for finding in report.findings[:MAX_FINDINGS_SHOWN]:
+        console.print(Text(strip_controls(format_finding(finding)), style="red"), soft_wrap=True)
+    if len(report.findings) > MAX_FINDINGS_SHOWN:
+        print_line(f"and {len(report.findings) - MAX_FINDINGS_SHOWN} more findings (all of them with --json)")
     for state in report.checkpoints:
         signed = {True: "signed", False: "not believed", None: "signature not verified"}[state.signed]
-        say(f"checkpoint of {state.size} events ({state.source}, {signed}): {state.text}")
+        print_line(f"checkpoint of {state.size} events ({state.source}, {signed}): {state.text}")
     if not report.key_known:
-        notice("No key is known: signatures were not verified. Name one with --verifier.", "yellow")
+        print_notice("No key is known: signatures were not verified. Name one with --verifier.", "yellow")
     for name, size in report.witnessed.items():
-        say(f"the witness {name} signed {size} of them" if size else f"the witness {name} signed none that holds")
+        print_line(
+            f"the witness {name} signed {size} of them" if size else f"the witness {name} signed none that holds"
+        )
     after = report.size - report.covered
-    say(f"{report.size} events have a number, {report.waiting} wait for one; {report.checkpoints_checked} checkpoints.")
+    print_line(
+        f"{report.size} events have a number, {report.waiting} wait for one; {report.checkpoints_checked} checkpoints."
+    )
     if report.is_intact:
-        out.print("[green]The run log is intact.[/]", end=" ")
-        say(f"{after} events are newer than the last checkpoint: their hashes alone speak for them." if after else "")
+        console.print("[green]The run log is intact.[/]", end=" ")
+        print_line(
+            f"{after} events are newer than the last checkpoint: their hashes alone speak for them." if after else ""
+        )
     else:
-        out.print(f"[red]The run log was tampered with or damaged:[/] {len(report.findings)} findings.")
+        console.print(f"[red]The run log was tampered with or damaged:[/] {len(report.findings)} findings.")
 
 
-def line(finding: AuditFinding) -> str:
+def format_finding(finding: AuditFinding) -> str:
     """A finding in one line: what, which, why."""
     place = ""
     if finding.number is not None:
@@ -75,9 +80,9 @@ def show_run(run: dict[str, Any]) -> None:
         parent = event["parent_provenance_id"]
         children[parent if parent in known else None].append(event)
     for event in children[None]:
-        out.print(_branch(event, children))
+        console.print(_branch(event, children))
     if run["truncated"]:
-        say(f"Only the first {len(run['events'])} events are shown.")
+        print_line(f"Only the first {len(run['events'])} events are shown.")
 
 
 def _branch(event: dict[str, Any], children: dict[str | None, list[dict[str, Any]]]) -> Tree:
@@ -94,17 +99,17 @@ def _branch(event: dict[str, Any], children: dict[str | None, list[dict[str, Any
 
 def _label(event: dict[str, Any]) -> Text:
     number = "waits" if event["number"] is None else f"#{event['number']}"
-    head = Text(plain(f"{event['event_type']} "), style="bold")
-    return head.append(plain(f"{event['message']}  {number}  {event['provenance_id']}"), style="not bold")
+    head = Text(strip_controls(f"{event['event_type']} "), style="bold")
+    return head.append(strip_controls(f"{event['message']}  {number}  {event['provenance_id']}"), style="not bold")
 
 
 def show_proof(found: dict[str, Any]) -> None:
-    say(f"event {found['provenance_id']} has number {found['number']} in the tree of {found['size']} events")
+    print_line(f"event {found['provenance_id']} has number {found['number']} in the tree of {found['size']} events")
     if not found["holds"]:
-        out.print(Text(plain(f"The proof does not hold: {found['reason']}."), style="red"))
+        console.print(Text(strip_controls(f"The proof does not hold: {found['reason']}."), style="red"))
         return
-    out.print(f"[green]The proof holds[/] ({len(found['hashes'])} hashes).", end=" ")
-    say(
+    console.print(f"[green]The proof holds[/] ({len(found['hashes'])} hashes).", end=" ")
+    print_line(
         {True: "A signed checkpoint has its root.", None: "No checkpoint with a known key has its root."}[
             found["signed"]
         ]

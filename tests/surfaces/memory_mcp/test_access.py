@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from stentor.auth.api_keys import KeyRing
 from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
-from stentor.cli.inspection import inspect
+from stentor.cli.inspection import inspect_config
 from stentor.surfaces.memory_mcp.access import BearerTokenVerifier
 from tests.requirements import requirement
 
@@ -37,10 +37,10 @@ async def test_the_time_of_a_receipt_is_checked_by_the_boundary_alone_with_its_l
 @requirement("memory_mcp.access-checked-at-start")
 def test_doctor_and_config_say_that_a_start_would_be_refused() -> None:
     key = {"SERVICE_API_KEY_BOB": "bob-key-7c1e:agent:read"}
-    good = inspect({**key, "SERVICE_MEMORY_ACCESS_BOB": "team:r", "SERVICE_VAULTS": "alpha=/srv/a, beta=/srv/b"})
+    good = inspect_config({**key, "SERVICE_MEMORY_ACCESS_BOB": "team:r", "SERVICE_VAULTS": "alpha=/srv/a, beta=/srv/b"})
     assert good.problem is None
     assert "alpha=/srv/a, beta=/srv/b" in [setting.value for setting in good.settings]
     for wrong in ({"SERVICE_MEMORY_ACCESS_BOB": "team"}, {"SERVICE_MEMORY_ACCESS_ANN": "team:r"}):
-        problem = inspect({**key, **wrong}).problem
+        problem = inspect_config({**key, **wrong}).problem
         assert problem is not None
         assert problem.startswith(next(iter(wrong)))

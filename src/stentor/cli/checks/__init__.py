@@ -5,38 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from stentor.cli.checks import cage, configuration, database, folder, memory, receipts, runlog, service, system
-from stentor.cli.checks.finding import Finding, Situation
-from stentor.cli.inspection import inspect
+from stentor.cli.checks import components, environment, storage
+from stentor.cli.inspection import CheckContext, CheckFinding, inspect_config
 from stentor.core.security.redaction import Redactor
 
-Check = Callable[[Situation], Iterable[Finding]]
+Check = Callable[[CheckContext], Iterable[CheckFinding]]
 CHECKS: dict[str, Check] = {
-    "Python": system.python,
-    "SQLite": system.sqlite,
-    "extras": system.extras,
-    "gRPC": system.grpc,
-    "settings": configuration.settings,
-    "safety": configuration.safety,
-    "keys": configuration.keys,
-    "data folder": folder.data_folder,
-    "key files": folder.key_files,
-    "receipts": receipts.issuers,
-    "memory": memory.vault,
-    "embeddings": memory.embeddings,
-    "cage": cage.cage,
-    "database": database.sqlite,
-    "PostgreSQL": database.postgresql,
-    "run log": runlog.run_log,
-    "service": service.owner,
-    "SERVICE_URL": service.address,
+    "Python": environment.check_python,
+    "SQLite": environment.check_sqlite_version,
+    "extras": environment.check_extras,
+    "gRPC": environment.check_grpc,
+    "settings": environment.check_settings,
+    "safety": environment.check_safety,
+    "keys": environment.check_api_keys,
+    "data folder": storage.check_data_folder,
+    "key files": storage.check_key_files,
+    "receipts": storage.check_receipt_issuers,
+    "memory": components.check_vault,
+    "embeddings": components.check_embeddings,
+    "cage": components.check_sandbox,
+    "database": storage.check_sqlite_database,
+    "PostgreSQL": storage.check_postgresql,
+    "run log": storage.check_run_log,
+    "service": components.check_folder_owner,
+    "SERVICE_URL": components.check_service_url,
 }
 
 
-def run(environ: Mapping[str, str], data_dir: Path | None) -> list[Finding]:
+def run_checks(environ: Mapping[str, str], data_dir: Path | None) -> list[CheckFinding]:
     """All findings, in the order of the checks; never raises on what it finds."""
-    found = inspect(environ, data_dir)
-    situation = Situation(found, found.effective, environ)
+    found = inspect_config(environ, data_dir)
+    situation = CheckContext(found, found.effective, environ)
     redactor = Redactor()
     for secret in (
         found.effective.database_url,
@@ -45,11 +44,11 @@ def run(environ: Mapping[str, str], data_dir: Path | None) -> list[Finding]:
         found.effective.embedding_key,
     ):
         redactor.add_secret(secret)
-    findings: list[Finding] = []
+    findings: list[CheckFinding] = []
     for name, check in CHECKS.items():
         try:
             findings += check(situation)
         except Exception as error:  # noqa: BLE001 - a doctor that falls ill helps nobody
             reason = redactor.redact(f"{type(error).__name__}: {error}")
-            findings.append(Finding("problem", name, f"The check itself failed ({reason})."))
+            findings.append(CheckFinding("problem", name, f"The check itself failed ({reason})."))
     return findings

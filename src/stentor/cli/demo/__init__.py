@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stentor.cli.output import reporting
+from stentor.cli.output import report_errors
 
 
 def demo(
@@ -15,7 +15,7 @@ def demo(
 ) -> None:
     """Watch forty tasks being routed, done and learned from, in less than a minute."""
     # The demonstration needs an HTTP client and Markdown tables: not for `stentor --help`.
-    from stentor.cli.demo.run import run
+    from stentor.cli.demo.run import run_demo
 
-    with reporting(as_json=as_json):
-        run(rounds, as_json=as_json)
+    with report_errors(as_json=as_json):
+        run_demo(rounds, as_json=as_json)

@@ -1,4 +1,7 @@
-"""Runs the demo: starts a service of its own, drives it over HTTP, and stops it again."""
+"""Runs the demo: starts a service of its own, drives it over HTTP, and stops it again.
+
+What the demo shows at its end: who got what and why, how the weights moved, one task's trail.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,13 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.tree import Tree
 
-from stentor.cli.demo import governed, learning, library, model, proof, report, texts
-from stentor.cli.output import CommandFailed, err, out, print_json
+from stentor.cli.demo import scenarios
+from stentor.cli.output import CommandFailed, console, error_console, print_json
 
-PATIENCE_SECONDS = 30
-NAMES = ("ANNA", "BERT")
+TASK_TIMEOUT_SECONDS = 30
+ADMIN_NAMES = ("ANNA", "BERT")
 """Of two admins, because who proposes an update does not approve it."""
 AGENTS: dict[str, dict[str, Any]] = {
     "quick": {
@@ -49,19 +56,19 @@ AGENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(rounds: int, *, as_json: bool) -> None:
+def run_demo(rounds: int, *, as_json: bool) -> None:
     """The whole demo. Raises CommandFailed when a task does not complete."""
     keys = ["demo_" + secrets.token_urlsafe(24) for _ in range(2)]
     with tempfile.TemporaryDirectory(prefix="stentor-demo-") as folder:
         with _service(Path(folder), keys) as address:
-            err.print(f"A fresh service answers on [cyan]{address}[/], its data is in {folder}.")
+            error_console.print(f"A fresh service answers on [cyan]{address}[/], its data is in {folder}.")
             figures = _tour(address, keys, rounds)
-        err.print("The service is down; its run log is verified, edited, and verified again.")
-        figures |= {"proof": proof.tamper(Path(folder))}
+        error_console.print("The service is down; its run log is verified, edited, and verified again.")
+        figures |= {"proof": scenarios.tamper_with_run_log(Path(folder))}
     if as_json:
         print_json(figures)
     else:
-        report.show(out, figures)
+        print_report(console, figures)
 
 
 def _tour(address: str, keys: list[str], rounds: int) -> dict[str, Any]:
@@ -71,15 +78,17 @@ def _tour(address: str, keys: list[str], rounds: int) -> dict[str, Any]:
         agents = {name: _register(api, name, fields) for name, fields in AGENTS.items()}
         with _worker(address, keys[0], agents["keyworder"]):
             rows = _drive(api, rounds)
-        err.print("Two agents compete for sixty tasks, and fail in turns.")
-        phases = learning.watch(call)
-        err.print("The documentation becomes notes, and the librarian is asked about it.")
-        answers = library.ask(call, partial(_wait, api))
-        figures = report.collect(api, agents, rows) | {"answers": answers, "model": model.talk(api)}
+        error_console.print("Two agents compete for sixty tasks, and fail in turns.")
+        phases = scenarios.run_learning(call)
+        error_console.print("The documentation becomes notes, and the librarian is asked about it.")
+        answers = scenarios.ask_librarian(call, partial(_wait, api))
+        figures = collect_report(api, agents, rows) | {"answers": answers, "model": scenarios.stream_chat(api)}
         figures |= {"learning": phases}
-        err.print("An agent reaches for what it may not have; an update is approved by a second key and undone.")
-        figures |= {"caught": governed.caught(call)}
-        figures |= {"update": governed.updated(call, partial(_call, second), agents["quick"])}
+        error_console.print(
+            "An agent reaches for what it may not have; an update is approved by a second key and undone."
+        )
+        figures |= {"caught": scenarios.quarantine_agent(call)}
+        figures |= {"update": scenarios.update_agent(call, partial(_call, second), agents["quick"])}
         call("POST", "/provenance/checkpoint")
         return figures
 
@@ -94,15 +103,15 @@ def _register(api: httpx.Client, name: str, fields: dict[str, Any]) -> str:
 
 def _drive(api: httpx.Client, rounds: int) -> list[dict[str, Any]]:
     """Rounds of two short summaries, a long one and a keyword task; each learns from the one before."""
-    long, short = texts.sections()
+    long, short = scenarios.read_sections()
     done: list[dict[str, Any]] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=err) as progress:
+    with Progress(*columns, console=error_console) as progress:
         bar = progress.add_task("Routing and doing tasks", total=rounds * 4)
         for number in range(rounds):
-            bodies = [_summary(s, "summarize", 1) for s in texts.take(short, number * 2, 2)]
-            bodies += [_summary(s, "summarize-long", 2) for s in texts.take(long, number, 1)]
-            bodies += [_keywords(s) for s in texts.take(short, number, 1)]
+            bodies = [_summary(s, "summarize", 1) for s in scenarios.take_sections(short, number * 2, 2)]
+            bodies += [_summary(s, "summarize-long", 2) for s in scenarios.take_sections(long, number, 1)]
+            bodies += [_keywords(s) for s in scenarios.take_sections(short, number, 1)]
             submitted = [(body, _call(api, "POST", "/tasks", body)["task_id"]) for body in bodies]
             for body, task_id in submitted:
                 done.append({"round": number + 1, "capability": body["required_capabilities"][0]} | _wait(api, task_id))
@@ -110,24 +119,24 @@ def _drive(api: httpx.Client, rounds: int) -> list[dict[str, Any]]:
     return done
 
 
-def _summary(section: texts.Section, capability: str, sentences: int) -> dict[str, Any]:
+def _summary(section: scenarios.DemoSection, capability: str, sentences: int) -> dict[str, Any]:
     text = {"text": section.text, "sentences": sentences}
     return {"type": "summarize", "input": text, "required_capabilities": [capability], **_titled(section)}
 
 
-def _keywords(section: texts.Section) -> dict[str, Any]:
+def _keywords(section: scenarios.DemoSection) -> dict[str, Any]:
     text = {"text": section.text, "top": 5}
     return {"type": "keywords", "input": text, "required_capabilities": ["keywords"], **_titled(section)}
 
 
-def _titled(section: texts.Section) -> dict[str, Any]:
+def _titled(section: scenarios.DemoSection) -> dict[str, Any]:
     title = "".join(c for c in section.title if c.isprintable())[:200]
     return {"metadata": {"tags": [title]}}
 
 
 def _wait(api: httpx.Client, task_id: str) -> dict[str, Any]:
     """The ended task with its activity. Raises CommandFailed when it fails or takes too long."""
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + TASK_TIMEOUT_SECONDS
     while time.monotonic() < until:
         trail = _call(api, "GET", f"/tasks/{task_id}/activity")
         if trail["status"] == "completed":
@@ -135,7 +144,7 @@ def _wait(api: httpx.Client, task_id: str) -> dict[str, Any]:
         if trail["status"] not in ("queued", "executing"):
             raise CommandFailed(f"Task {task_id} is {trail['status']}: {trail['task']['error']}")
         time.sleep(0.01)
-    raise CommandFailed(f"Task {task_id} did not end within {PATIENCE_SECONDS} s.")
+    raise CommandFailed(f"Task {task_id} did not end within {TASK_TIMEOUT_SECONDS} s.")
 
 
 def _call(api: httpx.Client, method: str, path: str, body: Any = None) -> Any:
@@ -151,7 +160,10 @@ def _service(folder: Path, keys: list[str]) -> Iterator[str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "MCP_", "SKIP_"))}
     environ = {
         **ours,
-        **{f"SERVICE_API_KEY_{n}": f"{key}:admin:read,write,delete,admin" for n, key in zip(NAMES, keys, strict=True)},
+        **{
+            f"SERVICE_API_KEY_{n}": f"{key}:admin:read,write,delete,admin"
+            for n, key in zip(ADMIN_NAMES, keys, strict=True)
+        },
         "SERVICE_RATE_LIMIT_PER_MINUTE": "0",
         "SERVICE_BUILTIN_AGENTS": "false",
     }
@@ -177,7 +189,7 @@ def _service(folder: Path, keys: list[str]) -> Iterator[str]:
 @contextmanager
 def _worker(address: str, key: str, agent_id: str) -> Iterator[None]:
     environ = {**os.environ, "DEMO_URL": address, "DEMO_KEY": key, "DEMO_AGENT": agent_id}
-    with _process([sys.executable, "-m", "stentor.cli.demo.agent"], environ):
+    with _process([sys.executable, "-m", "stentor.cli.demo.worker"], environ):
         yield
 
 
@@ -192,3 +204,99 @@ def _process(command: list[str], environ: dict[str, str], **options: Any) -> Ite
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+MAX_TITLE_LENGTH = 24
+
+
+def collect_report(api: httpx.Client, agents: dict[str, str], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """All figures of the report, read back from the service."""
+    weights = {n: api.get("/hebbian/weights", params={"agent_id": i}).json()["weights"] for n, i in agents.items()}
+    trust = {n: api.get(f"/registry/agents/{i}").json()["trust_score"] for n, i in agents.items()}
+    return {"tasks": len(rows), "weights": weights, "trust": trust, "rows": rows}
+
+
+def print_report(out: Console, figures: dict[str, Any]) -> None:
+    rows = figures["rows"]
+    out.print(_assignments(rows))
+    out.print(_change_of_mind(rows))
+    out.print(_learning(figures))
+    out.print(scenarios.render_learning(figures["learning"]))
+    out.print(_trail(next(row for row in reversed(rows) if row["capability"] == "summarize")))
+    out.print(scenarios.render_librarian(figures["answers"]))
+    out.print(scenarios.render_chat(figures["model"]))
+    out.print(scenarios.render_governance(figures["caught"], figures["update"]))
+    out.print(scenarios.render_tampering(figures["proof"]))
+    out.print(
+        f"\n[bold green]{figures['tasks']} tasks completed.[/] Start your own service with [cyan]stentor serve[/]."
+    )
+
+
+def _assignments(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="Which agent got what", title_justify="left")
+    for name in ("capability", "agent", "tasks", "performance", "for example"):
+        table.add_column(name, justify="right" if name in ("tasks", "performance") else "left", no_wrap=True)
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["capability"], row["agent_name"]].append(row)
+    for (capability, agent), found in sorted(groups.items()):
+        mean = sum(_performance(row) for row in found) / len(found)
+        title = found[0]["task"]["metadata"]["tags"][0]
+        table.add_row(capability, agent, str(len(found)), f"{mean:.3f}", _short(title))
+    return table
+
+
+def _change_of_mind(rows: list[dict[str, Any]]) -> Table:
+    """Short summaries, which two agents can do: the first, the first that went to another, the last."""
+    short = [row for row in rows if row["capability"] == "summarize"]
+    first, last = short[0], short[-1]
+    other = next((row for row in short if row["agent_name"] != first["agent_name"]), last)
+    table = Table(title="Why: score = expected + uncertainty", title_justify="left")
+    for name in ("round", "chosen", "candidate", "declared", "done", "expected", "+", "score"):
+        table.add_column(name, justify="left" if name in ("chosen", "candidate") else "right")
+    for row in {row["task_id"]: row for row in (first, other, last)}.values():
+        for i, candidate in enumerate(row["routing"]["candidates"]):
+            terms = [f"{candidate['composite']:.3f}", f"{candidate['outcomes']:.0f}"]
+            terms += [f"{candidate[name]:.3f}" for name in ("expected", "uncertainty", "blended")]
+            head = [str(row["round"]), row["agent_name"]] if i == 0 else ["", ""]
+            table.add_row(*head, candidate["name"], *terms)
+        table.add_section()
+    routing = last["routing"]
+    table.caption = (
+        "expected: what an agent declares counts as four outcomes, then what it has done; + how much better it may be; "
+        f"decided in {routing['duration_us']} µs"
+    )
+    return table
+
+
+def _learning(figures: dict[str, Any]) -> Table:
+    table = Table(title="How the weights moved", title_justify="left")
+    for name in ("agent", "task type", "weight", "after", "trust"):
+        table.add_column(name, justify="left" if name in ("agent", "task type") else "right")
+    for agent, weights in figures["weights"].items():
+        trust = figures["trust"][agent]
+        for task_type, weight in weights.items():
+            shown = "unscored" if trust is None else f"{trust:.2f}"
+            table.add_row(agent, task_type, "1.000", f"{weight:.3f}", shown)
+    return table
+
+
+def _trail(row: dict[str, Any]) -> Tree:
+    """One task's events, each below the one that led to it."""
+    tree = Tree(f"One task's trail [dim]({row['task_id']})[/]")
+    nodes = {None: tree}
+    for event in row["events"]:
+        parent = nodes.get(event["parent_provenance_id"], tree)
+        time = event["timestamp"][11:-4]
+        nodes[event["provenance_id"]] = parent.add(f"[cyan]{event['event_type']}[/] [dim]{time}[/] {event['message']}")
+    return tree
+
+
+def _short(title: str) -> str:
+    """So that the table fits into 80 columns."""
+    return title if len(title) <= MAX_TITLE_LENGTH else title[: MAX_TITLE_LENGTH - 1] + "…"
+
+
+def _performance(row: dict[str, Any]) -> float:
+    ended = next(e for e in row["events"] if e["event_type"] == "task_completed")
+    return float(ended["metadata"].get("performance", 1.0))

@@ -1,0 +1,162 @@
+"""`stentor agent ...`: register agents, see them, take them out of routing and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from stentor.cli import output
+from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.output import console
+
+if TYPE_CHECKING:
+    from stentor.cli.client import ServiceClient
+
+app = typer.Typer(help="Register agents, see them, take them out of routing and back.", no_args_is_help=True)
+
+AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id.")]
+Score = Annotated[float | None, typer.Option(min=0, max=1, help="From 0 to 1; 0.5 when left out.")]
+Tier = Literal["auto", "monitored", "human"]
+Status = Literal["active", "suspended", "quarantined"]
+BASE = "/registry/agents"
+
+
+@app.command()
+def register(
+    name: Annotated[str, typer.Argument(help="What people call it.")],
+    capability: Annotated[list[str], typer.Option(help="What it can do; repeatable.")] = [],  # noqa: B006
+    alignment: Score = None,
+    accuracy: Score = None,
+    efficiency: Score = None,
+    tier: Annotated[Tier | None, typer.Option(help="How far it is trusted; monitored when left out.")] = None,
+    runtime: Annotated[
+        Literal["worker", "builtin", "http"], typer.Option(help="It pulls, runs in the service, or is called.")
+    ] = "worker",
+    builtin_name: Annotated[str | None, typer.Option(help="Which builtin agent, for --runtime builtin.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="Where it is called, for --runtime http.")] = None,
+    key_name: Annotated[str | None, typer.Option(help="Name of the key that may act for it.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register an agent; it is active at once."""
+    described = {"kind": runtime, "name": builtin_name, "endpoint": endpoint}
+    optional = {
+        "alignment_score": alignment,
+        "accuracy_score": accuracy,
+        "efficiency_score": efficiency,
+        "trust_tier": tier,
+        "key_name": key_name,
+    }
+    body = {"name": name, "capabilities": list(capability), "runtime": _given(described), **_given(optional)}
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        return dict(await api.post(BASE, body))
+
+    def registered(answer: dict[str, Any]) -> None:
+        output.print_line(f"Agent {answer['name']} is registered as {answer['agent_id']} and {answer['status']}.")
+
+    run_command(ServiceTarget(data_dir, url, key), work, registered, as_json=as_json, access="create")
+
+
+@app.command("list")
+def list_agents(
+    capability: Annotated[str | None, typer.Option(help="Only agents that can do this.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only agents in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Agents at most.")] = 100,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List agents, oldest first."""
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        return dict(await api.get(BASE, capability=capability, status=status, limit=limit))
+
+    run_command(ServiceTarget(data_dir, url, key), work, _show_list, as_json=as_json)
+
+
+@app.command()
+def show(
+    agent_id: AgentId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Show one agent."""
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        return dict(await api.get(_path(agent_id)))
+
+    run_command(ServiceTarget(data_dir, url, key), work, _show, as_json=as_json)
+
+
+@app.command()
+def suspend(
+    agent_id: AgentId,
+    reason: Annotated[str, typer.Option(help="Why; it stands in the agent's record.")],
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take an active agent out of routing."""
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        return dict(await api.post(f"{_path(agent_id)}/suspend", {"reason": reason}))
+
+    run_command(ServiceTarget(data_dir, url, key), work, _show_status, as_json=as_json, access="change")
+
+
+@app.command()
+def activate(
+    agent_id: AgentId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Lift a suspension."""
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        return dict(await api.post(f"{_path(agent_id)}/activate"))
+
+    run_command(ServiceTarget(data_dir, url, key), work, _show_status, as_json=as_json, access="change")
+
+
+def _path(agent_id: str) -> str:
+    # Comes with the HTTP client: not for `stentor --help`.
+    from stentor.cli.client import quote_segment
+
+    return f"{BASE}/{quote_segment(agent_id)}"
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _trust(score: float | None) -> str:
+    return "unscored" if score is None else f"{score:.3f}"
+
+
+def _presence(agent: dict[str, Any]) -> str:
+    """`online`, `offline`, and when a worker was seen last; `-` from a service that does not say."""
+    if "online" not in agent:
+        return "-"
+    word = "online" if agent["online"] else "offline"
+    return f"{word}, seen {output.format_age(agent['last_seen'])}" if agent["last_seen"] else word
+
+
+def _show_list(page: dict[str, Any]) -> None:
+    rows = [
+        (a["agent_id"], a["name"], ", ".join(a["capabilities"]), _trust(a["trust_score"]), a["status"], _presence(a))
+        for a in page["agents"]
+    ]
+    console.print(output.render_table(("id", "name", "capabilities", "trust", "status", "presence"), rows))
+    if page["total"] > len(rows):
+        console.print(f"{len(rows)} of {page['total']}; --limit shows more.", style="dim")
+
+
+def _show(agent: dict[str, Any]) -> None:
+    shown = {"trust_score": _trust(agent["trust_score"]), "online": _presence(agent)}
+    console.print(output.render_record(agent | shown))
+
+
+def _show_status(answer: dict[str, Any]) -> None:
+    output.print_line(f"Agent {answer['agent_id']} is {answer['status']}.")

@@ -1,0 +1,284 @@
+"""`stentor governance ...`: propose updates of agents, decide about them, roll back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from stentor.cli import output
+from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.output import EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
+from stentor.core import json_diff
+
+if TYPE_CHECKING:
+    from stentor.cli.client import ServiceClient
+
+app = typer.Typer(help="Propose updates of agents, decide about them, roll back.", no_args_is_help=True)
+
+UpdateId = Annotated[str, typer.Argument(metavar="ID", help="The update's id.")]
+Status = Literal["submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
+Tier = Literal["auto", "monitored", "human"]
+TIERS = {1: "auto", 2: "monitored", 3: "human"}
+BASE = "/governance"
+STYLES: dict[str, str] = {"-": "red", "+": "green"}
+
+
+@app.command("list")
+def list_updates(
+    status: Annotated[Status | None, typer.Option(help="Only updates in this state.")] = None,
+    tier: Annotated[Tier | None, typer.Option(help="Only updates of this tier.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only updates of this agent.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Updates at most.")] = 100,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List updates, newest first."""
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        return dict(await api.get(f"{BASE}/updates", status=status, tier=tier, agent_id=agent, limit=limit))
+
+    run_command(ServiceTarget(data_dir, url, key), work, _show_list, as_json=as_json)
+
+
+@app.command()
+def show(
+    update_id: UpdateId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Show one update, with the reasons for its tier and the diff of its patch."""
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        return dict(await api.get(_path("updates", update_id)))
+
+    run_command(ServiceTarget(data_dir, url, key), work, _show, as_json=as_json)
+
+
+@app.command()
+def propose(
+    file: Annotated[Path, typer.Argument(help="JSON of the proposal, as its route takes it; - is stdin.")],
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose an update."""
+    body = _read(file, as_json=as_json)
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        return dict(await api.post(f"{BASE}/updates", body))
+
+    def proposed(answer: dict[str, Any]) -> None:
+        tier = TIERS[answer["tier"]]
+        output.print_line(f"Update {answer['update_id']} is {answer['status']}; its tier is {tier}.")
+
+    run_command(ServiceTarget(data_dir, url, key), work, proposed, as_json=as_json, access="change")
+
+
+@app.command()
+def approve(
+    update_id: UpdateId,
+    rationale: Annotated[str, typer.Option(help="Why; it stands in the update's record.")],
+    override_risk: Annotated[bool, typer.Option("--override-risk", help="Accept the risks that it names.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what would change, ask, and approve. A patch of the agent is deployed at once."""
+    target = ServiceTarget(data_dir, url, key)
+    if not yes and not as_json:
+        show(update_id, data_dir, url, key)
+        typer.confirm("Approve this update?", abort=True)
+    body = {"approved_by": _who(), "rationale": rationale, "override_risk": override_risk}
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        return dict(await api.post(f"{_path('updates', update_id)}/approve", body))
+
+    def approved(answer: dict[str, Any]) -> None:
+        then = "it is being deployed" if answer["deployment_scheduled"] else "report when it is deployed"
+        output.print_line(f"Update {answer['update_id']} is approved; {then}.")
+
+    run_command(target, work, approved, as_json=as_json, access="change")
+
+
+@app.command()
+def reject(
+    update_id: UpdateId,
+    reason: Annotated[str, typer.Option(help="Why; its proposer reads it.")],
+    feedback: Annotated[str | None, typer.Option(help="What would make it acceptable.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reject an update."""
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        body = {"rejected_by": _who(), "reason": reason, "feedback": feedback or ""}
+        return dict(await api.post(f"{_path('updates', update_id)}/reject", body))
+
+    def rejected(answer: dict[str, Any]) -> None:
+        output.print_line(f"Update {answer['update_id']} is rejected.")
+
+    run_command(ServiceTarget(data_dir, url, key), work, rejected, as_json=as_json, access="change")
+
+
+@app.command()
+def checkpoints(
+    agent: Annotated[str | None, typer.Option(help="Only checkpoints of this agent.")] = None,
+    take: Annotated[bool, typer.Option("--take", help="Take one of --agent first.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Checkpoints at most.")] = 100,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List checkpoints, newest first; with --take make one."""
+    if take and agent is None:
+        with report_errors(as_json=as_json):
+            raise CommandFailed("--take needs --agent.", EXIT_USAGE)
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        if take:
+            await api.post(f"{BASE}/checkpoints", {"agent_id": agent})
+        return dict(await api.get(f"{BASE}/checkpoints", agent_id=agent, limit=limit))
+
+    access: Literal["change", "read"] = "change" if take else "read"
+    run_command(ServiceTarget(data_dir, url, key), work, _show_checkpoints, as_json=as_json, access=access)
+
+
+@app.command()
+def rollback(
+    checkpoint_id: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's id.")],
+    reason: Annotated[str, typer.Option(help="Why; it stands in the rollback's record.")],
+    details: Annotated[str | None, typer.Option(help="More about it.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set an agent back to a checkpoint, and wait until that is verified."""
+
+    async def work(api: ServiceClient) -> dict[str, Any]:
+        who = {"checkpoint_id": checkpoint_id, "initiated_by": _who()}
+        body = {**who, "reason": reason, "details": details or ""}
+        started = await api.post(f"{BASE}/rollbacks", body)
+        return await _ended(api, started["rollback_id"])
+
+    ended = run_command(ServiceTarget(data_dir, url, key), work, _show_rollback, as_json=as_json, access="change")
+    if ended["status"] == "failed":
+        raise typer.Exit(1)
+
+
+def _who() -> str:
+    """Who decides, as the record says beside the key: the user of this machine, in a form that no key's name has."""
+    # Reads the user database: not for `stentor --help`.
+    import getpass
+
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "unknown"
+    return f"{name[:200]} (command line)"
+
+
+async def _ended(api: ServiceClient, rollback_id: str) -> dict[str, Any]:
+    # Only a command that waits needs it: not for `stentor --help`.
+    import asyncio
+
+    for _ in range(100):
+        found = dict(await api.get(_path("rollbacks", rollback_id)))
+        if found["completed_at"] is not None:
+            break
+        await asyncio.sleep(0.1)
+    return found
+
+
+def _read(file: Path, *, as_json: bool) -> Any:
+    with report_errors(as_json=as_json):
+        try:
+            return json.loads(sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise CommandFailed(f"{file} cannot be read: {error.strerror}.", EXIT_USAGE) from None
+        except ValueError as error:
+            raise CommandFailed(f"{file} is not JSON: {error}.", EXIT_USAGE) from None
+
+
+def _path(kind: str, record_id: str) -> str:
+    # Comes with the HTTP client: not for `stentor --help`.
+    from stentor.cli.client import quote_segment
+
+    return f"{BASE}/{kind}/{quote_segment(record_id)}"
+
+
+def _show_list(page: dict[str, Any]) -> None:
+    rows = [
+        (
+            u["update_id"],
+            u["agent_id"],
+            u["update_type"],
+            TIERS[u["tier"]],
+            u["status"],
+            output.format_age(u["submitted_at"]),
+        )
+        for u in page["updates"]
+    ]
+    console.print(output.render_table(("id", "agent", "type", "tier", "status", "proposed"), rows))
+
+
+def _show(update: dict[str, Any]) -> None:
+    hidden = ("diff", "changes", "reasons", "risks")
+    record = {name: value for name, value in update.items() if name not in hidden}
+    console.print(output.render_record(record | {"tier": TIERS[update["tier"]]}))
+    for title, lines in (("Why this tier", update["reasons"]), ("Risks to override", update["risks"])):
+        if lines:
+            console.print(f"\n{title}", style="bold")
+            for line in lines:
+                console.print(f"  {strip_controls(line)}", markup=False)
+    _show_changes(update["changes"])
+    _show_diff(update["diff"])
+
+
+def _show_changes(changes: dict[str, Any]) -> None:
+    total = changes["lines_total"]
+    of = f" of {total}" if total is not None else ""
+    console.print(f"\n+{changes['lines_added']} -{changes['lines_deleted']} lines{of}", style="bold")
+    for name in changes["files_modified"]:
+        console.print(f"  {strip_controls(name)}", markup=False)
+
+
+def _show_diff(diff: list[dict[str, Any]]) -> None:
+    """What the patch changes of the agent, line by line."""
+    for change in diff:
+        console.print(f"\n{strip_controls(change['path'])}", style="bold", markup=False)
+        for sign, line in json_diff.diff_lines(change["before"], change["after"]):
+            if sign in STYLES:
+                console.print(f"{sign} {strip_controls(line)}", style=STYLES[sign], markup=False, soft_wrap=True)
+
+
+def _show_checkpoints(page: dict[str, Any]) -> None:
+    rows = [
+        (
+            c["checkpoint_id"],
+            c["agent_id"],
+            c["cause"],
+            c["taken_by"],
+            output.format_age(c["taken_at"]),
+            "yes" if c["intact"] else "no",
+        )
+        for c in page["checkpoints"]
+    ]
+    console.print(output.render_table(("id", "agent", "cause", "by", "taken", "intact"), rows))
+
+
+def _show_rollback(found: dict[str, Any]) -> None:
+    verified = " and verified" if found["verified"] else ""
+    output.print_line(
+        f"Rollback {found['rollback_id']} is {found['status']}{verified}. {found['notes'] or ''}".rstrip()
+    )

@@ -1,0 +1,92 @@
+"""Writes that belong together leave together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stentor.cli.server.protocol import CoalescingTransport
+from tests.conftest import Service
+
+
+class Wire:
+    """What a transport is told, piece by piece."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.closing = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closing
+        self.sent.append(data)
+
+    def close(self) -> None:
+        self.closing = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+@pytest.fixture
+async def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+async def joining(wire: Wire) -> Any:
+    return CoalescingTransport(wire, asyncio.get_running_loop())  # type: ignore[arg-type]
+
+
+async def test_a_head_and_its_body_are_one_piece_at_once(wire: Wire, joining: Any) -> None:
+    joining.write(b"head")
+    assert wire.sent == []
+    joining.write(b"body")
+    assert wire.sent == [b"headbody"]
+    await asyncio.sleep(0)
+    assert wire.sent == [b"headbody"]
+
+
+async def test_a_piece_alone_waits_for_no_other(wire: Wire, joining: Any) -> None:
+    for number, piece in enumerate((b"one", b"two", b"three"), 1):
+        joining.write(piece)
+        await asyncio.sleep(0)
+        assert len(wire.sent) == number
+    assert b"".join(wire.sent) == b"onetwothree"
+
+
+async def test_many_pieces_keep_their_order(wire: Wire, joining: Any) -> None:
+    pieces = [b"%d " % n for n in range(101)]
+    for at, piece in enumerate(pieces):
+        joining.write(piece)
+        if at % 7 == 0:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert b"".join(wire.sent) == b"".join(pieces)
+
+
+async def test_what_is_kept_goes_out_before_the_end(wire: Wire, joining: Any) -> None:
+    joining.write(b"last")
+    joining.close()
+    assert (wire.sent, wire.closing, joining.is_closing()) == ([b"last"], True, True)
+
+
+async def test_what_is_kept_is_lost_with_the_connection(wire: Wire, joining: Any) -> None:
+    joining.write(b"late")
+    wire.closing = True
+    await asyncio.sleep(0)
+    assert wire.sent == []
+
+
+def test_an_answer_of_the_service_comes_in_one_piece(serve: Callable[..., Service]) -> None:
+    service = serve(SERVICE_MEMORY="0")
+    host, _, port = service.address.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), 20) as connection:
+        for _ in range(5):
+            connection.sendall(b"GET /api/v1/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            assert body.startswith(b"{")
