@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from stentor.bootstrap.operations import task_operations
+from stentor.bootstrap.operations import message_operations, task_operations
 from stentor.bootstrap.service import Service
 from stentor.core.settings import Settings
 
@@ -42,7 +42,7 @@ async def start(server: Server, service: Service) -> None:
     kernel, shared = service.kernel, service.entrance
     gate = build(
         TaskServicer(task_operations(kernel), kernel.activity),
-        AtpService(kernel.messages.messaging),
+        AtpService(message_operations(kernel)),
         LlmService(shared.talk),
         shared.keys,
         shared.rate,

@@ -16,7 +16,7 @@ from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import ActivityService
-from stentor.domains.messaging import api
+from stentor.domains.messaging import operations
 from stentor.domains.messaging.actions import memory as memory_actions
 from stentor.domains.messaging.actions.governance import GovernanceZone
 from stentor.domains.messaging.actions.kernel import KernelZone as KernelZone
@@ -45,7 +45,7 @@ class Messages:
     carrier: MessageProcessor
 
     def router(self, activity: ActivityService, limit: StreamLimit) -> APIRouter:
-        return api.router(self.messaging, ResponseStreams(self.messaging, activity.stream), limit)
+        return operations.router(self.messaging, ResponseStreams(self.messaging, activity.stream), limit)
 
 
 def open_messages(

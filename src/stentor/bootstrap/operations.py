@@ -5,6 +5,8 @@ from __future__ import annotations
 from stentor.bootstrap.kernel import Kernel
 from stentor.domains.execution.operations import WorkerOperations
 from stentor.domains.learning.operations import LearningOperations
+from stentor.domains.memory.operations import MemoryOperations
+from stentor.domains.messaging.operations import MessageOperations
 from stentor.domains.modelrouting.operations import AnswerOperations
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.operations import RegistryOperations
@@ -17,6 +19,10 @@ from stentor.web.operations import Operation
 
 def task_operations(kernel: Kernel) -> list[Operation]:
     return TaskOperations(kernel.submission, kernel.tasks, kernel.grades).table()
+
+
+def message_operations(kernel: Kernel) -> list[Operation]:
+    return MessageOperations(kernel.messages.messaging).table()
 
 
 def operations(kernel: Kernel) -> list[tuple[str, list[Operation]]]:
@@ -38,7 +44,7 @@ def operations(kernel: Kernel) -> list[tuple[str, list[Operation]]]:
     trust = TrustOperations(
         kernel.trust, lambda caller, entity_id: kernel.registry.authorize(caller, "trust", entity_id)
     )
-    return [
+    tables = [
         ("tasks", task_operations(kernel)),
         ("workers", WorkerOperations(kernel.workers).table()),
         ("authority", GrantOperations(kernel.grants, agents).table()),
@@ -47,5 +53,10 @@ def operations(kernel: Kernel) -> list[tuple[str, list[Operation]]]:
         ("hebbian", learning.table()),
         ("trust", learning.trust_table()),
         ("trust", trust.table()),
+        ("atp", message_operations(kernel)),
         ("llm", AnswerOperations(kernel.llm.answers).table()),
     ]
+    if (memory := kernel.memory) is not None:
+        vaults = memory.named(kernel.task_notes.steps if kernel.task_notes else memory.indexer)
+        tables.append(("memory", MemoryOperations(vaults, kernel.settings.vault_tenant).table()))
+    return tables

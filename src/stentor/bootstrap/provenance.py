@@ -19,7 +19,7 @@ from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
-from stentor.domains.provenance import api, keyfile, store
+from stentor.domains.provenance import keyfile, operations, store
 from stentor.domains.provenance.checkpoints import CheckpointPublisher, CheckpointSink, file_sink
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.service import ProvenanceService
@@ -95,7 +95,7 @@ class ProvenanceParts:
             await self._leader.close()
 
     def router(self) -> APIRouter:
-        return api.router(self.service, self._verifier)
+        return operations.router(self.service, self._verifier)
 
     def _verifier(self) -> NoteVerifier | None:
         return keyfile.find_verifier(keyfile.key_path(self._settings))

@@ -27,7 +27,6 @@ from stentor.core.filesystem import DataFolderLock
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings, setting_infos
 from stentor.domains.activity import api as activity_api
-from stentor.domains.memory import api as memory_api
 from stentor.domains.monitoring import api as monitoring_api
 from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
@@ -156,7 +155,7 @@ def _behind_the_gate(routers: list[Any], kernel: Kernel, shared: Entrance, times
 
 
 def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[Any]:
-    settings, streams = kernel.settings, shared.streams
+    streams = shared.streams
     api: list[Any] = [
         *(operation_routes(table, tag) for tag, table in operations(kernel)),
         activity_api.router(kernel.activity, streams, kernel.tasks.notice),
@@ -165,10 +164,7 @@ def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[
         kernel.provenance.router(),
         kernel.governance.router(),
     ]
-    if (memory := kernel.memory) is not None:
-        steps = kernel.task_notes.steps if kernel.task_notes else memory.indexer
-        api.append(memory_api.router(memory.named(steps), settings.vault_tenant))
     *llm_apis, openai_api = llm_routers(kernel.llm, shared.talk, kernel.messages.messaging.resolve_speaker, streams)
     api += llm_apis
-    api.append(later.router(later.PREFIXES if memory is not None else later.PREFIXES | later.MEMORY))
+    api.append(later.router(later.PREFIXES if kernel.memory is not None else later.PREFIXES | later.MEMORY))
     return [*api, monitoring_api.router(kernel.health, figures(kernel, times, shared.calls)), openai_api]

@@ -6,13 +6,13 @@ import base64
 import binascii
 import re
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query
 from pydantic import (
     AfterValidator,
-    AliasGenerator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -30,7 +30,7 @@ from starlette.responses import Response
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
-from stentor.core.clock import format_iso
+from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import GatewayRoute, get_caller, get_disconnected
@@ -57,8 +57,8 @@ class ResponseModel(BaseModel):
     def of(cls, source: object = None, **fields: Any) -> Self:
         """Build it from the attributes of `source`; `fields` are those that the source lacks or has in another form."""
         for name, field in cls.model_fields.items():
-            if name not in fields and (attribute := field.validation_alias or name) is not None:
-                value = getattr(source, str(attribute), _MISSING)
+            if name not in fields:
+                value = getattr(source, str(field.validation_alias or name), getattr(source, name, _MISSING))
                 if value is not _MISSING:
                     fields[name] = value
         return cls.model_validate(fields)
@@ -67,7 +67,7 @@ class ResponseModel(BaseModel):
 class CamelCaseModel(ResponseModel):
     """An output whose fields are camelCase on the wire."""
 
-    model_config = ConfigDict(alias_generator=AliasGenerator(serialization_alias=to_camel))
+    model_config = ConfigDict(alias_generator=to_camel)
 
 
 _MISSING = object()
@@ -124,12 +124,22 @@ UuidText = Annotated[
 ]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Epoch = Annotated[int, Field(ge=1, le=2_000_000_000)]
+
+
+def _micros(value: object) -> object:
+    """Outputs are read back from JSON too, by clients of this service that are written in Python."""
+    return micros_from_datetime(datetime.fromisoformat(value)) if isinstance(value, str) else value
+
+
 Timestamp = Annotated[
     int,
+    BeforeValidator(_micros),
     PlainSerializer(format_iso),
     WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-20T21:45:00.123456Z"]}),
 ]
 """Microseconds since 1970 inside, ISO 8601 with six decimals outside."""
+EntityTag = Annotated[str | None, Field(exclude=True)]
+"""For an output's `etag`: sent as the header alone."""
 StructFields = Annotated[dict[str, Any], BeforeValidator(msgspec.to_builtins)]
 """The fields of a msgspec struct as a JSON object."""
 

@@ -13,7 +13,7 @@ from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.web.entity_tags import InvalidEntityTags, parse_entity_tags
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Name, ResponseModel, Time, Timestamp, UuidText
+from stentor.web.wire import EntityTag, Name, OmittedWhenNone, ResponseModel, Time, Timestamp, UuidText
 
 Term = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 VaultName = Annotated[Name, Field(description="The vault, by its name in SERVICE_VAULTS.")]
@@ -77,26 +77,28 @@ def _tags(header: str, text: str) -> frozenset[str]:
 class WrittenOut(ResponseModel):
     status: Literal["success", "conflict"]
     write_id: str
-    timestamp: Timestamp
+    timestamp: Annotated[Timestamp, Field(validation_alias="written_at")]
     latency_ms: float
     content_hash: str
     sync_pending: bool
     estimated_sync_completion: Timestamp
     merged: bool
     conflict_copy: str | None
+    etag: EntityTag
 
 
 class DocumentOut(ResponseModel):
     path: str
     content: str
     frontmatter: dict[str, Any]
-    frontmatter_problem: str | None = None
+    frontmatter_problem: str | None = OmittedWhenNone
 
 
 class ReadOut(ResponseModel):
     status: Literal["success", "not_found"]
     document: DocumentOut | None
     latency_ms: float
+    etag: EntityTag = None
 
 
 class KeywordIn(RequestModel):
@@ -189,7 +191,7 @@ class HybridOut(ResponseModel):
 class VersionOut(ResponseModel):
     """`version` is the SHA-256 of the file's bytes; `origin` says whether the bus wrote it or found it."""
 
-    version: str
+    version: Annotated[str, Field(validation_alias="content_hash")]
     size: int
     origin: Literal["bus", "vault"]
     created_at: Timestamp

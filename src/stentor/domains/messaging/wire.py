@@ -6,16 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
 from stentor.domains.atp import json_format
 from stentor.domains.atp.json_format import HEADER_SCHEMA, MESSAGE_ID_SCHEMA, MESSAGE_SCHEMA, PAYLOAD_SCHEMA
 from stentor.domains.atp.json_format import example_message as example_message
 from stentor.domains.atp.model import AtpMessage, header_to_json
-from stentor.domains.atp.text_format import format_message
 from stentor.domains.messaging.model import MessageStatus, StoredMessage
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import ResponseModel, Timestamp
+from stentor.web.wire import CamelCaseModel, OmittedWhenNone, ResponseModel, Timestamp
 
 AnyObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": True})]
 
@@ -71,13 +69,13 @@ class ValidateIn(RequestModel):
     messageId: str | None = None  # noqa: N815
 
 
-class Sent(ResponseModel):
+class Sent(CamelCaseModel):
     success: bool
-    messageId: str  # noqa: N815
+    message_id: str
 
 
-class RouteOut(ResponseModel):
-    targetAgents: list[str]  # noqa: N815
+class RouteOut(CamelCaseModel):
+    target_agents: list[str]
     rationale: str
 
 
@@ -91,10 +89,10 @@ class Validated(ResponseModel):
     errors: list[FlawOut]
 
 
-class MessageOut(ResponseModel):
+class MessageOut(CamelCaseModel):
     header: dict[str, str]
     payload: dict[str, str]
-    messageId: str | None = None  # noqa: N815
+    message_id: str | None = OmittedWhenNone
 
 
 class ParsedOut(ResponseModel):
@@ -118,14 +116,14 @@ class Priorities(ResponseModel):
     priorities: list[str]
 
 
-class ActionTypes(ResponseModel):
-    actionTypes: list[str]  # noqa: N815
+class ActionTypes(CamelCaseModel):
+    action_types: list[str]
 
 
-class TemplateOut(ResponseModel):
+class TemplateOut(CamelCaseModel):
     template: MessageOut
-    requiredFields: list[str]  # noqa: N815
-    optionalFields: list[str]  # noqa: N815
+    required_fields: list[str]
+    optional_fields: list[str]
     annotations: dict[str, str]
 
 
@@ -163,29 +161,6 @@ class QueueOut(ResponseModel):
     depth: int
     oldest: OldestOut | None
     counts: dict[str, int]
-
-
-def stored_to_json(stored: StoredMessage) -> dict[str, Any]:
-    return {
-        "message_id": stored.message_id,
-        "message": stored.to_json,
-        "formatted": format_message(stored.atp_message),
-        "status": stored.status,
-        "route": stored.route,
-        "provenance_id": stored.provenance_id,
-        "created_at": format_iso(stored.created_at),
-        "updated_at": format_iso(stored.updated_at),
-    }
-
-
-def response_to_json(stored: StoredMessage) -> dict[str, Any]:
-    return {
-        "message_id": stored.message_id,
-        "status": stored.status,
-        "response": stored.response,
-        "route": stored.route,
-        **provenance_block(stored),
-    }
 
 
 def provenance_block(stored: StoredMessage) -> dict[str, Any]:

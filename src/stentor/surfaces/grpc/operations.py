@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cache
+from types import MappingProxyType
 from typing import Any, get_args
 
 from google.protobuf.descriptor import EnumDescriptor, MethodDescriptor, ServiceDescriptor
@@ -33,7 +34,7 @@ Amend = Callable[[Any, Any], None]
 
 
 def operation_methods(
-    service: ServiceDescriptor, operations: Iterable[Operation], amend: Mapping[str, Amend]
+    service: ServiceDescriptor, operations: Iterable[Operation], amend: Mapping[str, Amend] = MappingProxyType({})
 ) -> dict[str, Unary]:
     """The unary methods of a service that are operations, by their full names."""
     return {
@@ -77,22 +78,23 @@ def _reader(parameter: inspect.Parameter) -> tuple[str, Reader]:
 
 
 def to_fields(message: Message, model: type[BaseModel] | None = None, where: str = "") -> dict[str, Any]:
-    """A message as a JSON body would have it; with a model only the fields that the model has. `where` is the prefix of
-    field names in errors.
+    """A message as a JSON body would have it; with a model only the fields that the model has, without one
+    those that are set. `where` is the prefix of field names in errors.
 
     Raises InvalidRequest for a JSON text that is none, and for a number that an enum of this version does not have.
     """
+    if model is None:
+        return {field.json_name: _to_value(field, value, None, where) for field, value in message.ListFields()}
     fields = {}
     for field in message.DESCRIPTOR.fields:
         name = field.name.removesuffix("_json")
-        declared = None if model is None else model.model_fields.get(name)
-        if model is not None and declared is None:
+        if (declared := model.model_fields.get(name)) is None:
             continue
         if field.has_presence and not message.HasField(field.name):
-            if name != field.name and declared is not None and declared.is_required():
+            if name != field.name and declared.is_required():
                 raise _wrong(where + field.name, "Field required")
             continue
-        value = _to_value(field, getattr(message, field.name), declared and declared.annotation, where)
+        value = _to_value(field, getattr(message, field.name), declared.annotation, where)
         if value is not None:
             fields[name] = value
     return fields

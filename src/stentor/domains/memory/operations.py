@@ -1,0 +1,189 @@
+"""Operations on the memory. Source: core contract, "Memory bus"."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import Header, Query
+
+from stentor.auth.principal import Principal
+from stentor.core.errors import Forbidden, InvalidRequest
+from stentor.domains.memory.documents import NoteDocument
+from stentor.domains.memory.service import MemoryCaller
+from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
+from stentor.domains.memory.wire import (
+    DocumentOut,
+    HealthOut,
+    HybridIn,
+    HybridMatchOut,
+    HybridOut,
+    KeywordIn,
+    KeywordMatch,
+    KeywordOut,
+    ReadOut,
+    SemanticIn,
+    SemanticMatchOut,
+    SemanticOut,
+    StepIn,
+    StepOut,
+    VaultName,
+    VerifyOut,
+    VersionDocumentOut,
+    VersionOut,
+    VersionsOut,
+    WriteIn,
+    WrittenOut,
+)
+from stentor.domains.notes.model import NoSuchNote
+from stentor.web.operations import Operation
+from stentor.web.wire import Caller
+
+TaskHeader = Annotated[
+    str | None, Header(alias="X-Task-Id", max_length=255, description="The task that this is done for.")
+]
+IfMatch = Annotated[
+    str | None, Header(alias="If-Match", max_length=4096, description="The ETag of the state that is to be changed.")
+]
+IfNoneMatch = Annotated[
+    str | None, Header(alias="If-None-Match", max_length=4096, description="`*`: only when there is no document yet.")
+]
+
+
+PathQuery = Annotated[str, Query(max_length=4096)]
+VaultQuery = Annotated[VaultName, Query()]
+
+
+class MemoryOperations:
+    """What admins can do with the memory. Each method is an operation: see the table below.
+
+    All vaults belong to one tenant; keys of others are refused.
+    """
+
+    def __init__(self, vaults: VaultRegistry, tenant: str) -> None:
+        self._vaults, self._tenant = vaults, tenant
+
+    def _identify(self, caller: Principal, task_id: str | None = None, agent_id: str | None = None) -> MemoryCaller:
+        if caller.tenant != self._tenant:
+            raise Forbidden(f"The memory belongs to the tenant {self._tenant!r}; this key is another's.")
+        return MemoryCaller(caller, agent_id, task_id)
+
+    async def write(
+        self,
+        caller: Caller,
+        body: WriteIn,
+        if_match: IfMatch = None,
+        if_none_match: IfNoneMatch = None,
+        task: TaskHeader = None,
+    ) -> WrittenOut:
+        """Write, update or delete a document."""
+        started = time.perf_counter()
+        memory_caller = self._identify(caller, task, body.metadata.source_agent)
+        memory = self._vaults.get(body.vault).memory
+        result = await memory.write(memory_caller, body.to_draft(if_match, if_none_match))
+        ready_at = result.vectors_ready_at
+        return WrittenOut.of(
+            result,
+            latency_ms=_elapsed_ms(started),
+            sync_pending=ready_at is not None,
+            estimated_sync_completion=result.written_at if ready_at is None else ready_at,
+        )
+
+    async def read(
+        self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT, task: TaskHeader = None
+    ) -> ReadOut:
+        """One document by its exact path."""
+        started = time.perf_counter()
+        memory_caller = self._identify(caller, task)
+        try:
+            document, etag = await self._vaults.get(vault).memory.read(memory_caller, path)
+        except NoSuchNote:
+            return ReadOut(status="not_found", document=None, latency_ms=_elapsed_ms(started))
+        return ReadOut(status="success", document=_document(document), latency_ms=_elapsed_ms(started), etag=etag)
+
+    async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> VersionsOut:
+        """The states of a document that are kept, newest first; also of one that was deleted."""
+        self._identify(caller)
+        versions, current = await self._vaults.get(vault).history.list_versions(path)
+        rows = [VersionOut.of(version, current=version.content_hash == current) for version in versions]
+        return VersionsOut(path=path, current=current, versions=rows)
+
+    async def one_version(
+        self,
+        caller: Caller,
+        version: str,
+        path: PathQuery,
+        vault: VaultQuery = DEFAULT_VAULT,
+        task: TaskHeader = None,
+    ) -> VersionDocumentOut:
+        """A document as it was: write its content and frontmatter to go back to it."""
+        memory_caller = self._identify(caller, task)
+        document = await self._vaults.get(vault).history.read_version(memory_caller, path, version)
+        return VersionDocumentOut(path=document.path, version=version, document=_document(document))
+
+    async def search_keyword(self, caller: Caller, body: KeywordIn, task: TaskHeader = None) -> KeywordOut:
+        """Documents with these words, in any of their forms; the best first."""
+        started = time.perf_counter()
+        search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
+        found, total = await search.keyword(memory_caller, body.terms, body.fields, body.match_mode, body.limit)
+        matches = [KeywordMatch.of(match, vault=body.vault) for match in found]
+        return KeywordOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+
+    async def search_semantic(self, caller: Caller, body: SemanticIn, task: TaskHeader = None) -> SemanticOut:
+        """Documents that mean something like the query; the nearest first."""
+        started = time.perf_counter()
+        memory_caller = self._identify(caller, task)
+        if not body.query and body.embedding is None:
+            raise InvalidRequest("query: say what to look for, or give an embedding.")
+        search, filters = self._vaults.get(body.vault).search, body.filters.to_filters()
+        found, total = await search.semantic(memory_caller, body.query, body.embedding, body.top_k, filters)
+        matches = [SemanticMatchOut.of(match, vault=body.vault) for match in found]
+        return SemanticOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+
+    async def search_hybrid(self, caller: Caller, body: HybridIn, task: TaskHeader = None) -> HybridOut:
+        """Documents by word and by meaning together; the best first."""
+        started = time.perf_counter()
+        search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
+        found, total = await search.hybrid(memory_caller, body.query, body.limit, body.filters.to_filters())
+        matches = [HybridMatchOut.of(match, vault=body.vault) for match in found]
+        return HybridOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+
+    async def reindex(self, caller: Caller, body: StepIn) -> StepOut:
+        """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
+        self._identify(caller)
+        return StepOut.of(await self._vaults.get(body.vault).maintenance.reindex(body.after, body.limit))
+
+    async def verify(self, caller: Caller, body: StepIn) -> VerifyOut:
+        """Compare the next notes with the index and change nothing; call it again as `reindex`."""
+        self._identify(caller)
+        step = await self._vaults.get(body.vault).maintenance.verify(body.after, body.limit)
+        return VerifyOut.model_validate(step)
+
+    async def report(self, caller: Caller, vault: VaultQuery = DEFAULT_VAULT) -> HealthOut:
+        """The note store and the vector store of one vault, asked now."""
+        self._identify(caller)
+        health = await self._vaults.get(vault).health.report()
+        return HealthOut.model_validate({**health, "vaults": self._vaults.names})
+
+    def table(self) -> list[Operation]:
+        store, changed, search = (404, 502, 504), (404, 409, 412, 502, 504), "POST /memory/search"
+        return [
+            Operation("memory.write", "admin", self.write, "POST /memory/write", errors=changed, fast=True),
+            Operation("memory.read", "admin", self.read, "GET /memory/read/exact", errors=store),
+            Operation("memory.versions", "admin", self.versions, "GET /memory/versions", errors=store),
+            Operation("memory.version", "admin", self.one_version, "GET /memory/versions/{version}", errors=(404,)),
+            Operation("memory.keyword", "admin", self.search_keyword, f"{search}/keyword", errors=(404,), fast=True),
+            Operation("memory.semantic", "admin", self.search_semantic, f"{search}/semantic", errors=(404,), fast=True),
+            Operation("memory.hybrid", "admin", self.search_hybrid, f"{search}/hybrid", errors=(404,), fast=True),
+            Operation("memory.reindex", "admin", self.reindex, "POST /memory/reindex", errors=(502, 504)),
+            Operation("memory.verify", "admin", self.verify, "POST /memory/verify", errors=(502, 504)),
+            Operation("memory.health", "admin", self.report, "GET /memory/health"),
+        ]
+
+
+def _document(document: NoteDocument) -> DocumentOut:
+    return DocumentOut.of(document, frontmatter_problem=document.problem)
+
+
+def _elapsed_ms(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 3)

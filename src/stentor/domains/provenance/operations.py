@@ -1,0 +1,157 @@
+"""Operations on provenance: the tree of a run, proofs, checkpoints. Hashes are in base64, as in checkpoints."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query
+from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema
+from starlette.responses import PlainTextResponse
+
+from stentor.domains.provenance.model import RunTrace
+from stentor.domains.provenance.service import ProvenanceService
+from stentor.domains.provenance.signed_note import NoteVerifier
+from stentor.domains.provenance.store import StoredCheckpoint
+from stentor.web.operations import Operation, operation_routes
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import requires_permission
+from stentor.web.wire import Caller, ResponseModel, Timestamp, api_router, error_responses
+
+ProvenanceId = Annotated[
+    str,
+    Path(description="A provenance id or a task id; a slash in it is written %2F."),
+    AfterValidator(decode_path_segment),
+]
+Size = Annotated[int, Query(ge=1, le=2**53)]
+TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+Hash = Annotated[
+    bytes, PlainSerializer(lambda value: base64.b64encode(value).decode()), WithJsonSchema({"type": "string"})
+]
+
+
+class NodeOut(ResponseModel):
+    provenance_id: Annotated[str, Field(validation_alias="event_id")]
+    parent_provenance_id: Annotated[str | None, Field(validation_alias="parent_id")]
+    number: int | None
+    task_id: str | None
+    agent_id: str | None
+    timestamp: Annotated[Timestamp, Field(validation_alias="happened_at")]
+    event_type: str
+    component: str
+    message: str
+    duration_ms: int | None
+    metadata: dict[str, Any]
+
+
+class RunOut(ResponseModel):
+    root: str
+    events: list[NodeOut]
+    truncated: bool
+
+
+class CheckpointOut(ResponseModel):
+    origin: str
+    size: int
+    root: Hash
+    note: str
+    key: str | None
+    made_at: Timestamp
+
+
+class InclusionOut(ResponseModel):
+    provenance_id: Annotated[str, Field(validation_alias="event_id")]
+    number: int
+    size: int
+    event: str
+    leaf_hash: Hash
+    hashes: list[Hash]
+    root: Hash
+    checkpoint: str | None
+
+
+class ConsistencyOut(ResponseModel):
+    from_size: Annotated[int, Field(validation_alias="old_size")]
+    to_size: Annotated[int, Field(validation_alias="new_size")]
+    from_root: Annotated[Hash, Field(validation_alias="old_root")]
+    to_root: Annotated[Hash, Field(validation_alias="new_root")]
+    hashes: list[Hash]
+
+
+class ProvenanceOperations:
+    """What callers can read of runs and their proofs. Each method is an operation: see the table below."""
+
+    def __init__(self, provenance: ProvenanceService) -> None:
+        self._provenance = provenance
+
+    async def consistency(
+        self,
+        caller: Caller,
+        old: Annotated[Size, Query(alias="from", description="Size of the older tree.")],
+        new: Annotated[Size, Query(alias="to", description="Size of the newer tree.")],
+    ) -> ConsistencyOut:
+        """The proof that the newer tree begins with the older one (RFC 9162, 2.1.4)."""
+        return ConsistencyOut.of(await self._provenance.prove_consistency(old, new))
+
+    async def run(self, caller: Caller, provenance_id: ProvenanceId) -> RunOut:
+        """The run that an event or a task is of: its events as a flat list, each with its parent, oldest first."""
+        return describe_run(await self._provenance.read_run(caller.tenant, provenance_id))
+
+    async def proof(
+        self,
+        caller: Caller,
+        provenance_id: ProvenanceId,
+        size: Annotated[Size | None, Query(description="Size of the tree; without it that of a checkpoint.")] = None,
+    ) -> InclusionOut:
+        """The proof that an event (of a task the first one) is in the tree (RFC 9162, 2.1.3)."""
+        proof = await self._provenance.prove_inclusion(caller.tenant, provenance_id, size)
+        return InclusionOut.of(proof, event=proof.canonical.decode())
+
+    def table(self) -> list[Operation]:
+        run, errors = "/provenance/{provenance_id}", (404, 409, 500)
+        return [
+            Operation("provenance.consistency", "read", self.consistency, "GET /provenance/consistency", errors=(500,)),
+            Operation("provenance.run", "read", self.run, f"GET {run}", errors=(404, 500)),
+            Operation("provenance.proof", "read", self.proof, f"GET {run}/proof", errors=errors),
+        ]
+
+
+def describe_run(run: RunTrace) -> RunOut:
+    events = [NodeOut.of(event, number=run.numbers.get(event.event_id)) for event in run.events]
+    return RunOut(root=run.root, events=events, truncated=run.truncated)
+
+
+def router(provenance: ProvenanceService, key: Callable[[], NoteVerifier | None]) -> APIRouter:
+    """The operations, and the newest checkpoint, which is JSON or the signed note itself: as the caller accepts."""
+    api = api_router("/provenance", tags=["provenance"])
+
+    def respond(checkpoint: StoredCheckpoint, accept: str | None) -> Any:
+        if accept is not None and accept.partition(";")[0].strip().lower() == "text/plain":
+            return PlainTextResponse(checkpoint.note)
+        verifier = key()
+        return CheckpointOut.of(
+            checkpoint,
+            origin=checkpoint.note.partition("\n")[0],
+            root=bytes.fromhex(checkpoint.root),
+            key=verifier.text if verifier else None,
+        )
+
+    @api.get("/checkpoint", response_model=CheckpointOut, responses={**TEXT, **error_responses(404)})
+    async def checkpoint(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Any:
+        """The newest signed checkpoint; with Accept: text/plain the signed note itself."""
+        return respond(await provenance.newest_checkpoint(), accept)
+
+    @api.post(
+        "/checkpoint",
+        response_model=CheckpointOut,
+        responses={**TEXT, **error_responses(500)},
+        openapi_extra=requires_permission("admin"),
+    )
+    async def publish(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Any:
+        """Number all that is recorded, and sign the tree as it is now."""
+        return respond(await provenance.publish(), accept)
+
+    # After /checkpoint, because the operations have a path that takes any id there.
+    api.routes.extend(operation_routes(ProvenanceOperations(provenance).table(), "provenance").routes)
+    return api
