@@ -214,7 +214,7 @@ async def test_the_status_tells_of_the_namespace_and_of_one_record(made: Governe
     await made.write("c", "z", namespace="team/sub")
     status = await made.memory.status(authority(), StatusAsked("team"))
     assert (status.records, status.size, status.embedded, status.record) == (2, 3, 0, None)
-    assert status.semantic == "no embedding model is set up: words only"
+    assert status.semantic == "no embedding model is set up: keyword search only"
     one = (await made.memory.status(authority(), StatusAsked("team", "team/b"))).record
     assert one is not None
     assert (one.record_id, one.version, one.size, one.indexed, one.embedded) == ("team/b", 1, 2, True, False)

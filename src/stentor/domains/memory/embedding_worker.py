@@ -1,4 +1,8 @@
-"""The vectors of all documents, made in the background. Without a model there are none, and nothing is made up."""
+"""The background worker that embeds new and changed documents, and the embedding of queries.
+
+Chunks come from `text.markdown`, embeddings from an `Embedder`, and both are stored by the index's vector store.
+Without an embedding model the worker does nothing, and semantic search fails with EmbeddingUnavailable.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +22,21 @@ from stentor.domains.memory.text.markdown import split_chunks
 
 BATCH = 8
 MIN_SECONDS_PER_DOCUMENT = 0.05
-"""Seconds that a document takes at least, as far as estimates go."""
+"""Lower bound of the time per document in estimates."""
 MODEL_LOAD_SECONDS = 8.0
-"""That a model takes until it makes its first vector: it is loaded when the first note comes, and before its very first
-use the packaged one is prepared."""
+"""Estimated time until a model returns its first vector: it is loaded when the first document is embedded, and the
+packaged model is exported before its very first use."""
 PACE_WINDOW = 8
-"""Documents that the pace is a mean of, more or less."""
+"""Documents over which the moving average of the time per document runs."""
 RETRY_SECONDS = 30.0
 POLL_SECONDS = 5.0
 SWEEP_INTERVAL_US = 600 * SECOND
-"""Vectors that nothing has any more are forgotten so often at most, because all have to be looked at."""
+"""Minimum time between deletions of unused vectors, each of which scans all vectors."""
 log = logging.getLogger(__name__)
 
 
 class EmbeddingWorker:
-    """`floor` is the similarity from which a document is alike, and not by chance."""
+    """Embeds the pending documents of one index; `min_similarity` is the similarity from which a document matches."""
 
     def __init__(
         self, index: SearchIndex, embedder: Embedder | None, clock: Clock, min_similarity: float = -1.0
@@ -41,88 +45,89 @@ class EmbeddingWorker:
         self._embedder = embedder
         self._clock = clock
         self._wake = asyncio.Event()
-        self._loading = asyncio.Lock()
-        self._adopted = False
-        self._waiting: dict[int, int] = {}
-        """Ids, and since when each document is as it is, in microseconds."""
+        self._load_lock = asyncio.Lock()
+        self._is_loaded = False
+        self._pending_since: dict[int, int] = {}
+        """Document ids to the time of the change that made each pending, in microseconds."""
         self._idle_at = clock.now()
-        """When nothing waited, as far as this process knows."""
-        self._pace = MIN_SECONDS_PER_DOCUMENT
+        """When this process last knew of no pending document."""
+        self._seconds_per_document = MIN_SECONDS_PER_DOCUMENT
         self._sweep_at = 0
         self.min_similarity = min_similarity
         self.lag = SyncLag()
-        self.problem: str | None = None if embedder else "no embedding model is set up: words only"
+        self.problem: str | None = None if embedder else "no embedding model is set up: keyword search only"
 
     def enqueue(self, since: Mapping[int, int]) -> None:
-        """The documents with these ids are new or different since these times."""
+        """Wake the worker for new or changed documents, given as ids and the times of their changes."""
         if self._embedder is not None:
-            self._waiting.update(since)
+            self._pending_since.update(since)
             self._wake.set()
 
     @property
     def pending_count(self) -> int:
-        """Documents that came through this process and whose vectors are still to be made."""
-        return len(self._waiting)
+        """Documents that changed in this process and are not embedded yet."""
+        return len(self._pending_since)
 
-    def count_to_embed(self, waiting: int) -> int:
-        """How many of the documents without vectors are to get some: all, or none without a model."""
-        return waiting if self._embedder is not None else 0
+    def count_to_embed(self, without_vectors: int) -> int:
+        """Return how many of the documents without vectors will be embedded: all, or none without a model."""
+        return without_vectors if self._embedder is not None else 0
 
     def estimate_ready_at(self) -> int | None:
-        """When all documents will probably have their vectors, in microseconds; None when they have."""
-        if not self._waiting:
+        """Estimate when all documents are embedded, in microseconds; None if they already are."""
+        if not self._pending_since:
             return None
-        seconds = max(self._pace, MIN_SECONDS_PER_DOCUMENT) * len(self._waiting)
-        return self._clock.now() + int((seconds + (0 if self._adopted else MODEL_LOAD_SECONDS)) * SECOND)
+        seconds = max(self._seconds_per_document, MIN_SECONDS_PER_DOCUMENT) * len(self._pending_since)
+        return self._clock.now() + int((seconds + (0 if self._is_loaded else MODEL_LOAD_SECONDS)) * SECOND)
 
-    def oldest_wait_seconds(self, waiting: int) -> float:
-        """How long the document that waits longest has been waiting, in seconds, of all that wait in the index."""
-        if not self.count_to_embed(waiting):
+    def oldest_wait_seconds(self, without_vectors: int) -> float:
+        """Return the age of the oldest pending document, given how many documents of the index have no vectors."""
+        if not self.count_to_embed(without_vectors):
             return 0.0
-        return max(0, self._clock.now() - min(self._waiting.values(), default=self._idle_at)) / SECOND
+        return max(0, self._clock.now() - min(self._pending_since.values(), default=self._idle_at)) / SECOND
 
     async def run(self) -> None:
-        """For ever; a model or a store that does not work is tried again."""
+        """Embed pending documents until cancelled; retry when the model or the index fails."""
         if self._embedder is None:
             return
         self._wake.set()
         while True:
-            await self._until_due()
+            await self._wait_for_work()
             try:
                 await self.embed_pending()
             except (EmbeddingUnavailable, StoreUnavailable) as error:
-                self._tell(error.message)
+                self._report_problem(error.message)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
             except Exception:
-                # Fails open: words are found without vectors, and the health route tells.
-                self._tell("the vectors could not be made")
-                log.exception("the vectors could not be made")
+                # Fails open: keyword search works without vectors, and the health route reports the problem.
+                self._report_problem("documents could not be embedded")
+                log.exception("embedding: batch failed")
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
 
-    async def _until_due(self) -> None:
-        """Documents that other processes leave behind are looked for now and then."""
+    async def _wait_for_work(self) -> None:
+        """Wait for `enqueue`; in a shared index poll as well, because other processes may leave documents pending."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS if self._index.is_shared else None):
                 await self._wake.wait()
         self._wake.clear()
 
     async def embed_pending(self) -> int:
-        """Make all vectors that are missing; answers of how many documents."""
-        asked_at = self._clock.now()
+        """Embed all pending documents; return how many."""
+        checked_at = self._clock.now()
         if await self._index.is_empty():
-            self._idle_at = asked_at
-            return 0  # an empty vault loads no model
-        embedder = await self._ready()
+            self._idle_at = checked_at
+            return 0  # an empty vault must not load the model
+        embedder = await self._load_embedder()
         done = 0
         while batch := await self._index.vectors.next_pending(BATCH):
             for document in batch:
-                await self._timed(embedder, document)
+                await self._embed_timed(embedder, document)
             done += len(batch)
-            asked_at = self._clock.now()
-        self._waiting.clear()
-        self._idle_at = asked_at
+            checked_at = self._clock.now()
+        # Entries that are left belong to deleted documents or were embedded by another process.
+        self._pending_since.clear()
+        self._idle_at = checked_at
         self.problem = None
         if done and self._clock.now() >= self._sweep_at:
             await self._index.vectors.delete_orphans()
@@ -130,55 +135,60 @@ class EmbeddingWorker:
         return done
 
     async def query_vector(self, query: str, embedding: Sequence[float] | None) -> Vectors:
-        """The query's vector, or the caller's own, of length 1.
+        """Return the query's embedding, or the caller's own scaled to length 1.
 
-        Raises EmbeddingUnavailable, InvalidRequest for a vector of another size than the model's or without direction.
+        Raises EmbeddingUnavailable, and InvalidRequest for an embedding without direction or of the wrong size.
         """
-        unit: Vectors
-        embedder = await self._ready()
+        vector: Vectors
+        embedder = await self._load_embedder()
         if embedding is None:
-            (unit,) = await embedder.embed([query], urgent=True)
-            return unit
+            (vector,) = await embedder.embed([query], urgent=True)
+            return vector
         if len(embedding) != embedder.dimensions:
             raise InvalidRequest(
                 f"embedding: has {len(embedding)} numbers; the model {embedder.identity} has {embedder.dimensions}."
             )
-        return _unit(embedding)
+        return _normalize(embedding)
 
-    async def _ready(self) -> Embedder:
+    async def _load_embedder(self) -> Embedder:
         if self._embedder is None:
-            raise EmbeddingUnavailable(f"There is no search by meaning: {self.problem}.")
-        async with self._loading:
-            if not self._adopted:
+            raise EmbeddingUnavailable(f"Semantic search is unavailable: {self.problem}.")
+        # The worker and several queries may need the model at the same time; it is loaded once.
+        async with self._load_lock:
+            if not self._is_loaded:
                 await self._embedder.load()
                 await self._index.vectors.use_model(EmbeddingModel(self._embedder.identity, self._embedder.dimensions))
-                self._adopted = True
+                self._is_loaded = True
         return self._embedder
 
-    async def _timed(self, embedder: Embedder, document: PendingDocument) -> None:
+    async def _embed_timed(self, embedder: Embedder, document: PendingDocument) -> None:
         started = time.perf_counter()
-        await self._make(embedder, document)
-        self._pace += (time.perf_counter() - started - self._pace) / PACE_WINDOW
+        await self._embed(embedder, document)
+        self._seconds_per_document += (time.perf_counter() - started - self._seconds_per_document) / PACE_WINDOW
 
-    async def _make(self, embedder: Embedder, document: PendingDocument) -> None:
+    async def _embed(self, embedder: Embedder, document: PendingDocument) -> None:
         import numpy as np
 
-        limit = embedder.max_tokens
-        pieces = await asyncio.to_thread(split_chunks, document.title, document.body, limit, embedder.count)
-        hashes = [piece.hash for piece in pieces]
-        known = dict(await self._index.vectors.find_by_hash(hashes))
-        missing = list({piece.hash: piece.text for piece in pieces if piece.hash not in known}.items())
+        chunks = await asyncio.to_thread(
+            split_chunks, document.title, document.body, embedder.max_tokens, embedder.count
+        )
+        hashes = [chunk.hash for chunk in chunks]
+        vectors = dict(await self._index.vectors.find_by_hash(hashes))
+        # By hash, so that a text that occurs twice in a document is embedded once.
+        missing = list({chunk.hash: chunk.text for chunk in chunks if chunk.hash not in vectors}.items())
         if missing:
-            made = await embedder.embed([text for _, text in missing])
-            known |= dict(zip((one for one, _ in missing), made, strict=True))
-        if await self._index.vectors.save(document, pieces, np.stack([known[one] for one in hashes])):
-            # One that another process found, or that waited at the start, waits since the last look at the earliest.
-            since = self._waiting.pop(document.doc_id, max(document.modified_at, self._idle_at))
+            embeddings = await embedder.embed([text for _, text in missing])
+            vectors |= dict(zip((text_hash for text_hash, _ in missing), embeddings, strict=True))
+        if await self._index.vectors.save(document, chunks, np.stack([vectors[text_hash] for text_hash in hashes])):
+            # Without an entry the document was left by another process or by an earlier run of this one; it cannot have
+            # been pending when this process last found nothing to do.
+            since = self._pending_since.pop(document.doc_id, max(document.modified_at, self._idle_at))
             self.lag.add(max(0, self._clock.now() - since) / SECOND)
 
-    def _tell(self, problem: str) -> None:
+    def _report_problem(self, problem: str) -> None:
+        """Log a problem once until it changes, although each retry fails with it."""
         if problem != self.problem:
-            log.error("no search by meaning: %s", problem)
+            log.error("embedding: unavailable reason=%s", problem)
         self.problem = problem
 
     async def close(self) -> None:
@@ -186,14 +196,15 @@ class EmbeddingWorker:
             await self._embedder.close()
 
 
-def _unit(embedding: Sequence[float]) -> Vectors:
-    """A vector of length 1 in this direction. Raises InvalidRequest."""
+def _normalize(embedding: Sequence[float]) -> Vectors:
+    """Scale an embedding to length 1. Raises InvalidRequest."""
     import numpy as np
 
     given = np.asarray(embedding, np.float64)
-    longest = np.abs(given).max()
-    if not (np.isfinite(longest) and longest > 0):
+    largest = np.abs(given).max()
+    if not (np.isfinite(largest) and largest > 0):
         raise InvalidRequest("embedding: has no direction; its numbers are all 0, or not finite.")
-    given /= longest  # or the squares of very large and very small numbers are infinite, or 0
+    # First by the largest number: the squares of very large or very small numbers would be infinite or 0.
+    given /= largest
     unit: Vectors = (given / np.linalg.norm(given)).astype(np.float32)
     return unit

@@ -1,4 +1,7 @@
-"""Searches by word, by meaning, and by both. Source: core contract, "Memory bus"."""
+"""Keyword, semantic and hybrid search over the documents of a vault, and the best passages for a question.
+
+Combines the scores and records each search; the index itself is in `index/`. Source: core contract, "Memory bus".
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,13 @@ from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_ex
 
 PREVIEW_CHARS = 200
 MAX_CANDIDATES = 100
-"""Documents of each kind that a hybrid search weighs against each other."""
+"""Candidates of each kind (keyword, semantic) that a hybrid search compares."""
 SEMANTIC_WEIGHT = 0.5
-"""Of the meaning in a hybrid score. Source: facts of the retrieval quality."""
+"""Share of the semantic score in a hybrid score. Source: facts of the retrieval quality."""
 
 
 class SemanticMatch(msgspec.Struct, frozen=True):
-    """`source_level` says whether a section of the document is like the query, or the document as a whole."""
+    """A document found by semantic search; `source_level` is "section" unless its first chunk is the best one."""
 
     path: str
     content_preview: str
@@ -47,7 +50,10 @@ class SemanticMatch(msgspec.Struct, frozen=True):
 
 
 class HybridMatch(msgspec.Struct, frozen=True):
-    """The scores of each kind are shares of the range among the candidates; `score` is their weighted sum."""
+    """A document found by hybrid search.
+
+    The keyword and similarity scores are scaled to 0 to 1 over the candidates; `score` is their weighted sum.
+    """
 
     path: str
     title: str
@@ -58,146 +64,167 @@ class HybridMatch(msgspec.Struct, frozen=True):
 
 
 class SearchService:
-    """Each search leaves a memory_read event; what cannot be recorded is not answered."""
+    """Searches one vault. Each search records a memory_read event; one that cannot be recorded fails."""
 
-    def __init__(self, db: Database, index: SearchIndex, bus: MemoryService, meanings: EmbeddingWorker) -> None:
+    def __init__(
+        self, db: Database, index: SearchIndex, memory: MemoryService, embedding_worker: EmbeddingWorker
+    ) -> None:
         self._db = db
         self._index = index
-        self._bus = bus
-        self._meanings = meanings
+        self._memory = memory
+        self._embedding_worker = embedding_worker
 
     async def keyword(
         self,
         caller: MemoryCaller,
-        wanted: Sequence[str],
+        texts: Sequence[str],
         fields: Sequence[SearchField],
         mode: MatchMode,
         limit: int,
         folder: Folders | None = None,
     ) -> tuple[list[KeywordResult], int]:
-        """The best matches, and how many there are in all."""
-        query = build_query(wanted, fields, mode)
+        """Return the best matches of these words and phrases, and the total number of matches."""
+        query = build_query(texts, fields, mode)
         hits, total = ([], 0) if query is None else await self._index.search_keywords(query, limit, folder)
-        await self._record(caller, "keyword", total)
-        return build_results(hits, _terms(wanted)), total
+        await self._record_search(caller, "keyword", total)
+        return build_results(hits, _terms(texts)), total
 
     async def semantic(
-        self, caller: MemoryCaller, query: str, embedding: Sequence[float] | None, most: int, filters: SearchFilters
+        self, caller: MemoryCaller, query: str, embedding: Sequence[float] | None, limit: int, filters: SearchFilters
     ) -> tuple[list[SemanticMatch], int]:
-        """The nearest documents, however far they are, and how many pass the filters. Raises EmbeddingUnavailable."""
-        vector = await self._meanings.query_vector(query, embedding)
-        near, total = await self._index.vectors.nearest(vector, most, filters)
-        rows = await self._index.read_rows([one.doc_id for one in near])
-        await self._record(caller, "semantic", total)
-        found = [_semantic(rows[one.doc_id], one.similarity, one.ordinal) for one in near if one.doc_id in rows]
-        return found, total
+        """Return the nearest documents, however distant, and how many pass the filters. Raises EmbeddingUnavailable."""
+        vector = await self._embedding_worker.query_vector(query, embedding)
+        hits, total = await self._index.vectors.nearest(vector, limit, filters)
+        rows = await self._index.read_rows([hit.doc_id for hit in hits])
+        await self._record_search(caller, "semantic", total)
+        # A hit without a row was deleted between the two reads.
+        matches = [_semantic_match(rows[hit.doc_id], hit.similarity, hit.ordinal) for hit in hits if hit.doc_id in rows]
+        return matches, total
 
     async def hybrid(
-        self, caller: MemoryCaller, query: str, most: int, filters: SearchFilters
+        self, caller: MemoryCaller, query: str, limit: int, filters: SearchFilters
     ) -> tuple[list[HybridMatch], int]:
-        """By word and by meaning; by word alone while there is no model.
+        """Return the best documents by keywords and similarity; by keywords only while embeddings are unavailable.
 
-        A document matches that has a telling word of the query, or is alike beyond noise.
+        A document matches if it has a content word of the query, or reaches the minimum similarity.
         """
-        asked = tokenizer.drop_stop_words(query)
-        text = build_query(asked, SEARCH_FIELDS, "any")
+        words = tokenizer.drop_stop_words(query)
+        keyword_query = build_query(words, SEARCH_FIELDS, "any")
         hits, _ = (
             ([], 0)
-            if text is None
-            else await self._index.search_keywords(text, MAX_CANDIDATES, filters.folder, with_total=False)
+            if keyword_query is None
+            else await self._index.search_keywords(keyword_query, MAX_CANDIDATES, filters.folder, with_total=False)
         )
-        by_word = {hit.doc_id: hit.score for hit in hits}
-        by_meaning = await self._alike(query, by_word, filters)
-        rows = await self._index.read_rows(list({**by_word, **by_meaning}))
+        keyword_scores = {hit.doc_id: hit.score for hit in hits}
+        similarities = await self._similarities(query, keyword_scores, filters)
+        rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
         rows = {doc_id: row for doc_id, row in rows.items() if row.matches(filters)}
-        scores = _fused(rows, by_word, by_meaning)
-        floor = self._meanings.min_similarity
-        best = sorted(
-            (one for one in rows if (one in by_word or by_meaning.get(one, -1.0) >= floor) and scores[one].shown > 0),
-            key=lambda one: (-scores[one].score, rows[one].path),
+        scores = _combine_scores(rows, keyword_scores, similarities)
+        min_similarity = self._embedding_worker.min_similarity
+        ranked = sorted(
+            (
+                doc_id
+                for doc_id in rows
+                if (doc_id in keyword_scores or similarities.get(doc_id, -1.0) >= min_similarity)
+                and scores[doc_id].rounded > 0
+            ),
+            key=lambda doc_id: (-scores[doc_id].combined, rows[doc_id].path),
         )
-        await self._record(caller, "hybrid", len(best))
-        terms = _terms(asked)
-        return [_hybrid(rows[one], scores[one], terms) for one in best[:most]], len(best)
+        await self._record_search(caller, "hybrid", len(ranked))
+        terms = _terms(words)
+        return [_hybrid_match(rows[doc_id], scores[doc_id], terms) for doc_id in ranked[:limit]], len(ranked)
 
-    async def passages(self, caller: MemoryCaller, question: str, most: int) -> list[Passage]:
-        """The passages that say most about a question, each of another document."""
-        found, _ = await self.hybrid(caller, question, most * 3, SearchFilters())
-        bodies = await self._index.read_bodies([one.path for one in found])
+    async def passages(self, caller: MemoryCaller, question: str, limit: int) -> list[Passage]:
+        """Return the passages that best answer a question, each from a different document."""
+        # Three times as many documents as passages: not every document has a passage with a word of the question.
+        matches, _ = await self.hybrid(caller, question, limit * 3, SearchFilters())
+        bodies = await self._index.read_bodies([match.path for match in matches])
         sources = [
-            PassageSource(one.path, one.title, bodies[one.path], one.score) for one in found if one.path in bodies
+            PassageSource(match.path, match.title, bodies[match.path], match.score)
+            for match in matches
+            if match.path in bodies
         ]
-        return await asyncio.to_thread(rank_passages, sources, question, most)
+        return await asyncio.to_thread(rank_passages, sources, question, limit)
 
-    async def _alike(self, query: str, by_word: Mapping[int, float], filters: SearchFilters) -> dict[int, float]:
-        """Similarities of the nearest documents, and of those that were found by word."""
-        if self._meanings.problem is not None:
+    async def _similarities(
+        self, query: str, keyword_scores: Mapping[int, float], filters: SearchFilters
+    ) -> dict[int, float]:
+        """Return the similarities of the nearest documents and of all keyword hits; none without embeddings."""
+        # Checked first, because a model that failed would be loaded again by the call below.
+        if self._embedding_worker.problem is not None:
             return {}
         try:
-            vector = await self._meanings.query_vector(query, None)
-            near, _ = await self._index.vectors.nearest(vector, MAX_CANDIDATES, filters)
+            vector = await self._embedding_worker.query_vector(query, None)
+            hits, _ = await self._index.vectors.nearest(vector, MAX_CANDIDATES, filters)
         except EmbeddingUnavailable:
             return {}
-        known = {one.doc_id: one.similarity for one in near}
-        return known | await self._index.vectors.similarities(vector, [one for one in by_word if one not in known])
+        similarities = {hit.doc_id: hit.similarity for hit in hits}
+        missing = [doc_id for doc_id in keyword_scores if doc_id not in similarities]
+        return similarities | await self._index.vectors.similarities(vector, missing)
 
-    async def _record(self, caller: MemoryCaller, mode: str, total: int) -> None:
+    async def _record_search(self, caller: MemoryCaller, mode: str, total: int) -> None:
         meta = {"search": mode, "matches": total, "by": caller.principal.name}
         event = EventDraft("memory_read", "memory", f"A {mode} search found {total}.", meta, agent_id=caller.agent_id)
-        await self._db.write(lambda tx: self._bus.record_event(tx, caller, event))
+        await self._db.write(lambda tx: self._memory.record_event(tx, caller, event))
 
 
 def _terms(texts: Sequence[str]) -> frozenset[str]:
     return frozenset(term for text in texts for term in tokenizer.tokenize(text))
 
 
-def _semantic(row: DocumentRow, similarity: float, ordinal: int) -> SemanticMatch:
+def _semantic_match(row: DocumentRow, similarity: float, ordinal: int) -> SemanticMatch:
     weights = jsontext.load(row.frontmatter).get("hebbian_weights")
-    shown = weights if isinstance(weights, dict) else {}
+    hebbian_weights = weights if isinstance(weights, dict) else {}
     return SemanticMatch(
-        row.path, row.body[:PREVIEW_CHARS], round(similarity, 6), "section" if ordinal else "document", shown
+        row.path, row.body[:PREVIEW_CHARS], round(similarity, 6), "section" if ordinal else "document", hebbian_weights
     )
 
 
-class _Fused(msgspec.Struct, frozen=True):
-    word: float
-    meaning: float
-    score: float
+class _HybridScore(msgspec.Struct, frozen=True):
+    keyword: float
+    similarity: float
+    combined: float
 
     @property
-    def shown(self) -> float:
-        """0 for a document with nothing but a word that nearly all have."""
-        return round(self.score, 6)
+    def rounded(self) -> float:
+        """The published score; 0 for a document that matches only a word that nearly all documents have."""
+        return round(self.combined, 6)
 
 
-def _fused(
-    rows: Mapping[int, DocumentRow], by_word: Mapping[int, float], by_meaning: Mapping[int, float]
-) -> dict[int, _Fused]:
-    """Both kinds of scores among all candidates, also those that turn out to be no match: they are what is noise."""
-    known = [by_meaning[doc_id] for doc_id in rows if doc_id in by_meaning]
+def _combine_scores(
+    rows: Mapping[int, DocumentRow], keyword_scores: Mapping[int, float], similarities: Mapping[int, float]
+) -> dict[int, _HybridScore]:
+    """Scale and add the scores over all candidates, including those that turn out not to match.
+
+    The non-matching candidates define the noise level: the lowest similarity among the candidates becomes 0.
+    """
+    known = [similarities[doc_id] for doc_id in rows if doc_id in similarities]
     lowest = min(known if len(known) == len(rows) else [0.0, *known], default=0.0)
-    word, meaning = _shares(rows, by_word, 0.0), _shares(rows, by_meaning, lowest)
-    share = SEMANTIC_WEIGHT if by_meaning else 0.0
+    keyword, similarity = _scale(rows, keyword_scores, 0.0), _scale(rows, similarities, lowest)
+    # Without any similarity the keyword score counts in full, or no match could exceed one half.
+    weight = SEMANTIC_WEIGHT if similarities else 0.0
     return {
-        doc_id: _Fused(word[doc_id], meaning[doc_id], (1 - share) * word[doc_id] + share * meaning[doc_id])
+        doc_id: _HybridScore(
+            keyword[doc_id], similarity[doc_id], (1 - weight) * keyword[doc_id] + weight * similarity[doc_id]
+        )
         for doc_id in rows
     }
 
 
-def _hybrid(row: DocumentRow, fused: _Fused, wanted: frozenset[str]) -> HybridMatch:
+def _hybrid_match(row: DocumentRow, score: _HybridScore, terms: frozenset[str]) -> HybridMatch:
     return HybridMatch(
         row.path,
         row.title,
-        make_excerpt(row.body, wanted),
-        fused.shown,
-        round(fused.word, 6),
-        round(fused.meaning, 6),
+        make_excerpt(row.body, terms),
+        score.rounded,
+        round(score.keyword, 6),
+        round(score.similarity, 6),
     )
 
 
-def _shares(rows: Mapping[int, DocumentRow], scores: Mapping[int, float], low: float) -> dict[int, float]:
-    """Each score as its share of the range from `low` to the highest; what has no score has no share."""
+def _scale(rows: Mapping[int, DocumentRow], scores: Mapping[int, float], low: float) -> dict[int, float]:
+    """Scale scores so that `low` becomes 0 and the highest 1; a document without a score gets 0."""
     width = max((scores[doc_id] for doc_id in rows if doc_id in scores), default=low) - low
-    if not width:  # all alike: each is the best
+    if not width:  # all scores are equal: each counts as the best
         return {doc_id: float(doc_id in scores) for doc_id in rows}
     return {doc_id: (scores[doc_id] - low) / width if doc_id in scores else 0.0 for doc_id in rows}

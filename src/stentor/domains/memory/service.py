@@ -1,8 +1,7 @@
-"""The memory bus: writes that lose no edit, exact reads. Source: core contract, "Memory bus".
+"""The memory service: recorded reads and conflict-checked writes of notes, and the version history of a note.
 
-A write is decided and recorded first, then the file is changed, then the index.
-
-The versions of documents that are kept: what a merge begins from, and what a person can go back to.
+A write is first decided and journaled in the database, then applied to the vault, then indexed. The decision itself is
+in `model`, recovery after a crash in `write_journal`, search in `search`. Source: core contract, "Memory bus".
 """
 
 from __future__ import annotations
@@ -33,14 +32,19 @@ from stentor.domains.notes.model import NO_FILE, FileChange, NoSuchNote, Note, N
 
 MAX_ATTEMPTS = 8
 INLINE_MAX_CHARS = 8_000
+"""Texts up to this length are processed on the event loop, longer ones in a thread."""
+LOCK_COUNT = 256
 log = logging.getLogger(__name__)
 
 TaskEventLookup = Callable[[Tx, str, str], str]
-"""Tenant and task id to the event that a new one of this task hangs under. Raises NotFound."""
+"""Map a tenant and a task id to the id of the parent event for a new event of that task. Raises NotFound."""
 
 
 class MemoryCaller(msgspec.Struct, frozen=True):
-    """Who asks, and the task that it is for, or else the event that led to it. `governed`: a receipt admitted it."""
+    """The caller, and the task or else the event that the call belongs to.
+
+    `is_governed`: the governed memory authorized the call.
+    """
 
     principal: Principal
     agent_id: str | None = None
@@ -54,10 +58,12 @@ class MemoryCaller(msgspec.Struct, frozen=True):
 
 
 class WriteResult(msgspec.Struct, frozen=True):
-    """`etag` is the hash of the file's bytes, empty when it is gone; `before` of those that were there, empty for a new
-    file. `content_hash` is of the content alone, the removed one after a deletion; empty where there was none.
+    """The outcome of a write.
 
-    `ready_at` is when the search by meaning will probably know it, in microseconds; None when it does already.
+    `etag` and `before_hash` are hashes of the file's bytes after and before the write, empty for no file.
+    `content_hash` covers the content without frontmatter; after a deletion it is the deleted content's, empty if there
+    was none. `vectors_ready_at` estimates when semantic search covers the change, in microseconds; None if it already
+    does.
     """
 
     status: Literal["success", "conflict"]
@@ -72,7 +78,10 @@ class WriteResult(msgspec.Struct, frozen=True):
 
 
 class MemoryService:
-    """`name` is that of a named vault, empty for the default one. `scope` keeps its rows apart from other vaults'."""
+    """Reads and writes the notes of one vault.
+
+    `name` is the name of a named vault, empty for the default one; it prefixes the paths in the database.
+    """
 
     def __init__(
         self,
@@ -81,7 +90,7 @@ class MemoryService:
         indexer: Indexer,
         runlog: RunLog,
         clock: Clock,
-        link: TaskEventLookup,
+        find_task_event: TaskEventLookup,
         name: str = "",
     ) -> None:
         self.key_prefix = f"{name}:" if name else ""
@@ -91,32 +100,33 @@ class MemoryService:
         self._indexer = indexer
         self._runlog = runlog
         self._clock = clock
-        self._link = link
-        self._seen = LastSeen()
-        self._locks = [asyncio.Lock() for _ in range(256)]
+        self._find_task_event = find_task_event
+        self._last_seen = LastSeen()
+        self._locks = [asyncio.Lock() for _ in range(LOCK_COUNT)]
         self.journal = WriteJournal(vault, db, self.key_prefix)
         self.cache = DocumentCache()
         self.estimate_vectors_ready_at: Callable[[], int | None] = lambda: None
 
     async def read(self, caller: MemoryCaller, path: str) -> tuple[NoteDocument, str]:
-        """The document and the hash of its file's bytes. Raises NoSuchNote, InvalidPath."""
+        """Return the document and the hash of its file's bytes. Raises NoSuchNote, InvalidPath."""
         path = paths.normalize_path(path)
         try:
             note = await self._vault.read(path)
         except NoSuchNote:
-            self._seen.record(caller.identity, path, NO_FILE)
+            self._last_seen.record(caller.identity, path, NO_FILE)
             raise
-        document = self.cache.get(path, note.hash) or await self._parsed(note, path)
+        document = self.cache.get(path, note.hash) or await self._parse(note, path)
         if document is None:
-            raise NoSuchNote(f"{path!r} is no text.")
+            raise NoSuchNote(f"{path!r} is not a text file.")
         meta = {"path": path, "content_hash": document.content_hash, "by": caller.principal.name}
         event = EventDraft("memory_read", "memory", f"{path} was read.", meta, agent_id=caller.agent_id)
-        await self._db.write(lambda tx: self._remember(tx, caller, note, event))
-        self._seen.record(caller.identity, path, note.hash)
+        await self._db.write(lambda tx: self._record_read(tx, caller, note, event))
+        # Only after the commit: a read that could not be recorded is not returned, so the caller has not seen it.
+        self._last_seen.record(caller.identity, path, note.hash)
         return document, note.hash
 
-    async def _parsed(self, note: Note, path: str) -> NoteDocument | None:
-        """A long note in a thread, since frontmatter may take a fifth of a second to read."""
+    async def _parse(self, note: Note, path: str) -> NoteDocument | None:
+        """Parse a long note in a thread: its frontmatter may take a fifth of a second."""
         if len(note.content) < INLINE_MAX_CHARS:
             document = documents.parse_document(path, note.content)
         else:
@@ -124,61 +134,71 @@ class MemoryService:
         self.cache.put(path, note.hash, document)
         return document
 
-    async def write(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:
-        """Carry out a write, update or deletion, or answer the conflict.
+    def _record_read(self, tx: Tx, caller: MemoryCaller, note: Note, event: EventDraft) -> None:
+        self.record_event(tx, caller, event)
+        # A later write of this caller may need these bytes as the base of a three-way merge.
+        if not store.has_version(tx, self.key_prefix + note.path, note.hash):
+            store.save_version(tx, self.key_prefix + note.path, note.hash, note.content, "vault")
 
-        Raises Forbidden for a folder where agents do not write, NotFound, PreconditionFailed, Conflict when the note
-        changes faster than it can be read.
+    async def write(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:
+        """Apply a write, update or deletion, or return its conflict.
+
+        Raises Forbidden for a folder where agents may not write, NotFound, PreconditionFailed, and Conflict when the
+        note keeps changing between the read and the write.
         """
         draft = msgspec.structs.replace(draft, path=paths.normalize_path(draft.path))
         model.require_writable_path(caller.principal, draft.path, is_governed=caller.is_governed)
+        # Serializes writers in this process. Other processes and programs are caught by the precondition of the vault
+        # write (NoteChanged), so the whole decision is repeated on the new content.
         async with self._locks[hash(draft.path) % len(self._locks)]:
             for _ in range(MAX_ATTEMPTS):
                 try:
-                    return await self._try(caller, draft)
+                    return await self._try_write(caller, draft)
                 except NoteChanged:
                     continue
-        raise Conflict(f"{draft.path!r} changes faster than it can be read; try again.")
+        raise Conflict(f"{draft.path!r} changed during each of {MAX_ATTEMPTS} attempts to write it; try again.")
 
-    async def _try(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:
-        present = await self._present(draft.path)
-        seen = self._seen.get(caller.identity, draft.path)
-        base = await self._base(draft, seen) if draft.resolution == "merge" else None
-        decision = await _decided(draft, present, frozenset(seen), base)
-        copy = None
+    async def _try_write(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:
+        current = await self._read_bytes(draft.path)
+        seen_hashes = self._last_seen.get(caller.identity, draft.path)
+        base = await self._find_base(draft, seen_hashes) if draft.resolution == "merge" else None
+        decision = await _decide(draft, current, frozenset(seen_hashes), base)
+        conflict_copy = None
         if decision.losing_content is not None:
-            copy = await self._beside(draft.path)
-            await self._carry_out(caller, copy, None, decision.losing_content, draft, "success")
+            conflict_copy = await self._unused_copy_name(draft.path)
+            await self._record_and_apply(caller, conflict_copy, None, decision.losing_content, draft, "success")
         status: Literal["success", "conflict"] = "conflict" if decision.conflict else "success"
-        done, at = await self._carry_out(caller, draft.path, present, decision.after, draft, status)
+        intent, written_at = await self._record_and_apply(caller, draft.path, current, decision.after, draft, status)
         if status == "success":
-            self._seen.record(caller.identity, draft.path, done.after_hash)
-        shown = await _shown_hash(draft, decision, present)
+            self._last_seen.record(caller.identity, draft.path, intent.after_hash)
         return WriteResult(
             status,
-            done.write_id,
-            at,
-            shown,
-            done.after_hash,
-            done.before_hash,
+            intent.write_id,
+            written_at,
+            await _result_content_hash(draft, decision, current),
+            intent.after_hash,
+            intent.before_hash,
             decision.merged,
-            copy,
+            conflict_copy,
             self.estimate_vectors_ready_at(),
         )
 
-    async def _carry_out(
+    async def _record_and_apply(
         self, caller: MemoryCaller, path: str, before: bytes | None, after: bytes | None, draft: WriteDraft, status: str
     ) -> tuple[WriteIntent, int]:
-        """Record it, change the file, bring it into the index; answers what was done and its time."""
+        """Journal a write, change the file and index it; return the journal entry and its time."""
         intent = WriteIntent(ids.new_id(), path, _hash(before), _hash(after), 0)
-        event = _event(caller, draft, intent, status)
+        event = _write_event(caller, draft, intent, status)
         changes = before != after
-        at = await self._db.write(lambda tx: self._intend(tx, caller, intent, before, after, event, changes=changes))
+        # Must commit before the file changes: a crash in between is then completed from the journal at the next start.
+        written_at = await self._db.write(
+            lambda tx: self._record_write(tx, caller, intent, before, after, event, changes=changes)
+        )
         if changes:
-            await self._change(caller, intent, after, event)
-        return intent, at
+            await self._apply(caller, intent, after, event)
+        return intent, written_at
 
-    def _intend(
+    def _record_write(
         self,
         tx: Tx,
         caller: MemoryCaller,
@@ -198,70 +218,103 @@ class MemoryService:
             store.insert_intent(tx, intent, self.key_prefix)
         return tx.now
 
-    async def _change(self, caller: MemoryCaller, intent: WriteIntent, after: bytes | None, event: EventDraft) -> None:
+    async def _apply(self, caller: MemoryCaller, intent: WriteIntent, after: bytes | None, event: EventDraft) -> None:
         try:
             change = await self.journal.apply(intent, after)
         except Exception:
-            failed = {**event.metadata, "status": "failed"}
-            undone = EventDraft("memory_written", "memory", f"{intent.path} could not be written.", failed)
-            await self._db.write(lambda tx: self._give_up(tx, caller, intent, undone))
+            # The entry must go, or recovery would apply at the next start what this caller is now told has failed.
+            meta = {**event.metadata, "status": "failed"}
+            failure = EventDraft("memory_written", "memory", f"{intent.path} could not be written.", meta)
+            await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure))
             raise
-        await self._index(intent.path, change, after)
+        await self._update_index(intent.path, change, after)
         self.journal.mark_done(intent)
 
-    async def _index(self, path: str, change: FileChange, after: bytes | None) -> None:
-        """Fails open: what the index misses now, its next comparison with the vault finds."""
+    def _cancel_write(self, tx: Tx, caller: MemoryCaller, intent: WriteIntent, event: EventDraft) -> None:
+        store.delete_intents(tx, [intent.write_id])
+        self.record_event(tx, caller, event)
+
+    async def _update_index(self, path: str, change: FileChange, after: bytes | None) -> None:
+        """Index the change. Fails open: the next reconciliation finds what the index misses now."""
         try:
             if change.stat is None or after is None:
                 await self._indexer.remove([path])
             else:
                 await self._indexer.index_notes([Note(change.stat, after)])
         except Exception:
-            log.exception("%r is written, but not indexed yet", path)
+            log.exception("memory: index update failed path=%r", path)
 
-    def _give_up(self, tx: Tx, caller: MemoryCaller, intent: WriteIntent, event: EventDraft) -> None:
-        store.delete_intents(tx, [intent.write_id])
-        self.record_event(tx, caller, event)
-
-    async def _present(self, path: str) -> bytes | None:
+    async def _read_bytes(self, path: str) -> bytes | None:
         try:
             return (await self._vault.read(path)).content
         except NoSuchNote:
             return None
 
-    async def _beside(self, path: str) -> str:
-        """A name for another version of the note, which no file has."""
+    async def _unused_copy_name(self, path: str) -> str:
+        """Return the first conflict copy name of the note that no file has."""
         for name in model.conflict_copy_names(path, self._clock.now()):
-            if await self._present(name) is None:
+            if await self._read_bytes(name) is None:
                 return name
-        raise Conflict(f"{path!r} has too many conflicted copies of this second; try again.")
+        raise Conflict(f"{path!r} has no free name left for a conflict copy in this second; try again.")
 
-    async def _base(self, draft: WriteDraft, seen: list[str]) -> bytes | None:
-        """The bytes of the state that the caller knew."""
-        hashes = [draft.base_hash] if draft.base_hash is not None else seen
+    async def _find_base(self, draft: WriteDraft, seen_hashes: list[str]) -> bytes | None:
+        """Return the stored bytes of the version that the caller read last."""
+        hashes = [draft.base_hash] if draft.base_hash is not None else seen_hashes
 
         def find(tx: Tx) -> bytes | None:
-            found = (store.read_version(tx, self.key_prefix + draft.path, one) for one in hashes if one)
-            return next((content for content in found if content is not None), None)
+            contents = (store.read_version(tx, self.key_prefix + draft.path, version) for version in hashes if version)
+            return next((content for content in contents if content is not None), None)
 
         return await self._db.read(find)
 
-    def _remember(self, tx: Tx, caller: MemoryCaller, note: Note, event: EventDraft) -> None:
-        """What was read is the base of a merge to come."""
-        self.record_event(tx, caller, event)
-        if not store.has_version(tx, self.key_prefix + note.path, note.hash):
-            store.save_version(tx, self.key_prefix + note.path, note.hash, note.content, "vault")
-
     def record_event(self, tx: Tx, caller: MemoryCaller, event: EventDraft) -> None:
-        """An event of a use of the memory, under the task that it was for; one of a named vault says which it was."""
+        """Append an event of a memory call to the run log, below the caller's task or event. Adds a named vault."""
         if self._name:
             event = msgspec.structs.replace(event, metadata={**event.metadata, "vault": self._name})
         tenant = caller.principal.tenant
-        parent = caller.parent_event_id if caller.task_id is None else self._link(tx, tenant, caller.task_id)
+        parent = caller.parent_event_id if caller.task_id is None else self._find_task_event(tx, tenant, caller.task_id)
         self._runlog.append(tx, tenant, [event], task_id=caller.task_id, parent=parent)
 
 
-def _event(caller: MemoryCaller, draft: WriteDraft, intent: WriteIntent, status: str) -> EventDraft:
+class VersionHistory:
+    """The stored versions of the notes of one vault."""
+
+    def __init__(self, vault: Vault, db: Database, memory: MemoryService) -> None:
+        self._vault = vault
+        self._db = db
+        self._memory = memory
+
+    async def list_versions(self, path: str) -> tuple[list[store.NoteVersion], str | None]:
+        """Return the stored versions of a note, newest first, and the current file's hash (None for no file).
+
+        Raises NoSuchNote for a path without versions.
+        """
+        path = paths.normalize_path(path)
+        versions = await self._db.read(lambda tx: store.list_versions(tx, self._memory.key_prefix + path))
+        if not versions:
+            raise NoSuchNote(f"No version of {path!r} is stored.")
+        return versions, await self._current_hash(path)
+
+    async def read_version(self, caller: MemoryCaller, path: str, version: str) -> NoteDocument:
+        """Return a version, named by the hash of its bytes, and record the read. Raises NoSuchNote."""
+        path = paths.normalize_path(path)
+        content = await self._db.read(lambda tx: store.read_version(tx, self._memory.key_prefix + path, version))
+        document = None if content is None else documents.parse_document(path, content)
+        if document is None:
+            raise NoSuchNote(f"No version {version[:80]!r} of {path!r} is stored as text.")
+        meta = {"path": path, "content_hash": document.content_hash, "by": caller.principal.name, "version": version}
+        event = EventDraft("memory_read", "memory", f"A version of {path} was read.", meta, agent_id=caller.agent_id)
+        await self._db.write(lambda tx: self._memory.record_event(tx, caller, event))
+        return document
+
+    async def _current_hash(self, path: str) -> str | None:
+        try:
+            return (await self._vault.read(path)).hash
+        except NoSuchNote:
+            return None
+
+
+def _write_event(caller: MemoryCaller, draft: WriteDraft, intent: WriteIntent, status: str) -> EventDraft:
     meta: dict[str, Any] = {
         "write_id": intent.write_id,
         "path": intent.path,
@@ -272,71 +325,38 @@ def _event(caller: MemoryCaller, draft: WriteDraft, intent: WriteIntent, status:
         "priority": draft.priority,
         "by": caller.principal.name,
     }
-    word = {"write": "written", "update": "updated", "delete": "deleted"}[draft.operation]
-    message = f"{intent.path} was {word}." if status == "success" else f"{intent.path} was left: a write conflict."
+    verb = {"write": "written", "update": "updated", "delete": "deleted"}[draft.operation]
+    message = f"{intent.path} was {verb}." if status == "success" else f"{intent.path} was left: a write conflict."
     return EventDraft("memory_written", "memory", message, meta, agent_id=caller.agent_id)
 
 
-async def _decided(draft: WriteDraft, present: bytes | None, seen: frozenset[str], base: bytes | None) -> WriteDecision:
-    """Long texts are compared in a thread; short ones take less time than the hop."""
-    if max(len(draft.content or ""), len(present or b""), len(base or b"")) < INLINE_MAX_CHARS:
-        return model.decide_write(draft, present, seen, base)
-    return await asyncio.to_thread(model.decide_write, draft, present, seen, base)
+async def _decide(
+    draft: WriteDraft, current: bytes | None, seen_hashes: frozenset[str], base: bytes | None
+) -> WriteDecision:
+    """Compare long texts in a thread; for short ones the comparison is faster than the thread switch."""
+    if max(len(draft.content or ""), len(current or b""), len(base or b"")) < INLINE_MAX_CHARS:
+        return model.decide_write(draft, current, seen_hashes, base)
+    return await asyncio.to_thread(model.decide_write, draft, current, seen_hashes, base)
 
 
-async def _shown_hash(draft: WriteDraft, decision: WriteDecision, present: bytes | None) -> str:
-    if len(decision.after or present or b"") < INLINE_MAX_CHARS:
-        return _content_hash(draft, decision, present)
-    return await asyncio.to_thread(_content_hash, draft, decision, present)
+async def _result_content_hash(draft: WriteDraft, decision: WriteDecision, current: bytes | None) -> str:
+    if len(decision.after or current or b"") < INLINE_MAX_CHARS:
+        return _content_hash(draft, decision, current)
+    return await asyncio.to_thread(_content_hash, draft, decision, current)
 
 
-def _content_hash(draft: WriteDraft, decision: WriteDecision, present: bytes | None) -> str:
-    """Of the content as the caller sent it, where that is stored; a block at its head is read as frontmatter."""
-    content = present if decision.after is None else decision.after
+def _content_hash(draft: WriteDraft, decision: WriteDecision, current: bytes | None) -> str:
+    """Hash the content as the caller sent it if it was stored as sent; else the content of the resulting file."""
+    content = current if decision.after is None else decision.after
     if content is None:
         return ""
-    stored = not (decision.after is None or decision.conflict or decision.merged)
-    if draft.content is not None and stored:
-        return content_hash(draft.content.removeprefix(BOM).encode())  # a byte order mark is the file's
+    stored_as_sent = not (decision.after is None or decision.conflict or decision.merged)
+    if draft.content is not None and stored_as_sent:
+        # A byte order mark belongs to the file, not to its content.
+        return content_hash(draft.content.removeprefix(BOM).encode())
     document = documents.parse_document(draft.path, content)
     return document.content_hash if document else content_hash(content)
 
 
 def _hash(content: bytes | None) -> str:
     return NO_FILE if content is None else content_hash(content)
-
-
-class VersionHistory:
-    def __init__(self, vault: Vault, db: Database, bus: MemoryService) -> None:
-        self._vault = vault
-        self._db = db
-        self._bus = bus
-
-    async def list_versions(self, path: str) -> tuple[list[store.NoteVersion], str | None]:
-        """The states of a note that are kept, newest first, and the hash of the present one, None when it is gone.
-
-        Raises NoSuchNote for a path that never had one.
-        """
-        path = paths.normalize_path(path)
-        found = await self._db.read(lambda tx: store.list_versions(tx, self._bus.key_prefix + path))
-        if not found:
-            raise NoSuchNote(f"No version of {path!r} is kept.")
-        return found, await self._present(path)
-
-    async def read_version(self, caller: MemoryCaller, path: str, version: str) -> NoteDocument:
-        """One of them, recorded as a read; `version` is the hash of its bytes. Raises NoSuchNote."""
-        path = paths.normalize_path(path)
-        content = await self._db.read(lambda tx: store.read_version(tx, self._bus.key_prefix + path, version))
-        document = None if content is None else documents.parse_document(path, content)
-        if document is None:
-            raise NoSuchNote(f"{path!r} has no version {version[:80]!r} that is kept as text.")
-        meta = {"path": path, "content_hash": document.content_hash, "by": caller.principal.name, "version": version}
-        event = EventDraft("memory_read", "memory", f"A version of {path} was read.", meta, agent_id=caller.agent_id)
-        await self._db.write(lambda tx: self._bus.record_event(tx, caller, event))
-        return document
-
-    async def _present(self, path: str) -> str | None:
-        try:
-            return (await self._vault.read(path)).hash
-        except NoSuchNote:
-            return None
