@@ -1,4 +1,7 @@
-"""Implements the port `VectorStore` with all vectors in memory. NumPy is loaded with the first of them."""
+"""The vector store of a single process: tables for the vectors, and all of them in memory for the search.
+
+The matrix and the SQL are in `vector_matrix`, which is imported late: it loads NumPy.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,25 @@ from stentor.domains.memory.index.model import (
 from stentor.domains.memory.index.protocols import IndexDatabase
 from stentor.domains.memory.text.markdown import Chunk
 
-if TYPE_CHECKING:  # 20 MB and 0.1 s
+if TYPE_CHECKING:  # NumPy takes 20 MB and 0.1 s, and is needed only when there is an embedding model
     from stentor.domains.memory.index.vector_matrix import ChunkVector, VectorMatrix
 
 DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
-"""The chunks of a document; their vectors stay for texts like them, until they are swept."""
-_OF_FOLDER = Sql("select doc_id from documents where folder = :folder")
+"""Leaves the vectors: equal texts reuse them until `delete_orphans`."""
+_IDS_IN_FOLDER = Sql("select doc_id from documents where folder = :folder")
 
 
 class InMemoryVectorStore:
-    def __init__(self, tables: IndexDatabase) -> None:
-        self._database = tables
+    """Implements `VectorStore` with exact search."""
+
+    def __init__(self, database: IndexDatabase) -> None:
+        self._database = database
         self._model: EmbeddingModel | None = None
         self._matrix: VectorMatrix | None = None
 
     @property
     def _current_model(self) -> EmbeddingModel:
-        assert self._model is not None, "a model is adopted first"
+        assert self._model is not None, "use_model must be called first"
         return self._model
 
     @property
@@ -56,12 +61,12 @@ class InMemoryVectorStore:
     def _load(self, tx: Tx) -> VectorMatrix:
         from stentor.domains.memory.index import vector_matrix
 
-        return _matrix(vector_matrix.list_vectors(tx, self._identity), self._current_model.dimensions)
+        return _build_matrix(vector_matrix.list_vectors(tx, self._identity), self._current_model.dimensions)
 
-    async def next_pending(self, most: int) -> list[PendingDocument]:
+    async def next_pending(self, limit: int) -> list[PendingDocument]:
         from stentor.domains.memory.index import vector_matrix
 
-        return await self._database.read(lambda tx: vector_matrix.list_pending(tx, most))
+        return await self._database.read(lambda tx: vector_matrix.list_pending(tx, limit))
 
     async def find_by_hash(self, hashes: Sequence[str]) -> Mapping[str, Vectors]:
         from stentor.domains.memory.index import vector_matrix
@@ -69,20 +74,22 @@ class InMemoryVectorStore:
         return await self._database.read(lambda tx: vector_matrix.find_by_hash(tx, self._identity, hashes))
 
     async def save(self, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
-        kept = await self._database.write(lambda tx: self._save(tx, document, chunks, vectors))
-        if kept:
+        saved = await self._database.write(lambda tx: self._save(tx, document, chunks, vectors))
+        if saved:  # after the commit, so that the matrix never has what the tables lack
             self._loaded_matrix.upsert(document.doc_id, vectors, document.weight, document.created_at)
-        return kept
+        return saved
 
     def _save(self, tx: Tx, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
         from stentor.domains.memory.index import vector_matrix
 
         return vector_matrix.save_vectors(tx, self._identity, document, chunks, vectors)
 
-    async def nearest(self, vector: Vectors, most: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
+    async def nearest(self, vector: Vectors, limit: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
         matrix, folder = self._loaded_matrix, filters.folder
-        among = None if folder is None else await self._database.read(lambda tx: _of_folders(tx, folder))
-        return await asyncio.to_thread(matrix.nearest, vector, most, filters.weight_min, filters.created_after, among)
+        doc_ids = None if folder is None else await self._database.read(lambda tx: _ids_in_folders(tx, folder))
+        return await asyncio.to_thread(
+            matrix.nearest, vector, limit, filters.weight_min, filters.created_after, doc_ids
+        )
 
     async def similarities(self, vector: Vectors, doc_ids: Iterable[int]) -> dict[int, float]:
         return self._loaded_matrix.similarities(vector, doc_ids)
@@ -102,25 +109,25 @@ class InMemoryVectorStore:
 
     @property
     def _loaded_matrix(self) -> VectorMatrix:
-        assert self._matrix is not None, "a model is adopted first"
+        assert self._matrix is not None, "use_model must be called first"
         return self._matrix
 
 
-def _matrix(rows: Iterable[ChunkVector], dimensions: int) -> VectorMatrix:
+def _build_matrix(rows: Iterable[ChunkVector], dimensions: int) -> VectorMatrix:
     from stentor.domains.memory.index.vector_matrix import VectorMatrix
 
     matrix = VectorMatrix(dimensions)
-    for _, found in itertools.groupby(rows, key=lambda row: row.doc_id):
-        add_document(matrix, list(found))
+    for _, document_rows in itertools.groupby(rows, key=lambda row: row.doc_id):
+        add_document(matrix, list(document_rows))
     return matrix
 
 
 def add_document(matrix: VectorMatrix, rows: Sequence[ChunkVector]) -> None:
-    """All chunks of one document."""
+    """Put all chunks of one document into the matrix."""
     import numpy as np
 
     matrix.upsert(rows[0].doc_id, np.stack([row.vector for row in rows]), rows[0].weight, rows[0].created_at)
 
 
-def _of_folders(tx: Tx, folders: Folders) -> list[int]:
-    return [row[0] for folder in folder_list(folders) for row in tx.rows(_OF_FOLDER, folder=folder)]
+def _ids_in_folders(tx: Tx, folders: Folders) -> list[int]:
+    return [row[0] for folder in folder_list(folders) for row in tx.rows(_IDS_IN_FOLDER, folder=folder)]

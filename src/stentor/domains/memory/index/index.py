@@ -1,4 +1,7 @@
-"""The search index: documents, their words and their vectors, always changed together."""
+"""The search index of one vault: documents, their terms and their vectors, changed in one transaction.
+
+Does not know the vault: `indexer` decides what to index. Statements are in `store`, `sqlite` and `postgres/`.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ T = TypeVar("T")
 
 
 class SearchIndex:
-    """`shared`: other processes read it and write to it too; `note` is what an operator should know of it.
+    """The index over a database, a keyword store and a vector store. Every method may raise StoreUnavailable.
 
-    Every method may raise StoreUnavailable.
+    `is_shared`: other processes read and write it too. `warning` is for the operator, for example a missing extension.
     """
 
     def __init__(
         self,
-        tables: IndexDatabase,
-        words: KeywordStore,
+        database: IndexDatabase,
+        keywords: KeywordStore,
         vectors: VectorStore,
         dialect: str,
         *,
@@ -44,62 +47,67 @@ class SearchIndex:
         self.is_shared = is_shared
         self.warning = warning
         self.vectors = vectors
-        self._tables = tables
-        self._words = words
+        self._database = database
+        self._keywords = keywords
         self._dialect = dialect
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
-        return await self._tables.read(fn)
+        return await self._database.read(fn)
 
     async def write(self, fn: Callable[[Tx], T]) -> T:
-        return await self._tables.write(fn)
+        return await self._database.write(fn)
 
     async def upsert(
-        self, entries: Sequence[IndexEntry], gone: Sequence[str], at: int, *, force: bool
+        self, entries: Sequence[IndexEntry], deleted_paths: Sequence[str], at: int, *, force: bool
     ) -> dict[str, int]:
-        """Insert or replace documents and remove others, in one transaction at this time; answers the ids of those
-        that changed, by path. What is there already stays as it is, unless it is to be made `anew`."""
+        """Insert or replace documents and delete others, in one transaction; return the ids of changed ones by path.
+
+        An entry with the same bytes as the indexed document changes nothing, unless `force` is set.
+        """
 
         def work(tx: Tx) -> tuple[dict[str, int | None], list[int]]:
-            forgotten = self._delete(tx, gone)
+            deleted_ids = self._delete(tx, deleted_paths)
             store.write_fact(tx, "synced_at", at)
-            ordered = sorted(entries, key=lambda one: one.path)
-            return {entry.path: self._upsert(tx, entry, force=force) for entry in ordered}, forgotten
+            ordered = sorted(entries, key=lambda entry: entry.path)
+            return {entry.path: self._upsert(tx, entry, force=force) for entry in ordered}, deleted_ids
 
-        put, forgotten = await self.write(work)
-        self.vectors.on_deleted(forgotten)
-        return {path: doc_id for path, doc_id in put.items() if doc_id is not None}
+        ids_by_path, deleted_ids = await self.write(work)
+        # Vectors in memory follow only after the commit, or a rollback would lose them.
+        self.vectors.on_deleted(deleted_ids)
+        return {path: doc_id for path, doc_id in ids_by_path.items() if doc_id is not None}
 
     def _upsert(self, tx: Tx, entry: IndexEntry, *, force: bool) -> int | None:
-        known = store.find_id_and_hash(tx, entry.path)
-        if known is None:
+        """Return the document's id, or None if it is indexed already."""
+        existing = store.find_id_and_hash(tx, entry.path)
+        if existing is None:
             doc_id = store.insert(tx, entry)
-        elif known[1] == entry.raw_hash and not force:
+        elif existing[1] == entry.raw_hash and not force:
             store.touch(tx, entry.path, entry.modified_at, entry.size)
             return None
         else:
-            doc_id = known[0]
+            # Its old vectors stay searchable until the document is embedded again.
+            doc_id = existing[0]
             store.update(tx, doc_id, entry)
-            self._words.delete(tx, doc_id)
-        self._words.insert(tx, doc_id, entry)
+            self._keywords.delete(tx, doc_id)
+        self._keywords.insert(tx, doc_id, entry)
         return doc_id
 
     async def delete(self, paths: Sequence[str]) -> list[int]:
-        """Remove documents; answers the ids that they had."""
-        gone = await self.write(lambda tx: self._delete(tx, paths))
-        self.vectors.on_deleted(gone)
-        return gone
+        """Delete documents; return the ids that they had."""
+        deleted_ids = await self.write(lambda tx: self._delete(tx, paths))
+        self.vectors.on_deleted(deleted_ids)
+        return deleted_ids
 
     def _delete(self, tx: Tx, paths: Iterable[str]) -> list[int]:
-        known = [found[0] for path in sorted(paths) if (found := store.find_id_and_hash(tx, path)) is not None]
-        for doc_id in known:
+        doc_ids = [row[0] for path in sorted(paths) if (row := store.find_id_and_hash(tx, path)) is not None]
+        for doc_id in doc_ids:
             store.delete(tx, doc_id)
-            self._words.delete(tx, doc_id)
+            self._keywords.delete(tx, doc_id)
             self.vectors.delete(tx, doc_id)
-        return known
+        return doc_ids
 
     async def touch(self, stats: Sequence[Stat]) -> None:
-        """These files have another time and the same bytes."""
+        """Update the size and time of files whose bytes did not change."""
 
         def work(tx: Tx) -> None:
             for stat in stats:
@@ -111,15 +119,15 @@ class SearchIndex:
         return await self.read(store.file_states)
 
     async def file_states_of(self, paths: Iterable[str]) -> dict[str, IndexedFileState]:
-        """Of those that are indexed."""
+        """Return the states of those of these files that are indexed."""
         return await self.read(lambda tx: store.file_states_of(tx, paths))
 
     async def paths_under(self, folder: str) -> list[str]:
-        """The indexed files in a folder and its folders."""
+        """Return the indexed files in a folder and its subfolders."""
         return await self.read(lambda tx: store.paths_under(tx, folder))
 
     async def was_reconciled(self) -> bool:
-        """Whether all of the vault was compared with it since it was made."""
+        """Return whether the whole vault was compared with this index since it was created."""
         return await self.read(lambda tx: store.read_fact(tx, "compared_at")) is not None
 
     async def mark_reconciled(self, at: int) -> None:
@@ -135,26 +143,26 @@ class SearchIndex:
         return await self.read(lambda tx: store.find_document(tx, path))
 
     async def list_folders(self) -> list[str]:
-        """All that have documents in them."""
+        """Return all folders with documents directly in them."""
         return await self.read(store.list_folders)
 
     async def folder_stats(self, folders: Folders) -> FolderStats:
-        """Of all of them together."""
+        """Return the figures of all these folders together."""
         return await self.read(lambda tx: store.folder_stats(tx, folder_list(folders)))
 
     async def search_keywords(
         self, query: KeywordQuery, limit: int, folder: Folders | None = None, *, with_total: bool = True
     ) -> tuple[list[KeywordHit], int]:
-        """The best, of the whole vault or of some folders, and how many there are in all, if that is asked for."""
-        return await self.read(lambda tx: self._words.search(tx, query, limit, folder, with_total=with_total))
+        """Return the best hits, and the total number of matches (0 without `with_total`)."""
+        return await self.read(lambda tx: self._keywords.search(tx, query, limit, folder, with_total=with_total))
 
     async def read_rows(self, doc_ids: Sequence[int]) -> dict[int, DocumentRow]:
-        """Of those that are there."""
+        """Return documents by id; missing ones are left out."""
         return await self.read(lambda tx: store.read_rows(tx, self._dialect, doc_ids))
 
     async def read_bodies(self, paths: Sequence[str]) -> dict[str, str]:
-        """Of those that are there."""
+        """Return texts by path; missing documents are left out."""
         return await self.read(lambda tx: store.read_bodies(tx, paths))
 
     def close(self) -> None:
-        self._tables.close()
+        self._database.close()

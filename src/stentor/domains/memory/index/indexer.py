@@ -1,12 +1,12 @@
-"""How far an index is behind, in seconds: measured, from a change to its being found.
+"""Indexing of notes: after a write, after file events, and by reconciliation of the whole vault.
 
-Brings notes into the index: one after a write, some after an edit in the folder, all by comparing now and then.
+Reads the vault and decides what has changed; `index` stores it, `watcher` receives the file events. Also measures the
+sync lag: the time from a change to its being searchable.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,65 +24,67 @@ from stentor.domains.notes.paths import InvalidPath
 
 LAG_SAMPLES = 256
 CLOCK_MARGIN_US = SECOND
-"""How late the system may tell of a change, in microseconds."""
+"""How late a file event may arrive, in microseconds."""
+BATCH = 64
+INLINE_BYTES = 8_000
+"""Notes up to this size are parsed on the event loop, longer ones in a thread."""
+MAX_RECENT = 10_000
+"""Files that are remembered as just indexed."""
+ReconcileProgress = Callable[[int, int], None]
+DifferenceProblem = Literal["missing", "stale", "gone", "unwritten", "altered"]
 
 
 class ChangeWindow(msgspec.Struct, frozen=True):
-    """When files were looked at, and when they were before that; in microseconds."""
+    """The interval between the previous check of the files and this one, in microseconds."""
 
     start: int
     end: int
 
     def changed_at(self, stat: Stat) -> int:
-        """When a change that is seen now was made: at the file's time, unless that is older than the look before.
+        """Return when a file that is found changed now did change.
 
-        A file that was moved or copied here may be as old as any.
+        That is the file's time if it lies in the window, else the window's end: a file that was moved or copied here
+        may have any time.
         """
         time = max(stat.modified_at, stat.created_at)
         return time if self.start - CLOCK_MARGIN_US <= time <= self.end else self.end
 
 
 class SyncLag:
+    """The latest lags between a change and its being searchable, in seconds."""
+
     def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=LAG_SAMPLES)
+        self._samples: deque[float] = deque(maxlen=LAG_SAMPLES)
         self.histogram = Histogram(LONG_BUCKETS_S)
         """Of all changes since the start."""
 
     def add(self, lag_s: float) -> None:
-        self._last.append(lag_s)
+        self._samples.append(lag_s)
         self.histogram.observe(lag_s)
 
     @property
     def last(self) -> float:
-        return self._last[-1] if self._last else 0.0
+        return self._samples[-1] if self._samples else 0.0
 
     @property
     def p95(self) -> float:
-        """Of the latest changes; 0 before the first."""
-        ordered = sorted(self._last)
+        """The 95th percentile of the latest changes; 0 before the first."""
+        ordered = sorted(self._samples)
         return ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))] if ordered else 0.0
 
 
-BATCH = 64
-INLINE_BYTES = 8_000
-MAX_RECENT = 10_000
-"""Files of which it is known that they were just indexed."""
-ReconcileProgress = Callable[[int, int], None]
-log = logging.getLogger(__name__)
-
-
-DifferenceProblem = Literal["missing", "stale", "gone", "unwritten", "altered"]
-
-
 class IndexDifference(msgspec.Struct, frozen=True):
-    """A note that is not in the index, is another there, or is only there; or of a task, not written or altered."""
+    """A difference between the vault and the index, or between a task and its note.
+
+    A note is "missing" or "stale" in the index or "gone" from the vault; a task's note is "unwritten" or "altered".
+    """
 
     path: str
     problem: DifferenceProblem
 
 
 class MaintenanceStep(msgspec.Struct, frozen=True):
-    """A part of a long work over all notes: how many were done of how many, and after which path it goes on."""
+    """One step of a long operation over all notes; `next` is the path to continue after, None at the end."""
 
     done: int
     total: int
@@ -91,17 +93,18 @@ class MaintenanceStep(msgspec.Struct, frozen=True):
 
 
 class IndexMaintenance(Protocol):
-    """A long work over the whole vault; `after` is the `next` of the step before, empty at the begin."""
+    """Long operations over the whole vault, in steps; `after` is the `next` of the previous step, empty at first."""
 
-    async def reindex(self, after: str, most: int) -> MaintenanceStep: ...
+    async def reindex(self, after: str, limit: int) -> MaintenanceStep: ...
 
-    async def verify(self, after: str, most: int) -> MaintenanceStep: ...
+    async def verify(self, after: str, limit: int) -> MaintenanceStep: ...
 
 
 class Indexer:
-    """`on_put` is called with the documents that are new or different: their ids, and since when they are.
+    """Keeps one index consistent with one vault.
 
-    Paths that `skips` says yes to are not indexed; the vault's `walk` is to leave them out.
+    `on_indexed` is called with the ids of new and changed documents and the times of their changes. Paths for which
+    `is_excluded` returns true are not indexed; the vault's `walk` must leave them out too.
     """
 
     def __init__(
@@ -111,48 +114,53 @@ class Indexer:
         self._vault = vault
         self._index = index
         self._clock = clock
-        self._reconciling = asyncio.Lock()
+        self._reconcile_lock = asyncio.Lock()
         self._just_indexed: dict[str, tuple[int, int]] = {}
-        self._no_text: dict[str, tuple[int, int]] = {}
-        self._looked_at = clock.now()
+        self._not_text: dict[str, tuple[int, int]] = {}
+        self._checked_at = clock.now()
         self.lag = SyncLag()
         self.on_indexed: Callable[[dict[int, int]], None] = lambda since: None
 
     def start_window(self) -> ChangeWindow:
-        """To be called when changes come to light: what is looked at because of them changed since the call before."""
-        look = ChangeWindow(self._looked_at, self._clock.now())
-        self._looked_at = look.end
-        return look
+        """Return the window since the previous call. Call it when changes are detected, before checking the files."""
+        window = ChangeWindow(self._checked_at, self._clock.now())
+        self._checked_at = window.end
+        return window
 
-    def _now(self) -> ChangeWindow:
+    def _window_now(self) -> ChangeWindow:
         now = self._clock.now()
         return ChangeWindow(now, now)
 
     async def index_notes(
         self, notes: Sequence[Note], *, force: bool = False, window: ChangeWindow | None = None
     ) -> None:
-        """Index these notes, in one transaction, even those that seem to be (`anew`). One that is no text is forgotten.
+        """Index these notes in one transaction, with `force` even unchanged ones. Removes those that are not text.
 
-        Where others write to the index too, a note may have changed since it was read here: then it is looked at again.
+        In a shared index another process may write at the same time: notes that changed since they were read here are
+        checked again.
         """
-        window = window or self._now()
+        window = window or self._window_now()
         pairs = [(note, None if self.is_excluded(note.path) else await _parse_entry_async(note)) for note in notes]
-        self._no_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, made in pairs if made is None}
-        entries, gone = [made for _, made in pairs if made is not None], [n.path for n, made in pairs if made is None]
-        changed = await self._index.upsert(entries, gone, self._clock.now(), force=force)
+        self._not_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, entry in pairs if entry is None}
+        entries = [entry for _, entry in pairs if entry is not None]
+        removed = [note.path for note, entry in pairs if entry is None]
+        changed = await self._index.upsert(entries, removed, self._clock.now(), force=force)
         self._remember([note.stat for note in notes])
         if changed:
             stats = {note.path: note.stat for note in notes}
             self.on_indexed({doc_id: window.changed_at(stats[path]) for path, doc_id in changed.items()})
         if self._index.is_shared:
-            await self._check({note.path: note.hash for note in notes})
+            await self._recheck({note.path: note.hash for note in notes})
 
-    async def _check(self, put: Mapping[str, str]) -> None:
-        """Paths to the hashes that the index has now because of this process, empty for none."""
-        if moved := [path for path, state in put.items() if await self._hash(path) != state]:
-            await self.check_files(moved)
+    async def _recheck(self, indexed_hashes: Mapping[str, str]) -> None:
+        """Check the files whose hash is not the one that this process just indexed, empty for a removed file.
 
-    async def _hash(self, path: str) -> str:
+        Without this, a slow process could overwrite a newer entry of another one with the state that it read earlier.
+        """
+        if changed := [path for path, state in indexed_hashes.items() if await self._file_hash(path) != state]:
+            await self.check_files(changed)
+
+    async def _file_hash(self, path: str) -> str:
         if self.is_excluded(path):
             return NO_FILE
         try:
@@ -161,137 +169,141 @@ class Indexer:
             return NO_FILE
 
     def was_just_indexed(self, path: str, size: int, modified_at: int) -> bool:
-        """Whether a file with this size and time (in microseconds) was indexed a moment ago."""
+        """Return whether a file with this size and time (in microseconds) was indexed recently."""
         return self._just_indexed.get(path) == (size, modified_at)
 
     def _remember(self, stats: list[Stat]) -> None:
+        # Clearing is safe: a file that is forgotten is only compared once more.
         if len(self._just_indexed) > MAX_RECENT:
             self._just_indexed.clear()
         self._just_indexed.update((stat.path, (stat.size, stat.modified_at)) for stat in stats)
 
     async def remove(self, paths: Iterable[str]) -> None:
-        wanted = list(paths)
-        for path in wanted:
+        """Remove these files from the index."""
+        removed = list(paths)
+        for path in removed:
             self._just_indexed.pop(path, None)
-        await self._index.delete(wanted)
+        await self._index.delete(removed)
         if self._index.is_shared:
-            await self._check(dict.fromkeys(wanted, NO_FILE))
+            await self._recheck(dict.fromkeys(removed, NO_FILE))
 
     async def check_files(self, paths: Iterable[str], window: ChangeWindow | None = None) -> None:
-        """Compare these files with the index: somebody may have changed, made or removed them."""
-        window = window or self._now()
-        wanted = sorted(set(paths))
-        for at in range(0, len(wanted), BATCH):
-            changed = await self._compare(wanted[at : at + BATCH], window)
+        """Compare these files with the index and update it: a user or another process may have changed them."""
+        window = window or self._window_now()
+        ordered = sorted(set(paths))
+        for start in range(0, len(ordered), BATCH):
+            changed = await self._compare(ordered[start : start + BATCH], window)
             now = self._clock.now()
             for note in changed:
                 self.lag.add(max(0, now - window.changed_at(note.stat)) / SECOND)
 
     async def check_folder(self, folder: str, window: ChangeWindow | None = None) -> None:
-        """The same for all that is in a folder, or was."""
-        known = await self._index.paths_under(folder)
-        await self.check_files([*known, *(stat.path for stat in await self._vault.walk(folder))], window)
+        """Check all files that are in a folder, and those that the index has there."""
+        indexed = await self._index.paths_under(folder)
+        await self.check_files([*indexed, *(stat.path for stat in await self._vault.walk(folder))], window)
 
     async def reconcile(self, progress: ReconcileProgress = lambda done, total: None) -> int:
-        """Compare the whole vault with the index; answers how many notes were not as indexed."""
-        async with self._reconciling:
+        """Compare the whole vault with the index and update it; return how many notes differed."""
+        async with self._reconcile_lock:
             self.start_window()
-            known = await self._index.file_states()
-            found = {stat.path: stat for stat in await self._vault.walk()}
-            gone = [path for path in known if path not in found]
-            stale = [path for path, stat in found.items() if not self._current(known.get(path), stat)]
-            todo = [*gone, *stale]
-            for at in range(0, len(todo), BATCH):
-                progress(at, len(todo))
-                await self._compare(todo[at : at + BATCH], self._now())
+            indexed = await self._index.file_states()
+            files = {stat.path: stat for stat in await self._vault.walk()}
+            deleted = [path for path in indexed if path not in files]
+            stale = [path for path, stat in files.items() if not self._is_current(indexed.get(path), stat)]
+            todo = [*deleted, *stale]
+            for start in range(0, len(todo), BATCH):
+                progress(start, len(todo))
+                await self._compare(todo[start : start + BATCH], self._window_now())
             progress(len(todo), len(todo))
             await self._index.mark_reconciled(self._clock.now())
             return len(todo)
 
     async def was_reconciled(self) -> bool:
-        """Whether the index is one that was ever compared with the whole vault."""
+        """Return whether the index still is one that was reconciled; another process may have rebuilt a shared one."""
         return not self._index.is_shared or await self._index.was_reconciled()
 
-    async def reindex(self, after: str, most: int) -> MaintenanceStep:
-        """Index the next notes in the order of the paths anew, whatever the index knows of them."""
-        known = await self._index.file_states()
-        found = {stat.path for stat in await self._vault.walk()}
-        if gone := [path for path in known if path not in found and path > after]:
-            await self.remove(gone)
-        todo = sorted(path for path in found if path > after)
-        for path in todo[:most]:
+    async def reindex(self, after: str, limit: int) -> MaintenanceStep:
+        """Reindex the next notes in the order of their paths, even unchanged ones."""
+        indexed = await self._index.file_states()
+        files = {stat.path for stat in await self._vault.walk()}
+        if deleted := [path for path in indexed if path not in files and path > after]:
+            await self.remove(deleted)
+        todo = sorted(path for path in files if path > after)
+        for path in todo[:limit]:
             try:
                 await self.index_notes([await self._vault.read(path)], force=True)
             except NoSuchNote:
-                continue  # gone since; the watcher sees it too
-        return MaintenanceStep(len(todo[:most]), len(found), todo[most - 1] if len(todo) > most else None)
+                continue  # deleted since the walk; the watcher receives the event
+        return MaintenanceStep(len(todo[:limit]), len(files), todo[limit - 1] if len(todo) > limit else None)
 
-    async def verify(self, after: str, most: int) -> MaintenanceStep:
-        """Compare the next notes with the index, by their bytes; changes nothing."""
-        known = await self._index.file_states()
-        found = {stat.path for stat in await self._vault.walk()}
-        todo = sorted(path for path in found | set(known) if path > after)
+    async def verify(self, after: str, limit: int) -> MaintenanceStep:
+        """Compare the next notes with the index by their bytes, without changing anything."""
+        indexed = await self._index.file_states()
+        files = {stat.path for stat in await self._vault.walk()}
+        todo = sorted(path for path in files | set(indexed) if path > after)
         differences = [
             IndexDifference(path, problem)
-            for path in todo[:most]
-            if (problem := await self._problem(path, known.get(path))) is not None
+            for path in todo[:limit]
+            if (problem := await self._find_problem(path, indexed.get(path))) is not None
         ]
-        total = len(found | set(known))
-        return MaintenanceStep(len(todo[:most]), total, todo[most - 1] if len(todo) > most else None, differences)
+        total = len(files | set(indexed))
+        return MaintenanceStep(len(todo[:limit]), total, todo[limit - 1] if len(todo) > limit else None, differences)
 
-    async def _problem(self, path: str, known: IndexedFileState | None) -> DifferenceProblem | None:
+    async def _find_problem(self, path: str, indexed: IndexedFileState | None) -> DifferenceProblem | None:
         try:
             note = await self._vault.read(path)
         except (NoSuchNote, InvalidPath):
-            return "gone" if known is not None else None
-        if known is None:
+            return "gone" if indexed is not None else None
+        if indexed is None:
             return None if documents.parse_document(path, note.content) is None else "missing"
-        return None if known.raw_hash == note.hash else "stale"
+        return None if indexed.raw_hash == note.hash else "stale"
 
-    async def _compare(self, paths: list[str], look: ChangeWindow) -> list[Note]:
-        """Answers the notes that were new or different."""
-        notes, gone = [], []
+    async def _compare(self, paths: list[str], window: ChangeWindow) -> list[Note]:
+        """Bring these files into the index; return the notes that were new or different."""
+        notes, deleted = [], []
         for path in paths:
             try:
                 if self.is_excluded(path):
                     raise NoSuchNote(path)
                 notes.append(await self._vault.read(path))
             except (NoSuchNote, InvalidPath):
-                gone.append(path)
-        known = await self._index.file_states_of([note.path for note in notes])
-        different = [n for n in notes if (state := known.get(n.path)) is None or state.raw_hash != n.hash]
+                deleted.append(path)
+        indexed = await self._index.file_states_of([note.path for note in notes])
+        different = [n for n in notes if (state := indexed.get(n.path)) is None or state.raw_hash != n.hash]
         if different:
-            await self.index_notes(different, window=look)
-        touched = [n.stat for n in notes if n not in different and not self._current(known.get(n.path), n.stat)]
+            await self.index_notes(different, window=window)
+        # Same bytes, other time: without the new time each reconciliation would read the file again.
+        touched = [n.stat for n in notes if n not in different and not self._is_current(indexed.get(n.path), n.stat)]
         if touched:
             await self._index.touch(touched)
-        if gone:
-            await self.remove(gone)
+        if deleted:
+            await self.remove(deleted)
         return different
 
-    def _current(self, known: IndexedFileState | None, stat: Stat) -> bool:
-        """Whether the file looks as it did when it was indexed, or was found to be no text."""
-        seen = self._no_text.get(stat.path) if known is None else (known.size, known.modified_at)
-        return seen == (stat.size, stat.modified_at)
+    def _is_current(self, indexed: IndexedFileState | None, stat: Stat) -> bool:
+        """Return whether a file has the size and time that it was indexed with, or was found not to be text with."""
+        state = self._not_text.get(stat.path) if indexed is None else (indexed.size, indexed.modified_at)
+        return state == (stat.size, stat.modified_at)
 
 
 async def _parse_entry_async(note: Note) -> IndexEntry | None:
-    """Long notes in a thread; a short one takes less time than the hop."""
+    """Parse long notes in a thread; a short one takes less time than the thread switch."""
     return parse_entry(note) if len(note.content) < INLINE_BYTES else await asyncio.to_thread(parse_entry, note)
 
 
 def parse_entry(note: Note) -> IndexEntry | None:
-    """What the index keeps of a note; None for a file that is no text."""
+    """Return the index entry of a note; None for a file that is not text."""
     document = documents.parse_document(note.path, note.content)
-    return None if document is None else build_entry(note, document, _created_at(document.frontmatter))
+    return None if document is None else build_entry(note, document, _parse_created_at(document.frontmatter))
 
 
-def _created_at(frontmatter: dict[str, Any]) -> int | None:
-    given = frontmatter.get("created_at")
-    if not isinstance(given, str):
+def _parse_created_at(frontmatter: dict[str, Any]) -> int | None:
+    """Return the frontmatter's `created_at`, as UTC if it has no zone; None if it is not an ISO time."""
+    value = frontmatter.get("created_at")
+    if not isinstance(value, str):
         return None
     try:
-        moment = datetime.fromisoformat(given)
+        moment = datetime.fromisoformat(value)
         return micros_from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None

@@ -1,6 +1,7 @@
-"""What goes into the index and what comes out. Times in microseconds, sizes in bytes.
+"""The data types of the search index: entries, rows, filters, and keyword queries with their results.
 
-What is looked for by word, and what is shown of it. The caller's text never becomes query syntax. Pure.
+Pure: the SQL is in `store` and in the keyword and vector stores. Times are in microseconds, sizes in bytes. A keyword
+query holds terms only, so that the caller's text never becomes query syntax.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from stentor.domains.notes.model import Note, content_hash
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
-    """A document ready to be stored: everything is computed before the transaction."""
+    """A document to be indexed. Built before the transaction, so that parsing does not prolong it."""
 
     path: str
     folder: str
@@ -39,7 +40,7 @@ class IndexEntry(msgspec.Struct, frozen=True):
 
 
 class IndexedFileState(msgspec.Struct, frozen=True):
-    """What the index knows of a file, to compare with the file."""
+    """The state of a file when it was indexed, to be compared with the file."""
 
     path: str
     raw_hash: str
@@ -48,7 +49,7 @@ class IndexedFileState(msgspec.Struct, frozen=True):
 
 
 class IndexTotals(msgspec.Struct, frozen=True):
-    """Documents, their bytes, how many have no vectors, and when the index was last written to."""
+    """Figures of the whole index; `synced_at` is the time of the last write to it."""
 
     documents: int
     size: int
@@ -57,7 +58,7 @@ class IndexTotals(msgspec.Struct, frozen=True):
 
 
 class IndexedDocument(msgspec.Struct, frozen=True):
-    """What the index knows of one document. Without a `model` it has no vectors yet."""
+    """An indexed document without its text. `model` is None until the document is embedded."""
 
     path: str
     title: str
@@ -69,7 +70,7 @@ class IndexedDocument(msgspec.Struct, frozen=True):
 
 
 class FolderStats(msgspec.Struct, frozen=True):
-    """Of the documents in some folders: how many, their bytes, how many have vectors, when the last one changed."""
+    """Figures of the documents in some folders; `modified_at` is the latest change."""
 
     documents: int
     size: int
@@ -78,7 +79,7 @@ class FolderStats(msgspec.Struct, frozen=True):
 
 
 Folders = str | tuple[str, ...]
-"""One folder or several: the documents in them, not those in their folders."""
+"""One folder or several, without their subfolders."""
 
 
 def folder_list(folders: Folders) -> list[str]:
@@ -86,13 +87,15 @@ def folder_list(folders: Folders) -> list[str]:
 
 
 class SearchFilters(msgspec.Struct, frozen=True):
+    """Conditions on the documents of a search; None filters nothing."""
+
     weight_min: float | None = None
     created_after: int | None = None
     folder: Folders | None = None
 
 
 class DocumentRow(msgspec.Struct, frozen=True):
-    """What a search shows of a document, and what it is filtered by."""
+    """The columns of a document that searches return or filter by."""
 
     path: str
     title: str
@@ -102,21 +105,21 @@ class DocumentRow(msgspec.Struct, frozen=True):
     created_at: int
 
     def matches(self, filters: SearchFilters) -> bool:
-        """Whether its weight and age do; not its folder."""
+        """Return whether the weight and the creation time pass; the folder is not checked."""
         if filters.weight_min is not None and (self.weight is None or self.weight < filters.weight_min):
             return False
         return filters.created_after is None or self.created_at > filters.created_after
 
 
 class EmbeddingModel(msgspec.Struct, frozen=True):
-    """What made vectors, and how many numbers each has."""
+    """An embedding model, and the number of dimensions of its vectors."""
 
     identity: str
     dimensions: int
 
 
 class PendingDocument(msgspec.Struct, frozen=True):
-    """A document whose vectors are to be made."""
+    """A document that is not embedded yet."""
 
     doc_id: int
     path: str
@@ -129,7 +132,7 @@ class PendingDocument(msgspec.Struct, frozen=True):
 
 
 class VectorHit(msgspec.Struct, frozen=True):
-    """A document, how like the query its nearest chunk is (-1 to 1), and which chunk that is."""
+    """A document with the similarity (-1 to 1) and the ordinal of its nearest chunk."""
 
     doc_id: int
     similarity: float
@@ -137,7 +140,7 @@ class VectorHit(msgspec.Struct, frozen=True):
 
 
 def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> IndexEntry:
-    """`created_at` is the frontmatter's time, if it has one."""
+    """Return the index entry of a parsed note; `created_at` is the frontmatter's time, if it has one."""
     tags = document.tags
     weights = document.hebbian_weights
     return IndexEntry(
@@ -148,7 +151,7 @@ def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> I
         note.stat.size,
         note.stat.modified_at,
         created_at or note.stat.modified_at,
-        document.title.replace("\0", "\ufffd"),  # which PostgreSQL takes in no text
+        document.title.replace("\0", "\ufffd"),  # PostgreSQL rejects NUL in text
         jsontext.dump(tags),
         jsontext.dump(document.frontmatter),
         document.problem,
@@ -164,11 +167,11 @@ SearchField = Literal["title", "tags", "content"]
 MatchMode = Literal["all", "any"]
 SEARCH_FIELDS: tuple[SearchField, ...] = ("title", "tags", "content")
 FIELD_WEIGHTS: Mapping[SearchField, float] = {"title": 5.0, "tags": 3.0, "content": 1.0}
-"""Of a word by where it stands: in the title it says more than in the text."""
+"""BM25 weight of a term by field: a hit in the title counts more than one in the text."""
 
 
 class KeywordQuery(msgspec.Struct, frozen=True):
-    """`phrases` are distinct, each of one term or of several that must stand one after the other."""
+    """A parsed query. `phrases` are distinct, each of one term or of several adjacent ones in this order."""
 
     phrases: tuple[tuple[str, ...], ...]
     fields: frozenset[SearchField]
@@ -176,7 +179,7 @@ class KeywordQuery(msgspec.Struct, frozen=True):
 
 
 class KeywordHit(msgspec.Struct, frozen=True):
-    """`score` is BM25's, larger is better."""
+    """A document found by keywords; `score` is its BM25 score, larger is better."""
 
     doc_id: int
     path: str
@@ -186,21 +189,23 @@ class KeywordHit(msgspec.Struct, frozen=True):
 
 
 class KeywordResult(msgspec.Struct, frozen=True):
+    """A published match; `relevance_score` is relative to the best one, from 0 to 1."""
+
     path: str
     title: str
     excerpt: str
     relevance_score: float
 
 
-def build_query(wanted: Sequence[str], fields: Sequence[SearchField], mode: MatchMode) -> KeywordQuery | None:
-    """A text of several words is a phrase. None when there is no word to look for."""
-    phrases = tuple(dict.fromkeys(tuple(found) for text in wanted if (found := tokenizer.tokenize(text))))
+def build_query(texts: Sequence[str], fields: Sequence[SearchField], mode: MatchMode) -> KeywordQuery | None:
+    """Build a query; a text of several words is a phrase. Return None if no text has a word."""
+    phrases = tuple(dict.fromkeys(tuple(terms) for text in texts if (terms := tokenizer.tokenize(text))))
     return KeywordQuery(phrases, frozenset(fields), mode) if phrases and fields else None
 
 
-def build_results(hits: list[KeywordHit], wanted: frozenset[str]) -> list[KeywordResult]:
-    """With excerpts, and scores as shares of the best one."""
+def build_results(hits: list[KeywordHit], terms: frozenset[str]) -> list[KeywordResult]:
+    """Return the hits with excerpts around these terms, and scores relative to the best one."""
     best = max((hit.score for hit in hits), default=0.0) or 1.0
     return [
-        KeywordResult(hit.path, hit.title, make_excerpt(hit.body, wanted), round(hit.score / best, 6)) for hit in hits
+        KeywordResult(hit.path, hit.title, make_excerpt(hit.body, terms), round(hit.score / best, 6)) for hit in hits
     ]

@@ -1,4 +1,8 @@
-"""What the search index stands on: words and vectors. One conformance suite runs against every implementation."""
+"""The interfaces that a search index is built from: its database, its keyword store and its vector store.
+
+Implementations: `sqlite` and `in_memory_vectors` for one process, `postgres/` for several. The conformance suite in
+tests/conformance runs against all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ T = TypeVar("T")
 
 
 class IndexDatabase(Protocol):
-    """Transactions over the index's tables. Both raise StoreUnavailable."""
+    """Transactions over the index's tables. `read` and `write` raise StoreUnavailable."""
 
     async def read(self, fn: Callable[[Tx], T]) -> T: ...
 
@@ -33,10 +37,10 @@ class IndexDatabase(Protocol):
 
 
 class KeywordStore(Protocol):
-    """Search by word, in the transactions of the documents that the words are of."""
+    """Keyword search. Terms change in the same transaction as the document that they belong to."""
 
     def insert(self, tx: Tx, doc_id: int, entry: IndexEntry) -> None:
-        """Of a document that has none."""
+        """Add the terms of a document that has none."""
         ...
 
     def delete(self, tx: Tx, doc_id: int) -> None: ...
@@ -44,51 +48,51 @@ class KeywordStore(Protocol):
     def search(
         self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, *, with_total: bool
     ) -> tuple[list[KeywordHit], int]:
-        """The best by BM25, of the whole vault or of some folders, and how many there are in all, if that is asked for.
+        """Return the best hits by BM25, and the total number of matches (0 without `with_total`).
 
-        How rare a word is, and how long documents are, is taken of the whole vault.
+        Term rarity and document length are those of the whole vault, whichever folders are searched.
         """
         ...
 
 
 class VectorStore(Protocol):
-    """Vectors of the chunks of documents, all of one model and of length 1."""
+    """The vectors of document chunks, all of one model and of length 1."""
 
     async def use_model(self, model: EmbeddingModel) -> None:
-        """From now on vectors are this model's; documents with those of another one wait for new ones."""
+        """Switch to this model; documents with vectors of another model become pending."""
         ...
 
-    async def next_pending(self, most: int) -> list[PendingDocument]:
-        """Documents without vectors, for the caller to make, the shortest first: a long one holds up no other.
+    async def next_pending(self, limit: int) -> list[PendingDocument]:
+        """Return documents to embed, shortest first, so that a long one does not delay the others.
 
-        Raises EmbeddingUnavailable when the model is another.
+        Raises EmbeddingUnavailable if another process switched to another model.
         """
         ...
 
     async def find_by_hash(self, hashes: Sequence[str]) -> Mapping[str, Vectors]:
-        """The vectors of those texts that are known already, by hash."""
+        """Return the stored vectors of these chunk texts, by hash; texts without one are left out."""
         ...
 
     async def save(self, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
-        """The vectors of a document, a row for each chunk; False, and nothing kept, when it changed meanwhile."""
+        """Store the vectors of a document, one row per chunk; return False and store nothing if it has changed."""
         ...
 
-    async def nearest(self, vector: Vectors, most: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
-        """The nearest of the documents that pass the filters, best first, and how many pass."""
+    async def nearest(self, vector: Vectors, limit: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
+        """Return the nearest documents that pass the filters, best first, and how many pass."""
         ...
 
     async def similarities(self, vector: Vectors, doc_ids: Iterable[int]) -> dict[int, float]:
-        """How like the query the nearest chunk of each of these documents is, of those that have vectors."""
+        """Return the similarity of each document's nearest chunk; documents without vectors are left out."""
         ...
 
     async def delete_orphans(self) -> None:
-        """Forget vectors that nothing has any more. Looks at all."""
+        """Delete the vectors that no chunk uses any more. Scans all vectors."""
         ...
 
     def delete(self, tx: Tx, doc_id: int) -> None:
-        """In the transaction that removes a document."""
+        """Delete a document's vectors, in the transaction that deletes the document."""
         ...
 
     def on_deleted(self, doc_ids: Iterable[int]) -> None:
-        """After that transaction."""
+        """Update the state in memory, after that transaction committed."""
         ...

@@ -1,8 +1,7 @@
-"""The index of one process: a SQLite file beside the database, words in FTS5, vectors in memory.
+"""The search index of a single process: a SQLite file with keywords in FTS5, and vectors in memory.
 
-Opens the index file; one that is missing, damaged or of another version is made anew, empty.
-
-Words in FTS5, over terms, best first by BM25.
+A file that is missing, damaged or of another schema version is rebuilt empty; reconciliation with the vault fills it.
+The index that several processes share is in `postgres/`.
 """
 
 from __future__ import annotations
@@ -67,47 +66,51 @@ create table vectors (
 ) without rowid;
 create table facts (name text primary key, value integer not null) without rowid
 """
-_VERSION = Sql("select value from facts where name = 'version'")
+_READ_VERSION = Sql("select value from facts where name = 'version'")
 
 
 def open_index(folder: Path) -> SearchIndex:
-    """The index in this folder, with a writer of its own. Raises StartRefused when it cannot be made."""
-    tables = _open(folder)
-    return SearchIndex(tables, Fts5KeywordStore(), InMemoryVectorStore(tables), tables.driver.name, is_shared=False)
+    """Open the index in this folder, and create it if needed. Raises StartRefused if it cannot be created."""
+    database = _open_database(folder)
+    return SearchIndex(
+        database, Fts5KeywordStore(), InMemoryVectorStore(database), database.driver.name, is_shared=False
+    )
 
 
-def _open(folder: Path) -> Database:
+def _open_database(folder: Path) -> Database:
     path = folder / INDEX_FILE
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _usable(path):
-            _remove(path)
-            _make(path)
+        if not _is_usable(path):
+            _delete_files(path)
+            _create(path)
     except (OSError, StoreUnavailable) as error:
-        raise StartRefused(f"The search index {path} cannot be made: {error}.") from None
-    # What a power cut takes of it is found again by comparing; the database is never torn by one.
+        raise StartRefused(
+            f"The search index {path} cannot be created: {error}. Check the folder's permissions and free space."
+        ) from None
+    # Commits need not survive a power failure: reconciliation finds what is missing, and the file stays consistent.
     return Database(SqliteDriver(path, durable=False))
 
 
-def _usable(path: Path) -> bool:
+def _is_usable(path: Path) -> bool:
     if not path.exists():
         return False
     try:
         connection = SqliteDriver(path).writer()
     except StoreUnavailable as error:
-        log.warning("the search index is made anew: %s", error.message)
+        log.warning("index: rebuilding reason=%s", error.message)
         return False
     try:
-        rows = connection.rows(_VERSION, {})
+        rows = connection.rows(_READ_VERSION, {})
         return bool(rows) and rows[0][0] == SCHEMA_VERSION
     except StoreUnavailable as error:
-        log.warning("the search index is made anew: %s", error.message)
+        log.warning("index: rebuilding reason=%s", error.message)
         return False
     finally:
         connection.close()
 
 
-def _make(path: Path) -> None:
+def _create(path: Path) -> None:
     connection: DbConnection = SqliteDriver(path).writer()
     try:
         connection.begin()
@@ -119,57 +122,59 @@ def _make(path: Path) -> None:
         connection.close()
 
 
-def _remove(path: Path) -> None:
+def _delete_files(path: Path) -> None:
+    """Delete the database with its -wal and -shm files: a leftover log would be replayed into the new file."""
     for file in path.parent.glob(f"{path.name}*"):
         file.unlink()
 
 
 _RANK = f"bm25({', '.join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)})"
-# Bodies are read of the best alone.
+# Texts are joined after the limit, so that they are read for the best hits only.
 _SEARCH = Sql(
     f"""select d.doc_id, d.path, d.title, d.body, best.rank from (
         select rowid, rank from words where words match :query and rank match '{_RANK}' order by rank limit :limit
-    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - names of ours
+    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - constant column weights
 )
 _COUNT = Sql("select count(*) from words where words match :query")
-_SEARCH_FOLDER = Sql(
+_SEARCH_IN_FOLDERS = Sql(
     f"""select d.doc_id, d.path, d.title, d.body, best.rank from (
         select rowid, rank from words where words match :query and rank match '{_RANK}'
             and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))
         order by rank limit :limit
-    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - names of ours
+    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - constant column weights
 )
-_COUNT_FOLDER = Sql(
+_COUNT_IN_FOLDERS = Sql(
     """select count(*) from words where words match :query
     and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))"""
 )
-_PUT = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
-_FORGET = Sql("delete from words where rowid = :doc_id")
+_INSERT = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
+_DELETE = Sql("delete from words where rowid = :doc_id")
 
 
 class Fts5KeywordStore:
-    """Implements the port `WordStore`."""
+    """Implements `KeywordStore` with an FTS5 table over stemmed terms."""
 
     def insert(self, tx: Tx, doc_id: int, entry: IndexEntry) -> None:
-        tx.run(_PUT, doc_id=doc_id, title=entry.title_words, tags=entry.tag_words, content=entry.body_words)
+        tx.run(_INSERT, doc_id=doc_id, title=entry.title_words, tags=entry.tag_words, content=entry.body_words)
 
     def delete(self, tx: Tx, doc_id: int) -> None:
-        tx.run(_FORGET, doc_id=doc_id)
+        tx.run(_DELETE, doc_id=doc_id)
 
     def search(
         self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, *, with_total: bool
     ) -> tuple[list[KeywordHit], int]:
-        search, count = (_SEARCH, _COUNT) if folder is None else (_SEARCH_FOLDER, _COUNT_FOLDER)
-        asked = {"query": build_fts5_match(query)} | (
+        search, count = (_SEARCH, _COUNT) if folder is None else (_SEARCH_IN_FOLDERS, _COUNT_IN_FOLDERS)
+        parameters = {"query": build_fts5_match(query)} | (
             {} if folder is None else {"folders": jsontext.dump(folder_list(folder))}
         )
-        rows = tx.rows(search, limit=limit, **asked)
+        rows = tx.rows(search, limit=limit, **parameters)
+        # FTS5's rank is the negated BM25 score, smaller is better.
         hits = [KeywordHit(doc_id, path, title, body, -rank) for doc_id, path, title, body, rank in rows]
-        return hits, int(tx.rows(count, **asked)[0][0]) if with_total else 0
+        return hits, int(tx.rows(count, **parameters)[0][0]) if with_total else 0
 
 
 def build_fts5_match(query: KeywordQuery) -> str:
-    """The query as FTS5 has it."""
+    """Return the query in FTS5's syntax. Terms are letters and digits, so quoting them suffices."""
     phrases = [" + ".join(f'"{term}"' for term in phrase) for phrase in query.phrases]
     columns = "" if query.fields == set(SEARCH_FIELDS) else "{" + " ".join(sorted(query.fields)) + "} : "
     return f"{columns}({(' AND ' if query.mode == 'all' else ' OR ').join(phrases)})"

@@ -1,4 +1,7 @@
-"""SQL of the documents, in the subset that both databases share."""
+"""The SQL of the `documents` and `facts` tables, for SQLite and PostgreSQL alike.
+
+Terms and vectors have their own stores (`sqlite`, `vector_matrix`, `postgres/`).
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ _COLUMNS = (
     "path, folder, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, weight, "
     "body"
 )
-_WORDS = ("title_words", "tag_words", "body_words")
-_FIND = Sql("select doc_id, raw_hash from documents where path = :path")
+_TERM_COLUMNS = ("title_words", "tag_words", "body_words")
+_FIND_ID_AND_HASH = Sql("select doc_id, raw_hash from documents where path = :path")
 _INSERT = Sql(
     f"""insert into documents ({_COLUMNS}) values (:path, :folder, :raw_hash, :content_hash, :size,
         :modified_at, :created_at, :title, :tags, :frontmatter, :problem, :weight, :body) returning doc_id"""
@@ -34,34 +37,36 @@ _UPDATE = Sql(
     where doc_id = :doc_id"""
 )
 _TOUCH = Sql("update documents set modified_at = :modified_at, size = :size where path = :path")
-_FORGET = Sql("delete from documents where doc_id = :doc_id")
-_STATE = Sql("select path, raw_hash, size, modified_at from documents where path = :path")
-_STATES = Sql("select path, raw_hash, size, modified_at from documents")
-_BELOW = Sql("select path from documents where path >= :low and path < :high")
-_ANY = Sql("select 1 from documents limit 1")
+_DELETE = Sql("delete from documents where doc_id = :doc_id")
+_FILE_STATE = Sql("select path, raw_hash, size, modified_at from documents where path = :path")
+_FILE_STATES = Sql("select path, raw_hash, size, modified_at from documents")
+_PATHS_UNDER = Sql("select path from documents where path >= :low and path < :high")
+_HAS_DOCUMENTS = Sql("select 1 from documents limit 1")
 _TOTALS = Sql("select count(*), cast(coalesce(sum(size), 0) as bigint) from documents")
-_WAIT = Sql("select count(*) from documents where model is null")
-_RECORD = Sql("select path, title, raw_hash, content_hash, size, modified_at, model from documents where path = :path")
+_COUNT_PENDING = Sql("select count(*) from documents where model is null")
+_FIND_DOCUMENT = Sql(
+    "select path, title, raw_hash, content_hash, size, modified_at, model from documents where path = :path"
+)
 _FOLDER_STATS = Sql(
     """select count(*), cast(coalesce(sum(size), 0) as bigint), count(model), max(modified_at)
     from documents where folder = :folder"""
 )
-_FOLDERS = Sql("select distinct folder from documents order by folder")
-_ROWS = "select doc_id, path, title, body, frontmatter, weight, created_at from documents where doc_id in "
-_OF_ROWS = {
-    "sqlite": Sql(_ROWS + "(select value from json_each(:ids))"),
-    "postgresql": Sql(_ROWS + "(select value::integer from json_array_elements_text(:ids::json))"),
+_LIST_FOLDERS = Sql("select distinct folder from documents order by folder")
+_SELECT_ROWS = "select doc_id, path, title, body, frontmatter, weight, created_at from documents where doc_id in "
+_READ_ROWS = {
+    "sqlite": Sql(_SELECT_ROWS + "(select value from json_each(:ids))"),
+    "postgresql": Sql(_SELECT_ROWS + "(select value::integer from json_array_elements_text(:ids::json))"),
 }
-_BODY = Sql("select body from documents where path = :path")
-_FACT = Sql("select value from facts where name = :name")
-_SET_FACT = Sql(
+_READ_BODY = Sql("select body from documents where path = :path")
+_READ_FACT = Sql("select value from facts where name = :name")
+_WRITE_FACT = Sql(
     "insert into facts (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value"
 )
 
 
 def find_id_and_hash(tx: Tx, path: str) -> tuple[int, str] | None:
-    """The id of a document and the hash of its file's bytes."""
-    row = tx.row(_FIND, path=path)
+    """Return the id of a document and the hash of its file's bytes."""
+    row = tx.row(_FIND_ID_AND_HASH, path=path)
     return (int(row[0]), str(row[1])) if row else None
 
 
@@ -72,81 +77,83 @@ def insert(tx: Tx, entry: IndexEntry) -> int:
 
 
 def update(tx: Tx, doc_id: int, entry: IndexEntry) -> None:
-    """Its vectors are to be made again."""
+    """Replace a document; it becomes pending for embedding."""
     tx.run(_UPDATE, doc_id=doc_id, **_values(entry))
 
 
 def _values(entry: IndexEntry) -> dict[str, object]:
-    return {name: value for name, value in msgspec.structs.asdict(entry).items() if name not in _WORDS}
+    return {name: value for name, value in msgspec.structs.asdict(entry).items() if name not in _TERM_COLUMNS}
 
 
 def delete(tx: Tx, doc_id: int) -> None:
-    tx.run(_FORGET, doc_id=doc_id)
+    tx.run(_DELETE, doc_id=doc_id)
 
 
 def touch(tx: Tx, path: str, modified_at: int, size: int) -> None:
-    """The file has another time and the same bytes."""
+    """Update the size and time of a file whose bytes did not change."""
     tx.run(_TOUCH, path=path, modified_at=modified_at, size=size)
 
 
 def file_states(tx: Tx) -> dict[str, IndexedFileState]:
-    return {row[0]: IndexedFileState(*row) for row in tx.rows(_STATES)}
+    return {row[0]: IndexedFileState(*row) for row in tx.rows(_FILE_STATES)}
 
 
 def file_states_of(tx: Tx, paths: Iterable[str]) -> dict[str, IndexedFileState]:
-    """Of those that are indexed."""
-    return {path: IndexedFileState(*row) for path in paths if (row := tx.row(_STATE, path=path)) is not None}
+    """Return the states of those of these files that are indexed."""
+    return {path: IndexedFileState(*row) for path in paths if (row := tx.row(_FILE_STATE, path=path)) is not None}
 
 
 def paths_under(tx: Tx, folder: str) -> list[str]:
-    """The indexed files in a folder and its folders."""
-    rows = tx.rows(_BELOW, low=f"{folder}/", high=f"{folder}0")  # 0 is the sign after the slash
+    """Return the indexed files in a folder and its subfolders."""
+    # A range, because LIKE would need the folder's name escaped. "0" is the character after "/".
+    rows = tx.rows(_PATHS_UNDER, low=f"{folder}/", high=f"{folder}0")
     return [row[0] for row in rows]
 
 
 def has_documents(tx: Tx) -> bool:
-    return tx.row(_ANY) is not None
+    return tx.row(_HAS_DOCUMENTS) is not None
 
 
 def totals(tx: Tx) -> IndexTotals:
     documents, size = tx.rows(_TOTALS)[0]
-    return IndexTotals(int(documents), int(size), int(tx.rows(_WAIT)[0][0]), read_fact(tx, "synced_at"))
+    return IndexTotals(int(documents), int(size), int(tx.rows(_COUNT_PENDING)[0][0]), read_fact(tx, "synced_at"))
 
 
 def find_document(tx: Tx, path: str) -> IndexedDocument | None:
-    row = tx.row(_RECORD, path=path)
+    row = tx.row(_FIND_DOCUMENT, path=path)
     return IndexedDocument(*row) if row else None
 
 
 def list_folders(tx: Tx) -> list[str]:
-    return [row[0] for row in tx.rows(_FOLDERS)]
+    return [row[0] for row in tx.rows(_LIST_FOLDERS)]
 
 
 def folder_stats(tx: Tx, folders: Iterable[str]) -> FolderStats:
-    found = [FolderStats(*row) for folder in folders for row in tx.rows(_FOLDER_STATS, folder=folder)]
+    """Return the figures of all these folders together."""
+    stats = [FolderStats(*row) for folder in folders for row in tx.rows(_FOLDER_STATS, folder=folder)]
     return FolderStats(
-        sum(one.documents for one in found),
-        sum(one.size for one in found),
-        sum(one.with_vectors for one in found),
-        max((one.modified_at for one in found if one.modified_at is not None), default=None),
+        sum(entry.documents for entry in stats),
+        sum(entry.size for entry in stats),
+        sum(entry.with_vectors for entry in stats),
+        max((entry.modified_at for entry in stats if entry.modified_at is not None), default=None),
     )
 
 
 def read_rows(tx: Tx, dialect: str, doc_ids: Sequence[int]) -> dict[int, DocumentRow]:
-    """Of those that are there."""
-    found = tx.rows(_OF_ROWS[dialect], ids=jsontext.dump(list(doc_ids)))
-    return {doc_id: DocumentRow(*row) for doc_id, *row in found}
+    """Return documents by id; missing ones are left out. The dialect selects how a JSON array becomes rows."""
+    rows = tx.rows(_READ_ROWS[dialect], ids=jsontext.dump(list(doc_ids)))
+    return {doc_id: DocumentRow(*row) for doc_id, *row in rows}
 
 
 def read_bodies(tx: Tx, paths: Iterable[str]) -> dict[str, str]:
-    """Of those that are there."""
-    return {path: str(row[0]) for path in paths if (row := tx.row(_BODY, path=path)) is not None}
+    """Return texts by path; missing documents are left out."""
+    return {path: str(row[0]) for path in paths if (row := tx.row(_READ_BODY, path=path)) is not None}
 
 
 def read_fact(tx: Tx, name: str) -> int | None:
-    row = tx.row(_FACT, name=name)
+    row = tx.row(_READ_FACT, name=name)
     return int(row[0]) if row else None
 
 
 def write_fact(tx: Tx, name: str, value: int) -> None:
-    tx.run(_SET_FACT, name=name, value=value)
+    tx.run(_WRITE_FACT, name=name, value=value)

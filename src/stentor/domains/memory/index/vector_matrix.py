@@ -1,6 +1,7 @@
-"""All vectors in memory, searched exactly: one product, filters before the best are taken.
+"""Exact vector search in memory, and the SQL of the tables that the vectors are loaded from.
 
-SQL of chunks and vectors. A vector is kept by model and hash of its text, so that no text is embedded twice.
+Used by the vector stores without pgvector. Imports NumPy, so it is itself imported only when vectors are needed.
+Vectors are stored by model and hash of their text, so that no text is embedded twice.
 """
 
 from __future__ import annotations
@@ -18,11 +19,27 @@ from stentor.domains.memory.index.model import PendingDocument, VectorHit
 from stentor.domains.memory.text.markdown import Chunk
 
 FREE_ROW = -1
-_FIRST = 1024
+INITIAL_ROWS = 1024
+Vector = NDArray[np.float32]
+
+_LIST_PENDING = Sql(
+    """select doc_id, path, title, body, weight, created_at, modified_at, raw_hash from documents
+    where model is null order by size, doc_id limit :limit"""
+)
+_INVALIDATE_OTHER_MODELS = Sql("update documents set model = null where model <> :model")
+_SELECT_VECTORS = """select d.doc_id, d.weight, d.created_at, v.vector from documents d
+    join chunks c on c.doc_id = d.doc_id join vectors v on v.model = d.model and v.hash = c.hash"""
+_LIST_VECTORS = Sql(f"{_SELECT_VECTORS} where d.model = :model order by d.doc_id, c.ordinal")
+_LIST_DOCUMENT_VECTORS = Sql(f"{_SELECT_VECTORS} where d.model = :model and d.doc_id = :doc_id order by c.ordinal")
+_INSERT_CHUNK = Sql("insert into chunks (doc_id, ordinal, heading, hash) values (:doc_id, :ordinal, :heading, :hash)")
+_INSERT_VECTOR = Sql("insert into vectors (model, hash, vector) values (:model, :hash, :vector) on conflict do nothing")
+_FIND_VECTOR = Sql("select vector from vectors where model = :model and hash = :hash")
+_MARK_EMBEDDED = Sql("update documents set model = :model where doc_id = :doc_id and raw_hash = :raw_hash")
+_DELETE_ORPHANS = Sql("delete from vectors where model <> :model or hash not in (select hash from chunks)")
 
 
 class VectorMatrix:
-    """A row for each chunk. `weight` and `created_at` are its document's; a document without weight has NaN."""
+    """One row per chunk, with the weight (NaN for none) and creation time of its document. Thread-safe."""
 
     def __init__(self, dimensions: int) -> None:
         self.dimensions = dimensions
@@ -30,18 +47,18 @@ class VectorMatrix:
         self._rows: dict[int, list[int]] = {}
         self._free: list[int] = []
         self._used = 0
-        self._vectors = np.zeros((_FIRST, dimensions), np.float32)
-        self._doc = np.full(_FIRST, FREE_ROW, np.int64)
-        self._ordinal = np.zeros(_FIRST, np.int32)
-        self._weight = np.full(_FIRST, np.nan, np.float64)
-        self._created = np.zeros(_FIRST, np.int64)
+        self._vectors = np.zeros((INITIAL_ROWS, dimensions), np.float32)
+        self._doc = np.full(INITIAL_ROWS, FREE_ROW, np.int64)
+        self._ordinal = np.zeros(INITIAL_ROWS, np.int32)
+        self._weight = np.full(INITIAL_ROWS, np.nan, np.float64)
+        self._created = np.zeros(INITIAL_ROWS, np.int64)
 
     def __len__(self) -> int:
-        """Documents in it."""
+        """Return the number of documents."""
         return len(self._rows)
 
     def upsert(self, doc_id: int, vectors: NDArray[np.float32], weight: float | None, created_at: int) -> None:
-        """The vectors of a document's chunks, in order; replaces those that it had."""
+        """Set the vectors of a document's chunks, in their order."""
         with self._lock:
             self._upsert(doc_id, vectors, weight, created_at)
 
@@ -49,9 +66,28 @@ class VectorMatrix:
         with self._lock:
             self._delete(doc_id)
 
+    def nearest(
+        self,
+        query: NDArray[np.float32],
+        limit: int,
+        weight_min: float | None = None,
+        created_after: int | None = None,
+        doc_ids: Sequence[int] | None = None,
+    ) -> tuple[list[VectorHit], int]:
+        """Return the nearest documents (of `doc_ids`, if given), best first, and how many pass the filters."""
+        with self._lock:
+            rows = self._filter_rows(weight_min, created_after)
+            return self._nearest(query, limit, rows if doc_ids is None else rows[np.isin(self._doc[rows], doc_ids)])
+
+    def similarities(self, query: NDArray[np.float32], doc_ids: Iterable[int]) -> dict[int, float]:
+        """Return the similarity of each document's nearest chunk; unknown documents are left out."""
+        with self._lock:
+            known = {doc_id: self._rows[doc_id] for doc_id in doc_ids if doc_id in self._rows}
+            return {doc_id: float((self._vectors[rows] @ query).max()) for doc_id, rows in known.items()}
+
     def _upsert(self, doc_id: int, vectors: NDArray[np.float32], weight: float | None, created_at: int) -> None:
         self._delete(doc_id)
-        rows = [self._row() for _ in range(len(vectors))]
+        rows = [self._allocate_row() for _ in range(len(vectors))]
         self._rows[doc_id] = rows
         self._vectors[rows] = vectors
         self._doc[rows] = doc_id
@@ -64,46 +100,29 @@ class VectorMatrix:
         self._doc[rows] = FREE_ROW
         self._free.extend(rows)
 
-    def nearest(
-        self,
-        query: NDArray[np.float32],
-        most: int,
-        weight_min: float | None = None,
-        created_after: int | None = None,
-        doc_ids: Sequence[int] | None = None,
-    ) -> tuple[list[VectorHit], int]:
-        """The nearest documents (`among` those of these ids), best first, and how many pass the filters."""
-        with self._lock:
-            rows = self._passing(weight_min, created_after)
-            return self._nearest(query, most, rows if doc_ids is None else rows[np.isin(self._doc[rows], doc_ids)])
-
-    def _nearest(self, query: NDArray[np.float32], most: int, rows: NDArray[np.int64]) -> tuple[list[VectorHit], int]:
+    def _nearest(self, query: NDArray[np.float32], limit: int, rows: NDArray[np.int64]) -> tuple[list[VectorHit], int]:
         if not len(rows):
             return [], 0
-        documents = self._doc[rows]
+        doc_ids = self._doc[rows]
+        # Over all rows, because selecting those that pass the filters first would copy them.
         scores = self._vectors[: self._used] @ query
         order = np.argsort(-scores[rows], kind="stable")
-        ids, first = np.unique(documents[order], return_index=True)
-        best = np.sort(first)[:most]
+        # `unique` returns the first position of each document in that order: its best chunk.
+        unique_ids, first = np.unique(doc_ids[order], return_index=True)
+        best = np.sort(first)[:limit]
         chosen = rows[order[best]]
-        found = [VectorHit(int(self._doc[r]), float(scores[r]), int(self._ordinal[r])) for r in chosen]
-        return found, len(ids)
+        hits = [VectorHit(int(self._doc[r]), float(scores[r]), int(self._ordinal[r])) for r in chosen]
+        return hits, len(unique_ids)
 
-    def similarities(self, query: NDArray[np.float32], doc_ids: Iterable[int]) -> dict[int, float]:
-        """How like the query the nearest chunk of each of these documents is, of those that are known."""
-        with self._lock:
-            known = {doc_id: self._rows[doc_id] for doc_id in doc_ids if doc_id in self._rows}
-            return {doc_id: float((self._vectors[rows] @ query).max()) for doc_id, rows in known.items()}
-
-    def _passing(self, weight_min: float | None, created_after: int | None) -> NDArray[np.int64]:
+    def _filter_rows(self, weight_min: float | None, created_after: int | None) -> NDArray[np.int64]:
         passes = self._doc[: self._used] != FREE_ROW
         if weight_min is not None:
-            passes &= self._weight[: self._used] >= weight_min
+            passes &= self._weight[: self._used] >= weight_min  # false for NaN: a document without weight never passes
         if created_after is not None:
             passes &= self._created[: self._used] > created_after
         return np.flatnonzero(passes)
 
-    def _row(self) -> int:
+    def _allocate_row(self) -> int:
         if self._free:
             return self._free.pop()
         if self._used == len(self._doc):
@@ -120,26 +139,8 @@ class VectorMatrix:
         self._created = np.concatenate([self._created, np.zeros(size, np.int64)])
 
 
-Vector = NDArray[np.float32]
-
-_WAITING = Sql(
-    """select doc_id, path, title, body, weight, created_at, modified_at, raw_hash from documents
-    where model is null order by size, doc_id limit :limit"""
-)
-_OUTDATE = Sql("update documents set model = null where model <> :model")
-_CHUNKS = """select d.doc_id, d.weight, d.created_at, v.vector from documents d
-    join chunks c on c.doc_id = d.doc_id join vectors v on v.model = d.model and v.hash = c.hash"""
-_READY = Sql(f"{_CHUNKS} where d.model = :model order by d.doc_id, c.ordinal")
-_READY_OF = Sql(f"{_CHUNKS} where d.model = :model and d.doc_id = :doc_id order by c.ordinal")
-_CHUNK = Sql("insert into chunks (doc_id, ordinal, heading, hash) values (:doc_id, :ordinal, :heading, :hash)")
-_VECTOR = Sql("insert into vectors (model, hash, vector) values (:model, :hash, :vector) on conflict do nothing")
-_KNOWN = Sql("select vector from vectors where model = :model and hash = :hash")
-_DONE = Sql("update documents set model = :model where doc_id = :doc_id and raw_hash = :raw_hash")
-_SWEEP = Sql("delete from vectors where model <> :model or hash not in (select hash from chunks)")
-
-
 class ChunkVector(msgspec.Struct, frozen=True):
-    """The vector of one chunk, with what its document is filtered by."""
+    """The vector of a chunk, with the columns that its document is filtered by."""
 
     doc_id: int
     weight: float | None
@@ -148,46 +149,48 @@ class ChunkVector(msgspec.Struct, frozen=True):
 
 
 def list_pending(tx: Tx, limit: int) -> list[PendingDocument]:
-    """Documents without vectors: found by an index, however many have theirs."""
-    return [PendingDocument(*row) for row in tx.rows(_WAITING, limit=limit)]
+    """Return documents that are not embedded yet, shortest first. Uses a partial index, so it scans no others."""
+    return [PendingDocument(*row) for row in tx.rows(_LIST_PENDING, limit=limit)]
 
 
 def invalidate_other_models(tx: Tx, model: str) -> int:
-    """Documents with vectors of another model wait for new ones; answers how many. Looks at all documents."""
-    return tx.run(_OUTDATE, model=model)
+    """Make documents with vectors of another model pending; return how many. Scans all documents."""
+    return tx.run(_INVALIDATE_OTHER_MODELS, model=model)
 
 
 def list_vectors(tx: Tx, model: str) -> list[ChunkVector]:
-    """Every chunk that has its vector, in the order of documents and chunks."""
-    return [_chunk_vector(row) for row in tx.rows(_READY, model=model)]
+    """Return the vectors of all embedded documents, in the order of documents and chunks."""
+    return [_chunk_vector(row) for row in tx.rows(_LIST_VECTORS, model=model)]
 
 
 def list_document_vectors(tx: Tx, model: str, doc_id: int) -> list[ChunkVector]:
-    """The same of one document."""
-    return [_chunk_vector(row) for row in tx.rows(_READY_OF, model=model, doc_id=doc_id)]
+    """Return the vectors of one document, in the order of its chunks."""
+    return [_chunk_vector(row) for row in tx.rows(_LIST_DOCUMENT_VECTORS, model=model, doc_id=doc_id)]
 
 
 def _chunk_vector(row: tuple[int, float | None, int, bytes]) -> ChunkVector:
-    doc_id, weight, at, raw = row
-    return ChunkVector(doc_id, weight, at, np.frombuffer(raw, np.float32))
+    doc_id, weight, created_at, raw = row
+    return ChunkVector(doc_id, weight, created_at, np.frombuffer(raw, np.float32))
 
 
 def find_by_hash(tx: Tx, model: str, hashes: Sequence[str]) -> dict[str, Vector]:
-    found = ((one, tx.row(_KNOWN, model=model, hash=one)) for one in dict.fromkeys(hashes))
-    return {one: np.frombuffer(row[0], np.float32) for one, row in found if row is not None}
+    """Return the stored vectors of these chunk texts, by hash."""
+    rows = ((text_hash, tx.row(_FIND_VECTOR, model=model, hash=text_hash)) for text_hash in dict.fromkeys(hashes))
+    return {text_hash: np.frombuffer(row[0], np.float32) for text_hash, row in rows if row is not None}
 
 
 def save_vectors(tx: Tx, model: str, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vector) -> bool:
-    """The chunks and vectors of a document; False, and nothing kept, when it was changed meanwhile."""
-    if not tx.run(_DONE, model=model, doc_id=document.doc_id, raw_hash=document.raw_hash):
+    """Store the chunks and vectors of a document; return False and store nothing if it has changed."""
+    # The condition on `raw_hash` detects a document that changed while it was embedded.
+    if not tx.run(_MARK_EMBEDDED, model=model, doc_id=document.doc_id, raw_hash=document.raw_hash):
         return False
     tx.run(DELETE_CHUNKS, doc_id=document.doc_id)
     for chunk, vector in zip(chunks, vectors, strict=True):
-        tx.run(_CHUNK, doc_id=document.doc_id, ordinal=chunk.ordinal, heading=chunk.heading, hash=chunk.hash)
-        tx.run(_VECTOR, model=model, hash=chunk.hash, vector=vector.tobytes())
+        tx.run(_INSERT_CHUNK, doc_id=document.doc_id, ordinal=chunk.ordinal, heading=chunk.heading, hash=chunk.hash)
+        tx.run(_INSERT_VECTOR, model=model, hash=chunk.hash, vector=vector.tobytes())
     return True
 
 
 def delete_orphans(tx: Tx, model: str) -> int:
-    """Forget vectors that no chunk has any more; answers how many. Looks at all vectors."""
-    return tx.run(_SWEEP, model=model)
+    """Delete vectors that no chunk uses any more; return how many. Scans all vectors."""
+    return tx.run(_DELETE_ORPHANS, model=model)

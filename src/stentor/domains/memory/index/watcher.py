@@ -1,4 +1,8 @@
-"""Follows a vault: its folder by events of the system, and any by comparing all now and then, since events get lost."""
+"""Keeps an index up to date while the service runs: by file events, and by periodic reconciliation.
+
+Reconciliation is needed even with events, because systems drop some, and vaults that are not folders send none. What to
+index is decided by `indexer`.
+"""
 
 from __future__ import annotations
 
@@ -18,101 +22,106 @@ from stentor.domains.notes.paths import is_hidden
 
 RETRY_SECONDS = 1.0
 POLL_SECONDS = 5.0
-"""Between two looks whether the index is still the one that was compared."""
+"""Interval of the checks whether another process has rebuilt a shared index."""
 log = logging.getLogger(__name__)
 
 
 class VaultWatcher:
-    """`root` is None for a vault that is no folder here, `poll` for file systems of a network, which send no events.
-    `every` are seconds between full comparisons.
+    """Watches one vault.
 
-    `on_change` is called with the paths of files and folders that changed.
+    `root` is None for a vault that is not a local folder. `poll` is for network file systems, which send no events.
+    `on_change` is called with the paths of changed files and folders.
     """
 
     def __init__(self, root: Path | None, indexer: Indexer, *, reconcile_seconds: float, poll: bool = False) -> None:
         self._root = root.absolute() if root else None
         self._indexer = indexer
-        self._every = reconcile_seconds
+        self._reconcile_seconds = reconcile_seconds
         self._poll = poll
-        self._told = False
+        self._is_failing = False
         self.on_change: Callable[[set[str]], None] = lambda paths: None
 
     async def run(self) -> None:
-        """For ever; a folder that is gone is waited for."""
+        """Watch until cancelled; wait for a folder that does not exist."""
         if self._root is None:
-            await self._compare()
+            await self._reconcile_forever()
         else:
-            await asyncio.gather(self._follow(self._root), self._compare())
+            await asyncio.gather(self._watch_events(self._root), self._reconcile_forever())
 
-    async def _follow(self, root: Path) -> None:
+    async def _watch_events(self, root: Path) -> None:
         while True:
             try:
-                async for found in watch_changes(root, poll=self._poll):
-                    await self._look(root, found)
+                async for names in watch_changes(root, poll=self._poll):
+                    await self._check_changes(root, names)
             except (OSError, RuntimeError, ServiceUnavailable) as error:
-                self._tell(error)
+                self._report(error)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _look(self, root: Path, names: Iterable[str]) -> None:
-        """A folder that came or went may send one event for all that is in it."""
-        look = self._indexer.start_window()
-        head = f"{root}{os.sep}"
-        found = {
-            path for name in names if (path := _path(head, name)) is not None and not self._indexer.is_excluded(path)
+    async def _check_changes(self, root: Path, names: Iterable[str]) -> None:
+        # First, because the lag of a change counts from the moment when its event arrived.
+        window = self._indexer.start_window()
+        prefix = f"{root}{os.sep}"
+        paths = {
+            path
+            for name in names
+            if (path := _vault_path(prefix, name)) is not None and not self._indexer.is_excluded(path)
         }
-        self.on_change(found)
-        if not found:
+        self.on_change(paths)
+        if not paths:
             return
         files: list[str] = []
         others: list[str] = []
-        for path, info in await asyncio.to_thread(_stats, head, found):
+        for path, info in await asyncio.to_thread(_stat_all, prefix, paths):
+            # A created, moved or deleted folder may send a single event for all files in it. What was deleted may have
+            # been either, so it is checked as both.
             if info is None or not stat.S_ISREG(info.st_mode):
                 others.append(path)
-            if info is None or self._unknown(path, info):
+            if info is None or self._needs_check(path, info):
                 files.append(path)
-        await self._indexer.check_files(files, look)
+        await self._indexer.check_files(files, window)
         for path in sorted(others):
-            await self._indexer.check_folder(path, look)
+            await self._indexer.check_folder(path, window)
 
-    def _unknown(self, path: str, info: os.stat_result) -> bool:
-        """Whether a file is not as it was just indexed: most events are echoes of the service's own writes."""
+    def _needs_check(self, path: str, info: os.stat_result) -> bool:
+        """Return whether a file differs from what was just indexed: most events echo the service's own writes."""
         return not stat.S_ISDIR(info.st_mode) and not self._indexer.was_just_indexed(
             path, info.st_size, info.st_mtime_ns // 1000
         )
 
-    async def _compare(self) -> None:
+    async def _reconcile_forever(self) -> None:
         while True:
             try:
-                if found := await self._indexer.reconcile():
-                    log.info("%d notes were not as indexed", found)
-                self._told = False
-                await self._rest()
+                if count := await self._indexer.reconcile():
+                    log.info("reconcile: notes updated count=%d", count)
+                self._is_failing = False
+                await self._wait_until_due()
             except (OSError, ServiceUnavailable) as error:
-                self._tell(error)
+                self._report(error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             except Exception:
-                # Fails open: a comparison that breaks must not end all later ones.
-                log.exception("the vault could not be compared with the index")
-                await asyncio.sleep(self._every)
+                # Fails open: one reconciliation that fails must not end all later ones.
+                log.exception("reconcile: failed")
+                await asyncio.sleep(self._reconcile_seconds)
 
-    async def _rest(self) -> None:
-        """Until the next comparison is due, or the index was made anew. Raises StoreUnavailable."""
-        ends = time.monotonic() + self._every
-        while (left := ends - time.monotonic()) > 0:
+    async def _wait_until_due(self) -> None:
+        """Wait for the next interval, or until the index was rebuilt. Raises StoreUnavailable."""
+        ends_at = time.monotonic() + self._reconcile_seconds
+        while (left := ends_at - time.monotonic()) > 0:
             await asyncio.sleep(min(left, POLL_SECONDS))
             if not await self._indexer.was_reconciled():
                 return
 
-    def _tell(self, error: Exception) -> None:
-        if not self._told:
-            log.error("the vault cannot be followed: %s", error)
-            self._told = True
+    def _report(self, error: Exception) -> None:
+        """Log the first error only, until a reconciliation succeeds: the retries would repeat it each second."""
+        if not self._is_failing:
+            log.error("watcher: watch failed error=%s", error)
+            self._is_failing = True
 
 
-def _stats(head: str, found: Iterable[str]) -> list[tuple[str, os.stat_result | None]]:
-    """All in one call in a thread: each look at a file gives up the interpreter and waits for it again."""
-    return [(path, _stat(head + path)) for path in found]
+def _stat_all(prefix: str, paths: Iterable[str]) -> list[tuple[str, os.stat_result | None]]:
+    """Stat all files in one thread call: one call per file would switch threads for each."""
+    return [(path, _stat(prefix + path)) for path in paths]
 
 
 def _stat(path: str) -> os.stat_result | None:
@@ -122,10 +131,10 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _path(head: str, name: str) -> str | None:
-    """The vault's path of a file, None for what is not the vault's. `head` is the vault's folder with its slash."""
-    # By hand, because there are several events for every file written, and most name a temporary one.
-    path = name[len(head) :].replace(os.sep, "/")
-    if not path or not name.startswith(head) or any(is_hidden(part) for part in path.split("/")):
+def _vault_path(prefix: str, name: str) -> str | None:
+    """Return the vault's path of a file, None for a hidden one or one outside. `prefix` is the root with its slash."""
+    # Without pathlib, because every write sends several events, most of them for a hidden temporary file.
+    path = name[len(prefix) :].replace(os.sep, "/")
+    if not path or not name.startswith(prefix) or any(is_hidden(part) for part in path.split("/")):
         return None
     return path if path.isascii() else unicodedata.normalize("NFC", path)
