@@ -297,7 +297,7 @@ def test_without_pgvector_the_start_says_what_to_do_and_all_gateways_search_by_m
     for gateway in (leader, other):
         gateway.service.process.terminate()
         assert gateway.service.process.stderr is not None
-        assert "a superuser can: CREATE EXTENSION vector" in gateway.service.process.stderr.read()
+        assert "a superuser can run: CREATE EXTENSION vector" in gateway.service.process.stderr.read()
     with psycopg.connect(superuser, autocommit=True) as database:
         database.execute("create extension vector")
     again = cluster.gateway("a")

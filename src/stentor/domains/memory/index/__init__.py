@@ -1,1 +1,1 @@
-"""The search index: a copy of what is in the vault, made for searching, that may be deleted at any time."""
+"""The search index: documents, keywords and vectors derived from the vault. It can be rebuilt at any time."""

@@ -1,1 +1,1 @@
-"""The index that several processes share: a schema of its own in the service's PostgreSQL."""
+"""The search index that several processes share, in a schema of the service's PostgreSQL database."""

@@ -1,4 +1,7 @@
-"""Vectors in pgvector: HNSW for the many, exact search where the filters leave few."""
+"""The vector store of a shared index with pgvector: an HNSW graph for large vaults, exact search for few documents.
+
+Without the extension `shared_vectors` is used instead.
+"""
 
 from __future__ import annotations
 
@@ -16,208 +19,221 @@ from stentor.domains.memory.index.protocols import IndexDatabase
 from stentor.domains.memory.text.markdown import Chunk
 
 EXACT_MAX_DOCUMENTS = 2_000
-"""Documents up to which all are compared: that takes no longer than the graph, and misses none."""
+"""Up to this many documents all are compared: no slower than the graph, and exact."""
 MIN_EF_SEARCH, MAX_EF_SEARCH = 100, 1_000
-"""Candidates that a search of the graph holds; pgvector allows no more."""
+"""Candidates that a graph search considers (hnsw.ef_search); 1,000 is pgvector's maximum."""
 MAX_GRAPH_CHUNKS = 8_000
-"""Asked of the graph at most, before all documents are compared instead."""
+"""Chunks that are requested from the graph before the search falls back to comparing all documents."""
+MAX_VECTOR_DIMENSIONS, MAX_HALFVEC_DIMENSIONS = 2_000, 4_000
+"""pgvector's limits for a graph over 32-bit and over 16-bit numbers."""
 
-_KNOWN = Sql("select distinct on (hash) hash, embedding::real[] from chunks where hash = any(:hashes)")
-_DONE = Sql(
+_FIND_BY_HASH = Sql("select distinct on (hash) hash, embedding::real[] from chunks where hash = any(:hashes)")
+_MARK_EMBEDDED = Sql(
     """update documents set model = :identity, pieces = :pieces
     where doc_id = :doc_id and raw_hash = :raw_hash and model is null"""
 )
-_HELD = Sql("select ordinal, heading, hash from chunks where doc_id = :doc_id")
-_DROP = Sql("delete from chunks where doc_id = :doc_id and ordinal = :ordinal")
-_ADD = Sql(
+_LIST_CHUNKS = Sql("select ordinal, heading, hash from chunks where doc_id = :doc_id")
+_DELETE_CHUNK = Sql("delete from chunks where doc_id = :doc_id and ordinal = :ordinal")
+_INSERT_CHUNK = Sql(
     """insert into chunks (doc_id, ordinal, heading, hash, embedding)
     values (:doc_id, :ordinal, :heading, :hash, :embedding::vector)"""
 )
-_SWEEP = Sql("delete from chunks c where not exists (select 1 from documents d where d.doc_id = c.doc_id)")
-_ALIKE = Sql(
+_DELETE_ORPHANS = Sql("delete from chunks c where not exists (select 1 from documents d where d.doc_id = c.doc_id)")
+_SIMILARITIES = Sql(
     """select doc_id, max(-(embedding <#> :vector::vector)) from chunks
     where doc_id in (select value::integer from json_array_elements_text(:ids::json)) group by doc_id"""
 )
-_BREADTH = Sql("select set_config('hnsw.ef_search', :breadth, true)")
+_SET_EF_SEARCH = Sql("select set_config('hnsw.ef_search', :ef_search, true)")
 
 
 class PgvectorStore:
-    """Implements the port `VectorStore`. Vectors have length 1, so their inner product is their cosine."""
+    """Implements `VectorStore`. Vectors have length 1, so their inner product is the cosine similarity."""
 
     TABLES = embedding_state.MODEL_TABLE
 
-    def __init__(self, tables: IndexDatabase) -> None:
-        self._database = tables
+    def __init__(self, database: IndexDatabase) -> None:
+        self._database = database
         self._claims = EmbeddingClaims()
         self._model: EmbeddingModel | None = None
 
     async def use_model(self, model: EmbeddingModel) -> None:
         self._model = model
-        await self._database.write(self._adopt)
+        await self._database.write(self._switch_model)
 
-    def _adopt(self, tx: Tx) -> None:
-        if embedding_state.switch_model(tx, self._current_model):
-            for statement in _tables(self._current_model.dimensions):
-                tx.run(Sql(statement))
-
-    async def next_pending(self, most: int) -> list[PendingDocument]:
+    async def next_pending(self, limit: int) -> list[PendingDocument]:
         def work(tx: Tx) -> list[PendingDocument]:
             if embedding_state.read_model(tx) is None:
-                self._adopt(tx)  # the schema was dropped meanwhile
-            return self._claims.claim(self._check(tx), most)
+                self._switch_model(tx)  # the schema was dropped and created again while this process ran
+            return self._claims.claim(self._check_model(tx), limit)
 
         return await self._database.write(work)
 
     async def find_by_hash(self, hashes: Sequence[str]) -> Mapping[str, Vectors]:
         import numpy as np
 
-        rows = await self._database.read(lambda tx: self._check(tx).rows(_KNOWN, hashes=list(hashes)))
-        return {found: np.asarray(numbers, np.float32) for found, numbers in rows}
+        rows = await self._database.read(lambda tx: self._check_model(tx).rows(_FIND_BY_HASH, hashes=list(hashes)))
+        return {text_hash: np.asarray(numbers, np.float32) for text_hash, numbers in rows}
 
     async def save(self, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
         rows = [
-            {"ordinal": chunk.ordinal, "heading": chunk.heading, "hash": chunk.hash, "embedding": _text(vector)}
+            {"ordinal": chunk.ordinal, "heading": chunk.heading, "hash": chunk.hash, "embedding": _vector_text(vector)}
             for chunk, vector in zip(chunks, vectors, strict=True)
         ]
-        return await self._database.write(lambda tx: self._save(self._check(tx), document, rows))
+        return await self._database.write(lambda tx: self._save(self._check_model(tx), document, rows))
 
-    def _save(self, tx: Tx, document: PendingDocument, rows: list[dict[str, Any]]) -> bool:
-        self._claims.release(tx, document.doc_id)
-        done = {"doc_id": document.doc_id, "raw_hash": document.raw_hash}
-        if not tx.run(_DONE, identity=self._current_model.identity, pieces=len(rows), **done):
-            return False
-        _replace(tx, document.doc_id, rows)
-        return True
-
-    async def nearest(self, vector: Vectors, most: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
-        asked = {**_asked(filters), "vector": _text(vector), "most": most}
+    async def nearest(self, vector: Vectors, limit: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
+        parameters = {**_filter_parameters(filters), "vector": _vector_text(vector), "limit": limit}
         return await self._database.read(
-            lambda tx: _nearest(self._check(tx), self._current_model.dimensions, filters, asked)
+            lambda tx: _nearest(self._check_model(tx), self._current_model.dimensions, filters, parameters)
         )
 
     async def similarities(self, vector: Vectors, doc_ids: Iterable[int]) -> dict[int, float]:
-        asked = {"vector": _text(vector), "ids": jsontext.dump(list(doc_ids))}
-        return dict(await self._database.read(lambda tx: self._check(tx).rows(_ALIKE, **asked)))
+        parameters = {"vector": _vector_text(vector), "ids": jsontext.dump(list(doc_ids))}
+        return dict(await self._database.read(lambda tx: self._check_model(tx).rows(_SIMILARITIES, **parameters)))
 
     async def delete_orphans(self) -> None:
         def work(tx: Tx) -> None:
-            self._check(tx).run(_SWEEP)
+            self._check_model(tx).run(_DELETE_ORPHANS)
             self._claims.delete_expired(tx)
 
         await self._database.write(work)
 
     def delete(self, tx: Tx, doc_id: int) -> None:
-        """Chunks stay for texts like theirs until they are swept: a note that is moved needs no new vectors."""
+        """Leave the chunks until `delete_orphans`: equal texts reuse them, so a moved note is not embedded again."""
 
     def on_deleted(self, doc_ids: Iterable[int]) -> None:
-        pass
+        """Do nothing: no vectors are held in memory."""
+
+    def _switch_model(self, tx: Tx) -> None:
+        if embedding_state.switch_model(tx, self._current_model):
+            for statement in _table_statements(self._current_model.dimensions):
+                tx.run(Sql(statement))
+
+    def _save(self, tx: Tx, document: PendingDocument, rows: list[dict[str, Any]]) -> bool:
+        self._claims.release(tx, document.doc_id)
+        state = {"doc_id": document.doc_id, "raw_hash": document.raw_hash}
+        if not tx.run(_MARK_EMBEDDED, identity=self._current_model.identity, pieces=len(rows), **state):
+            return False
+        _replace_chunks(tx, document.doc_id, rows)
+        return True
 
     @property
     def _current_model(self) -> EmbeddingModel:
-        assert self._model is not None, "a model is adopted first"
+        assert self._model is not None, "use_model must be called first"
         return self._model
 
-    def _check(self, tx: Tx) -> Tx:
+    def _check_model(self, tx: Tx) -> Tx:
         return embedding_state.require_model(tx, self._current_model)
 
 
-def _tables(dimensions: int) -> list[str]:
-    """A graph takes 2,000 numbers of 32 bits, or 4,000 of 16; above that there is none, and all are compared."""
-    made = [
+def _table_statements(dimensions: int) -> list[str]:
+    """Return the statements that create the chunk table; it has a graph only if pgvector can index the dimensions."""
+    statements = [
         "drop table if exists chunks",
         f"""create table chunks (doc_id integer not null, ordinal integer not null, heading text not null,
             hash text not null, embedding vector({dimensions}) not null, primary key (doc_id, ordinal))""",
         "create index chunks_of_text on chunks (hash)",
     ]
-    if dimensions <= 4_000:
-        kind = "vector" if dimensions <= 2_000 else "halfvec"
-        made.append(f"create index chunks_near on chunks using hnsw (({_graph(dimensions)}) {kind}_ip_ops)")
-    return made
+    if dimensions <= MAX_HALFVEC_DIMENSIONS:
+        kind = "vector" if dimensions <= MAX_VECTOR_DIMENSIONS else "halfvec"
+        statements.append(
+            f"create index chunks_near on chunks using hnsw (({_indexed_expression(dimensions)}) {kind}_ip_ops)"
+        )
+    return statements
 
 
-def _graph(dimensions: int) -> str:
-    return "embedding" if dimensions <= 2_000 else f"embedding::halfvec({dimensions})"
+def _indexed_expression(dimensions: int) -> str:
+    """Return the indexed expression, which a query must repeat literally to use the graph."""
+    return "embedding" if dimensions <= MAX_VECTOR_DIMENSIONS else f"embedding::halfvec({dimensions})"
 
 
-def _replace(tx: Tx, doc_id: int, rows: list[dict[str, Any]]) -> None:
-    """What is as it was stays: every row that is written has to find its place in the graph."""
-    wanted = {(row["ordinal"], row["heading"], row["hash"]): row for row in rows}
-    held = set(tx.rows(_HELD, doc_id=doc_id))
-    for ordinal, _, _ in held - wanted.keys():
-        tx.run(_DROP, doc_id=doc_id, ordinal=ordinal)
-    tx.many(_ADD, [{"doc_id": doc_id, **row} for key, row in wanted.items() if key not in held])
+def _replace_chunks(tx: Tx, doc_id: int, rows: list[dict[str, Any]]) -> None:
+    """Replace only the chunks that differ: inserting a row into the graph is expensive."""
+    new_rows = {(row["ordinal"], row["heading"], row["hash"]): row for row in rows}
+    existing = set(tx.rows(_LIST_CHUNKS, doc_id=doc_id))
+    for ordinal, _, _ in existing - new_rows.keys():
+        tx.run(_DELETE_CHUNK, doc_id=doc_id, ordinal=ordinal)
+    tx.many(_INSERT_CHUNK, [{"doc_id": doc_id, **row} for key, row in new_rows.items() if key not in existing])
 
 
-def _nearest(tx: Tx, dimensions: int, filters: SearchFilters, asked: dict[str, Any]) -> tuple[list[VectorHit], int]:
-    kind = (filters.weight_min is not None, filters.created_after is not None, filters.folder is not None)
-    total = int(tx.rows(_count(*kind), **asked)[0][0])
-    wanted = min(total, asked["most"])
+def _nearest(
+    tx: Tx, dimensions: int, filters: SearchFilters, parameters: dict[str, Any]
+) -> tuple[list[VectorHit], int]:
+    conditions = (filters.weight_min is not None, filters.created_after is not None, filters.folder is not None)
+    total = int(tx.rows(_count_statement(*conditions), **parameters)[0][0])
+    count = min(total, parameters["limit"])
+    # The graph is approximate: if it returns too few documents, all are compared.
     if (
         total > EXACT_MAX_DOCUMENTS
-        and dimensions <= 4_000
-        and len(found := _by_graph(tx, dimensions, kind, asked, wanted)) == wanted
+        and dimensions <= MAX_HALFVEC_DIMENSIONS
+        and len(hits := _search_graph(tx, dimensions, conditions, parameters, count)) == count
     ):
-        return found, total
-    return [VectorHit(n, s, o) for n, s, o in tx.rows(_exact(*kind), **asked)], total
+        return hits, total
+    rows = tx.rows(_exact_statement(*conditions), **parameters)
+    return [VectorHit(doc_id, similarity, ordinal) for doc_id, similarity, ordinal in rows], total
 
 
-def _by_graph(
-    tx: Tx, dimensions: int, kind: tuple[bool, bool, bool], asked: dict[str, Any], wanted: int
+def _search_graph(
+    tx: Tx, dimensions: int, conditions: tuple[bool, bool, bool], parameters: dict[str, Any], count: int
 ) -> list[VectorHit]:
-    """Asks for more chunks until they are of enough documents; fewer when the graph gives no more."""
-    chunks = 2 * wanted
+    """Return up to `count` documents, fewer if the graph returns no more.
+
+    Several chunks may belong to one document, so more and more chunks are requested until there are enough documents.
+    """
+    chunks = 2 * count
     while True:
-        tx.row(_BREADTH, breadth=str(min(MAX_EF_SEARCH, max(MIN_EF_SEARCH, chunks))))
-        rows = tx.rows(_graphed(dimensions, *kind), **asked, chunks=chunks)
-        found: dict[int, VectorHit] = {}
+        tx.row(_SET_EF_SEARCH, ef_search=str(min(MAX_EF_SEARCH, max(MIN_EF_SEARCH, chunks))))
+        rows = tx.rows(_graph_statement(dimensions, *conditions), **parameters, chunks=chunks)
+        hits: dict[int, VectorHit] = {}
         for doc_id, similarity, ordinal in rows:
-            found.setdefault(doc_id, VectorHit(doc_id, similarity, ordinal))
-        if len(found) >= wanted or len(rows) < chunks or chunks >= MAX_GRAPH_CHUNKS:
-            return list(found.values())[:wanted]
+            hits.setdefault(doc_id, VectorHit(doc_id, similarity, ordinal))
+        if len(hits) >= count or len(rows) < chunks or chunks >= MAX_GRAPH_CHUNKS:
+            return list(hits.values())[:count]
         chunks *= 4
 
 
-def _asked(filters: SearchFilters) -> dict[str, Any]:
+def _filter_parameters(filters: SearchFilters) -> dict[str, Any]:
     folders = [] if filters.folder is None else folder_list(filters.folder)
     return {"weight": filters.weight_min, "after": filters.created_after, "folders": folders}
 
 
-def _passing(weight: bool, after: bool, folder: bool) -> str:
+def _where(weight: bool, after: bool, folder: bool) -> str:
+    """Return the condition for embedded documents that pass the filters that are set."""
     conditions = {
         "d.weight >= :weight": weight,
         "d.created_at > :after": after,
         "d.folder = any(:folders::text[])": folder,
     }
-    return " and ".join(["d.pieces > 0", *(text for text, given in conditions.items() if given)])
+    return " and ".join(["d.pieces > 0", *(text for text, is_set in conditions.items() if is_set)])
 
 
 @cache
-def _count(weight: bool, after: bool, folder: bool) -> Sql:
-    return Sql(f"select count(*) from documents d where {_passing(weight, after, folder)}")
+def _count_statement(weight: bool, after: bool, folder: bool) -> Sql:
+    return Sql(f"select count(*) from documents d where {_where(weight, after, folder)}")
 
 
 @cache
-def _exact(weight: bool, after: bool, folder: bool) -> Sql:
+def _exact_statement(weight: bool, after: bool, folder: bool) -> Sql:
     return Sql(
         f"""select doc_id, similarity, ordinal from (
             select distinct on (c.doc_id) c.doc_id, -(c.embedding <#> :vector::vector) as similarity, c.ordinal
-            from documents d join chunks c on c.doc_id = d.doc_id where {_passing(weight, after, folder)}
+            from documents d join chunks c on c.doc_id = d.doc_id where {_where(weight, after, folder)}
             order by c.doc_id, similarity desc, c.ordinal
-        ) best order by similarity desc, doc_id limit :most"""
+        ) best order by similarity desc, doc_id limit :limit"""
     )
 
 
 @cache
-def _graphed(dimensions: int, weight: bool, after: bool, folder: bool) -> Sql:
-    kind = "vector" if dimensions <= 2_000 else f"halfvec({dimensions})"
-    distance = f"c.{_graph(dimensions)} <#> :vector::{kind}"
+def _graph_statement(dimensions: int, weight: bool, after: bool, folder: bool) -> Sql:
+    kind = "vector" if dimensions <= MAX_VECTOR_DIMENSIONS else f"halfvec({dimensions})"
+    distance = f"c.{_indexed_expression(dimensions)} <#> :vector::{kind}"
     return Sql(
         f"""select c.doc_id, -(c.embedding <#> :vector::vector), c.ordinal
-        from chunks c join documents d on d.doc_id = c.doc_id where {_passing(weight, after, folder)}
+        from chunks c join documents d on d.doc_id = c.doc_id where {_where(weight, after, folder)}
         order by {distance} limit :chunks"""
     )
 
 
-def _text(vector: Vectors) -> str:
-    """As pgvector reads it, every bit of it."""
+def _vector_text(vector: Vectors) -> str:
+    """Return the vector in pgvector's syntax; nine digits preserve every 32-bit float exactly."""
     return f"[{','.join(f'{number:.9g}' for number in vector.tolist())}]"

@@ -1,10 +1,7 @@
-"""Makes the index's schema, and opens the index over it.
+"""Creates and opens the search index that several processes share, in a PostgreSQL schema of its own.
 
-Everything in it can be made again from the vault, so it has no migrations: a schema of another version is dropped.
-
-Transactions over the index's schema, one writer at a time among all processes.
-
-Whether the database has pgvector, and what to do when it has not.
+The index is derived from the vault, so it has no migrations: a schema of another version is dropped and created again.
+Also decides whether pgvector can be used. The index of a single process is in `sqlite`.
 """
 
 from __future__ import annotations
@@ -28,9 +25,14 @@ from stentor.domains.memory.index.protocols import VectorStore
 
 SCHEMA_VERSION = 2
 SCHEMA_NAME = "stentor_index"
+LOCK_SPACE = 7_305_010
+"""Namespace of the driver's own advisory locks, so that index writes do not wait for other writes of the service."""
+MIN_PGVECTOR_VERSION = (0, 8)
+"""The first version with iterative index scans, which continue until enough rows pass the filters."""
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# Paths and folders may be longer than a B-tree takes, so they are found by hash.
+# Hash indexes, because paths and folders may exceed the size limit of a B-tree entry.
 _STATEMENTS = """
 create table documents (
     doc_id integer generated always as identity primary key,
@@ -81,141 +83,15 @@ create table claims (
 );
 create table facts (name text primary key, value bigint not null)
 """
-_THERE = Sql("select to_regclass(:facts) is not null")
-_FACTS = Sql("select name, value from facts where name in ('version', 'pgvector')")
-_SCHEMA = Sql("select 1 from pg_namespace where nspname = :schema")
-_TABLES = Sql("select tablename from pg_tables where schemaname = :schema")
-_STATE = Sql(
+ACQUIRE_LOCK = Sql("select pg_advisory_xact_lock(:lock)")
+_FIND_TABLES = Sql("select to_regclass(:facts) is not null")
+_READ_STATE = Sql("select name, value from facts where name in ('version', 'pgvector')")
+_FIND_SCHEMA = Sql("select 1 from pg_namespace where nspname = :schema")
+_LIST_TABLES = Sql("select tablename from pg_tables where schemaname = :schema")
+_INSERT_STATE = Sql(
     """insert into facts (name, value) values ('version', :version), ('pgvector', :pgvector), ('documents', 0),
     ('terms', 0)"""
 )
-
-
-def open_index(driver: PostgresDriver, name: str = "") -> SearchIndex:
-    """The index of the default vault or a named one in this database, made when there is none.
-
-    Raises StartRefused, StoreUnavailable.
-    """
-    found = find_pgvector(driver)
-    schema = f"{SCHEMA_NAME}_{name}" if name else SCHEMA_NAME
-    _prepare(driver, found, schema)
-    tables = SharedIndexDatabase(Database(_session(driver, found, schema)), lambda tx: _make(tx, found, schema))
-    vectors: VectorStore = PgvectorStore(tables) if found.is_usable else SharedInMemoryVectorStore(tables)
-    return SearchIndex(tables, PostgresKeywordStore(), vectors, driver.name, is_shared=True, warning=found.problem)
-
-
-LOCK_SPACE = 7_305_010
-"""The lock of what writes to the index alone."""
-
-
-def _session(driver: PostgresDriver, found: PgvectorExtension, schema: str) -> PostgresDriver:
-    """Commits need not be durable: what a crash of the server takes is found by comparing, like any difference.
-
-    Every statement has its index, and must use it before anything is known of the tables, too.
-    """
-    settings = {
-        "search_path": f'{schema}, "{found.schema}"',
-        "synchronous_commit": "off",
-        "enable_seqscan": "off",
-        "jit": "off",
-        "max_parallel_workers_per_gather": "0",
-        "hnsw.iterative_scan": "strict_order",
-    }
-    return PostgresDriver(driver.url, None, [f"set {name} = {value}" for name, value in settings.items()], LOCK_SPACE)
-
-
-def _prepare(driver: PostgresDriver, found: PgvectorExtension, schema: str) -> None:
-    """Drop what is of another version or kind. Only a start does this: processes that run know what they made."""
-    connection = _session(driver, found, schema).writer()
-    try:
-        tx = Tx(connection, connection.begin())
-        tx.row(ACQUIRE_LOCK, lock=INDEX_LOCK_ID)
-        if _is_there(tx, schema) and dict(tx.rows(_FACTS)) != _state(found):
-            log.warning("the search index is made anew: it is of another version, or pgvector came or went")
-            _drop(tx, schema)
-        _make(tx, found, schema)
-        connection.commit()
-    except psycopg.errors.InsufficientPrivilege as error:
-        reason = str(error).partition("\n")[0]
-        raise StartRefused(
-            f"The search index cannot be made in the database ({reason}). Its owner can: CREATE SCHEMA {schema}"
-            " AUTHORIZATION <the service's role>."
-        ) from None
-    finally:
-        connection.close()
-
-
-def _make(tx: Tx, found: PgvectorExtension, schema: str) -> None:
-    """What is not there."""
-    if not _is_there(tx, schema):
-        if not tx.rows(_SCHEMA, schema=schema):
-            tx.run(Sql(f"create schema {schema}"))
-        vectors = PgvectorStore if found.is_usable else SharedInMemoryVectorStore
-        for statement in f"{_STATEMENTS};{vectors.TABLES}".split(";"):
-            tx.run(Sql(statement))
-        tx.run(_STATE, **_state(found))
-
-
-def _drop(tx: Tx, schema: str) -> None:
-    """The tables, not the schema: who made that may be somebody else."""
-    names = [row[0] for row in tx.rows(_TABLES, schema=schema)]
-    tx.run(Sql("drop table " + ", ".join(f'{schema}."{name}"' for name in names)))
-
-
-def _is_there(tx: Tx, schema: str) -> bool:
-    return bool(tx.rows(_THERE, facts=f"{schema}.facts")[0][0])
-
-
-def _state(found: PgvectorExtension) -> dict[str, int]:
-    return {"version": SCHEMA_VERSION, "pgvector": int(found.is_usable)}
-
-
-T = TypeVar("T")
-logger = logging.getLogger(__name__)
-
-ACQUIRE_LOCK = Sql("select pg_advisory_xact_lock(:lock)")
-
-
-class SharedIndexDatabase:
-    """Implements the port `Store`. A schema that was dropped is made anew, empty, by whoever misses it first.
-
-    Writes wait for each other, as they do in one process. They are short, and two processes that index the same
-    notes at the same time can neither deadlock nor insert a note twice.
-    """
-
-    def __init__(self, database: Database, make: Callable[[Tx], None]) -> None:
-        self._database = database
-        self._make = make
-
-    async def read(self, fn: Callable[[Tx], T]) -> T:
-        try:
-            return await self._database.read(fn)
-        except TableMissing:
-            await self._make_anew()
-            raise
-
-    async def write(self, fn: Callable[[Tx], T]) -> T:
-        try:
-            return await self._database.write(lambda tx: _locked(tx, fn))
-        except TableMissing:
-            await self._make_anew()
-            raise
-
-    async def _make_anew(self) -> None:
-        logger.warning("the tables of the search index are gone: they are made anew")
-        await self._database.write(lambda tx: _locked(tx, self._make))
-
-    def close(self) -> None:
-        self._database.close()
-
-
-def _locked(tx: Tx, fn: Callable[[Tx], T]) -> T:
-    tx.row(ACQUIRE_LOCK, lock=INDEX_LOCK_ID)
-    return fn(tx)
-
-
-MIN_PGVECTOR_VERSION = (0, 8)
-"""The first version whose index scans go on until enough rows pass the filters."""
 _FIND_EXTENSION = Sql(
     """select e.extversion, n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace
     where e.extname = 'vector'"""
@@ -224,7 +100,7 @@ _CREATE_EXTENSION = Sql("create extension if not exists vector schema public")
 
 
 class PgvectorExtension(msgspec.Struct, frozen=True):
-    """`schema` is where its types are; `problem` says why it is not used and how it could be."""
+    """The pgvector extension: the schema of its types, and why it cannot be used and how to fix that."""
 
     schema: str = "public"
     problem: str | None = None
@@ -234,33 +110,153 @@ class PgvectorExtension(msgspec.Struct, frozen=True):
         return self.problem is None
 
 
+class SharedIndexDatabase:
+    """Implements `IndexDatabase` for several processes.
+
+    Writes are serialized by one advisory lock. They are short, and so two processes that index the same notes can
+    neither deadlock nor insert a note twice. If the tables are missing because the schema was dropped, the process that
+    notices first creates them again, empty; the failed call still raises.
+    """
+
+    def __init__(self, database: Database, create_tables: Callable[[Tx], None]) -> None:
+        self._database = database
+        self._create_tables = create_tables
+
+    async def read(self, fn: Callable[[Tx], T]) -> T:
+        try:
+            return await self._database.read(fn)
+        except TableMissing:
+            await self._rebuild()
+            raise
+
+    async def write(self, fn: Callable[[Tx], T]) -> T:
+        try:
+            return await self._database.write(lambda tx: _with_lock(tx, fn))
+        except TableMissing:
+            await self._rebuild()
+            raise
+
+    async def _rebuild(self) -> None:
+        log.warning("index: rebuilding reason=tables_missing")
+        await self._database.write(lambda tx: _with_lock(tx, self._create_tables))
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def open_index(driver: PostgresDriver, name: str = "") -> SearchIndex:
+    """Open the index of the default vault or a named one, and create it if needed.
+
+    Raises StartRefused, StoreUnavailable.
+    """
+    extension = find_pgvector(driver)
+    schema = f"{SCHEMA_NAME}_{name}" if name else SCHEMA_NAME
+    _prepare(driver, extension, schema)
+    database = SharedIndexDatabase(
+        Database(_session(driver, extension, schema)), lambda tx: _create_tables(tx, extension, schema)
+    )
+    vectors: VectorStore = PgvectorStore(database) if extension.is_usable else SharedInMemoryVectorStore(database)
+    return SearchIndex(
+        database, PostgresKeywordStore(), vectors, driver.name, is_shared=True, warning=extension.problem
+    )
+
+
 def find_pgvector(driver: PostgresDriver) -> PgvectorExtension:
-    """Looks for it, and makes it where that is allowed. Raises StoreUnavailable."""
+    """Find the extension, and create it if the role may. Raises StoreUnavailable."""
     connection = driver.writer()
     try:
-        known = connection.rows(_FIND_EXTENSION, {})
-        if not known:
+        rows = connection.rows(_FIND_EXTENSION, {})
+        if not rows:
             _create_extension(connection)
-            known = connection.rows(_FIND_EXTENSION, {})
+            rows = connection.rows(_FIND_EXTENSION, {})
     except psycopg.Error as error:
         reason = str(error).strip().partition("\n")[0]
         return PgvectorExtension(
-            problem=f"pgvector cannot be made ({reason}); a superuser can: CREATE EXTENSION vector"
+            problem=f"pgvector cannot be created ({reason}); a superuser can run: CREATE EXTENSION vector"
         )
     finally:
         connection.close()
-    ((version, schema),) = known
+    ((version, schema),) = rows
     if _parse_version(version) < MIN_PGVECTOR_VERSION:
-        old = f"pgvector is {version}, and 0.8 is the first that serves; a superuser can: ALTER EXTENSION vector UPDATE"
-        return PgvectorExtension(schema, old)
+        problem = f"pgvector is {version}, but 0.8 is required; a superuser can run: ALTER EXTENSION vector UPDATE"
+        return PgvectorExtension(schema, problem)
     return PgvectorExtension(schema)
 
 
+def _session(driver: PostgresDriver, extension: PgvectorExtension, schema: str) -> PostgresDriver:
+    """Return a driver whose connections use the index's schema and settings."""
+    settings = {
+        "search_path": f'{schema}, "{extension.schema}"',
+        # Commits need not be durable: reconciliation finds what a crash of the server loses.
+        "synchronous_commit": "off",
+        # Every statement has its index, and must use it also while the planner has no statistics of the tables.
+        "enable_seqscan": "off",
+        "jit": "off",
+        "max_parallel_workers_per_gather": "0",
+        "hnsw.iterative_scan": "strict_order",
+    }
+    return PostgresDriver(driver.url, None, [f"set {name} = {value}" for name, value in settings.items()], LOCK_SPACE)
+
+
+def _prepare(driver: PostgresDriver, extension: PgvectorExtension, schema: str) -> None:
+    """Create the tables, and drop those of another version or vector store first.
+
+    Only a start may drop tables: running processes rely on the ones that they opened.
+    """
+    connection = _session(driver, extension, schema).writer()
+    try:
+        tx = Tx(connection, connection.begin())
+        tx.row(ACQUIRE_LOCK, lock=INDEX_LOCK_ID)
+        if _has_tables(tx, schema) and dict(tx.rows(_READ_STATE)) != _state(extension):
+            log.warning("index: rebuilding reason=version_or_pgvector_changed")
+            _drop_tables(tx, schema)
+        _create_tables(tx, extension, schema)
+        connection.commit()
+    except psycopg.errors.InsufficientPrivilege as error:
+        reason = str(error).partition("\n")[0]
+        raise StartRefused(
+            f"The search index cannot be created in the database ({reason}). The database's owner can run:"
+            f" CREATE SCHEMA {schema} AUTHORIZATION <the service's role>."
+        ) from None
+    finally:
+        connection.close()
+
+
+def _create_tables(tx: Tx, extension: PgvectorExtension, schema: str) -> None:
+    """Create the schema and its tables if they do not exist."""
+    if not _has_tables(tx, schema):
+        if not tx.rows(_FIND_SCHEMA, schema=schema):
+            tx.run(Sql(f"create schema {schema}"))
+        vectors = PgvectorStore if extension.is_usable else SharedInMemoryVectorStore
+        for statement in f"{_STATEMENTS};{vectors.TABLES}".split(";"):
+            tx.run(Sql(statement))
+        tx.run(_INSERT_STATE, **_state(extension))
+
+
+def _drop_tables(tx: Tx, schema: str) -> None:
+    """Drop the tables but not the schema, which the database's owner may have created for this role."""
+    names = [row[0] for row in tx.rows(_LIST_TABLES, schema=schema)]
+    tx.run(Sql("drop table " + ", ".join(f'{schema}."{name}"' for name in names)))
+
+
+def _has_tables(tx: Tx, schema: str) -> bool:
+    return bool(tx.rows(_FIND_TABLES, facts=f"{schema}.facts")[0][0])
+
+
+def _state(extension: PgvectorExtension) -> dict[str, int]:
+    return {"version": SCHEMA_VERSION, "pgvector": int(extension.is_usable)}
+
+
+def _with_lock(tx: Tx, fn: Callable[[Tx], T]) -> T:
+    tx.row(ACQUIRE_LOCK, lock=INDEX_LOCK_ID)
+    return fn(tx)
+
+
 def _create_extension(connection: PostgresConnection) -> None:
-    """Two processes at once would get into each other's way."""
     connection.begin()
     try:
-        connection.rows(Sql("select pg_advisory_xact_lock(:lock)"), {"lock": INDEX_LOCK_ID})
+        # `create extension if not exists` fails with a unique violation if two processes run it at the same time.
+        connection.rows(ACQUIRE_LOCK, {"lock": INDEX_LOCK_ID})
         connection.run(_CREATE_EXTENSION, {})
         connection.commit()
     finally:

@@ -1,7 +1,7 @@
-"""Vectors of a database without pgvector: in tables that all processes share, and in the memory of each.
+"""The vector store of a shared index without pgvector: tables for all processes, and a copy in the memory of each.
 
-What one process changed the others learn from a journal, before every search. Its numbers are in the order of the
-commits, because writes to the index wait for each other.
+A change journal (table `changes`) tells each process what the others changed; it is read before every search. Its
+numbers are in commit order, because all writes to the index are serialized by one lock (see `schema`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from stentor.domains.memory.index.vector_matrix import ChunkVector, VectorMatrix
 
 JOURNAL_RETENTION_US = HOUR
-"""How long the journal is. Who looked into it before half of that loads everything again."""
-_CHANGED = Sql("insert into changes (doc_id, at) values (:doc_id, :at)")
-_SINCE = Sql("select distinct doc_id from changes where number > :number")
-_NEWEST = Sql("select coalesce(max(number), 0) from changes")
-_PRUNE = Sql("delete from changes where at < :before and number < (select max(number) from changes)")
-_PIECES = Sql("update documents set pieces = :pieces where doc_id = :doc_id")
+"""How long changes are retained. A process that last read them half of that ago reloads all vectors instead."""
+_INSERT_CHANGE = Sql("insert into changes (doc_id, at) values (:doc_id, :at)")
+_LIST_CHANGED = Sql("select distinct doc_id from changes where number > :number")
+_NEWEST_CHANGE = Sql("select coalesce(max(number), 0) from changes")
+# The newest entry stays: without it `_NEWEST_CHANGE` would fall back to 0, which means that the schema was rebuilt.
+_PRUNE_CHANGES = Sql("delete from changes where at < :before and number < (select max(number) from changes)")
+_SET_CHUNK_COUNT = Sql("update documents set pieces = :pieces where doc_id = :doc_id")
 
 
 class SharedInMemoryVectorStore(InMemoryVectorStore):
-    """Implements the port `VectorStore`."""
+    """Implements `VectorStore` with exact search over a copy that follows the change journal."""
 
     TABLES = f"""{embedding_state.MODEL_TABLE};
 create table chunks (
@@ -51,60 +52,62 @@ create table changes (
     at bigint not null
 )"""
 
-    def __init__(self, tables: IndexDatabase) -> None:
-        super().__init__(tables)
+    def __init__(self, database: IndexDatabase) -> None:
+        super().__init__(database)
         self._claims = EmbeddingClaims()
-        self._following = asyncio.Lock()
-        self._number = 0
-        self._looked_at = 0.0
+        self._sync_lock = asyncio.Lock()
+        self._last_change = 0
+        self._synced_at = 0.0
 
-    def _invalidate(self, tx: Tx) -> None:
-        embedding_state.switch_model(tx, self._current_model)
-
-    def _load(self, tx: Tx) -> VectorMatrix:
-        self._number = int(tx.rows(_NEWEST)[0][0])
-        self._looked_at = time.monotonic()
-        return super()._load(embedding_state.require_model(tx, self._current_model))
-
-    async def next_pending(self, most: int) -> list[PendingDocument]:
+    async def next_pending(self, limit: int) -> list[PendingDocument]:
         def work(tx: Tx) -> list[PendingDocument]:
             if embedding_state.read_model(tx) is None:
-                embedding_state.switch_model(tx, self._current_model)  # the schema was dropped meanwhile
-            return self._claims.claim(embedding_state.require_model(tx, self._current_model), most)
+                # The schema was dropped and created again while this process ran.
+                embedding_state.switch_model(tx, self._current_model)
+            return self._claims.claim(embedding_state.require_model(tx, self._current_model), limit)
 
-        found = await self._database.write(work)
-        await self._follow()
-        return found
+        pending = await self._database.write(work)
+        await self._sync()
+        return pending
 
-    def _save(self, tx: Tx, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
-        self._claims.release(tx, document.doc_id)
-        if not super()._save(embedding_state.require_model(tx, self._current_model), document, chunks, vectors):
-            return False
-        tx.run(_PIECES, doc_id=document.doc_id, pieces=len(chunks))
-        tx.run(_CHANGED, doc_id=document.doc_id, at=tx.now)
-        return True
-
-    async def nearest(self, vector: Vectors, most: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
-        await self._follow()
-        return await super().nearest(vector, most, filters)
+    async def nearest(self, vector: Vectors, limit: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
+        await self._sync()
+        return await super().nearest(vector, limit, filters)
 
     async def delete_orphans(self) -> None:
         await super().delete_orphans()
         await self._database.write(self._prune)
 
-    def _prune(self, tx: Tx) -> None:
-        tx.run(_PRUNE, before=tx.now - JOURNAL_RETENTION_US)
-        self._claims.delete_expired(tx)
-
     def delete(self, tx: Tx, doc_id: int) -> None:
         super().delete(tx, doc_id)
-        tx.run(_CHANGED, doc_id=doc_id, at=tx.now)
+        tx.run(_INSERT_CHANGE, doc_id=doc_id, at=tx.now)
 
-    async def _follow(self) -> None:
-        """Learn what others changed. Raises EmbeddingUnavailable when they went on to another model."""
-        async with self._following:
-            late = (time.monotonic() - self._looked_at) * SECOND > JOURNAL_RETENTION_US / 2
-            changed = None if late else await self._database.read(self._since)
+    def _invalidate(self, tx: Tx) -> None:
+        embedding_state.switch_model(tx, self._current_model)
+
+    def _load(self, tx: Tx) -> VectorMatrix:
+        # Same transaction as the vectors, so that no change falls between the number and the load.
+        self._last_change = int(tx.rows(_NEWEST_CHANGE)[0][0])
+        self._synced_at = time.monotonic()
+        return super()._load(embedding_state.require_model(tx, self._current_model))
+
+    def _save(self, tx: Tx, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
+        self._claims.release(tx, document.doc_id)
+        if not super()._save(embedding_state.require_model(tx, self._current_model), document, chunks, vectors):
+            return False
+        tx.run(_SET_CHUNK_COUNT, doc_id=document.doc_id, pieces=len(chunks))
+        tx.run(_INSERT_CHANGE, doc_id=document.doc_id, at=tx.now)
+        return True
+
+    def _prune(self, tx: Tx) -> None:
+        tx.run(_PRUNE_CHANGES, before=tx.now - JOURNAL_RETENTION_US)
+        self._claims.delete_expired(tx)
+
+    async def _sync(self) -> None:
+        """Apply the changes of other processes. Raises EmbeddingUnavailable if they switched to another model."""
+        async with self._sync_lock:
+            is_late = (time.monotonic() - self._synced_at) * SECOND > JOURNAL_RETENTION_US / 2
+            changed = None if is_late else await self._database.read(self._read_changes)
             if changed is None:
                 self._matrix = await self._database.read(self._load)
                 return
@@ -113,13 +116,15 @@ create table changes (
                 if rows:
                     add_document(self._loaded_matrix, rows)
 
-    def _since(self, tx: Tx) -> dict[int, list[ChunkVector]] | None:
-        """Documents and their chunks, none of one that is gone; None when the journal began anew."""
+    def _read_changes(self, tx: Tx) -> dict[int, list[ChunkVector]] | None:
+        """Return changed documents with their chunks (none for a deleted one); None if the journal was restarted."""
         from stentor.domains.memory.index import vector_matrix
 
-        newest = int(embedding_state.require_model(tx, self._current_model).rows(_NEWEST)[0][0])
-        if newest < self._number:
+        newest = int(embedding_state.require_model(tx, self._current_model).rows(_NEWEST_CHANGE)[0][0])
+        if newest < self._last_change:
             return None
-        found = [row[0] for row in tx.rows(_SINCE, number=self._number)] if newest > self._number else []
-        self._number, self._looked_at = newest, time.monotonic()
-        return {doc_id: vector_matrix.list_document_vectors(tx, self._identity, doc_id) for doc_id in found}
+        doc_ids: list[int] = []
+        if newest > self._last_change:
+            doc_ids = [row[0] for row in tx.rows(_LIST_CHANGED, number=self._last_change)]
+        self._last_change, self._synced_at = newest, time.monotonic()
+        return {doc_id: vector_matrix.list_document_vectors(tx, self._identity, doc_id) for doc_id in doc_ids}
