@@ -181,7 +181,7 @@ async def test_a_model_that_is_not_there_says_what_to_do(tmp_path: Path, missing
     if missing == "garbage":
         (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}" + b"x" * 100)
     local = LocalEmbedder(tmp_path / "cache", folder)
-    with pytest.raises(EmbeddingUnavailable, match=r"SERVICE_EMBEDDING_MODEL|cannot be prepared"):
+    with pytest.raises(EmbeddingUnavailable, match=r"SERVICE_EMBEDDING_MODEL|cannot be exported"):
         await local.embed(["x"])
     await local.close()
 
@@ -212,6 +212,6 @@ async def test_a_busy_service_is_asked_again_and_a_refusal_is_told_without_the_k
 
 async def test_a_service_that_is_down_is_unavailable() -> None:
     remote = RemoteEmbedder("http://127.0.0.1:1/v1", "m")
-    with pytest.raises(EmbeddingUnavailable, match="cannot be asked"):
+    with pytest.raises(EmbeddingUnavailable, match="cannot be reached"):
         await remote.load()
     await remote.close()

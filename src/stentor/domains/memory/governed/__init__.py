@@ -1,1 +1,1 @@
-"""The memory behind a gate: each use needs a verified authority, and each denial stands in the run log."""
+"""The governed memory: each call needs a verified authority, and each call and denial is in the run log."""

@@ -1,4 +1,7 @@
-"""The gate: an authority, a capability, a namespace. Fails closed, and tells the run log either way."""
+"""Authorization of governed memory calls: verified authority, capability and namespace.
+
+Fails closed, and records each decision in the run log: `tool_called` or `tool_denied`. The calls are in `service`.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,14 @@ from stentor.domains.memory.service import MemoryCaller
 
 CAPABILITIES = READ_CAPABILITY, WRITE_CAPABILITY = MEMORY_CAPABILITIES
 BLANK_CAPABILITY = "nothing"
-"""The capability of a receipt that stands for a caller whose own evidence was blank; nothing needs it."""
+"""The only capability of a receipt for a caller whose own evidence was blank; no call accepts it."""
+MAX_NAMESPACE_CHARS = 255
+"""Characters of the requested namespace that are recorded; a denied request may carry any text."""
 T = TypeVar("T")
 
 
 class AccessRequest(msgspec.Struct, frozen=True):
-    """A use of the memory that asks for admission."""
+    """A call to be authorized."""
 
     tool: str
     capability: str
@@ -30,7 +35,7 @@ class AccessRequest(msgspec.Struct, frozen=True):
 
 
 class MemoryAuthorizer:
-    """`tenant` is the one whose memory it is."""
+    """Authorizes calls to the memory of one tenant."""
 
     def __init__(self, db: Database, runlog: RunLog, tenant: str) -> None:
         self._db = db
@@ -38,52 +43,64 @@ class MemoryAuthorizer:
         self._tenant = tenant
 
     async def authorize(
-        self, who: AuthorityContext | None, use: AccessRequest, beside: Callable[[Tx], T]
+        self, context: AuthorityContext | None, request: AccessRequest, run_in_tx: Callable[[Tx], T]
     ) -> tuple[MemoryCaller, T]:
-        """The caller as the bus knows it, whose events hang under the admission's; and what `beside` answered,
-        which runs in the admission's transaction.
+        """Return the caller for the memory service, and the result of `run_in_tx`.
 
-        Raises AuthorityDenied, after the denial was recorded.
+        `run_in_tx` runs in the transaction that records the authorization. The caller's events are recorded below that
+        event. Raises AuthorityDenied, after the denial was recorded.
         """
-        denied = self._refusal(who, use)
-        if who is None or denied is not None:
-            await self._db.write(lambda tx: self._record(tx, who, use, denied))
-            raise denied or AuthorityDenied("The call has no verified authority.")
-        event, answer = await self._db.write(lambda tx: (self._record(tx, who, use, None), beside(tx)))
-        principal = Principal(who.principal, "agent", frozenset(), self._tenant)
-        return MemoryCaller(principal, parent_event_id=event, is_governed=True), answer
+        denial = self._find_denial(context, request)
+        if context is None or denial is not None:
+            # Commit the denial first: raising inside the transaction would roll its event back.
+            await self._db.write(lambda tx: self._record(tx, context, request, denial))
+            raise denial or AuthorityDenied("The call has no verified authority.")
+        event_id, result = await self._db.write(lambda tx: (self._record(tx, context, request, None), run_in_tx(tx)))
+        principal = Principal(context.principal, "agent", frozenset(), self._tenant)
+        return MemoryCaller(principal, parent_event_id=event_id, is_governed=True), result
 
-    def _refusal(self, who: AuthorityContext | None, use: AccessRequest) -> AuthorityDenied | None:
-        if who is None or who.capabilities == {BLANK_CAPABILITY}:
+    def _find_denial(self, context: AuthorityContext | None, request: AccessRequest) -> AuthorityDenied | None:
+        if context is None or context.capabilities == {BLANK_CAPABILITY}:
             return AuthorityDenied("The call has no verified authority: its principal or its capabilities are blank.")
-        if who.tenant != self._tenant:
+        if context.tenant != self._tenant:
             return AuthorityDenied("The authority is for another tenant than this memory's.")
-        if not who.has_capability(use.capability):
-            return AuthorityDenied(f"The authority does not have the capability {use.capability}.")
-        if not who.can_reach(use.namespace):
-            return AuthorityDenied("The authority does not reach this namespace.")
-        if use.capability == WRITE_CAPABILITY:
-            return _refused_write(who, use.namespace)
+        if not context.has_capability(request.capability):
+            return AuthorityDenied(f"The authority does not have the capability {request.capability}.")
+        if not context.can_reach(request.namespace):
+            return AuthorityDenied("The authority has no access to this namespace.")
+        if request.capability == WRITE_CAPABILITY:
+            return _find_write_denial(context, request.namespace)
         return None
 
-    def _record(self, tx: Tx, who: AuthorityContext | None, use: AccessRequest, denied: AuthorityDenied | None) -> str:
-        """Answers the event's id. A denial belongs to the tenant whose memory was asked for."""
-        meta: dict[str, Any] = {"tool": use.tool, "capability": use.capability, "namespace": use.namespace[:255]}
-        if who is not None:
-            meta |= {"by": who.principal, "tenant": who.tenant, "issuer": who.issuer, "receipt_id": who.receipt_id}
-            if who.delegated_by:
-                meta["delegated_by"] = list(who.delegated_by)
-        if denied is None:
-            event = EventDraft("tool_called", "memory", f"{use.tool} was called.", meta)
+    def _record(
+        self, tx: Tx, context: AuthorityContext | None, request: AccessRequest, denial: AuthorityDenied | None
+    ) -> str:
+        """Record the decision and return the event's id. A denial belongs to the tenant of the requested memory."""
+        meta: dict[str, Any] = {
+            "tool": request.tool,
+            "capability": request.capability,
+            "namespace": request.namespace[:MAX_NAMESPACE_CHARS],
+        }
+        if context is not None:
+            meta |= {
+                "by": context.principal,
+                "tenant": context.tenant,
+                "issuer": context.issuer,
+                "receipt_id": context.receipt_id,
+            }
+            if context.delegated_by:
+                meta["delegated_by"] = list(context.delegated_by)
+        if denial is None:
+            event = EventDraft("tool_called", "memory", f"{request.tool} was called.", meta)
         else:
-            meta |= {"code": denied.code, "reason": denied.message}
-            event = EventDraft("tool_denied", "memory", f"{use.tool} was denied.", meta)
+            meta |= {"code": denial.code, "reason": denial.message}
+            event = EventDraft("tool_denied", "memory", f"{request.tool} was denied.", meta)
         return self._runlog.append(tx, self._tenant, [event])
 
 
-def _refused_write(who: AuthorityContext, namespace: str) -> AuthorityDenied | None:
+def _find_write_denial(context: AuthorityContext, namespace: str) -> AuthorityDenied | None:
     if realm(namespace) == TASKS_NAMESPACE:
-        return AuthorityDenied("The notes below Tasks are the service's own; a note there could become a task.")
-    if not who.can_write(namespace):
-        return AuthorityDenied("The authority reaches this namespace to read, not to write.")
+        return AuthorityDenied("Notes below Tasks are reserved for the service: a note there could become a task.")
+    if not context.can_write(namespace):
+        return AuthorityDenied("The authority may read this namespace, but not write to it.")
     return None

@@ -1,4 +1,7 @@
-"""What the four tools take and answer. Source: second contract, "Governed memory server"."""
+"""The arguments and results of the governed memory's four tools. Source: second contract, "Governed memory server".
+
+The descriptions are published in the tools' schemas.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from msgspec import Meta
 from stentor.domains.memory.governed.records import Disposition, NonEmptyStr, SearchMode, Sha256Hex
 
 MAX_CONTENT = 4_000_000
-"""Characters."""
+"""In characters."""
 Namespace = Annotated[
     str,
     Meta(
@@ -28,13 +31,13 @@ class WriteAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     content: Annotated[str, Meta(max_length=MAX_CONTENT, description="The whole text, in Markdown.")]
     idempotency_key: Annotated[
-        NonEmptyStr | None, Meta(description="Repeat it with the same call, and the first answer comes again.")
+        NonEmptyStr | None, Meta(description="A repeated call with the same key returns the first response again.")
     ] = None
     base_hash: Annotated[
-        Sha256Hex | None, Meta(description="The content_sha256 that was read; another state is a conflict.")
+        Sha256Hex | None, Meta(description="The content_sha256 that was read; any other state is a conflict.")
     ] = None
     metadata: Annotated[
-        dict[str, Any] | None, Meta(description="The frontmatter, all of it; null leaves it as it is.")
+        dict[str, Any] | None, Meta(description="The complete frontmatter; null leaves it unchanged.")
     ] = None
 
 
@@ -45,20 +48,22 @@ class ReadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class SearchAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace
-    query: Annotated[str, Meta(min_length=1, max_length=10_000, description="What to look for, in plain words.")]
-    mode: Annotated[SearchMode, Meta(description="By word, by meaning, or by both.")] = "hybrid"
-    limit: Annotated[int, Meta(ge=1, le=100, description="Results of one page.")] = 10
-    cursor: Annotated[str | None, Meta(description="next_cursor of the page before.")] = None
+    query: Annotated[str, Meta(min_length=1, max_length=10_000, description="What to search for, in plain words.")]
+    mode: Annotated[SearchMode, Meta(description="Keyword, semantic or hybrid search.")] = "hybrid"
+    limit: Annotated[int, Meta(ge=1, le=100, description="Results per page.")] = 10
+    cursor: Annotated[str | None, Meta(description="next_cursor of the previous page.")] = None
 
 
 class StatusAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace
-    record_id: Annotated[str | None, Meta(description="One record of the namespace; null for the namespace.")] = None
+    record_id: Annotated[str | None, Meta(description="A record of the namespace; null for the namespace only.")] = None
 
 
 class WrittenRecord(msgspec.Struct, frozen=True):
-    """`content_sha256` is that of the content alone, and what a `base_hash` of a later write names. `path` is that of
-    the note in the vault, for citations.
+    """The result of a write.
+
+    `content_sha256` covers the content without frontmatter; a later write passes it as `base_hash`. `path` is the path
+    of the note in the vault, for citations.
     """
 
     record_id: str
@@ -85,7 +90,7 @@ class ReadRecord(msgspec.Struct, frozen=True):
 
 
 class FoundRecord(msgspec.Struct, frozen=True):
-    """`version` is null for a state that nobody has read or written through this server yet."""
+    """A search result. `version` is null for a state that was never read or written through this server."""
 
     record_id: str
     path: str
@@ -108,7 +113,7 @@ class FoundRecords(msgspec.Struct, frozen=True):
 
 
 class RecordStatus(msgspec.Struct, frozen=True):
-    """`indexed`: it is found by word; `embedded`: by meaning too."""
+    """The state of one record. `indexed`: keyword search finds it; `embedded`: semantic search does too."""
 
     record_id: str
     version: int | None
@@ -120,7 +125,7 @@ class RecordStatus(msgspec.Struct, frozen=True):
 
 
 class MemoryStatus(msgspec.Struct, frozen=True):
-    """`size` in bytes. `semantic` says why there is no search by meaning, or is null."""
+    """The figures of a namespace; `size` in bytes. `semantic` is why semantic search is unavailable, or null."""
 
     namespace: str
     records: int

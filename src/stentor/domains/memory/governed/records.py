@@ -1,6 +1,6 @@
-"""Records: documents of the vault by namespace and key. Pure but for the SQL of their versions.
+"""Addresses, version numbers and search cursors of records: notes of the vault by namespace and key.
 
-Source: docs/decisions, "Notes, memory server, dashboard".
+Pure except for the SQL of the version numbers. Source: docs/decisions, "Notes, memory server, dashboard".
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ SearchMode = Literal["keyword", "semantic", "hybrid"]
 Disposition = Literal["created", "updated", "replayed"]
 NonEmptyStr = Annotated[str, Meta(min_length=1)]
 Sha256Hex = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]*$")]
-"""In hex."""
 
-_SEEN = Sql("select version, raw_hash from memory_records where path = :path")
-_SEE = Sql(
+_FIND_VERSION = Sql("select version, raw_hash from memory_records where path = :path")
+_SAVE_VERSION = Sql(
     """insert into memory_records (path, version, raw_hash) values (:path, :version, :raw_hash)
     on conflict (path) do update set version = excluded.version, raw_hash = excluded.raw_hash"""
 )
 
 
 class RecordAddress(msgspec.Struct, frozen=True):
-    """Where a document is kept. `record_id` is `<namespace>/<key>`; a key has no slash, so that it is unambiguous.
+    """The address of a record. `record_id` is `<namespace>/<key>`, unambiguous because a key has no slash.
 
-    The namespaces below `vault` are the folders of the vault, those below `vault:<name>` of a named one; all others
-    are folders below `Memory`. `path` is in its vault.
+    The namespaces below `vault` are the folders of the default vault, those below `vault:<name>` of a named one; all
+    others are folders below `Memory` in the default vault. `path` is relative to the vault.
     """
 
     namespace: str
@@ -59,30 +58,30 @@ class RecordAddress(msgspec.Struct, frozen=True):
 
 
 def resolve_record(namespace: str, key: str) -> RecordAddress:
-    """Raises InvalidRequest, which says whether the namespace or the key is wrong."""
+    """Return the normalized address. Raises InvalidRequest, which names the wrong field."""
     if not key or "/" in key:
-        raise InvalidRequest("key: is the name of one record, without a slash; the namespace is a field of its own.")
+        raise InvalidRequest("key: must be the name of one record, without a slash; the namespace is a separate field.")
     if is_vault_namespace(namespace):
-        key = key.removesuffix(NOTE_SUFFIX)  # people name a note of the vault by its file
+        key = key.removesuffix(NOTE_SUFFIX)  # callers may name a note of the vault by its file name
     return record_at_path(paths.normalize_path(RecordAddress(namespace, key).path), vault_of_namespace(namespace))
 
 
 def parse_record_id(record_id: str) -> RecordAddress:
-    """Raises InvalidRequest."""
+    """Return the address in a record id. Raises InvalidRequest."""
     namespace, _, key = record_id.rpartition("/")
     if not namespace:
-        raise InvalidRequest("record_id: has the form <namespace>/<key>.")
+        raise InvalidRequest("record_id: must have the form <namespace>/<key>.")
     return resolve_record(namespace, key)
 
 
 def record_at_path(path: str, vault: str = DEFAULT_VAULT) -> RecordAddress:
-    """The one record that a note of the vault is, whichever way it was asked for."""
+    """Return the canonical address of a note, which may have been requested under several namespaces."""
     folder, _, name = path.rpartition("/")
     return RecordAddress(namespace_of_folder(folder, vault), name.removesuffix(NOTE_SUFFIX))
 
 
 def normalize_namespace(text: str) -> str:
-    """In NFC. Raises InvalidRequest."""
+    """Return the canonical namespace, in Unicode form NFC. Raises InvalidRequest."""
     if not text:
         raise InvalidRequest("namespace: is empty.")
     folder = folder_of_namespace(text)
@@ -90,24 +89,27 @@ def normalize_namespace(text: str) -> str:
 
 
 def is_vault_namespace(namespace: str) -> bool:
-    """Whether it is a vault, or a folder of one."""
+    """Return whether a namespace is a vault or a folder of one."""
     first = namespace.partition("/")[0]
     return first == VAULT_NAMESPACE or first.startswith(NAMED_VAULT_PREFIX)
 
 
 def vault_of_namespace(namespace: str) -> str:
-    """The name of the vault that its notes lie in."""
+    """Return the name of the vault that contains the namespace's notes."""
     first = namespace.partition("/")[0]
     return first.removeprefix(NAMED_VAULT_PREFIX) if first.startswith(NAMED_VAULT_PREFIX) else DEFAULT_VAULT
 
 
 def folder_of_namespace(namespace: str) -> str:
-    """Of its vault; the empty text is the root."""
+    """Return the namespace's folder in its vault; the empty string is the root."""
     return namespace.partition("/")[2] if is_vault_namespace(namespace) else f"{RECORDS_ROOT}/{namespace}"
 
 
 def namespace_of_folder(folder: str, vault: str = DEFAULT_VAULT) -> str:
-    """The one namespace of a folder, by which access to it is decided."""
+    """Return the canonical namespace of a folder.
+
+    Each folder has exactly one, so that its notes cannot be reached under a second name with other access rules.
+    """
     below = folder.removeprefix(f"{RECORDS_ROOT}/")
     if vault == DEFAULT_VAULT and below != folder and not is_vault_namespace(below):
         return below
@@ -115,42 +117,43 @@ def namespace_of_folder(folder: str, vault: str = DEFAULT_VAULT) -> str:
     return f"{root}/{folder}" if folder else root
 
 
-def record_versions(tx: Tx, path: str, *states: str) -> int:
-    """The record went through these states (hashes of its file); answers the number of the last one.
+def record_versions(tx: Tx, path: str, *file_hashes: str) -> int:
+    """Record the states (file hashes) that a record went through; return the version number of the last one.
 
-    A state that is the one before it is no new version; one that a person made is counted when it is first seen.
+    A state equal to the previous one is not a new version. A change from outside counts when it is first recorded.
     """
-    row = tx.row(_SEEN, path=path)
-    version, known = (int(row[0]), str(row[1])) if row else (0, "")
-    before = version
-    for state in states:
-        if state and state != known:
-            version, known = version + 1, state
-    if version != before:
-        tx.run(_SEE, path=path, version=version, raw_hash=known)
+    row = tx.row(_FIND_VERSION, path=path)
+    version, last_hash = (int(row[0]), str(row[1])) if row else (0, "")
+    stored_version = version
+    for file_hash in file_hashes:
+        if file_hash and file_hash != last_hash:
+            version, last_hash = version + 1, file_hash
+    if version != stored_version:
+        tx.run(_SAVE_VERSION, path=path, version=version, raw_hash=last_hash)
     return version
 
 
-def find_version(tx: Tx, path: str, state: str) -> int | None:
-    """The number of a state that is the last one seen; None when the record is in another."""
-    row = tx.row(_SEEN, path=path)
-    return int(row[0]) if row and row[1] == state else None
+def find_version(tx: Tx, path: str, file_hash: str) -> int | None:
+    """Return the version number if the last recorded state has this file hash, else None."""
+    row = tx.row(_FIND_VERSION, path=path)
+    return int(row[0]) if row and row[1] == file_hash else None
 
 
-def encode_cursor(offset: int, asked: list[Any]) -> str:
-    """Where the next page of this search begins; opaque for the caller."""
-    return base64.urlsafe_b64encode(msgspec.json.encode([offset, asked])).decode().rstrip("=")
+def encode_cursor(offset: int, search_key: list[Any]) -> str:
+    """Return an opaque cursor for the next page of a search."""
+    return base64.urlsafe_b64encode(msgspec.json.encode([offset, search_key])).decode().rstrip("=")
 
 
-def decode_cursor(cursor: str | None, asked: list[Any]) -> int:
-    """Raises InvalidRequest for a cursor that is none, or of another search."""
+def decode_cursor(cursor: str | None, search_key: list[Any]) -> int:
+    """Return the offset in a cursor, 0 without one. Raises InvalidRequest for an invalid one or another search's."""
     if cursor is None:
         return 0
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        offset, of = msgspec.json.decode(raw, type=tuple[int, list[Any]])
+        offset, cursor_key = msgspec.json.decode(raw, type=tuple[int, list[Any]])
     except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise InvalidRequest("cursor: is none that this server gave.") from None
-    if of != asked or not 0 < offset <= MAX_OFFSET:
+        raise InvalidRequest("cursor: was not issued by this server; pass next_cursor of the previous page.") from None
+    # The cursor is not signed, so its offset may be any number.
+    if cursor_key != search_key or not 0 < offset <= MAX_OFFSET:
         raise InvalidRequest("cursor: belongs to another search; repeat the namespace, query and mode with it.")
     return offset

@@ -1,4 +1,8 @@
-"""The four uses of the governed memory. Source: second contract, "Governed memory server"."""
+"""The four calls of the governed memory: write, read, search and status of records.
+
+Each is first authorized by `authorization`; records and their versions are in `records`, the wire types in `model`.
+Source: second contract, "Governed memory server".
+"""
 
 from __future__ import annotations
 
@@ -42,199 +46,231 @@ from stentor.domains.memory.vaults import VaultParts, VaultRegistry
 from stentor.domains.notes.model import ANY_STATE, NoSuchNote
 
 IDEMPOTENCY_ROUTE = "mcp write-memory"
+LOCK_COUNT = 64
 
 
 class GovernedMemory:
-    """Each use raises AuthorityDenied when the gate denies it, and InvalidRequest for what it cannot mean, such as a
-    vault that is not configured: only after the gate, so that who reaches nothing learns nothing of it.
+    """The calls. Each raises AuthorityDenied if it is not authorized, and InvalidRequest for invalid arguments.
+
+    A vault that is not configured is reported only after the authorization: a caller without access must not learn
+    which vaults exist.
     """
 
-    def __init__(self, gate: MemoryAuthorizer, vaults: VaultRegistry, db: Database) -> None:
-        self._gate = gate
+    def __init__(self, authorizer: MemoryAuthorizer, vaults: VaultRegistry, db: Database) -> None:
+        self._authorizer = authorizer
         self._vaults = vaults
         self._db = db
-        self._locks = [asyncio.Lock() for _ in range(64)]
+        self._locks = [asyncio.Lock() for _ in range(LOCK_COUNT)]
 
     async def deny(self, tool: str) -> NoReturn:
-        """A call of nobody's: the denial is recorded, and raised."""
-        await self._gate.authorize(None, AccessRequest(tool, "", ""), _nothing)
+        """Record the denial of a call without any authority, and raise it."""
+        await self._authorizer.authorize(None, AccessRequest(tool, "", ""), _do_nothing)
         raise AuthorityDenied("The call has no verified authority.")
 
-    async def write(self, who: AuthorityContext | None, asked: WriteAsked) -> WrittenRecord:
-        """Create or replace a record. Raises Conflict when `base_hash` is not its state or the key is that of another
-        record in other letters, IdempotencyMismatch."""
-        target = records.resolve_record(asked.namespace, asked.key)
-        key = _replay_key(who, asked)
-        use = AccessRequest("write-memory", WRITE_CAPABILITY, target.namespace)
-        async with self._locks[hash(target) % len(self._locks)]:
-            caller, known = await self._gate.authorize(
-                who, use, lambda tx: idempotency.find_response(tx, key) if key else None
+    async def write(self, context: AuthorityContext | None, request: WriteAsked) -> WrittenRecord:
+        """Create or replace a record.
+
+        Raises IdempotencyMismatch, and Conflict if the record is not in the state of `base_hash` or its name differs
+        from an existing one only in case.
+        """
+        address = records.resolve_record(request.namespace, request.key)
+        key = _idempotency_key(context, request)
+        access = AccessRequest("write-memory", WRITE_CAPABILITY, address.namespace)
+        # Held from the lookup of the idempotency key to the storage of the response, so that a repeated call that
+        # arrives during the first one is replayed and not executed again.
+        async with self._locks[hash(address) % len(self._locks)]:
+            caller, stored = await self._authorizer.authorize(
+                context, access, lambda tx: idempotency.find_response(tx, key) if key else None
             )
-            if known is not None:
-                replayed = msgspec.convert(known.body, WrittenRecord)
-                again = {"disposition": "replayed", "provenance_id": caller.parent_event_id or "", "path": target.path}
-                return msgspec.structs.replace(replayed, **again)
-            return await self._write(caller, target, asked, key)
+            if stored is not None:
+                response = msgspec.convert(stored.body, WrittenRecord)
+                changes = {
+                    "disposition": "replayed",
+                    "provenance_id": caller.parent_event_id or "",
+                    "path": address.path,
+                }
+                return msgspec.structs.replace(response, **changes)
+            return await self._write(caller, address, request, key)
 
     async def _write(
-        self, caller: MemoryCaller, target: RecordAddress, asked: WriteAsked, key: IdempotencyKey | None
+        self, caller: MemoryCaller, address: RecordAddress, request: WriteAsked, key: IdempotencyKey | None
     ) -> WrittenRecord:
-        parts = self._vaults.get(target.vault)
-        draft = WriteDraft("write", target.path, asked.content, asked.metadata, expected_hash=asked.base_hash)
-        if asked.base_hash is None and records.is_vault_namespace(target.namespace):
+        parts = self._vaults.get(address.vault)
+        draft = WriteDraft("write", address.path, request.content, request.metadata, expected_hash=request.base_hash)
+        # A note of a vault may be a person's: without `base_hash` it can be created, but not replaced.
+        if request.base_hash is None and records.is_vault_namespace(address.namespace):
             draft = msgspec.structs.replace(draft, if_none_match=frozenset((ANY_STATE,)))
         try:
-            done = await parts.memory.write(caller, draft)
+            result = await parts.memory.write(caller, draft)
         except PreconditionFailed:
             raise Conflict(
-                f"{target.path!r} is a note already; read it, and write with the base_hash you read."
+                f"{address.path!r} already exists as a note; read it, and write with the base_hash that you read."
             ) from None
         except Conflict as conflict:
-            if asked.base_hash is None:
-                raise  # a name that is taken in other letters, or a record that changes all the time: it says which
+            if request.base_hash is None:
+                raise  # a case collision or a record that keeps changing: the message says which
             raise Conflict("The record is not in the state that base_hash names; read it again.") from conflict
-        return await self._db.write(lambda tx: _keep(tx, caller, target, parts.memory.key_prefix, done, key))
+        return await self._db.write(lambda tx: _store_result(tx, caller, address, parts.memory.key_prefix, result, key))
 
-    async def read(self, who: AuthorityContext | None, asked: ReadAsked) -> ReadRecord:
-        """Raises NotFound."""
-        target = records.resolve_record(asked.namespace, asked.key)
-        caller, _ = await self._gate.authorize(
-            who, AccessRequest("read-memory", READ_CAPABILITY, target.namespace), _nothing
+    async def read(self, context: AuthorityContext | None, request: ReadAsked) -> ReadRecord:
+        """Return a record. Raises NotFound."""
+        address = records.resolve_record(request.namespace, request.key)
+        caller, _ = await self._authorizer.authorize(
+            context, AccessRequest("read-memory", READ_CAPABILITY, address.namespace), _do_nothing
         )
-        parts = self._vaults.get(target.vault)
-        kept = parts.memory.key_prefix + target.path
-        document, state = await _document(parts, caller, target)
-        version = await self._db.read(lambda tx: records.find_version(tx, kept, state))
+        parts = self._vaults.get(address.vault)
+        stored_path = parts.memory.key_prefix + address.path
+        document, raw_hash = await _read_document(parts, caller, address)
+        version = await self._db.read(lambda tx: records.find_version(tx, stored_path, raw_hash))
         if version is None:
-            # Somebody else changed the note. Read again with the writers of the record held off, so that what is
-            # counted as seen is what is there, and not what one of them has replaced meanwhile.
-            async with self._locks[hash(target) % len(self._locks)]:
-                document, state = await _document(parts, caller, target)
-                version = await self._db.write(lambda tx: records.record_versions(tx, kept, state))
+            # The note was changed outside this server. Read it again under the lock of the record's writers, or the
+            # version recorded here could be one that a writer has replaced in the meantime.
+            async with self._locks[hash(address) % len(self._locks)]:
+                document, raw_hash = await _read_document(parts, caller, address)
+                version = await self._db.write(lambda tx: records.record_versions(tx, stored_path, raw_hash))
         return ReadRecord(
-            target.record_id, target.namespace, target.key, document.content, document.frontmatter, version,
-            document.content_hash, caller.parent_event_id or "", target.path,
+            address.record_id, address.namespace, address.key, document.content, document.frontmatter, version,
+            document.content_hash, caller.parent_event_id or "", address.path,
         )  # fmt: skip
 
-    async def search(self, who: AuthorityContext | None, asked: SearchAsked) -> FoundRecords:
-        """Records of exactly this namespace, or notes of the vault in this folder and below, the best first.
+    async def search(self, context: AuthorityContext | None, request: SearchAsked) -> FoundRecords:
+        """Search the records of exactly this namespace, or the notes in a vault folder and its subfolders.
 
         Raises EmbeddingUnavailable for the semantic mode.
         """
-        space = records.normalize_namespace(asked.namespace)
-        caller, _ = await self._gate.authorize(who, AccessRequest("search-memory", READ_CAPABILITY, space), _nothing)
-        parts = self._vaults.get(records.vault_of_namespace(space))
-        same = [space, asked.query, asked.mode]
-        offset = records.decode_cursor(asked.cursor, same)
-        folders = await _folders(parts, who, space)
-        matches, total = await _find(parts, caller, asked, folders, offset + asked.limit)
-        vault = records.vault_of_namespace(space)
-        results = [one for match in matches[offset:] if (one := await self._found(parts, vault, match)) is not None]
-        end = offset + asked.limit
-        following = records.encode_cursor(end, same) if total > end and end <= records.MAX_OFFSET else None
-        return FoundRecords(space, asked.query, asked.mode, results, total, following, caller.parent_event_id or "")
-
-    async def status(self, who: AuthorityContext | None, asked: StatusAsked) -> MemoryStatus:
-        """Raises NotFound for a record that is not there."""
-        space = records.normalize_namespace(asked.namespace)
-        caller, _ = await self._gate.authorize(
-            who, AccessRequest("get-memory-status", READ_CAPABILITY, space), _nothing
+        namespace = records.normalize_namespace(request.namespace)
+        caller, _ = await self._authorizer.authorize(
+            context, AccessRequest("search-memory", READ_CAPABILITY, namespace), _do_nothing
         )
-        target = None if asked.record_id is None else records.parse_record_id(asked.record_id)
-        if target is not None and target.namespace != space:
-            raise NotFound(f"There is no record {asked.record_id!r} in the namespace {space!r}.")
-        parts = self._vaults.get(records.vault_of_namespace(space))
-        stats = await parts.index.folder_stats(await _folders(parts, who, space))
+        vault = records.vault_of_namespace(namespace)
+        parts = self._vaults.get(vault)
+        search_key = [namespace, request.query, request.mode]
+        offset = records.decode_cursor(request.cursor, search_key)
+        end = offset + request.limit
+        folders = await _accessible_folders(parts, context, namespace)
+        matches, total = await _search(parts, caller, request, folders, end)
+        candidates = [await self._found_record(parts, vault, match) for match in matches[offset:]]
+        results = [record for record in candidates if record is not None]
+        next_cursor = records.encode_cursor(end, search_key) if total > end and end <= records.MAX_OFFSET else None
+        return FoundRecords(
+            namespace, request.query, request.mode, results, total, next_cursor, caller.parent_event_id or ""
+        )
+
+    async def status(self, context: AuthorityContext | None, request: StatusAsked) -> MemoryStatus:
+        """Return the figures of a namespace, and the state of one record if requested. Raises NotFound."""
+        namespace = records.normalize_namespace(request.namespace)
+        caller, _ = await self._authorizer.authorize(
+            context, AccessRequest("get-memory-status", READ_CAPABILITY, namespace), _do_nothing
+        )
+        address = None if request.record_id is None else records.parse_record_id(request.record_id)
+        # Access was checked for the namespace only, so a record of another one must not be reported.
+        if address is not None and address.namespace != namespace:
+            raise NotFound(f"The record {request.record_id!r} does not exist in the namespace {namespace!r}.")
+        parts = self._vaults.get(records.vault_of_namespace(namespace))
+        stats = await parts.index.folder_stats(await _accessible_folders(parts, context, namespace))
         return MemoryStatus(
-            space,
+            namespace,
             stats.documents,
             stats.size,
             stats.with_vectors,
             None if stats.modified_at is None else format_iso(stats.modified_at),
             parts.embedding_worker.problem,
-            None if target is None else await self._state(parts, target),
+            None if address is None else await self._record_status(parts, address),
             caller.parent_event_id or "",
         )
 
-    async def _found(self, parts: VaultParts, vault: str, match: tuple[str, str, float]) -> FoundRecord | None:
+    async def _found_record(self, parts: VaultParts, vault: str, match: tuple[str, str, float]) -> FoundRecord | None:
         path, excerpt, score = match
-        known = await parts.index.find_document(path)
-        if known is None or not path.endswith(records.NOTE_SUFFIX):
-            return None  # it went meanwhile, or is no note
-        one = records.record_at_path(path, vault)
+        document = await parts.index.find_document(path)
+        if document is None or not path.endswith(records.NOTE_SUFFIX):
+            return None  # deleted since the search, or not a note
+        address = records.record_at_path(path, vault)
         version = await self._db.read(
-            lambda tx: records.find_version(tx, parts.memory.key_prefix + path, known.raw_hash)
+            lambda tx: records.find_version(tx, parts.memory.key_prefix + path, document.raw_hash)
         )
         return FoundRecord(
-            one.record_id, path, one.key, known.title or one.key, excerpt, score, version, known.content_hash
-        )
+            address.record_id, path, address.key, document.title or address.key, excerpt, score, version,
+            document.content_hash,
+        )  # fmt: skip
 
-    async def _state(self, parts: VaultParts, target: RecordAddress) -> RecordStatus:
-        known = await parts.index.find_document(target.path)
-        if known is None:
-            raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.")
+    async def _record_status(self, parts: VaultParts, address: RecordAddress) -> RecordStatus:
+        document = await parts.index.find_document(address.path)
+        if document is None:
+            raise _not_found(address)
         version = await self._db.read(
-            lambda tx: records.find_version(tx, parts.memory.key_prefix + target.path, known.raw_hash)
+            lambda tx: records.find_version(tx, parts.memory.key_prefix + address.path, document.raw_hash)
         )
         return RecordStatus(
-            target.record_id, version, known.content_hash, known.size, format_iso(known.modified_at), True,
-            known.model is not None,
+            address.record_id, version, document.content_hash, document.size, format_iso(document.modified_at), True,
+            document.model is not None,
         )  # fmt: skip
 
 
-async def _folders(parts: VaultParts, who: AuthorityContext | None, space: str) -> Folders:
-    """Of a namespace: one; of a vault, all at and below it that the caller reaches."""
-    if not records.is_vault_namespace(space):
-        return records.folder_of_namespace(space)
-    vault = records.vault_of_namespace(space)
-    found = ((folder, records.namespace_of_folder(folder, vault)) for folder in await parts.index.list_folders())
-    return tuple(folder for folder, name in found if who and f"{name}/".startswith(f"{space}/") and who.can_reach(name))
+async def _accessible_folders(parts: VaultParts, context: AuthorityContext | None, namespace: str) -> Folders:
+    """Return the one folder of a record namespace, or all folders at and below a vault's that the caller may access."""
+    if not records.is_vault_namespace(namespace):
+        return records.folder_of_namespace(namespace)
+    vault = records.vault_of_namespace(namespace)
+    pairs = ((folder, records.namespace_of_folder(folder, vault)) for folder in await parts.index.list_folders())
+    return tuple(
+        folder
+        for folder, name in pairs
+        if context and f"{name}/".startswith(f"{namespace}/") and context.can_reach(name)
+    )
 
 
-async def _document(parts: VaultParts, caller: MemoryCaller, target: RecordAddress) -> tuple[NoteDocument, str]:
+async def _read_document(parts: VaultParts, caller: MemoryCaller, address: RecordAddress) -> tuple[NoteDocument, str]:
     try:
-        return await parts.memory.read(caller, target.path)
+        return await parts.memory.read(caller, address.path)
     except NoSuchNote:
-        raise NotFound(f"There is no record {target.key!r} in the namespace {target.namespace!r}.") from None
+        raise _not_found(address) from None
 
 
-async def _find(
-    parts: VaultParts, caller: MemoryCaller, asked: SearchAsked, folder: Folders, most: int
+def _not_found(address: RecordAddress) -> NotFound:
+    return NotFound(f"The record {address.key!r} does not exist in the namespace {address.namespace!r}.")
+
+
+async def _search(
+    parts: VaultParts, caller: MemoryCaller, request: SearchAsked, folders: Folders, limit: int
 ) -> tuple[list[tuple[str, str, float]], int]:
-    """Path, excerpt and score of each match; and how many there are."""
-    if asked.mode == "keyword":
-        words, total = await parts.search.keyword(
-            caller, drop_stop_words(asked.query), SEARCH_FIELDS, "any", most, folder
-        )
-        return [(one.path, one.excerpt, one.relevance_score) for one in words], total
-    filters = SearchFilters(folder=folder)
-    if asked.mode == "semantic":
-        near, total = await parts.search.semantic(caller, asked.query, None, most, filters)
-        return [(one.path, one.content_preview, one.similarity_score) for one in near], total
-    both, total = await parts.search.hybrid(caller, asked.query, most, filters)
-    return [(one.path, one.excerpt, one.score) for one in both], total
+    """Return the path, excerpt and score of each match, and the total number of matches."""
+    if request.mode == "keyword":
+        words = drop_stop_words(request.query)
+        results, total = await parts.search.keyword(caller, words, SEARCH_FIELDS, "any", limit, folders)
+        return [(result.path, result.excerpt, result.relevance_score) for result in results], total
+    filters = SearchFilters(folder=folders)
+    if request.mode == "semantic":
+        near, total = await parts.search.semantic(caller, request.query, None, limit, filters)
+        return [(match.path, match.content_preview, match.similarity_score) for match in near], total
+    hybrid, total = await parts.search.hybrid(caller, request.query, limit, filters)
+    return [(match.path, match.excerpt, match.score) for match in hybrid], total
 
 
-def _keep(
-    tx: Tx, caller: MemoryCaller, target: RecordAddress, scope: str, done: WriteResult, key: IdempotencyKey | None
+def _store_result(
+    tx: Tx,
+    caller: MemoryCaller,
+    address: RecordAddress,
+    key_prefix: str,
+    result: WriteResult,
+    key: IdempotencyKey | None,
 ) -> WrittenRecord:
-    version = records.record_versions(tx, scope + target.path, done.before_hash, done.etag)
-    answer = WrittenRecord(
-        target.record_id, target.namespace, target.key, version, done.content_hash,
-        "updated" if done.before_hash else "created", caller.parent_event_id or "", target.path,
+    version = records.record_versions(tx, key_prefix + address.path, result.before_hash, result.etag)
+    response = WrittenRecord(
+        address.record_id, address.namespace, address.key, version, result.content_hash,
+        "updated" if result.before_hash else "created", caller.parent_event_id or "", address.path,
     )  # fmt: skip
     if key is not None:
-        idempotency.store_response(tx, key, StoredResponse(200, msgspec.to_builtins(answer)))
-    return answer
+        idempotency.store_response(tx, key, StoredResponse(200, msgspec.to_builtins(response)))
+    return response
 
 
-def _replay_key(who: AuthorityContext | None, asked: WriteAsked) -> IdempotencyKey | None:
-    """In the scope of the principal; the body is the whole write."""
-    if asked.idempotency_key is None or who is None:
+def _idempotency_key(context: AuthorityContext | None, request: WriteAsked) -> IdempotencyKey | None:
+    """Return the key in the scope of the principal; its digest covers the whole request."""
+    if request.idempotency_key is None or context is None:
         return None
-    body = jsontext.sorted_digest(msgspec.to_builtins(asked))
-    return IdempotencyKey(who.tenant, who.principal, IDEMPOTENCY_ROUTE, asked.idempotency_key, body)
+    digest = jsontext.sorted_digest(msgspec.to_builtins(request))
+    return IdempotencyKey(context.tenant, context.principal, IDEMPOTENCY_ROUTE, request.idempotency_key, digest)
 
 
-def _nothing(tx: Tx) -> None:
+def _do_nothing(tx: Tx) -> None:
     pass

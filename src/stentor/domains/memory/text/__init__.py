@@ -1,1 +1,1 @@
-"""Text as the search sees it: words, excerpts, chunks. Pure."""
+"""Text processing for search: terms, excerpts and passages, and chunks for embedding. Pure."""

@@ -1,6 +1,6 @@
-"""A piece of a text around what was looked for. Pure.
+"""Excerpts around search hits, and the passages of documents that best answer a question. Pure.
 
-The passages of documents that say most about a question, and the sentences in them. Pure.
+Documents are found by `search`; the terms come from `tokenizer`.
 """
 
 from __future__ import annotations
@@ -16,33 +16,17 @@ from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.markdown import split_sections
 
 EXCERPT_CHARS = 200
-_BEFORE = 60
-
-
-def make_excerpt(text: str, wanted: frozenset[str]) -> str:
-    """About 200 characters with the first hit in them, cut between words; the beginning when there is none."""
-    hits = tokenizer.find_spans(text, wanted)
-    start = max(0, hits[0][0] - _BEFORE) if hits else 0
-    if start:
-        blank = text.find(" ", start, hits[0][0])
-        start = blank + 1 if blank >= 0 else start
-    end = min(len(text), start + EXCERPT_CHARS)
-    if end < len(text):
-        blank = text.rfind(" ", hits[0][1] if hits else start + 1, end)
-        end = blank if blank > start else end
-    cut = " ".join(text[start:end].split())
-    return f"{'… ' if start else ''}{cut}{' …' if end < len(text) else ''}"
-
-
+EXCERPT_LEAD_CHARS = 60
+"""Characters of an excerpt before its first hit."""
 MAX_PASSAGE_CHARS = 600
-_SENTENCE = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+|(?<=[。！？])")
-_PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.)\s)")
-_MARK = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
-_FENCE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$")
+_SENTENCE_END = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+|(?<=[。！？])")
+_PARAGRAPH_END = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.)\s)")
+_LIST_MARKER = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
+_CODE_BLOCK = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$")
 
 
 class PassageSource(msgspec.Struct, frozen=True):
-    """A document to look in; `score` from 0 to 1 says how good a match it is as a whole."""
+    """A document to take passages from; `score` (0 to 1) is how well the whole document matches."""
 
     path: str
     title: str
@@ -51,7 +35,7 @@ class PassageSource(msgspec.Struct, frozen=True):
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """`sentences` are those of the text that say most, in their order; `held` the question's terms in them."""
+    """A passage; `sentences` are its best ones in their order, `matched_terms` the question's terms in it."""
 
     path: str
     title: str
@@ -63,84 +47,106 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class _Paragraph(msgspec.Struct, frozen=True):
-    """A paragraph or an item of a list; how often each asked term stands in its text, and which in its heading."""
+    """A paragraph or list item, with the counts of the question's terms in it and those in its heading."""
 
     source: PassageSource
     heading: str
     text: str
     length: int
     counts: Counter[str]
-    above: frozenset[str]
+    heading_terms: frozenset[str]
 
     @property
     def matched_terms(self) -> frozenset[str]:
-        return self.above | frozenset(self.counts)
+        return self.heading_terms | frozenset(self.counts)
+
+
+def make_excerpt(text: str, terms: frozenset[str]) -> str:
+    """Return about 200 characters around the first hit, cut between words; the text's beginning without a hit."""
+    spans = tokenizer.find_spans(text, terms)
+    start = max(0, spans[0][0] - EXCERPT_LEAD_CHARS) if spans else 0
+    if start:
+        space = text.find(" ", start, spans[0][0])
+        start = space + 1 if space >= 0 else start
+    end = min(len(text), start + EXCERPT_CHARS)
+    if end < len(text):
+        # Not before the end of the hit, which must not be cut off.
+        space = text.rfind(" ", spans[0][1] if spans else start + 1, end)
+        end = space if space > start else end
+    excerpt = " ".join(text[start:end].split())
+    return f"{'… ' if start else ''}{excerpt}{' …' if end < len(text) else ''}"
 
 
 def rank_passages(sources: Sequence[PassageSource], question: str, limit: int, sentences: int = 2) -> list[Passage]:
-    """The best passage of each document, the best first; none without a word of the question."""
-    asked = question_terms(question)
-    pieces = [piece for source in sources for piece in _pieces(source, asked)]
-    weights = _weights(pieces)
-    mean = sum(piece.length for piece in pieces) / len(pieces) if pieces else 1.0
+    """Return the best passage of each document, best first; documents without a term of the question are left out."""
+    terms = question_terms(question)
+    paragraphs = [paragraph for source in sources for paragraph in _split_paragraphs(source, terms)]
+    weights = _term_weights(paragraphs)
+    mean_length = sum(paragraph.length for paragraph in paragraphs) / len(paragraphs) if paragraphs else 1.0
     best: dict[str, Passage] = {}
-    for piece in pieces:
-        score = _score(piece, weights, mean)
-        known = best.get(piece.source.path)
+    for paragraph in paragraphs:
+        score = _score(paragraph, weights, mean_length)
+        known = best.get(paragraph.source.path)
         if score > 0 and (known is None or score > known.score):
-            best[piece.source.path] = _passage(piece, score, asked, weights, sentences)
+            best[paragraph.source.path] = _make_passage(paragraph, score, terms, weights, sentences)
     return sorted(best.values(), key=lambda passage: (-passage.score, passage.path))[:limit]
 
 
-def _score(piece: _Paragraph, weights: Mapping[str, float], mean: float) -> float:
-    """As BM25 has it within the paragraph; a word of the heading alone counts half, a better document more."""
-    slack = 0.3 + 0.9 * piece.length / (mean or 1)
-    own = sum(weights[term] * count / (count + slack) for term, count in piece.counts.items())
-    above = sum(weights[term] / 2 for term in piece.above if term not in piece.counts)
-    return (own + above / (1 + slack)) * (0.5 + piece.source.score / 2)
-
-
 def question_terms(question: str) -> frozenset[str]:
-    """The terms of a question that say what it is about; all of them when none does."""
-    found = tokenizer.tokenize(
+    """Return the terms of the question's content words; of all its words if every one is a stop word."""
+    content_terms = tokenizer.tokenize(
         " ".join(word for word in re.findall(r"\w+", question) if word.lower() not in tokenizer.STOP_WORDS)
     )
-    return frozenset(found or tokenizer.tokenize(question))
+    return frozenset(content_terms or tokenizer.tokenize(question))
 
 
-def term_coverage(found: Sequence[Passage], question: str) -> float:
-    """The share of the question's terms that the passages hold, from 0 to 1."""
-    asked = question_terms(question)
-    held = frozenset(term for passage in found for term in passage.matched_terms)
-    return len(asked & held) / len(asked) if asked else 0.0
+def term_coverage(passages: Sequence[Passage], question: str) -> float:
+    """Return the share (0 to 1) of the question's terms that occur in the passages."""
+    terms = question_terms(question)
+    matched = frozenset(term for passage in passages for term in passage.matched_terms)
+    return len(terms & matched) / len(terms) if terms else 0.0
 
 
-def _pieces(source: PassageSource, asked: frozenset[str]) -> Iterator[_Paragraph]:
-    for section in split_sections(_FENCE.sub("", source.body)):
-        above = asked & frozenset(tokenizer.tokenize(section.heading))
-        for paragraph in _PARAGRAPH.split(section.text):
-            text = " ".join(_MARK.sub("", paragraph).split())[:MAX_PASSAGE_CHARS]
-            if text and not text.startswith("|"):  # a table is no prose
-                found = tokenizer.tokenize(text)
-                counts = Counter(term for term in found if term in asked)
-                yield _Paragraph(source, section.heading, text, len(found), counts, above)
+def _split_paragraphs(source: PassageSource, terms: frozenset[str]) -> Iterator[_Paragraph]:
+    for section in split_sections(_CODE_BLOCK.sub("", source.body)):
+        heading_terms = terms & frozenset(tokenizer.tokenize(section.heading))
+        for paragraph in _PARAGRAPH_END.split(section.text):
+            text = " ".join(_LIST_MARKER.sub("", paragraph).split())[:MAX_PASSAGE_CHARS]
+            if text and not text.startswith("|"):  # a table cannot be quoted as prose
+                words = tokenizer.tokenize(text)
+                counts = Counter(term for term in words if term in terms)
+                yield _Paragraph(source, section.heading, text, len(words), counts, heading_terms)
 
 
-def _weights(pieces: Sequence[_Paragraph]) -> Mapping[str, float]:
-    """A word that few passages have says more."""
-    counts = Counter(term for piece in pieces for term in piece.matched_terms)
-    return {term: math.log(1 + len(pieces) / count) for term, count in counts.items()}
+def _term_weights(paragraphs: Sequence[_Paragraph]) -> Mapping[str, float]:
+    """Weight each term by its rarity among the paragraphs."""
+    counts = Counter(term for paragraph in paragraphs for term in paragraph.matched_terms)
+    return {term: math.log(1 + len(paragraphs) / count) for term, count in counts.items()}
 
 
-def _passage(
-    piece: _Paragraph, score: float, asked: frozenset[str], weights: Mapping[str, float], most: int
+def _score(paragraph: _Paragraph, weights: Mapping[str, float], mean_length: float) -> float:
+    """Score like BM25; a term only in the heading counts half, and the document's score scales the result."""
+    saturation = 0.3 + 0.9 * paragraph.length / (mean_length or 1)
+    text_score = sum(weights[term] * count / (count + saturation) for term, count in paragraph.counts.items())
+    heading_score = sum(weights[term] / 2 for term in paragraph.heading_terms if term not in paragraph.counts)
+    return (text_score + heading_score / (1 + saturation)) * (0.5 + paragraph.source.score / 2)
+
+
+def _make_passage(
+    paragraph: _Paragraph, score: float, terms: frozenset[str], weights: Mapping[str, float], limit: int
 ) -> Passage:
-    parts = [part.strip() for part in _SENTENCE.split(piece.text) if part and part.strip()]
-    held = [asked & frozenset(tokenizer.tokenize(part)) for part in parts]
-    order = sorted(range(len(parts)), key=lambda i: (-sum(weights.get(term, 0.0) for term in held[i]), i))
-    chosen = sorted(order[:most])
-    source = piece.source
-    sentences = tuple(parts[i] for i in chosen)
+    parts = [part.strip() for part in _SENTENCE_END.split(paragraph.text) if part and part.strip()]
+    matched = [terms & frozenset(tokenizer.tokenize(part)) for part in parts]
+    ranked = sorted(range(len(parts)), key=lambda i: (-sum(weights.get(term, 0.0) for term in matched[i]), i))
+    # The best sentences, but in the order of the text, so that they still read as one.
+    sentences = tuple(parts[i] for i in sorted(ranked[:limit]))
+    source = paragraph.source
     return Passage(
-        source.path, source.title, piece.heading, piece.text, sentences, piece.matched_terms, round(score, 6)
+        source.path,
+        source.title,
+        paragraph.heading,
+        paragraph.text,
+        sentences,
+        paragraph.matched_terms,
+        round(score, 6),
     )

@@ -1,4 +1,7 @@
-"""Words of a text as search terms: folded, without accents, stemmed; of Chinese, Japanese and Korean each sign."""
+"""Turns text into search terms, and finds terms in text. Pure.
+
+Words are case-folded, stripped of accents and stemmed in English; each Chinese, Japanese or Korean character is a term.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from functools import lru_cache
 import snowballstemmer
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
-_RUN = re.compile(r"[^\W_]+")
+_ALPHANUMERIC = re.compile(r"[^\W_]+")
 _WORD = re.compile(r"\w+")
-_PIECE = re.compile(f"[{_CJK}]|[^{_CJK}]+")
+_CJK_OR_REST = re.compile(f"[{_CJK}]|[^{_CJK}]+")
+MAX_SPANS = 64
 _stemmer = snowballstemmer.stemmer("english")
 
 STOP_WORDS = frozenset(
@@ -19,78 +23,77 @@ STOP_WORDS = frozenset(
     "our shall should so that the their them then there these they this those to was we were what when where which who "
     "whom whose why will with would you your".split()
 )
-"""Words that say nothing of what a question is about."""
+"""English words that do not tell what a question is about."""
 
 
 def drop_stop_words(text: str) -> list[str]:
-    """The words of a question that say what it is about; all of them when none does."""
-    found = text.split()
-    return [word for word in found if not all(part.lower() in STOP_WORDS for part in _WORD.findall(word))] or found
+    """Return the content words of a question; all of its words if every one is a stop word."""
+    words = text.split()
+    return [word for word in words if not all(part.lower() in STOP_WORDS for part in _WORD.findall(word))] or words
 
 
 def tokenize(text: str) -> list[str]:
-    """The terms of a text, in its order."""
-    if text.isascii():
-        return [normalize_word(word) for word in _RUN.findall(text)]
-    found: list[str] = []
-    for word in _RUN.findall(text):
+    """Return the terms of a text, in order."""
+    if text.isascii():  # the common case, without the search for characters of other scripts
+        return [normalize_word(word) for word in _ALPHANUMERIC.findall(text)]
+    terms: list[str] = []
+    for word in _ALPHANUMERIC.findall(text):
         if word.isascii():
-            found.append(normalize_word(word))
+            terms.append(normalize_word(word))
         else:
-            found.extend(normalize_word(piece) for piece in _PIECE.findall(word))
-    return found
+            terms.extend(normalize_word(part) for part in _CJK_OR_REST.findall(word))
+    return terms
 
 
 def join_terms(text: str) -> str:
-    """The same as a text that the index splits at its blanks."""
+    """Return the terms of a text separated by spaces, as the indexes store them."""
     return " ".join(tokenize(text))
 
 
 @lru_cache(maxsize=1 << 17)
 def normalize_word(word: str) -> str:
-    """One word: `Deployment`, `deploying` and `deploys` are `deploy`; `Größe` is `grosse`."""
+    """Return the term of a word: `deploy` for `Deployment`, `deploying` and `deploys`; `grosse` for `Größe`."""
     word = word.casefold()
     if not word.isascii():
         word = "".join(c for c in unicodedata.normalize("NFKD", word) if not unicodedata.combining(c))
     return str(_stemmer.stemWord(word)) if word.isascii() and word.isalpha() else word
 
 
-def find_spans(text: str, wanted: frozenset[str]) -> list[tuple[int, int]]:
-    """Where words of the text stand whose term is wanted: begin and end, the first few of each part of the text."""
-    heads = sorted({_head(one) for one in wanted})
-    if not heads:
+def find_spans(text: str, terms: frozenset[str]) -> list[tuple[int, int]]:
+    """Return the positions (start and end) of the first words of the text that have one of these terms."""
+    prefixes = sorted({_prefix_pattern(term) for term in terms})
+    if not prefixes:
         return []
-    found = re.compile("|".join(heads), re.IGNORECASE)
-    plain = fold_text(text)
-    hits: list[tuple[int, int]] = []
-    for match in found.finditer(plain):
-        run = _RUN.match(plain, match.start())
-        end = run.end() if run and plain[match.start()].isascii() else match.end()
-        if normalize_word(text[match.start() : end]) in wanted:
-            hits.append((match.start(), end))
-            if len(hits) == MAX_SPANS:
+    # A regular expression finds the candidates; only they are stemmed, which is slower by far.
+    candidates = re.compile("|".join(prefixes), re.IGNORECASE)
+    folded = fold_text(text)
+    spans: list[tuple[int, int]] = []
+    for match in candidates.finditer(folded):
+        word = _ALPHANUMERIC.match(folded, match.start())
+        end = word.end() if word and folded[match.start()].isascii() else match.end()
+        if normalize_word(text[match.start() : end]) in terms:
+            spans.append((match.start(), end))
+            if len(spans) == MAX_SPANS:
                 break
-    return hits
+    return spans
 
 
-MAX_SPANS = 64
-
-
-def _head(one: str) -> str:
-    """A pattern for the begin of a word; a stem's last letter may differ from the word's."""
-    if len(one) == 1 and not one.isascii():
-        return re.escape(one)
-    return r"(?<![^\W_])" + re.escape(one[: max(1, len(one) - 1)])
+def _prefix_pattern(term: str) -> str:
+    """Return a pattern for a word's beginning, without the stem's last letter, which may differ from the word's."""
+    if len(term) == 1 and not term.isascii():
+        return re.escape(term)
+    return r"(?<![^\W_])" + re.escape(term[: max(1, len(term) - 1)])
 
 
 def fold_text(text: str) -> str:
-    """Lower case without accents, a sign for a sign, so that places stay places."""
-    return text.lower() if text.isascii() else "".join(map(_folded, text))
+    """Return the text in lower case without accents, character by character, so that positions stay valid."""
+    return text.lower() if text.isascii() else "".join(map(_fold_character, text))
 
 
 @lru_cache(maxsize=1 << 14)
-def _folded(sign: str) -> str:
-    if sign.isascii():
-        return sign.lower()
-    plain = "".join(c for c in unicodedata.normalize("NFKD", sign.casefold()) if not unicodedata.combining(c))
-    return plain if len(plain) == 1 else sign
+def _fold_character(character: str) -> str:
+    if character.isascii():
+        return character.lower()
+    folded = "".join(c for c in unicodedata.normalize("NFKD", character.casefold()) if not unicodedata.combining(c))
+    # A character that would become several, such as ß, stays as it is: the positions behind it would shift.
+    return folded if len(folded) == 1 else character
