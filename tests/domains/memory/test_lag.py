@@ -153,7 +153,7 @@ async def test_health_tells_how_long_the_oldest_document_waits(make_world: MakeW
     clock = notes.world.clock
     idle = EmbeddingWorker(memory.index, Letters(clock), clock)  # nobody runs it
     memory.indexer.on_indexed = idle.enqueue
-    memory.health._meanings = idle
+    memory.health._embedding_worker = idle
     await notes.write("a.md", "one")
     clock.advance(seconds=90)
     await notes.write("b.md", "two")
@@ -162,7 +162,7 @@ async def test_health_tells_how_long_the_oldest_document_waits(make_world: MakeW
         return dict((await notes.world.admin.get("/api/v1/memory/health")).json()["components"]["vector_store"])
 
     part = await told()
-    assert part["detail"] == "2 documents wait for their vectors"
+    assert part["detail"] == "2 documents are not embedded yet"
     assert part["sync_lag_ms"] >= 90_000
 
 

@@ -1,1 +1,1 @@
-"""Memory: documents in the vault, found by word and by meaning, changed without losing an edit."""
+"""Memory: searchable documents in the vault, which agents change without losing each other's edits."""

@@ -1,7 +1,4 @@
-"""Parsed documents, by path and hash of their bytes.
-
-Which state of a document each caller saw last, so that a change of another state is known as a conflict.
-"""
+"""In-memory state of the memory service: parsed documents, and the version of each note that each caller read last."""
 
 from __future__ import annotations
 
@@ -10,60 +7,67 @@ from collections import OrderedDict
 from stentor.domains.memory.documents import NoteDocument
 from stentor.domains.notes.model import NO_FILE
 
+MAX_DOCUMENTS = 1024
+MAX_ENTRIES = 20_000
+"""Caller and note pairs in `LastSeen`."""
+CallerIdentity = tuple[str, str, str | None]
+"""Tenant, key name, and the agent that the key claims to act for."""
+
 
 class DocumentCache:
-    """Bounded; never stale, because another content has another hash."""
+    """Parsed documents by path and hash of their bytes. Bounded; never stale, because new content has a new hash."""
 
-    def __init__(self, max_entries: int = 1024) -> None:
+    def __init__(self, max_entries: int = MAX_DOCUMENTS) -> None:
         self._documents: dict[str, tuple[str, NoteDocument | None]] = {}
-        self._most = max_entries
-        self._asked = self._hits = 0
+        self._max_entries = max_entries
+        self._lookups = self._hits = 0
 
     def get(self, path: str, content_hash: str) -> NoteDocument | None:
-        """None when it is not known, or is no text."""
-        self._asked += 1
-        found = self._documents.pop(path, None)
-        if found is None or found[0] != content_hash:
+        """Return a document; None if it is not cached, or is not text."""
+        self._lookups += 1
+        entry = self._documents.pop(path, None)
+        if entry is None or entry[0] != content_hash:
             return None
         self._hits += 1
-        self._documents[path] = found
-        return found[1]
+        self._documents[path] = entry  # moves it to the end: the first entry is evicted next
+        return entry[1]
 
     def put(self, path: str, content_hash: str, document: NoteDocument | None) -> None:
         self._documents[path] = content_hash, document
-        if len(self._documents) > self._most:
+        if len(self._documents) > self._max_entries:
             del self._documents[next(iter(self._documents))]
 
     @property
     def hit_ratio(self) -> float:
-        """Hits among all reads so far; 0 before the first."""
-        return self._hits / self._asked if self._asked else 0.0
-
-
-MAX_ENTRIES = 20_000
-CallerIdentity = tuple[str, str, str | None]
-"""Tenant, key, and the agent that the key says it acts for."""
+        """Hits among all lookups so far; 0 before the first."""
+        return self._hits / self._lookups if self._lookups else 0.0
 
 
 class LastSeen:
-    """Bounded; what is forgotten counts as never seen, which at worst makes a conflict out of none."""
+    """Hashes of the versions that callers read or wrote last.
+
+    A write to a note is a conflict if its caller has not seen the current version. Bounded: an evicted entry counts as
+    never seen, which at worst reports a conflict that is none.
+    """
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
-        self._last: OrderedDict[tuple[CallerIdentity, str], str] = OrderedDict()
-        self._most = max_entries
+        self._hashes: OrderedDict[tuple[CallerIdentity, str], str] = OrderedDict()
+        self._max_entries = max_entries
 
-    def record(self, who: CallerIdentity, path: str, content_hash: str) -> None:
-        """`content_hash` is NOTHING where there was no note, or is none any more."""
-        tenant, key, _ = who
-        if self._last.get(((tenant, key, None), path)) == NO_FILE:
-            del self._last[(tenant, key, None), path]  # its agents have seen a newer state
-        self._last[who, path] = content_hash
-        self._last.move_to_end((who, path))
-        if len(self._last) > self._most:
-            self._last.popitem(last=False)
+    def record(self, identity: CallerIdentity, path: str, content_hash: str) -> None:
+        """Record a version; `content_hash` is NO_FILE if there was no note, or is none any more."""
+        tenant, key, _ = identity
+        # The key without an agent saw that there was no note, and its agent now sees a newer state. With the old entry
+        # a later deletion would count as seen by the agent, and would not conflict with its write.
+        if self._hashes.get(((tenant, key, None), path)) == NO_FILE:
+            del self._hashes[(tenant, key, None), path]
+        self._hashes[identity, path] = content_hash
+        self._hashes.move_to_end((identity, path))
+        if len(self._hashes) > self._max_entries:
+            self._hashes.popitem(last=False)
 
-    def get(self, who: CallerIdentity, path: str) -> list[str]:
-        """The states that the agent, and its key without an agent, saw last; the agent's own first."""
-        tenant, key, _ = who
-        found = (self._last.get((one, path)) for one in (who, (tenant, key, None)))
-        return [content_hash for content_hash in found if content_hash is not None]
+    def get(self, identity: CallerIdentity, path: str) -> list[str]:
+        """Return the versions last seen by the agent, then by its key without an agent."""
+        tenant, key, _ = identity
+        hashes = (self._hashes.get((seer, path)) for seer in (identity, (tenant, key, None)))
+        return [content_hash for content_hash in hashes if content_hash is not None]

@@ -1,4 +1,7 @@
-"""Notes as documents: a body, frontmatter, and what the search wants to know of them. Pure."""
+"""Notes as documents: parsing into content, frontmatter, title and tags, and editing with minimal changes. Pure.
+
+The frontmatter's syntax is handled by `notes.frontmatter`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from stentor.domains.notes import frontmatter
 from stentor.domains.notes.frontmatter import BOM, InvalidFrontmatter, NoteParts
 
 _KEY = re.compile(r"(?:[ \t]*(?:#.*)?[\r\n]+)*\w[\w-]*:(?:\s|\Z)")
-"""A block that begins like this is a mapping, or no YAML at all."""
+"""The beginning of a frontmatter block that is a mapping, or else invalid YAML."""
 
 
 class NoteDocument(msgspec.Struct, frozen=True):
-    """A note that is text. `problem` says why its frontmatter could not be read; the body is there all the same."""
+    """A parsed note. `problem` is why its frontmatter could not be read; `content` is set nevertheless."""
 
     path: str
     content: str
@@ -29,35 +32,35 @@ class NoteDocument(msgspec.Struct, frozen=True):
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 of the content alone, in hex."""
+        """SHA-256 of the content without frontmatter, in hex."""
         return hashlib.sha256(self.content.encode()).hexdigest()
 
     @property
     def title(self) -> str:
-        """The frontmatter's, else the first heading's, else the file's name."""
-        named = self.frontmatter.get("title")
-        if isinstance(named, str) and named.strip():
-            return named.strip()
+        """The frontmatter's title, else the first level-1 heading, else the file's name."""
+        title = self.frontmatter.get("title")
+        if isinstance(title, str) and title.strip():
+            return title.strip()
         return markdown.find_title(self.content) or self.path.rpartition("/")[2].removesuffix(".md")
 
     @property
     def tags(self) -> list[str]:
-        """As a list or as one text with commas, with or without a #."""
-        given = self.frontmatter.get("tags", [])
-        found = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else []
-        return [tag.strip().lstrip("#") for tag in found if isinstance(tag, str) and tag.strip(" #")]
+        """The frontmatter's tags, which may be a list or a comma-separated string, with or without `#`."""
+        value = self.frontmatter.get("tags", [])
+        tags = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
+        return [tag.strip().lstrip("#") for tag in tags if isinstance(tag, str) and tag.strip(" #")]
 
     @property
     def hebbian_weights(self) -> dict[str, float]:
-        """Agent id to Hebbian weight; what is no number that a float can hold is left out."""
-        given = self.frontmatter.get("hebbian_weights")
-        pairs = given.items() if isinstance(given, dict) else ()
+        """Agent ids to Hebbian weights; values that are not finite numbers of a float's range are left out."""
+        value = self.frontmatter.get("hebbian_weights")
+        pairs = value.items() if isinstance(value, dict) else ()
         numbers = ((k, v) for k, v in pairs if isinstance(v, int | float) and not isinstance(v, bool))
         return {k: float(v) for k, v in numbers if abs(v) <= sys.float_info.max}
 
 
 def parse_document(path: str, raw: bytes) -> NoteDocument | None:
-    """The document of a file; None for one that is no text."""
+    """Parse a file; return None if it is not text."""
     if b"\0" in raw:
         return None
     try:
@@ -69,6 +72,7 @@ def parse_document(path: str, raw: bytes) -> NoteDocument | None:
         return NoteDocument(path, parts.body, frontmatter.parse_values(parts))
     except InvalidFrontmatter as error:
         if error.is_not_mapping:
+            # Text between two rules at the beginning, not frontmatter: it belongs to the content.
             return NoteDocument(path, frontmatter.body_only(text).body, {})
         return NoteDocument(path, parts.body, {}, error.message)
 
@@ -76,44 +80,44 @@ def parse_document(path: str, raw: bytes) -> NoteDocument | None:
 def edit_document(
     raw: bytes | None, content: str | None, values: Mapping[str, Any] | None, *, replace_frontmatter: bool
 ) -> bytes:
-    """The file (None for a new one) with another body and other frontmatter; every byte that need not change stays.
+    """Return a file (None for a new one) with a new content or frontmatter; bytes that need not change stay.
 
-    None leaves the body or the frontmatter as it is. `whole` takes the values as all of the frontmatter, else they
-    are added to it. Without values, those of a block at the head of the content are taken; with them, such a block is
-    text like the rest. A byte order mark at its head is the file's. Raises BadFrontmatter when the frontmatter cannot
-    be edited, InvalidRequest for what is no text, before or after.
+    None leaves the content or the frontmatter unchanged. The values are merged into the frontmatter, or replace it with
+    `replace_frontmatter`. Without values, a frontmatter block at the beginning of the content supplies them; with
+    values, such a block is plain text. A byte order mark belongs to the file. Raises InvalidFrontmatter if the
+    frontmatter cannot be edited, InvalidRequest if the file or the result is not text.
     """
-    text = _text(raw or b"")
-    mark = _mark(text, content or "")
+    text = _decode(raw or b"")
+    bom = _bom(text, content or "")
     body = None if content is None else content.removeprefix(BOM)
-    if content is not None and values is None and (carried := _carried(content)):
-        if _parts(text).block is None:
-            return _bytes(f"{mark}{body}")
-        # What begins the body behind a block is text, a byte order mark too.
-        values, body = carried, frontmatter.split(content).body
+    if content is not None and values is None and (content_values := _read_values(content)):
+        if _split(text).block is None:
+            return _encode(f"{bom}{body}")
+        # The body after a block is taken literally, including a byte order mark.
+        values, body = content_values, frontmatter.split(content).body
     if values is not None:
-        text = _with_values(text, values, whole=replace_frontmatter)
-    return _bytes(text if body is None else _with_body(text, body, mark))
+        text = _replace_values(text, values, replace_all=replace_frontmatter)
+    return _encode(text if body is None else _replace_body(text, body, bom))
 
 
-def _text(raw: bytes) -> str:
+def _decode(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise InvalidRequest("The file is no UTF-8 text, so that it cannot be edited as a document.") from None
+        raise InvalidRequest("The file is not UTF-8 text, so it cannot be edited as a document.") from None
 
 
-def _bytes(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     if "\0" in text:
-        raise InvalidRequest("document.content: has the character NUL in it, which no text has.")
+        raise InvalidRequest("document.content: must not contain the character NUL.")
     return text.encode()
 
 
-def _parts(text: str) -> NoteParts:
-    """Text between two rules is body."""
+def _split(text: str) -> NoteParts:
+    """Split a file; text between two rules that is not a mapping belongs to the body."""
     parts = frontmatter.split(text)
     if _KEY.match(parts.block or ""):
-        return parts  # nearly always, and YAML takes a millisecond to say the same
+        return parts  # the usual case, without the millisecond that YAML takes
     try:
         frontmatter.parse_values(parts)
     except InvalidFrontmatter as error:
@@ -122,30 +126,30 @@ def _parts(text: str) -> NoteParts:
     return parts
 
 
-def _carried(content: str) -> dict[str, Any]:
-    """The frontmatter at the head of a content; empty for one that only seems to have some."""
+def _read_values(content: str) -> dict[str, Any]:
+    """Return the frontmatter at the beginning of a content; empty if there is none or it is invalid."""
     try:
         return frontmatter.read(content)
     except InvalidFrontmatter:
         return {}
 
 
-def _with_values(text: str, values: Mapping[str, Any], *, whole: bool) -> str:
-    parts = _parts(text)
+def _replace_values(text: str, values: Mapping[str, Any], *, replace_all: bool) -> str:
+    parts = _split(text)
     if parts.block is None:
         return frontmatter.edit(frontmatter.escape_body(text), values) if values else text
-    gone = frozenset(frontmatter.parse_values(parts)) - frozenset(values) if whole else frozenset[str]()
-    return frontmatter.edit(text, values, gone)
+    removed = frozenset(frontmatter.parse_values(parts)) - frozenset(values) if replace_all else frozenset[str]()
+    return frontmatter.edit(text, values, removed)
 
 
-def _with_body(text: str, body: str, mark: str) -> str:
-    """The body is read again as it is: where its head would be taken for frontmatter, an empty block comes first."""
-    parts = _parts(text)
+def _replace_body(text: str, body: str, bom: str) -> str:
+    """Replace the body; if its beginning would be read as frontmatter, an empty block before it prevents that."""
+    parts = _split(text)
     tail = parts.tail + (parts.newline if body and parts.tail and not parts.tail.endswith(("\n", "\r")) else "")
-    joined = f"{mark}{parts.head.removeprefix(BOM)}{parts.block or ''}{tail}{body}"
-    return joined if parts.block is not None or _parts(joined).block is None else frontmatter.escape_body(joined)
+    joined = f"{bom}{parts.head.removeprefix(BOM)}{parts.block or ''}{tail}{body}"
+    return joined if parts.block is not None or _split(joined).block is None else frontmatter.escape_body(joined)
 
 
-def _mark(*texts: str) -> str:
-    """The byte order mark, when one of them begins with it."""
+def _bom(*texts: str) -> str:
+    """Return the byte order mark if one of the texts begins with it."""
     return BOM if any(text.startswith(BOM) for text in texts) else ""

@@ -1,8 +1,6 @@
-"""A write as a caller asks for it, and what is decided of it. Pure.
+"""Decisions about writes: the requested write, conflict detection, reserved folders, names of conflict copies. Pure.
 
-Folders of the vault where agents do not write: what lies there acts with more authority than theirs.
-
-Names for a version that could not be merged and stays beside its note, as Obsidian's users know them. Pure.
+`service` reads the current note, calls `decide_write` and carries the decision out.
 """
 
 from __future__ import annotations
@@ -25,14 +23,19 @@ from stentor.domains.notes.paths import MAX_PATH_LENGTH, MAX_SEGMENT_BYTES
 WriteOperation = Literal["write", "update", "delete"]
 ConflictResolution = Literal["last_write_wins", "abort", "merge"]
 Priority = Literal["high", "normal", "low"]
+TASKS_FOLDER, RECORDS_FOLDER = "tasks", "memory"
+"""Notes below `Tasks/Inbox` become tasks, those below `Memory/` are records with access rules of their own."""
+MAX_CONFLICT_COPIES = 1_000
+MAX_SUFFIX_BYTES = 16
+"""A longer file name suffix is treated as a part of the name, which may be truncated."""
 
 
 class WriteDraft(msgspec.Struct, frozen=True):
-    """`content` and `frontmatter` are None where the caller leaves them as they are.
+    """A requested write. None for `content` or `frontmatter` leaves it unchanged.
 
-    `base_hash` is the state that the caller knew (of the file or of the content); `expected` is one of the file or of
-    the content that must hold even when the write would change nothing. Of the states `if_match` of the file one must
-    hold, of `if_none_match` none may; ANYTHING among them is any file.
+    `base_hash` is the version that the caller read last, as hash of the file or of its content. `expected_hash` is one
+    that must be current even if the write would change nothing. Of the file hashes `if_match` one must be current, of
+    `if_none_match` none may be; ANY_STATE among them stands for any file.
     """
 
     operation: WriteOperation
@@ -49,9 +52,9 @@ class WriteDraft(msgspec.Struct, frozen=True):
 
 
 class WriteDecision(msgspec.Struct, frozen=True):
-    """What to do with the file: `after` are its bytes (None: it goes), unless it is a conflict.
+    """The outcome of a write: `after` are the file's new bytes (None deletes it), in a conflict the current ones.
 
-    `loser` are the bytes that the caller wanted and that are kept beside the note.
+    `losing_content` are the requested bytes that could not be merged, to be stored as a conflict copy.
     """
 
     after: bytes | None
@@ -60,106 +63,41 @@ class WriteDecision(msgspec.Struct, frozen=True):
     losing_content: bytes | None = None
 
 
-def decide_write(draft: WriteDraft, present: bytes | None, known: frozenset[str], base: bytes | None) -> WriteDecision:
-    """`present` are the file's bytes, `known` the hashes of states that the caller has seen, `base` the
-    bytes of the last of them, where they are known.
+def decide_write(
+    draft: WriteDraft, current: bytes | None, seen_hashes: frozenset[str], base: bytes | None
+) -> WriteDecision:
+    """Decide a write to a file with these bytes (None for no file).
 
-    Raises NotFound for an update or deletion of nothing, PreconditionFailed for If-Match or If-None-Match,
-    Conflict for another state than the expected one.
+    `seen_hashes` are the versions that the caller read last, `base` the bytes of the latest of them if they are stored.
+    Raises NotFound for an update or deletion of a missing note, PreconditionFailed for If-Match or If-None-Match,
+    Conflict if the expected version is not current.
     """
-    _require(draft, present)
-    if draft.resolution == "last_write_wins" or not _conflicting(draft, present, known):
-        return WriteDecision(_wanted(draft, present))
+    _require_preconditions(draft, current)
+    if draft.resolution == "last_write_wins" or not _is_conflict(draft, current, seen_hashes):
+        return WriteDecision(_requested_content(draft, current))
     if draft.resolution == "abort" or draft.operation == "delete":
-        return WriteDecision(present, conflict=True)
-    if present is None:
-        return WriteDecision(_wanted(draft, None))  # of a removal and a change, the change is kept
-    return _merged(draft, present, base)
-
-
-def _require(draft: WriteDraft, present: bytes | None) -> None:
-    if draft.if_match is not None and not _holds(draft.if_match, present):
-        raise PreconditionFailed(f"{draft.path!r} is not in the state that If-Match names; read it again.")
-    if _holds(draft.if_none_match, present):
-        raise PreconditionFailed(f"{draft.path!r} is there, in a state that If-None-Match names.")
-    if draft.expected_hash is not None and draft.expected_hash not in _hashes(draft.path, present):
-        raise Conflict(f"{draft.path!r} is not in the state that was expected; read it again.")
-    if present is None and draft.operation != "write":
-        raise NotFound(f"There is no document {draft.path!r} to {draft.operation}.")
-    if draft.operation == "write" and draft.content is None:
-        raise InvalidRequest("document.content: a write needs the content; update leaves it as it is.")
-
-
-def _holds(states: frozenset[str], present: bytes | None) -> bool:
-    return present is not None and (ANY_STATE in states or content_hash(present) in states)
-
-
-def _conflicting(draft: WriteDraft, present: bytes | None, known: frozenset[str]) -> bool:
-    """Whether the caller changes a state that it has not seen. Who names the state with If-Match has seen it.
-
-    That there is nothing is a state like others for who knows of another; who knows of none makes a new note.
-    """
-    if draft.if_match is not None:
-        return False
-    seen = {draft.base_hash} if draft.base_hash is not None else known
-    if present is None:
-        return bool(seen) and NO_FILE not in seen and ANY_STATE not in draft.if_none_match
-    return _hashes(draft.path, present).isdisjoint(seen) and _wanted(draft, present) != present
-
-
-def _hashes(path: str, present: bytes | None) -> set[str]:
-    """Of the file, and of its content alone; none of what is not there."""
-    if present is None:
-        return set()
-    document = documents.parse_document(path, present)
-    return {content_hash(present)} | ({document.content_hash} if document else set())
-
-
-def _wanted(draft: WriteDraft, present: bytes | None) -> bytes | None:
-    if draft.operation == "delete":
-        return None
-    return documents.edit_document(
-        present, draft.content, draft.frontmatter, replace_frontmatter=draft.operation == "write"
-    )
-
-
-def _merged(draft: WriteDraft, present: bytes, base: bytes | None) -> WriteDecision:
-    """The caller's change of what it knew, together with the changes since; else its version goes beside the note."""
-    wanted = _wanted(draft, base if base is not None else present)
-    assert wanted is not None
-    if base is not None:
-        try:
-            text = merge.merge_notes(base.decode(), wanted.decode(), present.decode())
-        except (merge.MergeConflict, UnicodeDecodeError):
-            pass
-        else:
-            return WriteDecision(text.encode(), merged=True)
-    return WriteDecision(present, conflict=True, losing_content=wanted)
-
-
-TASKS_FOLDER, RECORDS_FOLDER = "tasks", "memory"
-"""Notes below `Tasks/Inbox` become tasks, those below `Memory/` are records of the governed memory's namespaces."""
+        return WriteDecision(current, conflict=True)
+    if current is None:
+        # Deleted by one, changed by the other: the change wins, so that no content is lost.
+        return WriteDecision(_requested_content(draft, None))
+    return _merge(draft, current, base)
 
 
 def require_writable_path(principal: Principal, path: str, *, is_governed: bool) -> None:
-    """Refuse an agent's write below `Tasks/`, and below `Memory/` unless the governed memory admitted it (`governed`).
+    """Raise Forbidden for an agent's write below `Tasks/`, or below `Memory/` without the governed memory.
 
-    Compares as file systems do that fold case. Raises Forbidden.
+    Notes in these folders act with more authority than an agent's own. Keys with the role `admin` may write anywhere.
     """
     if principal.role == "admin":
         return
+    # As a file system compares that ignores case and Unicode forms: there `TASKS/` is the same folder.
     top = unicodedata.normalize("NFKC", path).casefold().partition("/")[0].strip()
     if top == TASKS_FOLDER or (top == RECORDS_FOLDER and not is_governed):
-        raise Forbidden(f"Agents do not write to {path.partition('/')[0]!r}: submit a task, or use the memory server.")
-
-
-MAX_CONFLICT_COPIES = 1_000
-MAX_SUFFIX_BYTES = 16
-"""Bytes of what counts as the kind of a file, and is never cut."""
+        raise Forbidden(f"Agents cannot write to {path.partition('/')[0]!r}: submit a task or use the memory server.")
 
 
 def conflict_copy_names(path: str, now: int) -> Iterator[str]:
-    """Names for copies that are made at this time (in microseconds), in the order in which they are to be tried."""
+    """Yield names for a conflict copy at this time (microseconds), in the form that Obsidian users know."""
     folder, slash, name = path.rpartition("/")
     stem, dot, suffix = name.rpartition(".")
     if not stem or len(suffix.encode()) > MAX_SUFFIX_BYTES:
@@ -172,5 +110,67 @@ def conflict_copy_names(path: str, now: int) -> Iterator[str]:
 
 
 def _truncate_bytes(text: str, size: int) -> str:
-    """As much of the text as these bytes hold."""
+    """Return the longest beginning of the text that fits into this many bytes of UTF-8."""
     return text.encode()[:size].decode(errors="ignore")
+
+
+def _require_preconditions(draft: WriteDraft, current: bytes | None) -> None:
+    if draft.if_match is not None and not _matches(draft.if_match, current):
+        raise PreconditionFailed(f"{draft.path!r} is not in the state that If-Match names; read it again.")
+    if _matches(draft.if_none_match, current):
+        raise PreconditionFailed(f"{draft.path!r} exists in a state that If-None-Match names.")
+    if draft.expected_hash is not None and draft.expected_hash not in _hashes(draft.path, current):
+        raise Conflict(f"{draft.path!r} is not in the expected state; read it again.")
+    if current is None and draft.operation != "write":
+        raise NotFound(f"The document {draft.path!r} does not exist, so there is nothing to {draft.operation}.")
+    if draft.operation == "write" and draft.content is None:
+        raise InvalidRequest("document.content: is required for a write; an update leaves it unchanged.")
+
+
+def _matches(hashes: frozenset[str], current: bytes | None) -> bool:
+    return current is not None and (ANY_STATE in hashes or content_hash(current) in hashes)
+
+
+def _is_conflict(draft: WriteDraft, current: bytes | None, seen_hashes: frozenset[str]) -> bool:
+    """Return whether the write changes a version that the caller has not seen.
+
+    A caller that names the version with If-Match has seen it. A missing file is a conflict only for a caller that has
+    seen a version of it: the note was deleted since. Any other caller creates a new note.
+    """
+    if draft.if_match is not None:
+        return False
+    seen = {draft.base_hash} if draft.base_hash is not None else seen_hashes
+    if current is None:
+        return bool(seen) and NO_FILE not in seen and ANY_STATE not in draft.if_none_match
+    # A write without effect is no conflict, whatever the caller has seen.
+    return _hashes(draft.path, current).isdisjoint(seen) and _requested_content(draft, current) != current
+
+
+def _hashes(path: str, current: bytes | None) -> set[str]:
+    """Return the hashes of the file and of its content alone, by which callers may name a version."""
+    if current is None:
+        return set()
+    document = documents.parse_document(path, current)
+    return {content_hash(current)} | ({document.content_hash} if document else set())
+
+
+def _requested_content(draft: WriteDraft, current: bytes | None) -> bytes | None:
+    if draft.operation == "delete":
+        return None
+    return documents.edit_document(
+        current, draft.content, draft.frontmatter, replace_frontmatter=draft.operation == "write"
+    )
+
+
+def _merge(draft: WriteDraft, current: bytes, base: bytes | None) -> WriteDecision:
+    """Merge the caller's change of the base with the changes since; if that fails, decide on a conflict copy."""
+    requested = _requested_content(draft, base if base is not None else current)
+    assert requested is not None
+    if base is not None:
+        try:
+            text = merge.merge_notes(base.decode(), requested.decode(), current.decode())
+        except (merge.MergeConflict, UnicodeDecodeError):
+            pass
+        else:
+            return WriteDecision(text.encode(), merged=True)
+    return WriteDecision(current, conflict=True, losing_content=requested)

@@ -1,6 +1,6 @@
-"""SQL of what must outlive the index: intents to write, and the versions that notes had.
+"""The SQL of the tables that outlive the index: the write journal, and the versions of notes.
 
-Paths of a named vault begin with its scope, such as `archive:`; no path of a vault has a colon in it.
+Paths of a named vault begin with its key prefix, such as `archive:`; no path in a vault contains a colon.
 """
 
 from __future__ import annotations
@@ -13,35 +13,34 @@ import msgspec
 from stentor.core.db import Sql, Tx
 
 MAX_VERSIONS = 50
-"""Of one note; older ones go when a newer one comes."""
+"""Stored versions per note; older ones are deleted when a new one is stored."""
+SMALL_BYTES = 4096
+"""Contents up to this size are compressed with a window of this size."""
+SMALL_MEMORY_LEVEL = 5
+NO_AGE_LIMIT = 2**62
+"""A time after any other, even if the clock was set back."""
 
-SHORT = 4096
-"""Bytes of a content that is packed with a window of its own size."""
-SMALL_MEMORY = 5
-
-_INTEND = Sql(
+_INSERT_INTENT = Sql(
     """insert into memory_intents (write_id, path, before_hash, after_hash, created_at)
     values (:write_id, :path, :before_hash, :after_hash, :now)"""
 )
-_SETTLE = Sql("delete from memory_intents where write_id = :write_id")
-_OPEN = Sql(
+_DELETE_INTENT = Sql("delete from memory_intents where write_id = :write_id")
+_LIST_INTENTS = Sql(
     """select write_id, path, before_hash, after_hash, created_at from memory_intents where created_at <= :until
     order by write_id"""
 )
-EVER = 2**62
-"""After any time, even if the clock was set back."""
-_KEEP = Sql(
+_SAVE_VERSION = Sql(
     """insert into memory_versions (path, content_hash, content, size, origin, created_at)
     values (:path, :content_hash, :content, :size, :origin, :now)
     on conflict (path, content_hash) do update set created_at = excluded.created_at"""
 )
-_HAS = Sql("select 1 from memory_versions where path = :path and content_hash = :content_hash")
-_VERSION = Sql("select content from memory_versions where path = :path and content_hash = :content_hash")
-_VERSIONS = Sql(
+_HAS_VERSION = Sql("select 1 from memory_versions where path = :path and content_hash = :content_hash")
+_READ_VERSION = Sql("select content from memory_versions where path = :path and content_hash = :content_hash")
+_LIST_VERSIONS = Sql(
     """select content_hash, size, origin, created_at from memory_versions where path = :path
     order by created_at desc, content_hash limit :limit"""
 )
-_PRUNE = Sql(
+_PRUNE_VERSIONS = Sql(
     """delete from memory_versions where path = :path and content_hash in (
         select content_hash from memory_versions where path = :path
         order by created_at desc, content_hash limit 10000 offset :kept)"""
@@ -49,7 +48,7 @@ _PRUNE = Sql(
 
 
 class WriteIntent(msgspec.Struct, frozen=True):
-    """A decided write: the hash of the file before (empty for none) and after (empty for a deletion)."""
+    """A journal entry: a decided write, with the file's hash before (empty for no file) and after (for a deletion)."""
 
     write_id: str
     path: str
@@ -59,17 +58,19 @@ class WriteIntent(msgspec.Struct, frozen=True):
 
 
 class NoteVersion(msgspec.Struct, frozen=True):
+    """A stored version without its content; `origin` is "vault" for one that was found there, "bus" for a write."""
+
     content_hash: str
     size: int
     origin: str
     created_at: int
 
 
-def insert_intent(tx: Tx, intent: WriteIntent, scope: str = "") -> None:
+def insert_intent(tx: Tx, intent: WriteIntent, key_prefix: str = "") -> None:
     tx.run(
-        _INTEND,
+        _INSERT_INTENT,
         write_id=intent.write_id,
-        path=scope + intent.path,
+        path=key_prefix + intent.path,
         before_hash=intent.before_hash,
         after_hash=intent.after_hash,
         now=tx.now,
@@ -77,47 +78,50 @@ def insert_intent(tx: Tx, intent: WriteIntent, scope: str = "") -> None:
 
 
 def delete_intents(tx: Tx, write_ids: Iterable[str]) -> None:
-    """These intents were carried out, or given up."""
-    tx.many(_SETTLE, ({"write_id": write_id} for write_id in write_ids))
+    """Delete the entries of writes that were applied or cancelled."""
+    tx.many(_DELETE_INTENT, ({"write_id": write_id} for write_id in write_ids))
 
 
-def list_open_intents(tx: Tx, age: int | None, scope: str = "") -> list[WriteIntent]:
-    """Those of one vault that are at least so old, in microseconds; all of them without an age."""
-    found = (WriteIntent(*row) for row in tx.rows(_OPEN, until=EVER if age is None else tx.now - age))
-    split = ((intent, *intent.path.rpartition(":")) for intent in found)
-    return [msgspec.structs.replace(intent, path=path) for intent, name, colon, path in split if name + colon == scope]
+def list_open_intents(tx: Tx, min_age_us: int | None, key_prefix: str = "") -> list[WriteIntent]:
+    """Return the pending entries of one vault of at least this age (microseconds); all of them without an age."""
+    until = NO_AGE_LIMIT if min_age_us is None else tx.now - min_age_us
+    intents = (WriteIntent(*row) for row in tx.rows(_LIST_INTENTS, until=until))
+    parts = ((intent, *intent.path.rpartition(":")) for intent in intents)
+    return [
+        msgspec.structs.replace(intent, path=path) for intent, name, colon, path in parts if name + colon == key_prefix
+    ]
 
 
 def save_version(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:
-    """Remember the bytes of a version: the base of later merges, and what a person can go back to."""
+    """Store the bytes of a version, as the base of later merges and for the version history."""
     tx.run(
-        _KEEP, path=path, content_hash=content_hash, content=_packed(content), size=len(content), origin=origin,
-        now=tx.now,
+        _SAVE_VERSION, path=path, content_hash=content_hash, content=_compress(content), size=len(content),
+        origin=origin, now=tx.now,
     )  # fmt: skip
 
 
-def _packed(content: bytes) -> bytes:
-    """For zlib. A short one with a small window, because to clear a large one takes longer than the rest."""
-    if len(content) > SHORT:
-        return zlib.compress(content, 1)
-    packer = zlib.compressobj(1, zlib.DEFLATED, SHORT.bit_length() - 1, SMALL_MEMORY)
-    return packer.compress(content) + packer.flush()
-
-
 def has_version(tx: Tx, path: str, content_hash: str) -> bool:
-    return tx.row(_HAS, path=path, content_hash=content_hash) is not None
+    return tx.row(_HAS_VERSION, path=path, content_hash=content_hash) is not None
 
 
 def read_version(tx: Tx, path: str, content_hash: str) -> bytes | None:
-    row = tx.row(_VERSION, path=path, content_hash=content_hash)
+    row = tx.row(_READ_VERSION, path=path, content_hash=content_hash)
     return zlib.decompress(row[0]) if row else None
 
 
 def list_versions(tx: Tx, path: str) -> list[NoteVersion]:
-    """Newest first."""
-    return [NoteVersion(*row) for row in tx.rows(_VERSIONS, path=path, limit=MAX_VERSIONS)]
+    """Return the versions of a note, newest first."""
+    return [NoteVersion(*row) for row in tx.rows(_LIST_VERSIONS, path=path, limit=MAX_VERSIONS)]
 
 
 def prune_versions(tx: Tx, paths: Iterable[str]) -> None:
-    """Forget what is older than the versions that are kept."""
-    tx.many(_PRUNE, ({"path": path, "kept": MAX_VERSIONS} for path in paths))
+    """Delete all but the newest versions of these notes."""
+    tx.many(_PRUNE_VERSIONS, ({"path": path, "kept": MAX_VERSIONS} for path in paths))
+
+
+def _compress(content: bytes) -> bytes:
+    if len(content) > SMALL_BYTES:
+        return zlib.compress(content, 1)
+    # Clearing zlib's default window takes longer than compressing a short content.
+    compressor = zlib.compressobj(1, zlib.DEFLATED, SMALL_BYTES.bit_length() - 1, SMALL_MEMORY_LEVEL)
+    return compressor.compress(content) + compressor.flush()

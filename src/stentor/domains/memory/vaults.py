@@ -1,4 +1,4 @@
-"""The vaults that a service has: the default one, and those that SERVICE_VAULTS names. Each is a memory of its own."""
+"""The vaults of a service by name: the default one, and those in SERVICE_VAULTS. Each has its own memory and index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_VAULT = "default"
 
 
 class VaultParts(msgspec.Struct, frozen=True):
-    """What routes, messages and tools use of one vault."""
+    """The services of one vault that routes, messages and tools use."""
 
     memory: MemoryService
     search: SearchService
@@ -30,6 +30,8 @@ class VaultParts(msgspec.Struct, frozen=True):
 
 
 class VaultRegistry:
+    """The configured vaults."""
+
     def __init__(self, by_name: Mapping[str, VaultParts]) -> None:
         self._by_name = dict(by_name)
 
@@ -38,12 +40,12 @@ class VaultRegistry:
         return list(self._by_name)
 
     def get(self, name: str) -> VaultParts:
-        """Raises InvalidRequest for a vault that is not configured: its notes must not end up in another one."""
-        found = self._by_name.get(name)
-        if found is None:
+        """Return a vault. Raises InvalidRequest if it is not configured: its notes must not end up in another one."""
+        parts = self._by_name.get(name)
+        if parts is None:
             known = ", ".join(self._by_name)
             raise InvalidRequest(
                 f"vault: there is no vault {name[:80]!r}. Known vaults: {known}. SERVICE_VAULTS adds others.",
                 {"known_vaults": self.names},
             )
-        return found
+        return parts

@@ -1,5 +1,6 @@
-"""Writes from the decision to the end: what a crash leaves open is carried out at the next start.
+"""The write journal: applies decided writes to the vault, and completes after a crash what was not applied.
 
+An entry is a `WriteIntent` in the database, inserted by `service` before the file changes and deleted here afterwards.
 Source: core contract, "Memory bus".
 """
 
@@ -19,70 +20,74 @@ log = logging.getLogger(__name__)
 
 
 class WriteJournal:
-    """`scope` is that of a named vault in the database."""
+    """The journal of one vault. `key_prefix` is the prefix of a named vault's paths in the database."""
 
-    def __init__(self, vault: Vault, db: Database, scope: str = "") -> None:
+    def __init__(self, vault: Vault, db: Database, key_prefix: str = "") -> None:
         self._vault = vault
         self._db = db
-        self._scope = scope
+        self._key_prefix = key_prefix
         self._done: list[WriteIntent] = []
-        self._settling: asyncio.Task[None] | None = None
+        self._deletion: asyncio.Task[None] | None = None
 
     async def apply(self, intent: WriteIntent, after: bytes | None) -> FileChange:
-        """Change the file. Raises NoteChanged, NoSuchNote when it is not what it was at the decision."""
+        """Change the file. Raises NoteChanged or NoSuchNote if it is not in the state before the write."""
         if after is None:
             return await self._vault.delete(intent.path, intent.before_hash)
         return await self._vault.write(intent.path, after, intent.before_hash)
 
     def mark_done(self, intent: WriteIntent) -> None:
+        """Delete the entry of an applied write, shortly and in a batch."""
         self._done.append(intent)
-        if self._settling is None:
-            self._settling = asyncio.create_task(self._settle_soon())
+        if self._deletion is None:
+            self._deletion = asyncio.create_task(self._delete_soon())
 
     async def recover(self, min_age_us: int | None = None) -> int:
-        """Carry out what an earlier process decided and did not finish; answers how many writes that were.
+        """Apply the writes that an earlier process decided but did not finish; return how many there were.
 
-        `age` in microseconds: only what has been open for so long, where other processes may be at work.
+        `min_age_us` (microseconds) leaves recent entries alone, which another process may still be applying.
         """
-        found = await self._db.read(lambda tx: store.list_open_intents(tx, min_age_us, self._scope))
-        for intent in found:
+        intents = await self._db.read(lambda tx: store.list_open_intents(tx, min_age_us, self._key_prefix))
+        for intent in intents:
             try:
-                await self._finish(intent)
+                await self._recover_write(intent)
             except ServiceUnavailable as error:
-                log.warning("the write of %r stays open: %s", intent.path, error.message)
+                log.warning("journal: apply failed path=%r error=%s", intent.path, error.message)
             else:
-                await self._settle([intent])
-        return len(found)
+                await self._delete_entries([intent])
+        return len(intents)
 
     async def close(self) -> None:
-        if self._settling is not None:
-            await self._settling
+        if self._deletion is not None:
+            await self._deletion
 
-    async def _finish(self, intent: WriteIntent) -> None:
-        after = await self._db.read(lambda tx: store.read_version(tx, self._scope + intent.path, intent.after_hash))
+    async def _recover_write(self, intent: WriteIntent) -> None:
+        after = await self._db.read(
+            lambda tx: store.read_version(tx, self._key_prefix + intent.path, intent.after_hash)
+        )
         if after is None and intent.after_hash != NO_FILE:
-            log.error("the write of %r is lost: its version is not in the database", intent.path)
+            log.error("journal: version missing path=%r", intent.path)
             return
         try:
             await self.apply(intent, after)
         except (NoteChanged, NoSuchNote):
-            log.info("%r was already written, or changed since", intent.path)
+            # The file no longer has the state before the write: the crash came after the change, or someone else wrote.
+            log.info("journal: already applied or superseded path=%r", intent.path)
 
-    async def _settle_soon(self) -> None:
-        """Many at once: an intent that stays open a moment longer costs nothing, a commit does."""
+    async def _delete_soon(self) -> None:
+        """Delete entries in batches: an entry that stays a moment longer costs nothing, but each commit does."""
         await asyncio.sleep(DELETE_DELAY_SECONDS)
-        while self._done:
+        while self._done:  # more writes may finish during the commit
             done, self._done = self._done, []
-            await self._settle(done)
-        self._settling = None
+            await self._delete_entries(done)
+        self._deletion = None
 
-    async def _settle(self, intents: list[WriteIntent]) -> None:
+    async def _delete_entries(self, intents: list[WriteIntent]) -> None:
         try:
-            await self._db.write(lambda tx: _settled(tx, intents, self._scope))
-        except Exception as error:  # noqa: BLE001 - an intent that stays open is settled at the next start
-            log.warning("%d writes stay open until the next start: %s", len(intents), error)
+            await self._db.write(lambda tx: _delete_and_prune(tx, intents, self._key_prefix))
+        except Exception as error:  # noqa: BLE001 - an entry that remains is resolved at the next start
+            log.warning("journal: entries left pending count=%d error=%s", len(intents), error)
 
 
-def _settled(tx: Tx, intents: list[WriteIntent], scope: str) -> None:
+def _delete_and_prune(tx: Tx, intents: list[WriteIntent], key_prefix: str) -> None:
     store.delete_intents(tx, [intent.write_id for intent in intents])
-    store.prune_versions(tx, {scope + intent.path for intent in intents})
+    store.prune_versions(tx, {key_prefix + intent.path for intent in intents})
