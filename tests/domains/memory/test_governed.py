@@ -80,7 +80,7 @@ async def test_a_read_answers_the_record_as_it_is(made: Governed) -> None:
     read = await made.memory.read(authority(), ReadAsked("team", "plan"))
     assert (read.content, read.metadata, read.version) == ("# Plan\n", {"n": 1}, 1)
     assert read.content_sha256 == written.content_sha256
-    with pytest.raises(NotFound, match="no record 'other'"):
+    with pytest.raises(NotFound, match="record 'other' does not exist"):
         await made.memory.read(authority(), ReadAsked("team", "other"))
 
 

@@ -47,7 +47,7 @@ class LastSeen:
     """Hashes of the versions that callers read or wrote last.
 
     A write to a note is a conflict if its caller has not seen the current version. Bounded: an evicted entry counts as
-    never seen, which at worst reports a conflict that is none.
+    never seen, which at worst reports a false conflict.
     """
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
@@ -55,7 +55,7 @@ class LastSeen:
         self._max_entries = max_entries
 
     def record(self, identity: CallerIdentity, path: str, content_hash: str) -> None:
-        """Record a version; `content_hash` is NO_FILE if there was no note, or is none any more."""
+        """Record a version; `content_hash` is NO_FILE if the note does not exist."""
         tenant, key, _ = identity
         # The key without an agent saw that there was no note, and its agent now sees a newer state. With the old entry
         # a later deletion would count as seen by the agent, and would not conflict with its write.

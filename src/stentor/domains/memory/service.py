@@ -222,7 +222,7 @@ class MemoryService:
         try:
             change = await self.journal.apply(intent, after)
         except Exception:
-            # The entry must go, or recovery would apply at the next start what this caller is now told has failed.
+            # Without this, recovery at the next start would apply a write that was reported as failed.
             meta = {**event.metadata, "status": "failed"}
             failure = EventDraft("memory_written", "memory", f"{intent.path} could not be written.", meta)
             await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure))

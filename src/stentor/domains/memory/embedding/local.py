@@ -106,7 +106,7 @@ class LocalEmbedder:
         tokenizer.no_truncation()
         self._tokenizer, self._identity = tokenizer, identity
         self._dimensions = session.get_outputs()[0].shape[1]
-        # Last, because `load` takes a session as the sign that everything else is set.
+        # Last, because `load` treats a session as proof that everything else is set.
         self._session = session
 
     def _export_again(self, path: Path, files: ModelFiles) -> Path:

@@ -41,7 +41,7 @@ class ChangeWindow(msgspec.Struct, frozen=True):
     end: int
 
     def changed_at(self, stat: Stat) -> int:
-        """Return when a file that is found changed now did change.
+        """Return when a file changed that was detected as changed now.
 
         That is the file's time if it lies in the window, else the window's end: a file that was moved or copied here
         may have any time.
@@ -281,7 +281,7 @@ class Indexer:
         return different
 
     def _is_current(self, indexed: IndexedFileState | None, stat: Stat) -> bool:
-        """Return whether a file has the size and time that it was indexed with, or was found not to be text with."""
+        """Return whether a file has the size and time of its last check, in the index or among non-text files."""
         state = self._not_text.get(stat.path) if indexed is None else (indexed.size, indexed.modified_at)
         return state == (stat.size, stat.modified_at)
 
