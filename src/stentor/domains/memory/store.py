@@ -86,6 +86,7 @@ def list_open_intents(tx: Tx, min_age_us: int | None, key_prefix: str = "") -> l
     """Return the pending entries of one vault of at least this age (microseconds); all of them without an age."""
     until = NO_AGE_LIMIT if min_age_us is None else tx.now - min_age_us
     intents = (WriteIntent(*row) for row in tx.rows(_LIST_INTENTS, until=until))
+    # Filtered here, because the default vault's prefix is empty and would match all paths in SQL.
     parts = ((intent, *intent.path.rpartition(":")) for intent in intents)
     return [
         msgspec.structs.replace(intent, path=path) for intent, name, colon, path in parts if name + colon == key_prefix

@@ -55,6 +55,7 @@ class MemoryAuthorizer:
             # Commit the denial first: raising inside the transaction would roll its event back.
             await self._db.write(lambda tx: self._record(tx, context, request, denial))
             raise denial or AuthorityDenied("The call has no verified authority.")
+        # One transaction: what cannot be recorded must not be executed.
         event_id, result = await self._db.write(lambda tx: (self._record(tx, context, request, None), run_in_tx(tx)))
         principal = Principal(context.principal, "agent", frozenset(), self._tenant)
         return MemoryCaller(principal, parent_event_id=event_id, is_governed=True), result

@@ -111,6 +111,7 @@ def namespace_of_folder(folder: str, vault: str = DEFAULT_VAULT) -> str:
     Each folder has exactly one, so that its notes cannot be reached under a second name with other access rules.
     """
     below = folder.removeprefix(f"{RECORDS_ROOT}/")
+    # The folder `Memory/vault/x` must not get the namespace `vault/x`, which is that of the folder `x`.
     if vault == DEFAULT_VAULT and below != folder and not is_vault_namespace(below):
         return below
     root = VAULT_NAMESPACE if vault == DEFAULT_VAULT else NAMED_VAULT_PREFIX + vault

@@ -103,7 +103,7 @@ class InMemoryVectorStore:
         tx.run(DELETE_CHUNKS, doc_id=doc_id)
 
     def on_deleted(self, doc_ids: Iterable[int]) -> None:
-        if self._matrix is not None:
+        if self._matrix is not None:  # notes may be deleted before a model is loaded
             for doc_id in doc_ids:
                 self._matrix.delete(doc_id)
 

@@ -173,7 +173,8 @@ class Indexer:
         return self._just_indexed.get(path) == (size, modified_at)
 
     def _remember(self, stats: list[Stat]) -> None:
-        # Clearing is safe: a file that is forgotten is only compared once more.
+        # By this the watcher recognizes the file event of the service's own write. Clearing is safe: a file that is
+        # forgotten is only compared once more.
         if len(self._just_indexed) > MAX_RECENT:
             self._just_indexed.clear()
         self._just_indexed.update((stat.path, (stat.size, stat.modified_at)) for stat in stats)
@@ -215,6 +216,7 @@ class Indexer:
                 progress(start, len(todo))
                 await self._compare(todo[start : start + BATCH], self._window_now())
             progress(len(todo), len(todo))
+            # A rebuilt index lacks this mark: by that the watcher notices that it has to reconcile again.
             await self._index.mark_reconciled(self._clock.now())
             return len(todo)
 
@@ -264,7 +266,7 @@ class Indexer:
         for path in paths:
             try:
                 if self.is_excluded(path):
-                    raise NoSuchNote(path)
+                    raise NoSuchNote(path)  # as if deleted: the index may still have it
                 notes.append(await self._vault.read(path))
             except (NoSuchNote, InvalidPath):
                 deleted.append(path)

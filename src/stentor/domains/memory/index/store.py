@@ -72,7 +72,7 @@ def find_id_and_hash(tx: Tx, path: str) -> tuple[int, str] | None:
 
 def insert(tx: Tx, entry: IndexEntry) -> int:
     row = tx.row(_INSERT, **_values(entry))
-    assert row is not None
+    assert row is not None  # `returning` always yields the inserted row
     return int(row[0])
 
 

@@ -100,6 +100,7 @@ def _lines(body: str) -> Iterator[tuple[str, bool]]:
 
 def _section_texts(title: str, section: MarkdownSection, max_tokens: int, count: CountTokens) -> Iterator[str]:
     prefix = " > ".join(dict.fromkeys(part for part in (title, section.heading) if part))
+    # A margin of 4 for the line break and the model's special tokens.
     room = max(MIN_ROOM_TOKENS, max_tokens - count(prefix) - 4)
     for text in _pack_paragraphs(section.text, room, count):
         yield f"{prefix}\n{text}".strip()
@@ -117,7 +118,7 @@ def _pack_paragraphs(text: str, room: int, count: CountTokens) -> Iterator[str]:
             yield "\n".join(packed)
             packed, used = [], 0
         packed.append(part)
-        used += size + 1
+        used += size + 1  # the line break between two parts
     if packed:
         yield "\n".join(packed)
 

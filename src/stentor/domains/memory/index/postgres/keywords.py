@@ -48,7 +48,8 @@ _INSERT_WINDOWS = Sql(
 )
 _READ_CORPUS = Sql("select name, value from facts where name in ('documents', 'terms')")
 
-# BM25 with FTS5's constants: k1 is 1.2, b is 0.75. `slope` is k1 * b / the mean length of a document.
+# BM25 with FTS5's constants: k1 is 1.2, b is 0.75. `slope` is k1 * b / the mean length of a document. As in FTS5, a term
+# that more than half of the documents have gets a tiny positive rarity instead of a negative one.
 _RARITY = "greatest(1e-6::float8, ln((:documents::float8 - {n} + 0.5::float8) / ({n} + 0.5::float8)))"
 _SCORE_PART = "rarity * f * 2.2::float8 / (f + 0.3::float8 + :slope::float8 * length)"
 _WEIGHTED_COUNT = "(:title::float8 * p.title + :tags::float8 * p.tags + :content::float8 * p.content)"
@@ -184,6 +185,7 @@ def _search_statement(has_terms: bool, has_phrases: bool, all_fields: bool, in_f
         tables += [_PHRASES_TABLE, _PHRASE_RARITIES_TABLE]
         parts.append(_PHRASE_SCORES + folder_condition)
     total = "(select count(*) from scored)" if with_total else "0"
+    # Each term or phrase that matches adds one row per document to `parts`: their number tells whether enough match.
     return Sql(
         f"""with {", ".join(tables)}, scored as materialized (
             select doc_id, sum(part) as score from ({" union all ".join(parts)}) parts
@@ -204,6 +206,7 @@ def stored_term(term: str) -> str:
 
 def tsvector_windows(terms: Sequence[str]) -> Iterator[str]:
     """Yield the text of a tsvector for each window in which a phrase can begin."""
+    # Up to the last term but one: a phrase has at least two terms.
     for start in range(0, len(terms) - 1, WINDOW_TERMS):
         yield _tsvector(terms[start : start + WINDOW_TERMS + OVERLAP_TERMS])
 

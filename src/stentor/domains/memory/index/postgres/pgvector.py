@@ -43,6 +43,7 @@ _SIMILARITIES = Sql(
     """select doc_id, max(-(embedding <#> :vector::vector)) from chunks
     where doc_id in (select value::integer from json_array_elements_text(:ids::json)) group by doc_id"""
 )
+# `true` limits the setting to the transaction.
 _SET_EF_SEARCH = Sql("select set_config('hnsw.ef_search', :ef_search, true)")
 
 
@@ -112,6 +113,7 @@ class PgvectorStore:
     def _save(self, tx: Tx, document: PendingDocument, rows: list[dict[str, Any]]) -> bool:
         self._claims.release(tx, document.doc_id)
         state = {"doc_id": document.doc_id, "raw_hash": document.raw_hash}
+        # No row: the document was changed, deleted, or embedded by another process whose claim followed an expired one.
         if not tx.run(_MARK_EMBEDDED, identity=self._current_model.identity, pieces=len(rows), **state):
             return False
         _replace_chunks(tx, document.doc_id, rows)
