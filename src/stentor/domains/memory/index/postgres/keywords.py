@@ -48,8 +48,8 @@ _INSERT_WINDOWS = Sql(
 )
 _READ_CORPUS = Sql("select name, value from facts where name in ('documents', 'terms')")
 
-# BM25 with FTS5's constants: k1 is 1.2, b is 0.75. `slope` is k1 * b / the mean length of a document. As in FTS5, a term
-# that more than half of the documents have gets a tiny positive rarity instead of a negative one.
+# BM25 with FTS5's constants: k1 is 1.2, b is 0.75. `slope` is k1 * b / the mean length of a document. As in FTS5, a
+# term that more than half of the documents have gets a tiny positive rarity instead of a negative one.
 _RARITY = "greatest(1e-6::float8, ln((:documents::float8 - {n} + 0.5::float8) / ({n} + 0.5::float8)))"
 _SCORE_PART = "rarity * f * 2.2::float8 / (f + 0.3::float8 + :slope::float8 * length)"
 _WEIGHTED_COUNT = "(:title::float8 * p.title + :tags::float8 * p.tags + :content::float8 * p.content)"
