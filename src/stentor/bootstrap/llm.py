@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter
-
 from stentor.auth.principal import RoleRegistry
 from stentor.bootstrap.memory import embedder
 from stentor.core.clock import Clock
@@ -22,21 +20,20 @@ from stentor.core.security.redaction import Redactor
 from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.summarizer import summarize
-from stentor.domains.llm import api, costs
+from stentor.domains.llm import costs
 from stentor.domains.llm.call_guard import CallGuard
 from stentor.domains.llm.costs import PriceList
 from stentor.domains.llm.model_routes import ModelRoutes
-from stentor.domains.llm.openai_api import api as openai_api
+from stentor.domains.llm.operations import GatewayConfig
 from stentor.domains.llm.providers import operator_hosts, providers_from_settings
 from stentor.domains.llm.providers.backends import EmbedTexts, HttpBackend, LocalBackend
 from stentor.domains.llm.providers.failures import CircuitBreaker
 from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistry
 from stentor.domains.llm.providers.transport import ProviderTransport, TransportLimits
-from stentor.domains.llm.service import ChatRouter, LlmGateway
+from stentor.domains.llm.service import LlmGateway
 from stentor.domains.llm.tracing import CallTracer, NoopTracer
 from stentor.domains.modelrouting.learning import AnswerGrader, ModelOutcomeRecorder, ModelRecords
 from stentor.domains.modelrouting.service import AutoModelRouter
-from stentor.web.sse import StreamLimit
 
 SENTENCES = 3
 """Of an answer of the local baseline."""
@@ -49,7 +46,7 @@ class Llm:
 
     gateway: LlmGateway
     prices: PriceList
-    about: api.GatewayConfig
+    about: GatewayConfig
     trusted: OutboundHttp
     models: ModelRecords
     answers: AnswerGrader
@@ -102,19 +99,13 @@ def open_llm(
         settings.llm_default_provider,
         settings.llm_default_model,
     )
-    about = api.GatewayConfig(
+    about = GatewayConfig(
         settings.llm_timeout, settings.llm_idle, settings.llm_retries, settings.llm_local, tuple(settings.llm_budgets)
     )
     models = ModelRecords()
     teacher = ModelOutcomeRecorder(db, runlog, roles, models, settings.daily_lessons)
     gateway.auto_router = AutoModelRouter(db, clock, runlog, gateway, gate, prices, models, teacher, settings.alpha)
     return Llm(gateway, prices, about, trusted, models, AnswerGrader(db, runlog, models))
-
-
-def llm_routers(llm: Llm, talk: ChatRouter, speaker: api.ResolveSpeaker, streams: StreamLimit) -> list[APIRouter]:
-    """The routes of the contract, and those in OpenAI's dialect."""
-    ours = api.router(llm.gateway, talk, speaker, llm.prices, llm.about, streams)
-    return [ours, openai_api.router(llm.gateway, talk, streams)]
 
 
 def open_spans(settings: Settings, secret: Callable[[str], None]) -> CallTracer:

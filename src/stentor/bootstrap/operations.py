@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from stentor.bootstrap.entrance import Entrance
 from stentor.bootstrap.kernel import Kernel
 from stentor.domains.execution.operations import WorkerOperations
 from stentor.domains.learning.operations import LearningOperations
+from stentor.domains.llm.operations import LlmOperations
 from stentor.domains.memory.operations import MemoryOperations
 from stentor.domains.messaging.operations import MessageOperations
 from stentor.domains.modelrouting.operations import AnswerOperations
@@ -25,7 +27,7 @@ def message_operations(kernel: Kernel) -> list[Operation]:
     return MessageOperations(kernel.messages.messaging).table()
 
 
-def operations(kernel: Kernel) -> list[tuple[str, list[Operation]]]:
+def operations(kernel: Kernel, shared: Entrance) -> list[tuple[str, list[Operation]]]:
     """All operations by the tag under which the OpenAPI shows them; those that are called most come first."""
     agents = kernel.registry.agents
 
@@ -44,6 +46,13 @@ def operations(kernel: Kernel) -> list[tuple[str, list[Operation]]]:
     trust = TrustOperations(
         kernel.trust, lambda caller, entity_id: kernel.registry.authorize(caller, "trust", entity_id)
     )
+    llm = LlmOperations(
+        kernel.llm.gateway,
+        shared.talk,
+        kernel.messages.messaging.resolve_speaker,
+        kernel.llm.prices,
+        kernel.llm.about,
+    )
     tables = [
         ("tasks", task_operations(kernel)),
         ("workers", WorkerOperations(kernel.workers).table()),
@@ -54,6 +63,7 @@ def operations(kernel: Kernel) -> list[tuple[str, list[Operation]]]:
         ("trust", learning.trust_table()),
         ("trust", trust.table()),
         ("atp", message_operations(kernel)),
+        ("llm", llm.table()),
         ("llm", AnswerOperations(kernel.llm.answers).table()),
     ]
     if (memory := kernel.memory) is not None:

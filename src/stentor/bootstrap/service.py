@@ -13,7 +13,6 @@ from stentor.auth import api_keys as key_files
 from stentor.auth.api_keys import KeyRing, LoadedKeys
 from stentor.bootstrap.entrance import Entrance, entrance
 from stentor.bootstrap.kernel import Kernel
-from stentor.bootstrap.llm import llm_routers
 from stentor.bootstrap.monitoring import figures
 from stentor.bootstrap.operations import operations
 from stentor.bootstrap.wiring import build
@@ -27,6 +26,8 @@ from stentor.core.filesystem import DataFolderLock
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings, setting_infos
 from stentor.domains.activity import api as activity_api
+from stentor.domains.llm import streaming as llm_streaming
+from stentor.domains.llm.openai_api import api as openai_api
 from stentor.domains.monitoring import api as monitoring_api
 from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
@@ -156,15 +157,16 @@ def _behind_the_gate(routers: list[Any], kernel: Kernel, shared: Entrance, times
 
 def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[Any]:
     streams = shared.streams
-    api: list[Any] = [
-        *(operation_routes(table, tag) for tag, table in operations(kernel)),
+    unbuilt = later.PREFIXES if kernel.memory is not None else later.PREFIXES | later.MEMORY
+    return [
+        *(operation_routes(table, tag) for tag, table in operations(kernel, shared)),
         activity_api.router(kernel.activity, streams, kernel.tasks.notice),
         kernel.messages.router(kernel.activity, streams),
         kernel.hooks.router(),
         kernel.provenance.router(),
         kernel.governance.router(),
+        llm_streaming.router(shared.talk, streams),
+        later.router(unbuilt),
+        monitoring_api.router(kernel.health, figures(kernel, times, shared.calls)),
+        openai_api.router(kernel.llm.gateway, shared.talk, streams),
     ]
-    *llm_apis, openai_api = llm_routers(kernel.llm, shared.talk, kernel.messages.messaging.resolve_speaker, streams)
-    api += llm_apis
-    api.append(later.router(later.PREFIXES if kernel.memory is not None else later.PREFIXES | later.MEMORY))
-    return [*api, monitoring_api.router(kernel.health, figures(kernel, times, shared.calls)), openai_api]

@@ -9,7 +9,7 @@ wire formats) is an ordinary route beside the table.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.fast_routes import FastRoute
 from stentor.web.wire import Enveloped, ResponseModel, api_router, error_responses
 
@@ -29,17 +30,19 @@ class Operation:
     """A row of the table of operations.
 
     `http` is a method and a path below /api/v1. `errors` are statuses beyond those that every operation may answer.
-    `envelope` wraps the output as `{"success": true, "data": ...}`. `fast` leaves out FastAPI's parameter resolution,
+    `envelope` wraps the output as `{"success": true, "data": ...}`. `cancellable` work is cancelled when the caller
+    hangs up. `fast` leaves out FastAPI's parameter resolution,
     for operations that are called all the time. `grpc` is the method of the domain's gRPC service.
     """
 
     name: str
     permission: str
-    run: Callable[..., Awaitable[Any]]
+    run: Callable[..., Coroutine[Any, Any, Any]]
     http: str
     status: int = 200
     errors: tuple[int, ...] = ()
     envelope: bool = False
+    cancellable: bool = False
     fast: bool = False
     grpc: str | None = None
 
@@ -78,12 +81,13 @@ def operation_routes(operations: Iterable[Operation], *tags: str) -> APIRouter:
 
 
 def _endpoint(operation: Operation) -> Callable[..., Any]:
-    """The operation's own function, wrapped only where its output needs an envelope or response headers."""
-    if not operation.envelope and not _has_headers(operation.output):
+    """The operation's own function, wrapped only where HTTP has more to do with it."""
+    if not operation.envelope and not operation.cancellable and not _has_headers(operation.output):
         return operation.run
 
     async def endpoint(request: Request, response: Response, **arguments: Any) -> Any:
-        output = await operation.run(**arguments)
+        work = operation.run(**arguments)
+        output = await (cancel_on_disconnect(request, work) if operation.cancellable else work)
         response.headers.update(response_headers(output, request.url))
         return {"success": True, "data": output} if operation.envelope else output
 

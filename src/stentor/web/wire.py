@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import operator
 import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -79,6 +80,8 @@ def _is_none(value: object) -> bool:
 
 OmittedWhenNone: Any = Field(default=None, exclude_if=_is_none)
 """For an output's optional field that is left out instead of being null."""
+OmittedWhenFalse: Any = Field(default=False, exclude_if=operator.not_)
+"""For an output's flag that is there only when it is true."""
 
 
 class Enveloped(ResponseModel, Generic[T]):

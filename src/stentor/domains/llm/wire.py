@@ -26,7 +26,7 @@ from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from stentor.domains.llm.store import UsageRow
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Name, ResponseModel
+from stentor.web.wire import CamelCaseModel, Name, OmittedWhenFalse, OmittedWhenNone, ResponseModel
 
 MAX_MESSAGES = 2_000
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -145,7 +145,7 @@ class ProviderBody(RequestModel):
 class UsageOut(ResponseModel):
     input_tokens: int
     output_tokens: int
-    estimated: bool = False
+    estimated: bool = OmittedWhenFalse
 
 
 class ChoiceOut(ResponseModel):
@@ -163,9 +163,9 @@ class ChatOut(ResponseModel):
     usage: UsageOut
     finish_reason: str
     provenance_id: str
-    degraded: bool = False
-    task_id: str | None = None
-    routing: ChoiceOut | None = None
+    degraded: bool = OmittedWhenFalse
+    task_id: str | None = OmittedWhenNone
+    routing: ChoiceOut | None = OmittedWhenNone
 
 
 class AtpContext(ResponseModel):
@@ -186,25 +186,25 @@ class EmbedOut(ResponseModel):
     dimensions: int
     usage: UsageOut
     provenance_id: str
-    degraded: bool = False
+    degraded: bool = OmittedWhenFalse
 
 
-class ModelOut(ResponseModel):
+class ModelOut(CamelCaseModel):
     id: str
     provider: str
-    contextWindow: int | None = None  # noqa: N815
-    maxOutputTokens: int | None = None  # noqa: N815
-    inputCost: float | None = None  # noqa: N815
-    outputCost: float | None = None  # noqa: N815
+    context_window: int | None = OmittedWhenNone
+    max_output_tokens: int | None = OmittedWhenNone
+    input_cost: float | None = OmittedWhenNone
+    output_cost: float | None = OmittedWhenNone
 
 
-class ProviderOut(ResponseModel):
+class ProviderOut(CamelCaseModel):
     name: str
     format: str
-    baseUrl: str  # noqa: N815
-    apiKeyConfigured: bool  # noqa: N815
-    apiKey: str | None  # noqa: N815
-    default_model: str | None
+    base_url: str
+    api_key_configured: bool
+    api_key: str | None
+    default_model: Annotated[str | None, Field(alias="default_model")]
 
 
 class RemovedOut(ResponseModel):
@@ -213,13 +213,13 @@ class RemovedOut(ResponseModel):
 
 
 class ProviderState(ProviderOut):
-    reachable: bool
-    latency_ms: int
+    reachable: Annotated[bool, Field(alias="reachable", validation_alias="is_reachable")]
+    latency_ms: Annotated[int, Field(alias="latency_ms")]
 
 
 class StateOut(ResponseModel):
     name: str
-    reachable: bool
+    reachable: Annotated[bool, Field(validation_alias="is_reachable")]
     latency_ms: int
     models: int
 
@@ -230,36 +230,36 @@ class TimeoutsOut(ResponseModel):
     retries: int
 
 
-class ConfigOut(ResponseModel):
-    defaultProvider: str | None  # noqa: N815
-    defaultModel: str | None  # noqa: N815
+class ConfigOut(CamelCaseModel):
+    default_provider: str | None
+    default_model: str | None
     timeouts: TimeoutsOut
     fallbacks: dict[str, list[str]]
     groups: list[str]
     budgets: list[str]
-    localBaseline: bool  # noqa: N815
+    local_baseline: bool
     providers: list[StateOut]
 
 
-class Totals(ResponseModel):
+class Totals(CamelCaseModel):
     requests: int
-    totalTokens: int  # noqa: N815
-    inputTokens: int  # noqa: N815
-    outputTokens: int  # noqa: N815
-    estimatedCost: float  # noqa: N815
+    total_tokens: int
+    input_tokens: int
+    output_tokens: int
+    estimated_cost: float
 
 
-class UsageReport(ResponseModel):
-    totalRequests: int  # noqa: N815
-    totalTokens: int  # noqa: N815
-    inputTokens: int  # noqa: N815
-    outputTokens: int  # noqa: N815
-    estimatedCost: float  # noqa: N815
-    estimatedRequests: int  # noqa: N815
-    unpricedRequests: int  # noqa: N815
-    byProvider: dict[str, Totals]  # noqa: N815
-    byModel: dict[str, Totals]  # noqa: N815
-    byDay: dict[str, Totals]  # noqa: N815
+class UsageReport(CamelCaseModel):
+    total_requests: int
+    total_tokens: int
+    input_tokens: int
+    output_tokens: int
+    estimated_cost: float
+    estimated_requests: int
+    unpriced_requests: int
+    by_provider: dict[str, Totals]
+    by_model: dict[str, Totals]
+    by_day: dict[str, Totals]
 
 
 def _request(name: str | None, messages: tuple[LlmMessage, ...], options: ChatOptions) -> ChatRequest:
@@ -273,11 +273,6 @@ def _request(name: str | None, messages: tuple[LlmMessage, ...], options: ChatOp
         seed=options.seed,
         prefer=options.prefer or "",
     )
-
-
-def omit_none(found: dict[str, Any]) -> dict[str, Any]:
-    """Without what is None: the optional fields of a model."""
-    return {name: value for name, value in found.items() if value is not None}
 
 
 EPOCH = date(1970, 1, 1)

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pydantic import TypeAdapter
 
 from stentor.core.errors import StentorError
-from stentor.domains.llm.api import stream_error_message
 from stentor.domains.llm.model import ReplyDelta, TokenUsage
 from stentor.domains.llm.service import AnswerStream, ChatRouter
+from stentor.domains.llm.streaming import stream_error_message
 from stentor.domains.llm.wire import ChatBody
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import llm_pb2 as pb

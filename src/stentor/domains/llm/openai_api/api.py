@@ -16,7 +16,6 @@ from starlette.responses import Response
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
-from stentor.domains.llm.api import DONE_FRAME, llm_caller, stream_error_message, stream_limit_key, stream_response
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.openai_api import completions, wire
 from stentor.domains.llm.openai_api.completions import ChatChunks, TextChunks
@@ -24,6 +23,13 @@ from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, Res
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.openai_api.wire import EmbeddingIn
 from stentor.domains.llm.service import AGENT_PREFIX, CLIENT_ERROR_STATUSES, AnswerStream, ChatRouter, LlmGateway
+from stentor.domains.llm.streaming import (
+    DONE_FRAME,
+    llm_caller,
+    stream_error_message,
+    stream_limit_key,
+    stream_response,
+)
 from stentor.web import errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.fast_routes import FastRoute

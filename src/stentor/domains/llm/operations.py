@@ -1,0 +1,215 @@
+"""Operations of the LLM gateway. Source: core contract, "LLM gateway". The streaming route is in `streaming`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Query
+from pydantic import StringConstraints
+
+from stentor.auth.principal import Principal
+from stentor.core.security.redaction import MASK
+from stentor.domains.atp.model import AtpMessage, header_to_json
+from stentor.domains.llm import wire
+from stentor.domains.llm.costs import PriceList
+from stentor.domains.llm.providers import Provider
+from stentor.domains.llm.providers.registry import ProviderDraft, ProviderListing, redact_url
+from stentor.domains.llm.service import ChatResult, ChatRouter, LlmGateway
+from stentor.domains.llm.streaming import llm_caller
+from stentor.domains.llm.wire import (
+    AtpBody,
+    AtpOut,
+    ChatBody,
+    ChatOut,
+    CompleteBody,
+    ConfigOut,
+    Day,
+    EmbedBody,
+    EmbedOut,
+    ModelOut,
+    ProviderBody,
+    ProviderName,
+    ProviderOut,
+    ProviderState,
+    RemovedOut,
+    StateOut,
+    TimeoutsOut,
+    UsageReport,
+)
+from stentor.web.operations import Operation
+from stentor.web.wire import Caller
+
+ResolveSpeaker = Callable[[Principal, AtpMessage, str | None], tuple[str, str | None]]
+"""Who sends a message, and which agent that is, given the agent that the caller names beside it. Raises NotFound or
+Forbidden for one that the caller may not speak for."""
+
+
+@dataclass(frozen=True)
+class GatewayConfig:
+    """What the settings say, for the config route; times in seconds."""
+
+    timeout_seconds: float
+    stream_idle_seconds: float
+    retries: int
+    has_local_baseline: bool
+    budgets: tuple[str, ...]
+
+
+class LlmOperations:
+    """What callers can do with models and providers. Each method is an operation: see the table below."""
+
+    def __init__(
+        self, gateway: LlmGateway, chats: ChatRouter, speaker: ResolveSpeaker, prices: PriceList, config: GatewayConfig
+    ) -> None:
+        self._gateway, self._chats, self._speaker = gateway, chats, speaker
+        self._prices, self._config = prices, config
+
+    async def chat(self, caller: Caller, body: ChatBody) -> ChatOut:
+        """The next message of a conversation, by a provider's model."""
+        return ChatOut(**_chat_fields(await self._chats.chat(caller, body.to_request())))
+
+    async def complete(self, caller: Caller, body: CompleteBody) -> ChatOut:
+        """What a provider's model makes of a prompt."""
+        return ChatOut(**_chat_fields(await self._chats.chat(caller, body.to_request())))
+
+    async def embed(self, caller: Caller, body: EmbedBody) -> EmbedOut:
+        """The vector of a text, by a provider's model."""
+        result = await self._gateway.embed(llm_caller(caller), body.model, [body.text])
+        vector = result.reply.vectors[0]
+        return EmbedOut.of(
+            result,
+            model=result.reply.model,
+            embedding=vector,
+            dimensions=len(vector),
+            degraded=result.reply.degraded,
+        )
+
+    async def atp(self, caller: Caller, body: AtpBody) -> AtpOut:
+        """A model's answer to an ATP message, with the message's own header. `agentId` is who it is for."""
+        message = body.to_message()
+        sender, agent_id = self._speaker(caller, message, body.agentId)
+        result = await self._chats.chat(caller, body.to_request(message), agent_id)
+        header = {**header_to_json(message.header), "senderId": sender}
+        return AtpOut(**_chat_fields(result), atp={**header, "header": header})
+
+    async def models(self, caller: Caller) -> list[ModelOut]:
+        """The models that can be routed to; prices in US dollars per million tokens."""
+        listings = await self._gateway.listings(caller.tenant)
+        # In a thread, because the list of prices is loaded at its first use.
+        return await asyncio.to_thread(
+            lambda: [model for listing in listings for model in _models(listing, self._prices)]
+        )
+
+    async def providers(self, caller: Caller) -> list[ProviderState]:
+        """The configured providers, and whether each can be reached now."""
+        listings = await self._gateway.listings(caller.tenant, live=True)
+        return [ProviderState.of(listing, **_provider_fields(listing.provider)) for listing in listings]
+
+    async def provider(self, caller: Caller, body: ProviderBody) -> ProviderOut:
+        """Register or change a provider. Another base address drops the key unless a new one comes with it."""
+        default = body.options.default_model if body.options else None
+        draft = ProviderDraft(body.provider, body.apiKey, body.baseUrl, default, body.format)
+        provider = await self._gateway.provider_registry.register(caller.tenant, draft, caller.name)
+        return ProviderOut(**_provider_fields(provider))
+
+    async def remove(self, caller: Caller, name: ProviderName) -> RemovedOut:
+        """Forget a provider that was registered at runtime, and its key."""
+        await self._gateway.provider_registry.remove(caller.tenant, name, caller.name)
+        return RemovedOut(name=name, removed=True)
+
+    async def usage(
+        self,
+        caller: Caller,
+        startDate: Day = None,  # noqa: N803
+        endDate: Day = None,  # noqa: N803
+        provider: Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9._-]*$"), Query()] = "",
+    ) -> UsageReport:
+        """Tokens and estimated cost in US dollars, both days included, by provider, model and day."""
+        start, end = wire.date_bounds_micros(startDate, endDate)
+        rows = await self._gateway.usage(caller.tenant, start, end, provider)
+        return UsageReport.model_validate(wire.build_usage_report(rows))
+
+    async def config(self, caller: Caller) -> ConfigOut:
+        """How the gateway is set up, with the state of each provider asked live."""
+        gateway = self._gateway
+        listings = await gateway.listings(caller.tenant, live=True)
+        return ConfigOut.of(
+            self._config,
+            default_provider=gateway.default_provider or None,
+            default_model=gateway.default_model or None,
+            timeouts=TimeoutsOut.of(self._config, total_seconds=self._config.timeout_seconds),
+            fallbacks=gateway.routes.fallbacks,
+            groups=gateway.routes.groups,
+            local_baseline=self._config.has_local_baseline,
+            providers=[
+                StateOut.of(listing, name=listing.provider.name, models=len(listing.models or ()))
+                for listing in listings
+            ],
+        )
+
+    def table(self) -> list[Operation]:
+        chat, failures = (404, 409, 422, 502, 504), (404, 502, 504)
+        return [
+            Operation("llm.chat", "write", self.chat, "POST /llm/chat", 200, chat, envelope=True, cancellable=True),
+            Operation(
+                "llm.complete", "write", self.complete, "POST /llm/complete", 200, chat, envelope=True, cancellable=True
+            ),
+            Operation(
+                "llm.embed", "write", self.embed, "POST /llm/embed", 200, failures, envelope=True, cancellable=True
+            ),
+            Operation("llm.atp", "write", self.atp, "POST /llm/atp", 200, chat, envelope=True, cancellable=True),
+            Operation("llm.models", "read", self.models, "GET /llm/models", envelope=True),
+            Operation("llm.providers", "admin", self.providers, "GET /llm/providers", envelope=True),
+            Operation("llm.set_provider", "admin", self.provider, "POST /llm/provider", 200, (409,), envelope=True),
+            Operation(
+                "llm.remove_provider", "admin", self.remove, "DELETE /llm/provider/{name}", 200, (404,), envelope=True
+            ),
+            Operation("llm.usage", "read", self.usage, "GET /llm/usage", envelope=True),
+            Operation("llm.config", "read", self.config, "GET /llm/config", envelope=True),
+        ]
+
+
+def _chat_fields(result: ChatResult) -> dict[str, Any]:
+    reply = result.reply
+    return {
+        "model": reply.model,
+        "content": reply.content,
+        "usage": result.usage,
+        "finish_reason": reply.finish,
+        "provenance_id": result.provenance_id,
+        "degraded": reply.degraded,
+        "task_id": result.agent_task.task_id if result.agent_task else None,
+        "routing": msgspec.to_builtins(result.choice) if result.choice else None,
+    }
+
+
+def _models(listing: ProviderListing, prices: PriceList) -> list[ModelOut]:
+    name, models = listing.provider.name, []
+    for model in listing.models or ():
+        price = prices.price_of(name, model)
+        models.append(
+            ModelOut(
+                id=f"{name}/{model}",
+                provider=name,
+                context_window=price.context_window,
+                max_output_tokens=price.max_output,
+                input_cost=price.input,
+                output_cost=price.output,
+            )
+        )
+    return models
+
+
+def _provider_fields(provider: Provider) -> dict[str, Any]:
+    return {
+        "name": provider.name,
+        "format": provider.format,
+        "base_url": redact_url(provider.base_url),
+        "api_key_configured": bool(provider.key),
+        "api_key": MASK if provider.key else None,
+        "default_model": provider.default_model or None,
+    }
