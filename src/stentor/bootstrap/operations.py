@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stentor.bootstrap.entrance import Entrance
 from stentor.bootstrap.kernel import Kernel
+from stentor.domains.activity.operations import ActivityOperations
 from stentor.domains.execution.operations import WorkerOperations
 from stentor.domains.learning.operations import LearningOperations
 from stentor.domains.llm.operations import LlmOperations
@@ -55,6 +56,7 @@ def operations(kernel: Kernel, shared: Entrance) -> list[tuple[str, list[Operati
     )
     tables = [
         ("tasks", task_operations(kernel)),
+        ("tasks", ActivityOperations(kernel.activity, kernel.tasks.notice).table()),
         ("workers", WorkerOperations(kernel.workers).table()),
         ("authority", GrantOperations(kernel.grants, agents).table()),
         ("registry", registry.table()),

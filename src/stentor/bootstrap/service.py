@@ -25,7 +25,7 @@ from stentor.core.errors import StartRefused
 from stentor.core.filesystem import DataFolderLock
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings, setting_infos
-from stentor.domains.activity import api as activity_api
+from stentor.domains.activity import operations as activity_operations
 from stentor.domains.llm import streaming as llm_streaming
 from stentor.domains.llm.openai_api import api as openai_api
 from stentor.domains.monitoring import api as monitoring_api
@@ -160,7 +160,7 @@ def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[
     unbuilt = later.PREFIXES if kernel.memory is not None else later.PREFIXES | later.MEMORY
     return [
         *(operation_routes(table, tag) for tag, table in operations(kernel, shared)),
-        activity_api.router(kernel.activity, streams, kernel.tasks.notice),
+        activity_operations.router(kernel.activity, streams),
         kernel.messages.router(kernel.activity, streams),
         kernel.hooks.router(),
         kernel.provenance.router(),

@@ -9,7 +9,7 @@ import pytest
 
 from stentor.core.db import Sql
 from stentor.core.runlog import EventDraft
-from stentor.domains.activity.api import ReportOut
+from stentor.domains.activity.operations import ReportOut
 from stentor.surfaces.dashboard import wire
 from tests.requirements import requirement
 from tests.surfaces.dashboard.board import Board

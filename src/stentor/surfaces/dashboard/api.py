@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from stentor import __version__
 from stentor.core.clock import Clock
 from stentor.core.errors import InvalidRequest
-from stentor.domains.activity.api import Cursor, ReportOut, decode_event_cursor, next_cursor_field
 from stentor.domains.activity.model import MAX_EVENTS
+from stentor.domains.activity.operations import Cursor, ReportOut, decode_event_cursor, next_cursor_field
 from stentor.domains.learning.model import SENTINEL_WINDOW
 from stentor.domains.reports import model as reports_model
 from stentor.surfaces.dashboard import wire

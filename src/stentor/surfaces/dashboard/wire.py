@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from stentor.domains.activity.api import ReportOut
+from stentor.domains.activity.operations import ReportOut
 from stentor.domains.registry.model import AgentStatus as AgentStatus
 from stentor.domains.registry.model import TrustTier
 from stentor.domains.tasks.model import OutcomeClass, TaskStatus

@@ -8,7 +8,7 @@ from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.errors import ServiceUnavailable
-from stentor.domains.activity.api import LastEventId
+from stentor.domains.activity.operations import LastEventId
 from stentor.domains.activity.service import ActivityService, StreamStep
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb

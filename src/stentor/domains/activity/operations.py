@@ -1,6 +1,6 @@
-"""Routes of activity: the trail and the live stream of a task.
+"""What happened to a task: its trail as an operation, and its live stream as a route.
 
-The shape of a report in answers. Source: second contract, "Dashboard service".
+Source: core contract, "Kernel (tasks)"; the shape of a report: second contract, "Dashboard service".
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.operations import TaskOut
+from stentor.web.operations import Operation
 from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
 from stentor.web.wire import (
     Caller,
-    JsonResponse,
     ResponseModel,
     TaskId,
     Timestamp,
@@ -47,6 +47,18 @@ class EventOut(ResponseModel):
     duration_ms: int | None
     provenance_id: str
     parent_provenance_id: str | None
+
+
+class ReportOut(ResponseModel):
+    """What the note says; `modified_at` is the file's."""
+
+    path: str
+    title: str
+    task_id: str | None
+    agent_name: str | None
+    created_at: str | None
+    modified_at: Timestamp
+    summary: str | None
 
 
 class Trail(ResponseModel):
@@ -78,19 +90,26 @@ NoticeLookup = Callable[[Task], str | None]
 """What a caller should know of a task that waits."""
 
 
-def router(activity: ActivityService, streams: StreamLimit, notice_of: NoticeLookup) -> APIRouter:
-    api = api_router("/tasks", tags=["tasks"])
+class ActivityOperations:
+    def __init__(self, activity: ActivityService, notice_of: NoticeLookup) -> None:
+        self._activity, self._notice_of = activity, notice_of
 
-    @api.get("/{task_id}/activity", response_model=Trail, responses=error_responses(404, 500))
-    async def trail(caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> JsonResponse:
+    async def trail(self, caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> Trail:
         """What happened to a task and why: its routing, its events oldest first, its outcome."""
-        history = await activity.read_history(caller, task_id, limit, decode_event_cursor(cursor))
+        history = await self._activity.read_history(caller, task_id, limit, decode_event_cursor(cursor))
         task = None
         if history.task is not None:
-            task = TaskOut.of(history.task, notice=notice_of(history.task)).model_dump()
-        return JsonResponse(
-            model.build_trail(task_id, task, history.events, history.reports) | next_cursor_field(history.events)
-        )
+            task = TaskOut.of(history.task, notice=self._notice_of(history.task)).model_dump()
+        trail = model.build_trail(task_id, task, history.events, history.reports)
+        return Trail.model_validate(trail | next_cursor_field(history.events))
+
+    def table(self) -> list[Operation]:
+        return [Operation("tasks.activity", "read", self.trail, "GET /tasks/{task_id}/activity", errors=(404, 500))]
+
+
+def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:
+    """The live stream of a task."""
+    api = api_router("/tasks", tags=["tasks"])
 
     @api.get(
         "/{task_id}/stream",
@@ -112,15 +131,3 @@ def router(activity: ActivityService, streams: StreamLimit, notice_of: NoticeLoo
         return EventStreamResponse(frames(), streams, f"{caller.tenant}/{caller.name}", common)
 
     return api
-
-
-class ReportOut(ResponseModel):
-    """What the note says; `modified_at` is the file's."""
-
-    path: str
-    title: str
-    task_id: str | None
-    agent_name: str | None
-    created_at: str | None
-    modified_at: Timestamp
-    summary: str | None
