@@ -1,1 +1,1 @@
-"""Tasks: submit, read, list, cancel, approve, retry. The row is the truth."""
+"""Tasks from submission to their final status; the database row is authoritative. `execution` runs them."""

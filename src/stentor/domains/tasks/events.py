@@ -1,9 +1,8 @@
-"""What the run log says of a task before it runs: received, routed or denied, queued or waiting for approval.
+"""Run log events of a task before it runs, and the ATP envelope of responses about it. Pure.
 
-The provenance and the ATP header of a task, as answers about its work carry them: pure.
-
-A task that came as a message runs under the message's header, which its first event records. Any other task runs under
-the header that the same request would have had as a message. Source: core contract, "Routing rules".
+The events of attempts are in `execution`. A task that came as an ATP message keeps the message's header, which its
+first event records; any other task gets the default header that the same request would have had as a message.
+Source: core contract, "Routing rules".
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from stentor.domains.tasks.placement import Placement
 def submission_events(
     principal: Principal, draft: TaskDraft, placement: Placement, header: AtpHeader | None = None
 ) -> list[EventDraft]:
-    """`header` is that of the message which the task came as."""
+    """Return the first events of a submitted task. `header` is the header of its ATP message, if it came as one."""
     meta: dict[str, Any] = {
         "type": draft.type,
         "required_capabilities": draft.required_capabilities,
@@ -35,6 +34,7 @@ def submission_events(
         "priority": draft.metadata.priority or "normal",
     }
     if header is not None:
+        # `task_envelope` reads it back: the task's row has no column for the header.
         meta["atp"] = atp.header_to_json(header)
     return [
         EventDraft("prompt_received", "tasks", f"Task of type {draft.type} received.", meta),
@@ -43,6 +43,7 @@ def submission_events(
 
 
 def placement_events(placement: Placement, priority: int, extra: dict[str, Any]) -> list[EventDraft]:
+    """Return the events of a routing result; `extra` goes into the metadata of the first one."""
     if placement.denial is not None:
         error = denial_error(placement.denial) | {"outcome_class": "routing_failed", "learning_eligible": False}
         denied = EventDraft("dispatch_denied", "routing", placement.denial.message, error | extra)
@@ -54,12 +55,12 @@ def placement_events(placement: Placement, priority: int, extra: dict[str, Any])
     decided = EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id)
     if placement.status == "pending_approval":
         meta = {"agent_id": decision.agent_id, "trust_tier": "human"}
-        return [decided, EventDraft("approval_requested", "tasks", "Waits for a human's approval.", meta)]
+        return [decided, EventDraft("approval_requested", "tasks", "Waiting for approval.", meta)]
     return [decided, queued_event(priority)]
 
 
 def rerouting_events(decision: RoutingDecision, priority: int, offline: Agent) -> list[EventDraft]:
-    """A task that waited for an agent which is offline waits for another one."""
+    """Return the events of a queued task that moves from an offline agent to another one."""
     routing = {
         "routing": msgspec.to_builtins(decision),
         "agent_name": decision.agent_name,
@@ -81,18 +82,18 @@ def denial_error(denial: RoutingDenied, **details: str) -> dict[str, Any]:
 
 
 def build_envelope(provenance_id: str, priority: str | None, header: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`provenance_id` and `atp {header}`; `priority` is the task's, None when it has none."""
-    own = {
+    """Return `provenance_id` and `atp {header}`. Without a `header`, build the default one from `priority`."""
+    default_header = {
         "mode": "async",
         "context": provenance_id,
         "priority": priority or "normal",
         "actionType": "execute",
         "targetZone": "kernel",
     }
-    return {"provenance_id": provenance_id, "atp": {"header": header or own}}
+    return {"provenance_id": provenance_id, "atp": {"header": header or default_header}}
 
 
 def task_envelope(task: Task, root: RunLogEvent | None) -> dict[str, Any]:
-    """The block of a stored task; `root` is its first event."""
+    """Return the envelope of a stored task; `root` is its first event, None if the run log no longer has it."""
     header = root.metadata.get("atp") if root is not None else None
     return build_envelope(task.provenance_id, task.metadata.priority, header)

@@ -1,6 +1,7 @@
-"""Grades: what a finished task was worth, said afterwards by somebody who can judge it.
+"""Grades of completed tasks: a score in [0,1], given once, that replaces the outcome in the agent's track record.
 
-Grading a finished task: the grade takes the place of what the outcome counted as, once. It moves no trust.
+A grade never changes trust. The learning itself is in `learning/service.py`, grades of chat responses are in
+`modelrouting`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from stentor.domains.tasks.service import require_visible_task
 
 
 class GradeEligibility(Protocol):
-    """Who may teach, and how often."""
+    """Decides whether a grade may count as evidence: independence of the grader, and daily limits."""
 
-    def find_grade_objection(self, tx: Tx, work: Task, agent_id: str, graded_by: str) -> str | None: ...
+    def find_grade_objection(self, tx: Tx, work: Task, agent_id: str, graded_by: str) -> str | None:
+        """Return why this grade may not count, or None and count it toward the daily limit."""
+        ...
 
 
 class GradeService:
@@ -33,7 +36,7 @@ class GradeService:
         self._independence = independence
 
     async def find_grade(self, principal: Principal, task_id: str) -> Grade | None:
-        """Raises NotFound for a task that does not exist."""
+        """Return the grade of a task, None if it has none. Raises NotFound for a task that the caller may not read."""
 
         def read(tx: Tx) -> Grade | None:
             require_visible_task(tx, principal, task_id)
@@ -42,32 +45,31 @@ class GradeService:
         return await self._db.read(read)
 
     async def grade_task(self, principal: Principal, task_id: str, value: float, comment: str | None) -> Grade:
-        """Say what a completed task was worth, in [0,1]. The same grade by the same key again answers as before.
+        """Grade a completed task; `value` in [0,1]. Idempotent for the same grade and comment by the same key.
 
         Raises NotFound, Forbidden, and Conflict for a task that is not completed or has another grade.
         """
 
         def work(tx: Tx) -> Grade:
+            # Two graders at once: the second one must see the first grade instead of failing on the unique index.
             tx.lock(locks.task_lock(principal.tenant, task_id))
             task = require_visible_task(tx, principal, task_id)
-            _check(tx, principal, task)
-            known = store.find_grade(tx, principal.tenant, task_id)
-            if known is not None:
-                if (known.grade, known.comment, known.graded_by) == (value, comment, principal.name):
-                    return known
-                raise Conflict(f"The task was graded {known.grade:g} by {known.graded_by!r}; a task is graded once.")
+            _authorize_grader(tx, principal, task)
+            grade = store.find_grade(tx, principal.tenant, task_id)
+            if grade is not None:
+                if (grade.grade, grade.comment, grade.graded_by) == (value, comment, principal.name):
+                    return grade
+                raise Conflict(f"The task was graded {grade.grade:g} by {grade.graded_by!r}; a task is graded once.")
             if task.status != "completed" or task.assigned_agent is None:
-                raise Conflict(f"The task is {task.status}; only a completed task is graded.")
-            self._check_often(tx, principal, task, task.assigned_agent)
+                raise Conflict(f"The task is {task.status}; only a completed task can be graded.")
+            self._check_eligibility(tx, principal, task, task.assigned_agent)
             return self._apply(tx, principal, task, task.assigned_agent, value, comment)
 
         return await self._db.write(work)
 
-    def _check_often(self, tx: Tx, principal: Principal, task: Task, agent_id: str) -> None:
-        """Refused and not kept without its effect: the task would be graded, and nobody could grade it any more.
-
-        Raises Forbidden.
-        """
+    def _check_eligibility(self, tx: Tx, principal: Principal, task: Task, agent_id: str) -> None:
+        """Raises Forbidden for a grade that would not count."""
+        # Do not store such a grade without effect: a task is graded once, so no one else could grade it any more.
         if task.learning_eligible:
             objection = self._independence.find_grade_objection(tx, task, agent_id, principal.name)
             if objection is not None:
@@ -82,22 +84,23 @@ class GradeService:
         draft = EventDraft("task_graded", "tasks", f"Graded {value:g}.", meta, agent_id=agent_id)
         head = self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
         performance = 1.0 if task.performance is None else task.performance
-        lesson = EligibleOutcome(task.tenant, task.task_id, task.epoch, agent_id, task.type, True, performance, 0)
+        outcome = EligibleOutcome(task.tenant, task.task_id, task.epoch, agent_id, task.type, True, performance, 0)
         learned = (
-            task.learning_eligible is True and self._learning.correct_with_grade(tx, lesson, value, head) is not None
+            task.learning_eligible is True and self._learning.correct_with_grade(tx, outcome, value, head) is not None
         )
         grade = Grade(task.task_id, task.epoch, agent_id, value, comment, principal.name, tx.now, learned)
         store.insert_grade(tx, task.tenant, grade)
         return grade
 
 
-def _check(tx: Tx, principal: Principal, task: Task) -> None:
-    """Nobody judges its own work. Fails closed: without an agent, or with more ancestors than are followed, only a
-    person may. Raises Forbidden.
+def _authorize_grader(tx: Tx, principal: Principal, task: Task) -> None:
+    """Raises Forbidden for a key that submitted the task or one of its ancestors, or that acts for its agent.
+
+    Fails closed: without an agent, or with too many ancestors to check, only a key of role admin may grade.
     """
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
     if agent is not None:
         names = queries.find_submitters(tx, task.tenant, task.submitted_by, task.parent_task_id)
         authorize_change(principal, "grade", agent, submitted_by=names or ())
     elif principal.role != "admin":
-        raise Forbidden("A key of role agent may not grade a task that no agent did.")
+        raise Forbidden("A key of role agent may not grade a task without an agent. Use a key of role admin.")

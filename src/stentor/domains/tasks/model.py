@@ -1,8 +1,6 @@
-"""A task, its states and its outcomes. The moves are drawn in docs/state-machines.md.
+"""Values of the tasks domain: a task, its statuses and outcome classes, its claim, its page in a list, its grade. Pure.
 
-How those above follow a task: the port that the task's stream fills, whoever makes it.
-
-A grade, as a value.
+The transitions between statuses are drawn in docs/state-machines.md; the SQL is in `store`.
 """
 
 from __future__ import annotations
@@ -32,16 +30,20 @@ OutcomeClass = Literal[
 LEARNABLE_OUTCOMES: frozenset[str] = frozenset(("success", "agent_failure", "timeout"))
 
 PRIORITIES = {"critical": 0, "high": 1, "normal": 2, "low": 3}
-DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, MAX_QUEUE_TIMEOUT_SECONDS = 300, 86_400, 2_592_000
+DEFAULT_TIMEOUT_SECONDS = 300
+MAX_TIMEOUT_SECONDS = 86_400
+MAX_QUEUE_TIMEOUT_SECONDS = 2_592_000
 MAX_ID_LENGTH = 255
 DEFAULT_MEAN_MS = 1_000.0
-"""Expected of a kind of task that was never seen."""
+"""Assumed duration of a task of a type without any outcome."""
 
 
 class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the caller says beside the work. `parent_task_id` is the task that led to this one, `sender_agent` the
-    agent that sent it as a message, `traceparent` the place of the submit in a distributed trace, `grant_id` the
-    delegated authority that it was submitted with, `prefer` what matters in the choice of the agent.
+    """What a caller may add to a task.
+
+    `parent_task_id` is the task that this one is a subtask of, `sender_agent` the agent that sent it as a message,
+    `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
+    matters in the choice of the agent.
     """
 
     user_id: str | None = None
@@ -56,12 +58,12 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def for_agent(self) -> TaskMetadata:
-        """Without what came with a message's header."""
+        """The metadata as the agent gets it: without what the header of a message added."""
         return self if self.sender_agent is None else msgspec.structs.replace(self, sender_agent=None)
 
 
 class TaskDraft(msgspec.Struct, frozen=True):
-    """A task as it was asked for; `timeout_seconds` in seconds."""
+    """A requested task, before it is routed and stored."""
 
     type: str
     input: Any
@@ -78,14 +80,14 @@ class TaskDraft(msgspec.Struct, frozen=True):
 
 
 def with_traceparent(draft: TaskDraft, traceparent: str | None) -> TaskDraft:
-    """The draft with the place of its submit in a trace, where there is one."""
+    """Return the draft with a trace context; unchanged without one."""
     if traceparent is None:
         return draft
     return msgspec.structs.replace(draft, metadata=msgspec.structs.replace(draft.metadata, traceparent=traceparent))
 
 
 def with_parent_task(draft: TaskDraft, parent_task_id: str | None) -> TaskDraft:
-    """The draft as work for another task, where there is one."""
+    """Return the draft as a subtask of another task; unchanged without one."""
     if parent_task_id is None:
         return draft
     metadata = msgspec.structs.replace(draft.metadata, parent_task_id=parent_task_id)
@@ -93,7 +95,11 @@ def with_parent_task(draft: TaskDraft, parent_task_id: str | None) -> TaskDraft:
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A task's row but for its input. Times in microseconds."""
+    """A stored task without its input. Times in microseconds.
+
+    `epoch` counts the claims (a fencing token), `attempt_epoch` is the epoch at the start of the last retry, and
+    `head_id` is the task's last event in the run log.
+    """
 
     tenant: str
     task_id: str
@@ -137,14 +143,14 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def duration_ms(self) -> int | None:
-        """From the start of the last attempt to its end."""
+        """The duration of the last attempt; None until it has ended."""
         if self.start_time is None or self.completion_time is None:
             return None
         return (self.completion_time - self.start_time) // 1000
 
 
 class QueuedTask(msgspec.Struct, frozen=True):
-    """A task that waits, as the dispatcher holds it. `granted`: it rests on authority that may have ended meanwhile."""
+    """A queued task as the dispatcher holds it. `granted`: submitted with a grant, which may expire while it waits."""
 
     tenant: str
     task_id: str
@@ -158,7 +164,7 @@ class QueuedTask(msgspec.Struct, frozen=True):
 
 
 class TaskClaim(msgspec.Struct, frozen=True):
-    """A task in the hands of its agent: all that its end needs. `epoch` fences every later write."""
+    """A claimed task with all that its execution and its outcome need. Every later write is fenced by `epoch`."""
 
     tenant: str
     task_id: str
@@ -186,12 +192,12 @@ class TaskClaim(msgspec.Struct, frozen=True):
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every delivery of this attempt; handed to the agent."""
+        """The key that the agent gets; the same for every delivery of one attempt."""
         return f"{self.task_id}:{self.epoch}"
 
 
 class TaskSummary(msgspec.Struct, frozen=True):
-    """A row of the list."""
+    """A task in a list. Times in microseconds."""
 
     task_id: str
     status: TaskStatus
@@ -202,7 +208,7 @@ class TaskSummary(msgspec.Struct, frozen=True):
 
 
 class TaskPage(msgspec.Struct, frozen=True):
-    """Rows of the list, how many match in all, and whether more follow these."""
+    """A page of a list; `total` counts the matches on all pages."""
 
     rows: list[TaskSummary]
     total: int
@@ -210,7 +216,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 class SubmitResult(msgspec.Struct, frozen=True):
-    """The answer to a submit. `provenance_id` is the task's first event."""
+    """The result of a submission. Times in microseconds; `provenance_id` is the task's first event."""
 
     task_id: str
     status: TaskStatus
@@ -222,8 +228,10 @@ class SubmitResult(msgspec.Struct, frozen=True):
 
 
 class TaskFilter(msgspec.Struct, frozen=True):
-    """What a list shows. `created_after` in microseconds; `before` is the last row of the page before; `key` narrows it
-    to the tasks that this key submitted or that are assigned to its agents.
+    """Conditions of a list.
+
+    `created_after` in microseconds; `before` is the creation time and id of the last task of the previous page; `key`
+    limits the list to the tasks that this key submitted or that are assigned to its agents.
     """
 
     status: TaskStatus | None = None
@@ -234,19 +242,19 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
 
 def compute_body_hash(draft: TaskDraft) -> str:
-    """The same for the same body, whatever the order of its keys."""
+    """Return a hash of the draft that does not depend on the order of its keys."""
     return jsontext.sorted_digest(draft)
 
 
-def estimate_times(now: int, ahead: int, mean_ms: float, lanes: int) -> tuple[int, int]:
-    """When the task may start and end, from the queue ahead and the moving average of its kind."""
-    mean = int(mean_ms * 1000)
-    start = now + ahead // max(1, lanes) * mean
-    return start, start + mean
+def estimate_times(now: int, ahead: int, mean_ms: float, concurrency: int) -> tuple[int, int]:
+    """Estimate start and completion, in microseconds, from the tasks ahead and the moving average of the duration."""
+    mean_us = int(mean_ms * 1000)
+    start = now + ahead // max(1, concurrency) * mean_us
+    return start, start + mean_us
 
 
 def to_queued_task(task: Task) -> QueuedTask:
-    """What the dispatcher needs to know of a queued task."""
+    """Return what the dispatcher holds of a queued task."""
     assert task.assigned_agent is not None
     assert task.runtime_kind is not None
     return QueuedTask(
@@ -263,7 +271,7 @@ def to_queued_task(task: Task) -> QueuedTask:
 
 
 class TaskStreamStep(Protocol):
-    """One step of a task's stream. `id` is `<event>` or, of a token, `<event>:<attempt>:<n>`."""
+    """An event of a task's stream. `id` is `<event>`, or `<event>:<attempt>:<n>` for an output token."""
 
     @property
     def kind(self) -> str: ...
@@ -274,11 +282,11 @@ class TaskStreamStep(Protocol):
 
 
 TaskStream = Callable[[str, str, str | None], AsyncIterator[TaskStreamStep]]
-"""Tenant, task and Last-Event-ID to the steps of the task, the last of them terminal."""
+"""Streams the events of a task, given tenant, task and Last-Event-ID; the last event is terminal."""
 
 
 class Grade(msgspec.Struct, frozen=True):
-    """`grade` in [0,1]; the time in microseconds. `learned`: it took the place of what had been learned."""
+    """The grade of a task, in [0,1]. Time in microseconds; `learned`: it replaced an outcome that had been learned."""
 
     task_id: str
     epoch: int

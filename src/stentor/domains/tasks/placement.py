@@ -1,4 +1,7 @@
-"""Where a task goes: routing's word, the first state that follows from it, and when to expect the result."""
+"""Placement of a task: the routing decision, the initial status that follows from it, and the estimated times.
+
+The ports to the dispatcher and to grants are here too. The choice of the agent itself is in `routing`.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +21,33 @@ from stentor.domains.tasks.model import QueuedTask, Task, TaskDraft, TaskStatus
 
 
 class TaskQueue(Protocol):
-    """Where queued tasks go; the row stays the truth, so an offer may come twice or late."""
+    """The dispatcher as seen by tasks. The row is authoritative, so a task may be enqueued twice or late."""
 
     def enqueue(self, queued: QueuedTask) -> None: ...
 
     def stop(self, tenant: str, task_id: str) -> None:
-        """End the work on a task that is over."""
+        """Stop the execution of a task that was cancelled or aborted."""
         ...
 
     def count_ahead(self, agent_id: str) -> int:
-        """Tasks that wait for or run at an agent."""
+        """Return the number of tasks that are queued for or run at an agent."""
         ...
 
     def concurrency(self, agent_id: str) -> int:
-        """Tasks that the agent can run at a time."""
+        """Return how many tasks the agent can run at a time."""
         ...
 
 
 class AuthorityResolver(Protocol):
-    """What a grant gives to a caller now, and the task that it is for."""
+    """The grants as seen by tasks."""
 
-    async def resolve_authority(self, principal: Principal, grant_id: str) -> tuple[Authority, str | None]: ...
+    async def resolve_authority(self, principal: Principal, grant_id: str) -> tuple[Authority, str | None]:
+        """Return what a grant permits the caller now, and the task that it belongs to (None if it permits nothing)."""
+        ...
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """What routing made of a request: an agent and a first state, or a denial."""
+    """A routing result: an agent with the initial status of the task, or a denial."""
 
     status: TaskStatus
     decision: RoutingDecision | None = None
@@ -55,52 +60,58 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class TaskRouter:
-    def __init__(self, routing: RoutingEngine, snapshot: AgentCache, learning: LearningView) -> None:
+    """Routes drafts and stored tasks."""
+
+    def __init__(self, routing: RoutingEngine, agents: AgentCache, learning: LearningView) -> None:
         self._routing = routing
-        self._snapshot = snapshot
+        self._agents = agents
         self._learning = learning
 
-    def route(self, principal: Principal, wanted: TaskDraft | Task, granted: Authority | None = None) -> Placement:
-        """Route; a denial is a placement too, because the task is stored for the record. `granted` is what a grant
-        gives, and takes the place of what the caller may ask for by itself.
+    def route(self, principal: Principal, task: TaskDraft | Task, granted: Authority | None = None) -> Placement:
+        """Choose an agent. `granted`, the authority of a grant, replaces the caller's own authority.
+
+        A denial is returned, not raised, because the denied task is stored for the record.
         """
         request = RoutingRequest(
             principal.tenant,
-            wanted.type,
-            wanted.required_capabilities,
+            task.type,
+            task.required_capabilities,
             granted or self._routing.caller_authority(principal),
-            wanted.agent_preference,
-            wanted.metadata.prefer or "balanced",
+            task.agent_preference,
+            task.metadata.prefer or "balanced",
         )
         try:
             decision = self._routing.decide(request)
         except RoutingDenied as denial:
             return Placement("failed", denial=denial)
-        agent = self._snapshot.get(principal.tenant, decision.agent_id)
+        agent = self._agents.get(principal.tenant, decision.agent_id)
         assert agent is not None
         status: TaskStatus = "pending_approval" if agent.trust_tier == "human" else "queued"
         return Placement(status, decision, agent.runtime.kind)
 
     def estimate_times(self, now: int, tenant: str, agent_id: str | None, task_type: str) -> tuple[int, int]:
-        """When the task may start and end, in microseconds: from the same queue and durations that routing counts."""
-        agent = self._snapshot.get(tenant, agent_id or "")
+        """Estimate start and completion in microseconds, from the queue lengths and durations that routing uses."""
+        agent = self._agents.get(tenant, agent_id or "")
         if agent is None:
             return now, now
-        known = self._learning.records(tenant, task_type).weights_by_agent.get(agent.agent_id)
-        mean = known.mean_ms if known and known.samples else model.DEFAULT_MEAN_MS
-        ahead, lanes, _ = self._routing.agent_load(agent)
-        return model.estimate_times(now, ahead, mean, lanes)
+        weight = self._learning.records(tenant, task_type).weights_by_agent.get(agent.agent_id)
+        mean_ms = weight.mean_ms if weight and weight.samples else model.DEFAULT_MEAN_MS
+        ahead, concurrency, _ = self._routing.agent_load(agent)
+        return model.estimate_times(now, ahead, mean_ms, concurrency)
 
     def notice(self, task: Task) -> str | None:
-        """What a caller should know of a task that waits, or None."""
+        """Return the notice for a queued task whose agent is offline, or None."""
         if task.status != "queued" or task.assigned_agent is None:
             return None
-        agent = self._snapshot.get(task.tenant, task.assigned_agent)
-        return None if agent is None or self._routing.agent_load(agent)[2] else NO_WORKER_ONLINE
+        agent = self._agents.get(task.tenant, task.assigned_agent)
+        if agent is None:
+            return None
+        _, _, online = self._routing.agent_load(agent)
+        return None if online else NO_WORKER_ONLINE
 
 
 def enqueue_after_commit(tx: Tx, task: Task, dispatch: TaskQueue) -> None:
-    """Hand a queued task to the dispatcher once it is durable."""
+    """Enqueue a queued task at the dispatcher after the commit: before it, the dispatcher could not claim the row."""
     if task.status == "queued":
         queued = model.to_queued_task(task)
         tx.after_commit(lambda: dispatch.enqueue(queued))

@@ -1,8 +1,7 @@
-"""Lists and counts. Counts are kept per state and agent, for each hour and for all, so that no list scans the table.
+"""Task lists, counts, visibility and ancestors.
 
-Which tasks a caller sees. Keys of agents see their own, every other key the tenant's.
-
-Who led to a task: its submitter and those of its ancestors.
+Counts are maintained per status and agent, for each hour and in total, so that no list scans the table of tasks. A key
+of role agent may read the tasks of its own agents, every other key all tasks of its tenant.
 """
 
 from __future__ import annotations
@@ -24,125 +23,130 @@ _COUNTS = CounterTable(
 )
 ALL_HOURS = -1
 """The "hour" of the count over all hours."""
-_FRAGMENTS = {
+_CONDITIONS = {
     "status": "status = :status",
     "agent_id": "assigned_agent = :agent_id",
     "created_after": "created_at > :created_after",
     "before": "(created_at, task_id) < (:before_time, :before_id)",
 }
-_COUNT_FRAGMENTS = {
+_COUNT_CONDITIONS = {
     "status": "status = :status",
     "agent_id": "agent_id = :agent_id",
     "created_after": "hour > :hour",
 }
+MAX_ANCESTORS = 32
+"""Ancestors that are followed. A submitter names the parent task freely, so a chain can be long or a cycle."""
+_COLUMNS = "task_id, status, assigned_agent, type, created_at, completion_time"
+_SUBMITTED = "submitted_by = :key"
+_ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
+_FIND_PARENT = Sql(
+    "select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id"
+)
 _statements: dict[tuple[str, ...], Sql] = {}
+"""Compiled statements by kind and conditions; there are only a few combinations."""
 
 
 def update_counts(tx: Tx, tenant: str, created_at: int, *changes: tuple[str, str | None, int]) -> None:
-    """Add to the counts, each change a (status, agent, by)."""
-    for status, agent_id, by in changes:
+    """Add to the counts; each change is (status, agent, amount)."""
+    for status, agent_id, amount in changes:
         for hour in (ALL_HOURS, created_at // HOUR):
-            tx.increment(_COUNTS, (tenant, hour, status, agent_id or ""), by)
+            tx.increment(_COUNTS, (tenant, hour, status, agent_id or ""), amount)
 
 
-def read_page(tx: Tx, tenant: str, wanted: TaskFilter, limit: int, offset: int) -> list[TaskSummary]:
-    """Newest first."""
-    params = _params(tenant, wanted)
-    names = tuple(name for name in _FRAGMENTS if getattr(wanted, name) is not None)
-    if wanted.key is not None:
+def read_page(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int, offset: int) -> list[TaskSummary]:
+    """List the matching tasks, newest first."""
+    params = _params(tenant, task_filter)
+    names = tuple(name for name in _CONDITIONS if getattr(task_filter, name) is not None)
+    if task_filter.key is not None:
         sql = _statements.get(("own", *names)) or _statements.setdefault(("own", *names), _own_page_sql(names))
-        most = limit + offset
-        return [
-            TaskSummary(*row) for row in tx.rows(sql, **params, key=wanted.key, most=most, limit=limit, offset=offset)
-        ]
-    sql = _statements.get(names) or _statements.setdefault(names, _page_sql(names))
+        params |= {"key": task_filter.key, "most": limit + offset}
+    else:
+        sql = _statements.get(names) or _statements.setdefault(names, _page_sql(names))
     return [TaskSummary(*row) for row in tx.rows(sql, **params, limit=limit, offset=offset)]
 
 
-def count_tasks(tx: Tx, tenant: str, wanted: TaskFilter) -> int:
-    """How many match, whatever the page: whole hours from the counts, the first part of one by index. For one key they
-    are counted one by one, because no counts are kept by key.
+def count_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
+    """Count the matching tasks on all pages.
+
+    Whole hours come from the counts, the first partial hour from the index. The tasks of one key are counted row by
+    row, because no counts are maintained by key.
     """
-    if wanted.key is not None:
-        return _own_total(tx, tenant, wanted)
-    params = _params(tenant, wanted)
-    names = tuple(name for name in _COUNT_FRAGMENTS if getattr(wanted, name) is not None)
+    if task_filter.key is not None:
+        return _count_own_tasks(tx, tenant, task_filter)
+    params = _params(tenant, task_filter)
+    names = tuple(name for name in _COUNT_CONDITIONS if getattr(task_filter, name) is not None)
     head = "select coalesce(sum(n), 0) from task_counts"
-    if wanted.created_after is None:
-        found = _number(tx, ("ever", *names), f"{head} where hour = {ALL_HOURS} and", _COUNT_FRAGMENTS, params)
-    else:
-        found = _number(tx, ("hours", *names), f"{head} where", _COUNT_FRAGMENTS, params)
-        params["hour_end"] = (wanted.created_after // HOUR + 1) * HOUR
-        fragments = {
-            **_FRAGMENTS,
-            "created_after": _FRAGMENTS["created_after"] + " and created_at < :hour_end",
-        }
-        found += _number(tx, ("part", *names), "select count(*) from tasks where", fragments, params)
-    return found
+    if task_filter.created_after is None:
+        return _count(tx, ("ever", *names), f"{head} where hour = {ALL_HOURS} and", _COUNT_CONDITIONS, params)
+    total = _count(tx, ("hours", *names), f"{head} where", _COUNT_CONDITIONS, params)
+    params["hour_end"] = (task_filter.created_after // HOUR + 1) * HOUR
+    conditions = {
+        **_CONDITIONS,
+        "created_after": _CONDITIONS["created_after"] + " and created_at < :hour_end",
+    }
+    return total + _count(tx, ("part", *names), "select count(*) from tasks where", conditions, params)
 
 
-def _number(tx: Tx, key: tuple[str, ...], head: str, fragments: dict[str, str], params: dict[str, Any]) -> int:
+def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], params: dict[str, Any]) -> int:
+    """Run a counting statement; `key` is the kind of the statement and then the names of its conditions."""
     sql = _statements.get(key)
     if sql is None:
-        sql = _statements[key] = Sql(" and ".join([f"{head} tenant = :tenant", *(fragments[n] for n in key[1:])]))
+        sql = _statements[key] = Sql(" and ".join([f"{head} tenant = :tenant", *(conditions[n] for n in key[1:])]))
     row = tx.row(sql, **params)
     return int(row[0]) if row else 0
 
 
 def _page_sql(names: tuple[str, ...]) -> Sql:
-    where = " and ".join(["tenant = :tenant", *(_FRAGMENTS[name] for name in names)])
+    where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in names)])
     return Sql(
-        "select task_id, status, assigned_agent, type, created_at, completion_time from tasks "
+        f"select {_COLUMNS} from tasks "
         f"where {where} order by created_at desc, task_id desc limit :limit offset :offset"
     )
 
 
-_COLUMNS = "task_id, status, assigned_agent, type, created_at, completion_time"
-_SUBMITTED = "submitted_by = :key"
-_ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
-
-
 def _own_page_sql(names: tuple[str, ...]) -> Sql:
-    """Two parts, because each of them has an index, and a condition with `or` has none."""
-    where = " and ".join(["tenant = :tenant", *(_FRAGMENTS[name] for name in names)])
+    """Return the statement for the tasks of one key: a union, because each part has an index and an `or` has none."""
+    where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in names)])
     newest = "order by created_at desc, task_id desc limit"
     parts = [
-        f"select * from (select {_COLUMNS} from tasks where {own} and {where} {newest} :most) as part{number}"
-        for number, own in enumerate((_SUBMITTED, _ASSIGNED))
+        f"select * from (select {_COLUMNS} from tasks where {condition} and {where} {newest} :most) as part{number}"
+        for number, condition in enumerate((_SUBMITTED, _ASSIGNED))
     ]
     return Sql(f"select {_COLUMNS} from ({' union '.join(parts)}) as own {newest} :limit offset :offset")
 
 
-def _own_total(tx: Tx, tenant: str, wanted: TaskFilter) -> int:
-    names = tuple(name for name in ("status", "agent_id", "created_after") if getattr(wanted, name) is not None)
-    params = _params(tenant, wanted) | {"key": wanted.key}
+def _count_own_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
+    names = tuple(name for name in ("status", "agent_id", "created_after") if getattr(task_filter, name) is not None)
+    params = _params(tenant, task_filter) | {"key": task_filter.key}
     head = "select count(*) from tasks where"
-    submitted = _number(tx, ("submitted", *names), f"{head} {_SUBMITTED} and", _FRAGMENTS, params)
+    submitted = _count(tx, ("submitted", *names), f"{head} {_SUBMITTED} and", _CONDITIONS, params)
+    # Excludes the submitted ones, or a task that a key sent to its own agent would count twice.
     assigned = f"{head} {_ASSIGNED} and submitted_by <> :key and"
-    return submitted + _number(tx, ("assigned", *names), assigned, _FRAGMENTS, params)
+    return submitted + _count(tx, ("assigned", *names), assigned, _CONDITIONS, params)
 
 
-def _params(tenant: str, wanted: TaskFilter) -> dict[str, Any]:
-    time, task_id = wanted.before or (0, "")
-    after = wanted.created_after or 0
+def _params(tenant: str, task_filter: TaskFilter) -> dict[str, Any]:
+    before_time, before_id = task_filter.before or (0, "")
+    after = task_filter.created_after or 0
     return {
         "tenant": tenant,
-        "status": wanted.status,
-        "agent_id": wanted.agent_id,
+        "status": task_filter.status,
+        "agent_id": task_filter.agent_id,
         "created_after": after,
+        # At least ALL_HOURS, so that the row of the total is never added to those of the hours.
         "hour": max(ALL_HOURS, after // HOUR),
-        "before_time": time,
-        "before_id": task_id,
+        "before_time": before_time,
+        "before_id": before_id,
     }
 
 
 def visibility_key(principal: Principal) -> str | None:
-    """The key whose tasks alone are shown; None for a caller that sees all of its tenant."""
+    """Return the only key whose tasks the caller may read; None if it may read all tasks of its tenant."""
     return principal.name if principal.is_bound_agent else None
 
 
 def can_see(tx: Tx, principal: Principal, task: Task) -> bool:
-    """Whether the task is one that the caller submitted, or that is assigned to an agent of its key. Fails closed."""
+    """Return whether the caller may read the task: it submitted it, or the task is assigned to an agent of its key."""
     key = visibility_key(principal)
     if key is None or task.submitted_by == key:
         return task.tenant == principal.tenant
@@ -151,17 +155,12 @@ def can_see(tx: Tx, principal: Principal, task: Task) -> bool:
 
 
 def can_see_record(tx: Tx, principal: Principal, task: Task | None) -> bool:
-    """The same for the run log of a task whose row may be gone: then nobody knows whose it was."""
+    """Return whether the caller may read the run log of a task; without the row only a key that reads all tasks may."""
     return visibility_key(principal) is None if task is None else can_see(tx, principal, task)
 
 
-MAX_ANCESTORS = 32
-"""Ancestors that are followed. The parent of a task is what its submitter says, so a chain may be long, or a circle."""
-_ABOVE = Sql("select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id")
-
-
 def find_submitters(tx: Tx, tenant: str, submitted_by: str, parent_task_id: str | None) -> frozenset[str] | None:
-    """The names of the keys that submitted a task and its ancestors; None when there are too many to tell.
+    """Return the names of the keys that submitted a task and its ancestors; None if there are too many ancestors.
 
     A parent that does not exist ends the chain.
     """
@@ -170,7 +169,7 @@ def find_submitters(tx: Tx, tenant: str, submitted_by: str, parent_task_id: str 
         if len(seen) == MAX_ANCESTORS:
             return None
         seen.add(parent_task_id)
-        row = tx.row(_ABOVE, tenant=tenant, task_id=parent_task_id)
+        row = tx.row(_FIND_PARENT, tenant=tenant, task_id=parent_task_id)
         if row is None:
             break
         names.add(row[0])

@@ -1,4 +1,7 @@
-"""Use cases of tasks that are stored already: read, list, cancel, approve, reject, retry."""
+"""Use cases of stored tasks: read, list, cancel, approve, reject, retry.
+
+`submission` creates tasks, `execution` runs them. A method `..._in_tx` does the same within the caller's transaction.
+"""
 
 from __future__ import annotations
 
@@ -24,92 +27,97 @@ NO_EVENT_EXTRA: EventExtra = MappingProxyType({})
 
 
 class TaskService:
+    """Reads tasks and changes their status on behalf of a caller."""
+
     def __init__(
-        self, db: Database, runlog: RunLog, placing: TaskRouter, dispatch: TaskQueue, grants: AuthorityResolver
+        self, db: Database, runlog: RunLog, router: TaskRouter, dispatch: TaskQueue, grants: AuthorityResolver
     ) -> None:
         self._db = db
         self._runlog = runlog
-        self._placing = placing
+        self._router = router
         self._dispatch = dispatch
         self._grants = grants
 
     async def get(self, principal: Principal, task_id: str) -> Task:
-        """Raises NotFound, the same for a foreign task as for none."""
+        """Return a task. Raises NotFound, also for a task that the caller may not read."""
         return await self._db.read(lambda tx: require_visible_task(tx, principal, task_id))
 
     def notice(self, task: Task) -> str | None:
-        """What a reader should know of a task that waits, or None."""
-        return self._placing.notice(task)
+        """Return the notice for a queued task whose agent is offline, or None."""
+        return self._router.notice(task)
 
-    async def list_page(self, principal: Principal, wanted: TaskFilter, limit: int, offset: int) -> TaskPage:
-        """A page of what the caller sees, newest first, and how many match in all."""
+    async def list_page(self, principal: Principal, task_filter: TaskFilter, limit: int, offset: int) -> TaskPage:
+        """Return a page of the matching tasks that the caller may read, newest first."""
         tenant = principal.tenant
-        wanted = msgspec.structs.replace(wanted, key=queries.visibility_key(principal))
+        task_filter = msgspec.structs.replace(task_filter, key=queries.visibility_key(principal))
 
         def read(tx: Tx) -> TaskPage:
-            # One row more than asked for tells whether there is a next page.
-            rows = queries.read_page(tx, tenant, wanted, limit + 1, offset)
-            return TaskPage(rows[:limit], queries.count_tasks(tx, tenant, wanted), len(rows) > limit)
+            # Read one row more than the page holds, to know whether there is a next page.
+            rows = queries.read_page(tx, tenant, task_filter, limit + 1, offset)
+            return TaskPage(rows[:limit], queries.count_tasks(tx, tenant, task_filter), len(rows) > limit)
 
         return await self._db.read(read)
 
     async def cancel(self, principal: Principal, task_id: str) -> int:
-        """Final at once; the work is stopped after the commit. Answers the time of the cancellation."""
+        """Cancel a task and, after the commit, stop its execution. Return the time of cancellation, in microseconds."""
         return await self._db.write(lambda tx: self.cancel_in_tx(tx, principal, task_id), ())
 
     def cancel_in_tx(self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> int:
-        """The same as a part of somebody's own transaction; `via` goes into the event."""
-        task = _living(tx, principal, task_id, "cancelled")
+        """Cancel a task within the caller's transaction; `event_extra` goes into the event's metadata."""
+        task = _require_not_ended(tx, principal, task_id)
         meta = {"by": principal.name, "from": task.status, "status": "cancelled", **event_extra}
-        self._end(tx, task, "cancelled", None, EventDraft("task_cancelled", "tasks", "Task cancelled.", meta))
+        event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
+        self._end_without_outcome(tx, task, "cancelled", None, event)
         return tx.now
 
     async def approve(self, principal: Principal, task_id: str) -> Task:
-        """Let a task that waits for a human go into the queue."""
+        """Approve a task that waits for approval; it is queued."""
         return await self._db.write(lambda tx: self.approve_in_tx(tx, principal, task_id))
 
     def approve_in_tx(
         self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA
     ) -> Task:
-        """The same as a part of somebody's own transaction. Raises Forbidden for the agent's own hand."""
-        task = _pending(tx, principal.tenant, task_id)
+        """Approve within the caller's transaction. Raises Forbidden for a key that submitted or would do the task."""
+        task = _require_pending(tx, principal.tenant, task_id)
         _check_approver(tx, principal, task)
-        given = EventDraft(
+        approval = EventDraft(
             "approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True, **event_extra}
         )
-        return self._requeue(tx, task, "queued", [given, events.queued_event(task.priority)])
+        return self._requeue(tx, task, "queued", [approval, events.queued_event(task.priority)])
 
     async def reject(self, principal: Principal, task_id: str, reason: str | None) -> Task:
-        """End a task that waits for a human: aborted, APPROVAL_REJECTED."""
+        """Reject a task that waits for approval: it is aborted with APPROVAL_REJECTED."""
         return await self._db.write(lambda tx: self.reject_in_tx(tx, principal, task_id, reason))
 
     def reject_in_tx(
         self, tx: Tx, principal: Principal, task_id: str, reason: str | None, event_extra: EventExtra = NO_EVENT_EXTRA
     ) -> Task:
-        """The same as a part of somebody's own transaction."""
-        task = _pending(tx, principal.tenant, task_id)
-        error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was refused."}
+        """Reject within the caller's transaction."""
+        task = _require_pending(tx, principal.tenant, task_id)
+        error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was rejected."}
         meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted", **event_extra}
-        self._end(tx, task, "aborted", error, EventDraft("task_aborted", "tasks", "Rejected.", meta))
+        self._end_without_outcome(tx, task, "aborted", error, EventDraft("task_aborted", "tasks", "Rejected.", meta))
         return require_task(tx, task.tenant, task.task_id)
 
     async def retry(self, principal: Principal, task_id: str) -> Task:
-        """A new attempt of a failed or aborted task, routed anew. Raises the RoutingDenied."""
+        """Route a failed or aborted task again and queue it. Raises RoutingDenied, and Conflict for another status."""
         return await self._db.write(await self.prepare_retry(principal, task_id))
 
     async def prepare_retry(
         self, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA
     ) -> Callable[[Tx], Task]:
-        """The same as a part of somebody's own transaction, routed now."""
+        """Route a retry now and return the write for the caller's transaction."""
         task = await self.get(principal, task_id)
         grant_id = task.metadata.grant_id
         granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
-        placement = self._placing.route(principal, task, granted)
+        placement = self._router.route(principal, task, granted)
         if placement.denial is not None and task.status in model.RETRYABLE_STATUSES:
             raise placement.denial
 
         def work(tx: Tx) -> Task:
             task = require_task(tx, principal.tenant, task_id)
+            # Read again: the task may have changed since it was routed. While its outcome is still to be learned, a
+            # retry would overwrite the row that the learning needs.
             if task.status not in model.RETRYABLE_STATUSES or task.learning_pending:
                 raise Conflict(f"The task is {task.status}; only a failed or aborted task can be retried.")
             count = (task.metadata.retry_count or 0) + 1
@@ -130,29 +138,31 @@ class TaskService:
         placement: Placement | None = None,
         metadata: model.TaskMetadata | None = None,
     ) -> Task:
+        """Write events and status of a task that is queued again. Raises Conflict if it changed since it was read."""
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
-        fresh: dict[str, Any] = {}
+        assignment: dict[str, Any] = {}
         if placement is not None:
-            fresh = {
+            assignment = {
                 "agent_id": placement.agent_id,
                 "runtime_kind": placement.runtime_kind,
                 "attempt_epoch": task.epoch,
                 "metadata": metadata,
             }
-        if not store.requeue(tx, task, status, head, **fresh):
-            raise Conflict("The task changed at the same moment. Look at it again.")
+        if not store.requeue(tx, task, status, head, **assignment):
+            raise Conflict("The task was changed by another request. Read it again.")
         changed = require_task(tx, task.tenant, task.task_id)
         self._recount(tx, task, status, changed.assigned_agent)
         enqueue_after_commit(tx, changed, self._dispatch)
         return changed
 
-    def _end(self, tx: Tx, task: Task, status: TaskStatus, error: Any, draft: EventDraft) -> None:
-        """A human's word ends the task: outcome class cancelled, and nothing is learned."""
+    def _end_without_outcome(self, tx: Tx, task: Task, status: TaskStatus, error: Any, draft: EventDraft) -> None:
+        """End a task on request, with outcome class cancelled and without learning."""
         drafts = [draft, learning_skipped_event("cancelled")]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
         if not store.end_without_learning(tx, task, status, "cancelled", error, head):
-            raise Conflict("The task changed at the same moment. Look at it again.")
+            raise Conflict("The task was changed by another request. Read it again.")
         self._recount(tx, task, status, task.assigned_agent)
+        # Only after the commit: a rollback would leave an executing task whose execution was stopped.
         tx.after_commit(lambda: self._dispatch.stop(task.tenant, task.task_id))
 
     def _recount(self, tx: Tx, task: Task, status: TaskStatus, agent_id: str | None) -> None:
@@ -162,15 +172,17 @@ class TaskService:
 
 
 def require_task(tx: Tx, tenant: str, task_id: str) -> Task:
-    """Raises NotFound, also for what can be no id: empty, or longer than 255 characters."""
-    task = store.find(tx, tenant, task_id) if 0 < len(task_id) <= model.MAX_ID_LENGTH and "\0" not in task_id else None
+    """Return a task. Raises NotFound, also for an invalid id: empty, too long, or with a NUL character."""
+    # PostgreSQL rejects a NUL character in a text, which would be an internal error.
+    valid = 0 < len(task_id) <= model.MAX_ID_LENGTH and "\0" not in task_id
+    task = store.find(tx, tenant, task_id) if valid else None
     if task is None:
         raise NotFound("No task has this id.")
     return task
 
 
 def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
-    """Raises NotFound, the same for a task that the caller does not see as for none."""
+    """Return a task. Raises NotFound, also for a task that the caller may not read."""
     task = require_task(tx, principal.tenant, task_id)
     if not queries.can_see(tx, principal, task):
         raise NotFound("No task has this id.")
@@ -178,22 +190,22 @@ def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
 
 
 def _check_approver(tx: Tx, principal: Principal, task: Task) -> None:
-    """Raises Forbidden: the work waits for a person, not for the key that asked for it or that would do it."""
+    """Raises Forbidden for a key that submitted the task or acts for its agent, unless it has the role admin."""
     if principal.role == "admin":
         return
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
     if task.submitted_by == principal.name or agent is None or authorization.can_work_as(principal, agent):
-        raise Forbidden("An agent's key may not approve work that it asked for or would do: use a key of role admin.")
+        raise Forbidden("A key may not approve a task that it submitted or would execute. Use a key of role admin.")
 
 
-def _living(tx: Tx, principal: Principal, task_id: str, verb: str) -> Task:
+def _require_not_ended(tx: Tx, principal: Principal, task_id: str) -> Task:
     task = require_visible_task(tx, principal, task_id)
     if task.status in model.TERMINAL_STATUSES:
-        raise Conflict(f"The task is {task.status} already, so it cannot be {verb}.")
+        raise Conflict(f"The task is {task.status} already, so it cannot be cancelled.")
     return task
 
 
-def _pending(tx: Tx, tenant: str, task_id: str) -> Task:
+def _require_pending(tx: Tx, tenant: str, task_id: str) -> Task:
     task = require_task(tx, tenant, task_id)
     if task.status != "pending_approval":
         raise Conflict(f"The task is {task.status}; it does not wait for approval.")

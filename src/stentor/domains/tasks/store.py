@@ -1,6 +1,7 @@
-"""SQL of tasks: rows in, rows out, and the guarded moves between states.
+"""SQL of tasks and their grades: inserts, reads, and status changes that fail if the row changed meanwhile.
 
-SQL of grades: one for each task.
+Every change names the status and the epoch that it expects, so that a late writer changes nothing and gets False or
+None. Lists and counts for callers are in `queries`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ from stentor.domains.tasks.model import (
 _FIELDS = Task.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _KEY = "tenant = :tenant and task_id = :task_id"
-_ONE = Sql(f"select {_COLUMNS} from tasks where {_KEY}")
-_INPUT = Sql(f"select input from tasks where {_KEY}")
+_FIND = Sql(f"select {_COLUMNS} from tasks where {_KEY}")
 _RESULT = Sql(f"select result from tasks where {_KEY}")
 _INSERT_COLUMNS = tuple(f for f in _FIELDS if f not in ("lease_until", "deadline_at", "performance", "result"))
 _INSERT = Sql(
@@ -50,7 +50,7 @@ _FINISH = Sql(
         learning_pending = :learning_pending, head_id = :head_id, lease_until = null, deadline_at = null
     where {_KEY} and status = 'executing' and epoch = :epoch"""
 )
-_END = Sql(
+_END_WITHOUT_LEARNING = Sql(
     f"""update tasks set status = :status, completion_time = :now, error = :error, outcome_class = :outcome_class,
         learning_eligible = 0, head_id = :head_id, lease_until = null, deadline_at = null
     where {_KEY} and status = :source and epoch = :epoch and head_id = :seen"""
@@ -59,7 +59,7 @@ _REASSIGN = Sql(
     f"""update tasks set assigned_agent = :agent_id, runtime_kind = :runtime_kind, head_id = :head_id
     where {_KEY} and status = 'queued' and epoch = :epoch and head_id = :seen"""
 )
-_QUEUE = Sql(
+_REQUEUE = Sql(
     f"""update tasks set status = :status, queued_at = :now, head_id = :head_id, assigned_agent = :agent_id,
         runtime_kind = :runtime_kind, attempt_epoch = :attempt_epoch, metadata = :metadata,
         queue_deadline_at = :now + cast(queue_timeout_seconds as bigint) * {SECOND},
@@ -68,46 +68,59 @@ _QUEUE = Sql(
     where {_KEY} and status = :source and epoch = :epoch"""
 )
 _SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
-_QUEUED = "tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, metadata"
-_NEXT = f"""select {_QUEUED} from tasks
+_QUEUED_COLUMNS = "tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, metadata"
+# `skip locked`: each process gets the tasks that no other one is claiming at this moment. PostgreSQL only.
+_NEXT = f"""select {_QUEUED_COLUMNS} from tasks
     where status = 'queued' and {{which}} order by priority, queued_at limit :limit for update skip locked"""
-_WAITING = Sql(f"select {_QUEUED} from tasks where status = 'queued' order by priority, queued_at limit :limit")
-_NEXT_OF = Sql(_NEXT.format(which="assigned_agent = :agent_id"))
-_NEXT_INSIDE = Sql(_NEXT.format(which="runtime_kind <> 'worker' and assigned_agent <> all(:full)"))
-"""For several processes on PostgreSQL: each takes what no other has in hand."""
-_FIRST = "select tenant, assigned_agent from tasks where status = 'queued'{more} order by assigned_agent limit 1"
-_FREE_OF = Sql(
+_LIST_QUEUED = Sql(
+    f"select {_QUEUED_COLUMNS} from tasks where status = 'queued' order by priority, queued_at limit :limit"
+)
+_NEXT_FOR_AGENT = Sql(_NEXT.format(which="assigned_agent = :agent_id"))
+_NEXT_IN_PROCESS = Sql(_NEXT.format(which="runtime_kind <> 'worker' and assigned_agent <> all(:full)"))
+_FIRST_AGENT = "select tenant, assigned_agent from tasks where status = 'queued'{more} order by assigned_agent limit 1"
+_LIST_REASSIGNABLE = Sql(
     f"""select {_COLUMNS} from tasks
     where tenant = :tenant and assigned_agent = :agent_id and status = 'queued' and agent_preference is null
         and (priority, queued_at, task_id) > (:priority, :queued_at, :after)
     order by priority, queued_at, task_id limit :limit"""
 )
-_DEPTHS = Sql(
+# A recursive "skip scan": steps through the index from one agent with queued tasks to the next, so that the cost
+# depends neither on the number of idle agents nor on the length of the queues.
+_QUEUE_DEPTHS = Sql(
     f"""with recursive waiting (tenant, agent_id) as (
-        ({_FIRST.format(more="")})
+        ({_FIRST_AGENT.format(more="")})
         union all
-        select next.* from waiting, lateral ({_FIRST.format(more=" and assigned_agent > waiting.agent_id")}) as next
+        select next.* from waiting,
+            lateral ({_FIRST_AGENT.format(more=" and assigned_agent > waiting.agent_id")}) as next
     )
     select agent_id, n from waiting, lateral (
         select n from task_counts as c
         where c.tenant = waiting.tenant and c.hour = -1 and c.status = 'queued' and c.agent_id = waiting.agent_id
     ) as counted where n > 0"""
 )
-"""From agent to agent that something waits for, through the index: however many there are that nothing waits for, and
-however much waits.
-"""
-_OVERDUE = Sql(
+_LIST_OVERDUE = Sql(
     f"""select {_COLUMNS} from tasks
     where status = 'executing' and (lease_until < :now or deadline_at < :now) limit :limit"""
 )
-_EXPIRED = Sql(
+_LIST_QUEUE_EXPIRED = Sql(
     f"""select {_COLUMNS} from tasks
     where status = 'queued' and queue_deadline_at is not null and queue_deadline_at < :now limit :limit"""
 )
-_EXECUTING_HERE = Sql(
+_LIST_EXECUTING_IN_PROCESS = Sql(
     f"select {_COLUMNS} from tasks where status = 'executing' and runtime_kind <> 'worker' limit :limit"
 )
-_UNLEARNED = Sql(f"select {_COLUMNS} from tasks where learning_pending = 1 and completion_time < :before limit :limit")
+_LIST_UNLEARNED = Sql(
+    f"select {_COLUMNS} from tasks where learning_pending = 1 and completion_time < :before limit :limit"
+)
+_GRADE_FIELDS = Grade.__struct_fields__
+_GRADE_COLUMNS = ", ".join(_GRADE_FIELDS)
+_FIND_GRADE = Sql(f"select {_GRADE_COLUMNS} from task_grades where tenant = :tenant and task_id = :task_id")
+_INSERT_GRADE = Sql(
+    f"insert into task_grades (tenant, {_GRADE_COLUMNS})"
+    f" values (:tenant, {', '.join(':' + name for name in _GRADE_FIELDS)})"
+)
+_capabilities_decoder = msgspec.json.Decoder(tuple[str, ...])
+_metadata_decoder = msgspec.json.Decoder(TaskMetadata)
 
 
 def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
@@ -121,23 +134,18 @@ def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
 
 
 def read_result(tx: Tx, tenant: str, task_id: str) -> str | None:
-    """A task's result as JSON text; None without one."""
+    """Return the result of a task as JSON text; None without one."""
     row = tx.row(_RESULT, tenant=tenant, task_id=task_id)
     return row[0] if row else None
 
 
 def find(tx: Tx, tenant: str, task_id: str) -> Task | None:
-    row = tx.row(_ONE, tenant=tenant, task_id=task_id)
-    return _task(row) if row else None
-
-
-def read_input(tx: Tx, tenant: str, task_id: str) -> Any:
-    row = tx.row(_INPUT, tenant=tenant, task_id=task_id)
-    return jsontext.load(row[0]) if row else None
+    row = tx.row(_FIND, tenant=tenant, task_id=task_id)
+    return _task_from_row(row) if row else None
 
 
 def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | None:
-    """Take a queued task; None when somebody else did, or it was cancelled. `lease` in microseconds."""
+    """Claim a queued task for `lease` microseconds; None if it was claimed, reassigned or cancelled already."""
     rows = tx.rows(
         _CLAIM,
         tenant=queued.tenant,
@@ -150,13 +158,13 @@ def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | 
     )
     if not rows:
         return None
-    epoch, kind, text, runtime_kind, created_at, timeout, capabilities, metadata, submitted_by = rows[0]
+    epoch, task_type, input_json, runtime_kind, created_at, timeout, capabilities, metadata, submitted_by = rows[0]
     return TaskClaim(
         queued.tenant,
         queued.task_id,
         epoch,
-        kind,
-        content_for_agent(jsontext.load(text)),
+        task_type,
+        content_for_agent(jsontext.load(input_json)),
         queued.agent_id,
         runtime_kind,
         created_at,
@@ -165,13 +173,13 @@ def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | 
         tx.now + lease,
         new_head,
         tuple(jsontext.load(capabilities)),
-        _metadata.decode(metadata),
+        _metadata_decoder.decode(metadata),
         submitted_by,
     )
 
 
 def renew_lease(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bool:
-    """Whether the lease was still held; it then runs `lease` microseconds from now."""
+    """Renew a lease for `lease` microseconds from now; False if the claim no longer holds it."""
     until = tx.now + lease
     return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until) == 1
 
@@ -191,7 +199,7 @@ def finish(
     error: Any = None,
     performance: float | None = None,
 ) -> bool:
-    """End an executing task; False when the epoch is not its current one."""
+    """End an executing task; False if `epoch` is not its current one."""
     touched = tx.run(
         _FINISH,
         tenant=tenant,
@@ -213,9 +221,9 @@ def finish(
 def end_without_learning(
     tx: Tx, task: Task, status: TaskStatus, outcome_class: OutcomeClass, error: Any, head_id: str
 ) -> bool:
-    """End a task without learning from it: cancelled, rejected, denied at dispatch."""
+    """End a task that was cancelled, rejected or denied at dispatch; False if it changed since it was read."""
     touched = tx.run(
-        _END,
+        _END_WITHOUT_LEARNING,
         tenant=task.tenant,
         task_id=task.task_id,
         source=task.status,
@@ -231,9 +239,9 @@ def end_without_learning(
 
 
 def reassign(tx: Tx, task: Task, agent_id: str, runtime_kind: str, head_id: str) -> bool:
-    """Let a queued task wait for another agent, in its old place: its age and the end of its patience stay.
+    """Assign a queued task to another agent; its age and its queue timeout stay.
 
-    False when it changed since it was read: claimed, cancelled, or reassigned by another process.
+    False if it changed since it was read: claimed, cancelled, or reassigned by another process.
     """
     touched = tx.run(
         _REASSIGN,
@@ -259,9 +267,9 @@ def requeue(
     attempt_epoch: int | None = None,
     metadata: TaskMetadata | None = None,
 ) -> bool:
-    """Back into the queue (or to approval): after approval, a lost lease, or as a new attempt."""
+    """Queue a task again, or let it wait for approval: after approval, a lost lease, or as a retry."""
     touched = tx.run(
-        _QUEUE,
+        _REQUEUE,
         tenant=task.tenant,
         task_id=task.task_id,
         source=task.status,
@@ -278,21 +286,20 @@ def requeue(
 
 
 def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pending: bool) -> None:
-    """The last event of an ended task, and whether its lesson is still to be learned."""
+    """Set the last event of an ended task, and whether its outcome is still to be learned."""
     tx.run(_SET_HEAD, tenant=tenant, task_id=task_id, epoch=epoch, head_id=head_id, pending=int(pending))
 
 
 def list_queued(tx: Tx, limit: int) -> list[QueuedTask]:
-    """Queued tasks, the most urgent first."""
-    return [_queued(*row) for row in tx.rows(_WAITING, limit=limit)]
+    """List queued tasks, most urgent first."""
+    return [_queued_from_row(row) for row in tx.rows(_LIST_QUEUED, limit=limit)]
 
 
 def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
-    """An agent's waiting tasks whose submitter did not ask for it, the most urgent first, from one on."""
-    place = (-1, 0, "") if after is None else (after.priority, after.queued_at, after.task_id)
-    priority, queued_at, task_id = place
+    """List an agent's queued tasks whose submitter did not name an agent, most urgent first, following `after`."""
+    priority, queued_at, task_id = (-1, 0, "") if after is None else (after.priority, after.queued_at, after.task_id)
     rows = tx.rows(
-        _FREE_OF,
+        _LIST_REASSIGNABLE,
         tenant=tenant,
         agent_id=agent_id,
         priority=priority,
@@ -300,60 +307,70 @@ def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, li
         after=task_id,
         limit=limit,
     )
-    return [_task(row) for row in rows]
+    return [_task_from_row(row) for row in rows]
 
 
 def next_for_agent(tx: Tx, agent_id: str, limit: int) -> list[QueuedTask]:
-    """The most urgent and oldest of an agent's waiting tasks that nobody is taking; PostgreSQL only."""
-    return [_queued(*row) for row in tx.rows(_NEXT_OF, agent_id=agent_id, limit=limit)]
+    """List the most urgent queued tasks of an agent that no other process is claiming; PostgreSQL only."""
+    return [_queued_from_row(row) for row in tx.rows(_NEXT_FOR_AGENT, agent_id=agent_id, limit=limit)]
 
 
 def next_in_process(tx: Tx, full: list[str], limit: int) -> list[QueuedTask]:
-    """The same for all agents that run inside the service, but for those which are full."""
-    return [_queued(*row) for row in tx.rows(_NEXT_INSIDE, full=full, limit=limit)]
+    """List the most urgent queued tasks of agents that run inside the service, except `full` ones; PostgreSQL only."""
+    return [_queued_from_row(row) for row in tx.rows(_NEXT_IN_PROCESS, full=full, limit=limit)]
 
 
 def read_queue_depths(tx: Tx) -> dict[str, int]:
-    """How many tasks wait for each agent; PostgreSQL only."""
-    return {agent_id: int(n) for agent_id, n in tx.rows(_DEPTHS)}
+    """Return the number of queued tasks per agent, without agents that have none; PostgreSQL only."""
+    return {agent_id: int(n) for agent_id, n in tx.rows(_QUEUE_DEPTHS)}
 
 
 def list_overdue(tx: Tx, limit: int) -> list[Task]:
-    """Executing tasks whose lease or time has ended."""
-    return [_task(row) for row in tx.rows(_OVERDUE, now=tx.now, limit=limit)]
+    """List executing tasks whose lease or timeout has expired."""
+    return [_task_from_row(row) for row in tx.rows(_LIST_OVERDUE, now=tx.now, limit=limit)]
 
 
 def list_queue_expired(tx: Tx, limit: int) -> list[Task]:
-    """Queued tasks that waited longer than they may."""
-    return [_task(row) for row in tx.rows(_EXPIRED, now=tx.now, limit=limit)]
+    """List queued tasks whose queue timeout has expired."""
+    return [_task_from_row(row) for row in tx.rows(_LIST_QUEUE_EXPIRED, now=tx.now, limit=limit)]
 
 
 def list_executing_in_process(tx: Tx, limit: int) -> list[Task]:
-    """Executing tasks whose work ran inside a service process."""
-    return [_task(row) for row in tx.rows(_EXECUTING_HERE, limit=limit)]
+    """List executing tasks that run inside a service process."""
+    return [_task_from_row(row) for row in tx.rows(_LIST_EXECUTING_IN_PROCESS, limit=limit)]
 
 
 def list_unlearned(tx: Tx, before: int, limit: int) -> list[Task]:
-    """Ended tasks whose lesson could not be applied with their outcome."""
-    return [_task(row) for row in tx.rows(_UNLEARNED, before=before, limit=limit)]
+    """List tasks that ended before the time `before` and whose outcome is still to be learned."""
+    return [_task_from_row(row) for row in tx.rows(_LIST_UNLEARNED, before=before, limit=limit)]
 
 
-def _queued(*row: Any) -> QueuedTask:
+def find_grade(tx: Tx, tenant: str, task_id: str) -> Grade | None:
+    row = tx.row(_FIND_GRADE, tenant=tenant, task_id=task_id)
+    if row is None:
+        return None
+    values = dict(zip(_GRADE_FIELDS, row, strict=True))
+    return Grade(**values | {"learned": bool(values["learned"])})
+
+
+def insert_grade(tx: Tx, tenant: str, grade: Grade) -> None:
+    tx.run(_INSERT_GRADE, **(msgspec.structs.asdict(grade) | {"tenant": tenant, "learned": int(grade.learned)}))
+
+
+def _queued_from_row(row: tuple[Any, ...]) -> QueuedTask:
     queued = QueuedTask(*row[:-1])
+    # The next event of the task must sort after its last one, even if another process with a faster clock wrote that.
     ids.advance_past(queued.head_id)
+    # A text search is enough: without a grant the key is not in the JSON, and a false positive only adds a check.
     return msgspec.structs.replace(queued, granted=True) if '"grant_id"' in row[-1] else queued
 
 
-_capabilities = msgspec.json.Decoder(tuple[str, ...])
-_metadata = msgspec.json.Decoder(TaskMetadata)
-
-
-def _task(row: tuple[Any, ...]) -> Task:
+def _task_from_row(row: tuple[Any, ...]) -> Task:
     values = dict(zip(_FIELDS, row, strict=True))
-    ids.advance_past(values["head_id"])  # the next event of the task is to sort behind it
+    ids.advance_past(values["head_id"])  # see _queued_from_row
     try:
-        values["required_capabilities"] = _capabilities.decode(values["required_capabilities"])
-        values["metadata"] = _metadata.decode(values["metadata"])
+        values["required_capabilities"] = _capabilities_decoder.decode(values["required_capabilities"])
+        values["metadata"] = _metadata_decoder.decode(values["metadata"])
         for optional in ("error", "result"):
             if values[optional] is not None:
                 values[optional] = jsontext.load(values[optional])
@@ -363,24 +380,3 @@ def _task(row: tuple[Any, ...]) -> Task:
         return msgspec.convert(values, Task)
     except msgspec.MsgspecError as error:
         raise CorruptRecord(f"The stored record of task {values['task_id']!r} is malformed: {error}.") from error
-
-
-_GRADE_FIELDS = Grade.__struct_fields__
-_GRADE_COLUMNS = ", ".join(_GRADE_FIELDS)
-_ONE_GRADE = Sql(f"select {_GRADE_COLUMNS} from task_grades where tenant = :tenant and task_id = :task_id")
-_INSERT_GRADE = Sql(
-    f"insert into task_grades (tenant, {_GRADE_COLUMNS})"
-    f" values (:tenant, {', '.join(':' + name for name in _GRADE_FIELDS)})"
-)
-
-
-def find_grade(tx: Tx, tenant: str, task_id: str) -> Grade | None:
-    row = tx.row(_ONE_GRADE, tenant=tenant, task_id=task_id)
-    if row is None:
-        return None
-    values = dict(zip(_GRADE_FIELDS, row, strict=True))
-    return Grade(**values | {"learned": bool(values["learned"])})
-
-
-def insert_grade(tx: Tx, tenant: str, grade: Grade) -> None:
-    tx.run(_INSERT_GRADE, **(msgspec.structs.asdict(grade) | {"tenant": tenant, "learned": int(grade.learned)}))

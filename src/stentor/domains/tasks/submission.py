@@ -1,4 +1,7 @@
-"""Submitting a task. Routing decides before the transaction, the transaction writes all or nothing."""
+"""Submission of tasks. Routing decides before the transaction; the transaction stores the task and its events.
+
+Idempotent by task id and by Idempotency-Key. What happens to a stored task is in `service` and `execution`.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,22 @@ from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import AuthorityResolver, Placement, TaskQueue, TaskRouter, enqueue_after_commit
 
+_DENIALS_BY_CODE = {error.code: error for error in all_errors() if issubclass(error, RoutingDenied)}
+
 
 class SubmissionService:
+    """Routes and stores new tasks."""
+
     def __init__(
-        self, db: Database, runlog: RunLog, placing: TaskRouter, dispatch: TaskQueue, grants: AuthorityResolver
+        self, db: Database, runlog: RunLog, router: TaskRouter, dispatch: TaskQueue, grants: AuthorityResolver
     ) -> None:
         self._db = db
         self._runlog = runlog
-        self._placing = placing
+        self._router = router
         self._dispatch = dispatch
         self._grants = grants
         self._running: set[tuple[str, str, str, str]] = set()
-        self._times = LabeledHistogram(REQUEST_BUCKETS_S, ("accepted",), ("denied",), ("failed",))
+        self._durations = LabeledHistogram(REQUEST_BUCKETS_S, ("accepted",), ("denied",), ("failed",))
 
     async def submit(
         self,
@@ -43,50 +50,50 @@ class SubmissionService:
         key: IdempotencyKey | None = None,
         header: AtpHeader | None = None,
     ) -> SubmitResult:
-        """Route and store a task; `header` is that of the message which it came as.
+        """Route and store a task. `header` is the header of its ATP message, if it came as one.
 
-        Raises the RoutingDenied after storing the task as failed.
-
-        The same id or Idempotency-Key with the same body answers as the first time; another body
-        is a Conflict (id) or an IdempotencyMismatch (key).
+        Raises RoutingDenied, after storing the task as failed. The same id or Idempotency-Key with the same body gets
+        the first response again; with another body it is a Conflict (id) or an IdempotencyMismatch (key).
         """
         started, result = time.perf_counter(), "failed"
         try:
-            answer = await self._answered(principal, draft, key, header)
-            result = "accepted" if answer.status_code == 202 else "denied"
+            response = await self._submit_once(principal, draft, key, header)
+            result = "accepted" if response.status_code == 202 else "denied"
         finally:
-            self._times.labels(result).observe(time.perf_counter() - started)
-        return _submitted(answer)
+            self._durations.labels(result).observe(time.perf_counter() - started)
+        return _result_or_denial(response)
 
-    async def _answered(
+    async def _submit_once(
         self, principal: Principal, draft: TaskDraft, key: IdempotencyKey | None, header: AtpHeader | None
     ) -> StoredResponse:
-        trace = trace_context.current_traceparent()  # here, because the writer's thread has another context
-        with self._alone(key):
-            draft, placement = await self._placed(principal, draft)
+        # Read it here: the transaction runs in the writer's thread, which has another context.
+        trace = trace_context.current_traceparent()
+        with self._exclusive(key):
+            draft, placement = await self._route(principal, draft)
             return await self._db.write(
                 lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace), ()
             )
 
     def collect_metrics(self) -> Iterable[Metric]:
-        """For /metrics."""
-        text = "Time of a submit until it was stored, by whether an agent was found; failed ones stored nothing."
-        yield labeled_histogram_family("stentor_submit_duration_seconds", text, ("result",), self._times.items())
+        """Yield the submission durations."""
+        text = "Duration of a submission until it is stored, by result; a failed one stored nothing."
+        yield labeled_histogram_family("stentor_submit_duration_seconds", text, ("result",), self._durations.items())
 
-    async def _placed(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement]:
-        """Work with delegated authority belongs to the task that the authority is for."""
+    async def _route(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement]:
+        """Route a draft; with a grant it becomes a subtask of the grant's task."""
         if draft.metadata.grant_id is None:
-            return draft, self._placing.route(principal, draft)
+            return draft, self._router.route(principal, draft)
         granted, task_id = await self._grants.resolve_authority(principal, draft.metadata.grant_id)
-        return model.with_parent_task(draft, task_id), self._placing.route(principal, draft, granted)
+        return model.with_parent_task(draft, task_id), self._router.route(principal, draft, granted)
 
     def prepare_submit(
         self, principal: Principal, draft: TaskDraft, cause: str, header: AtpHeader
     ) -> Callable[[Tx], StoredResponse]:
-        """The same as a part of a message's own transaction, under the event that led to it. The answer is 202 with
-        a Submitted, or a denial's status with `{code, message, details}`.
+        """Route now and return the write for a message's transaction; `cause` is the event that the task follows from.
+
+        The response is 202 with the fields of a SubmitResult, or the status of a denial and `{code, message, details}`.
         """
-        placement = self._placing.route(principal, draft)
+        placement = self._router.route(principal, draft)
         return lambda tx: self._submit(tx, principal, draft, placement, None, cause, header)
 
     def _submit(
@@ -100,24 +107,25 @@ class SubmissionService:
         header: AtpHeader | None = None,
         trace: str | None = None,
     ) -> StoredResponse:
-        if key is not None and (known := idempotency.find_response(tx, key)):
-            return _complete(tx, principal.tenant, known)
+        if key is not None and (stored := idempotency.find_response(tx, key)):
+            return _add_provenance(tx, principal.tenant, stored)
         body_hash = model.compute_body_hash(draft)
         if draft.id is not None:
+            # Two submissions with one id at two processes: the second must find the first one's row.
             tx.lock(locks.task_lock(principal.tenant, draft.id))
         if draft.id is not None and (task := store.find(tx, principal.tenant, draft.id)):
-            # What the caller does not see is another body, else it could guess what the input was.
+            # A task that the caller may not read is a conflict too, or the caller could guess its input by trial.
             if task.body_hash != body_hash or not queries.can_see(tx, principal, task):
-                raise Conflict(f"A task with the id {draft.id!r} and another body exists.")
-            answer = _first_answer(tx, task)
+                raise Conflict(f"A task with the id {draft.id!r} and another body exists. Use another id.")
+            response = _first_response(tx, task)
         else:
-            # After the hash: the same task may be sent again within another trace.
-            answer = self._store(
+            # Add the trace context after hashing: a retry of the same submission has another one.
+            response = self._store(
                 tx, principal, model.with_traceparent(draft, trace), placement, body_hash, cause, header
             )
         if key is not None:
-            idempotency.store_response(tx, key, answer)
-        return answer
+            idempotency.store_response(tx, key, response)
+        return response
 
     def _store(
         self,
@@ -129,26 +137,27 @@ class SubmissionService:
         cause: str | None,
         header: AtpHeader | None,
     ) -> StoredResponse:
-        drafts = events.submission_events(principal, draft, placement, header)
-        task = self._task(tx, principal, draft, placement, drafts, body_hash)
+        event_drafts = events.submission_events(principal, draft, placement, header)
+        task = self._new_task(tx, principal, draft, placement, event_drafts, body_hash)
         store.insert(tx, task, draft)
-        self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=cause)
+        self._runlog.append(tx, task.tenant, event_drafts, task_id=task.task_id, parent=cause)
         queries.update_counts(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
         enqueue_after_commit(tx, task, self._dispatch)
-        return _first_answer(tx, task, placement.decision)
+        return _first_response(tx, task, placement.decision)
 
-    def _task(
+    def _new_task(
         self,
         tx: Tx,
         principal: Principal,
         draft: TaskDraft,
         placement: Placement,
-        drafts: list[EventDraft],
+        event_drafts: list[EventDraft],
         body_hash: str,
     ) -> Task:
-        start, completion = self._placing.estimate_times(tx.now, principal.tenant, placement.agent_id, draft.type)
-        denial, patience = placement.denial, draft.queue_timeout_seconds
-        task_id = draft.id or ids.new_id()
+        start, completion = self._router.estimate_times(tx.now, principal.tenant, placement.agent_id, draft.type)
+        denial, queue_timeout = placement.denial, draft.queue_timeout_seconds
+        deadline = tx.now + queue_timeout * SECOND if queue_timeout and placement.status == "queued" else None
+        task_id, provenance_id = draft.id or ids.new_id(), event_drafts[0].event_id
         return Task(
             tenant=principal.tenant,
             task_id=task_id,
@@ -170,8 +179,8 @@ class SubmissionService:
             learning_eligible=False if denial else None,
             learning_pending=False,
             performance=None,
-            provenance_id=drafts[0].event_id,
-            head_id=drafts[-1].event_id,
+            provenance_id=provenance_id,
+            head_id=event_drafts[-1].event_id,
             parent_task_id=draft.metadata.parent_task_id,
             submitted_by=principal.name,
             submitted_status=placement.status,
@@ -181,15 +190,15 @@ class SubmissionService:
             required_capabilities=draft.required_capabilities,
             agent_preference=draft.agent_preference,
             metadata=draft.metadata,
-            error=events.denial_error(denial, task_id=task_id, provenance_id=drafts[0].event_id) if denial else None,
+            error=events.denial_error(denial, task_id=task_id, provenance_id=provenance_id) if denial else None,
             result=None,
-            queue_timeout_seconds=patience,
-            queue_deadline_at=tx.now + patience * SECOND if patience and placement.status == "queued" else None,
+            queue_timeout_seconds=queue_timeout,
+            queue_deadline_at=deadline,
         )
 
     @contextmanager
-    def _alone(self, key: IdempotencyKey | None) -> Iterator[None]:
-        """Raises Conflict while a request with the same Idempotency-Key is still running."""
+    def _exclusive(self, key: IdempotencyKey | None) -> Iterator[None]:
+        """Raises Conflict if another request with the same Idempotency-Key is running in this process."""
         if key is None:
             yield
             return
@@ -202,20 +211,21 @@ class SubmissionService:
             self._running.discard(key.scope)
 
 
-def _first_answer(tx: Tx, task: Task, decision: RoutingDecision | None = None) -> StoredResponse:
-    """What the first submit of this task answered; what the row does not tell is read from the run log, where it
-    outlives retries. `decision` is at hand for a task that is stored just now.
+def _first_response(tx: Tx, task: Task, decision: RoutingDecision | None = None) -> StoredResponse:
+    """Return the response to the first submission of a task; `decision` is known only while the task is stored.
+
+    What the row does not hold comes from the first two events, which no retry changes.
     """
     if task.submitted_status == "failed":
         denied = read_task_events(tx, task.tenant, task.task_id, 2)[-1].metadata
         details = denied["details"] | {"task_id": task.task_id, "provenance_id": task.provenance_id}
         error = {"code": denied["code"], "message": denied["message"], "details": details}
-        return StoredResponse(_DENIALS[denied["code"]].status, error)
+        return StoredResponse(_DENIALS_BY_CODE[denied["code"]].status, error)
     if decision is not None:
         online = decision.online
     else:
         online = read_task_events(tx, task.tenant, task.task_id, 2)[-1].metadata["routing"].get("online", True)
-    answer = SubmitResult(
+    result = SubmitResult(
         task.task_id,
         task.submitted_status,
         task.estimated_start,
@@ -224,21 +234,18 @@ def _first_answer(tx: Tx, task: Task, decision: RoutingDecision | None = None) -
         task.provenance_id,
         task.metadata.priority,
     )
-    return StoredResponse(202, msgspec.structs.asdict(answer))
+    return StoredResponse(202, msgspec.structs.asdict(result))
 
 
-def _complete(tx: Tx, tenant: str, known: StoredResponse) -> StoredResponse:
-    """A kept answer; one that an earlier version kept has no provenance id, so it is made again from the row."""
-    if known.status_code != 202 or "provenance_id" in known.body:
-        return known
-    task = store.find(tx, tenant, known.body["task_id"])
-    return known if task is None else _first_answer(tx, task)
+def _add_provenance(tx: Tx, tenant: str, stored: StoredResponse) -> StoredResponse:
+    """Build a stored response again from the task if an earlier version stored it, without the provenance id."""
+    if stored.status_code != 202 or "provenance_id" in stored.body:
+        return stored
+    task = store.find(tx, tenant, stored.body["task_id"])
+    return stored if task is None else _first_response(tx, task)
 
 
-def _submitted(answer: StoredResponse) -> SubmitResult:
-    if answer.status_code != 202:
-        raise _DENIALS[answer.body["code"]](answer.body["message"], answer.body["details"])
-    return SubmitResult(**answer.body)
-
-
-_DENIALS = {cls.code: cls for cls in all_errors() if issubclass(cls, RoutingDenied)}
+def _result_or_denial(response: StoredResponse) -> SubmitResult:
+    if response.status_code != 202:
+        raise _DENIALS_BY_CODE[response.body["code"]](response.body["message"], response.body["details"])
+    return SubmitResult(**response.body)
