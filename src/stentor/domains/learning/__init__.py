@@ -1,1 +1,1 @@
-"""Learning: Hebbian weights per agent and task type, connections between agents, the sentinel."""
+"""Learning: track records and Hebbian weights per agent and task type, connections, oscillation alerts."""

@@ -1,1 +1,1 @@
-"""Routing: admission, ranking and the decision record. Pure but for a look at memory."""
+"""Routing: chooses the agent of a task by admission and ranking. Reads only memory, never the database."""

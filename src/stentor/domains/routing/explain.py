@@ -1,8 +1,8 @@
-"""Explains a recorded routing decision, and computes it again from its own recorded inputs. Pure.
+"""Explains a recorded routing decision and recomputes it from its own recorded inputs. Pure.
 
-`ranking` beside it has the formula. What follows from candidates that a decision does not list is taken from it as it
-stands, and said so: mean, slope, the best time and cost, and the cost that stands in for an unknown one. Two values
-that it shows decide nothing, so nothing can be said of them: the weight, and trust where its share is 0.
+The formula is in `ranking`. Values that depend on candidates which the decision does not list (mean, slope, best time
+and cost, the substitute for an unknown cost) are taken as recorded, and the check says so. The Hebbian weight, and
+trust with a share of 0, do not enter the score and so cannot be checked.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ from stentor.domains.routing.ranking import (
 )
 
 TOLERANCE = 1e-9
-"""Relative difference up to which two numbers are the same."""
-
-
-_SHARED = frozenset(
+"""Relative difference up to which two numbers are equal."""
+# Fields that records of the earlier rule have: the whole decision, and each candidate.
+_SHARES_DECISION_FIELDS = frozenset(
     (
         *("agent_id", "agent_name", "alpha", "beta", "trust_floor", "trust_available", "duration_us"),
         *("candidates_total", "denied", "denied_total"),
     )
 )
-_SHARES = frozenset(("agent_id", "name", "composite", "hebbian", "trust", "blended"))
+_SHARES_CANDIDATE_FIELDS = frozenset(("agent_id", "name", "composite", "hebbian", "trust", "blended"))
 
 
 class DecisionDifference(msgspec.Struct, frozen=True):
-    """A recorded value that the formula does not lead to; without `name` it belongs to the whole decision."""
+    """A recorded value that differs from the recomputed one; without `agent_id` it belongs to the whole decision."""
 
     field: str
     recorded: Any
@@ -51,7 +50,9 @@ class DecisionDifference(msgspec.Struct, frozen=True):
 
 
 class DecisionCheck(msgspec.Struct, frozen=True):
-    """`recomputed` is False for a decision by another rule, with the reason. `assumed` says in sentences what was taken
+    """The result of a recomputation.
+
+    `recomputed` is False, with a `reason`, for a decision by another rule. `assumed` are sentences about what was taken
     from the decision without a check.
     """
 
@@ -66,12 +67,13 @@ class DecisionCheck(msgspec.Struct, frozen=True):
 
 
 def check_decision(record: Any) -> DecisionCheck:
-    """Compute a decision again, as it stands in the run log (`routing` in the event's metadata). A record that names
-    this rule and cannot be read, or has inputs that the formula does not allow, is a difference.
+    """Recompute a decision as recorded in the run log (`routing` in the event's metadata).
+
+    Never raises: a record of this rule that is malformed, or has inputs out of range, is reported as a difference.
     """
     rule = record.get("rule") if isinstance(record, dict) else None
     if rule != RULE_VERSION:
-        name = "an earlier rule, which left no name" if rule is None else f"the rule {rule!r}"
+        name = "an earlier rule without a name" if rule is None else f"the rule {rule!r}"
         return DecisionCheck(False, f"The decision was made by {name}; this version computes {RULE_VERSION!r}.")
     try:
         decision = msgspec.convert(record, RoutingDecision)
@@ -89,27 +91,28 @@ class _Recomputation:
     def __init__(self, decision: RoutingDecision) -> None:
         self._decision = decision
         self._complete = len(decision.candidates) == decision.candidates_total
-        self._standings = [_standing(decision.alpha, each) for each in decision.candidates]
+        self._track_records = [_track_record(decision.alpha, each) for each in decision.candidates]
         self._differences: list[DecisionDifference] = []
         self._assumed: list[str] = []
 
     def check(self) -> DecisionCheck:
         decision = self._decision
-        mean, slope, fastest, prices = self._common()
+        mean, slope, fastest, costs = self._common_values()
         scores = []
-        for each, known, price in zip(decision.candidates, self._standings, prices, strict=True):
-            values = self._values(each, known, mean, slope, fastest, price)
+        for each, track_record, cost in zip(decision.candidates, self._track_records, costs, strict=True):
+            values = self._values(each, track_record, mean, slope, fastest, cost)
             for field, value in values.items():
                 self._compare(field, getattr(each, field), value, each)
-            # The recorded score where it is right, so that rounding cannot turn a tie around.
+            # Order by the recorded score where it is right: rounding must not break a tie differently.
             score = values["blended"]
             scores.append(each.blended if _close(each.blended, score) else score)
         self._compare_order(scores)
         return DecisionCheck(True, None, tuple(self._differences), tuple(self._assumed))
 
-    def _common(self) -> tuple[float, float, float, list[float | None]]:
-        """What holds for all candidates: computed if all are listed, else as recorded. The prices have None where
-        neither is possible, which is so in decisions of a version before.
+    def _common_values(self) -> tuple[float, float, float, list[float | None]]:
+        """Return mean, slope, shortest time and the costs: computed if all candidates are listed, else as recorded.
+
+        A cost is None if it was neither known nor recorded, as in decisions of an earlier version.
         """
         decision, listed = self._decision, self._decision.candidates
         if not self._complete:
@@ -117,63 +120,72 @@ class _Recomputation:
             self._assumed.append(
                 f"Mean, slope, shortest time, lowest and usual cost depend on {others} candidates that are not listed."
             )
-            prices = [decision.usual_cost if each.cost is None else each.cost for each in listed]
+            costs = [decision.usual_cost if each.cost is None else each.cost for each in listed]
             self._compare_best("fastest_ms", decision.fastest_ms, [each.ready_ms for each in listed])
-            self._compare_best("cheapest", decision.cheapest, prices)
-            return decision.mean, decision.slope, decision.fastest_ms, prices
-        mean, slope = calibrate_priors(self._standings)
-        known = [each.cost for each in listed if each.cost is not None]
-        usual = sum(known) / len(known) if known else 0.0
-        prices = [usual if each.cost is None else each.cost for each in listed]
+            self._compare_best("cheapest", decision.cheapest, costs)
+            return decision.mean, decision.slope, decision.fastest_ms, costs
+        mean, slope = calibrate_priors(self._track_records)
+        known_costs = [each.cost for each in listed if each.cost is not None]
+        usual_cost = sum(known_costs) / len(known_costs) if known_costs else 0.0
+        costs = [usual_cost if each.cost is None else each.cost for each in listed]
         if decision.usual_cost is not None:
-            self._compare("usual_cost", decision.usual_cost, usual)
+            self._compare("usual_cost", decision.usual_cost, usual_cost)
         fastest = min(each.ready_ms for each in listed)
         self._compare("mean", decision.mean, mean)
         self._compare("slope", decision.slope, slope)
         self._compare("fastest_ms", decision.fastest_ms, fastest)
-        self._compare("cheapest", decision.cheapest, min(price for price in prices if price is not None))
-        return mean, slope, fastest, prices
+        self._compare("cheapest", decision.cheapest, min(cost for cost in costs if cost is not None))
+        return mean, slope, fastest, costs
 
     def _values(
-        self, each: RankedCandidate, known: TrackRecord, mean: float, slope: float, fastest: float, price: float | None
+        self,
+        candidate: RankedCandidate,
+        track_record: TrackRecord,
+        mean: float,
+        slope: float,
+        fastest: float,
+        cost: float | None,
     ) -> dict[str, float]:
+        """Return the recomputed fields of a candidate by name."""
         decision = self._decision
         per_time, per_cost = PENALTIES_BY_PREFERENCE[decision.prefer]
-        expected, uncertainty = estimate_reward(known, mean, slope, each.ahead)
-        time = per_time * count_doublings(each.ready_ms, fastest, DURATION_OFFSET_MS)
-        if price is None:
-            cost = each.cost_penalty
+        expected, uncertainty = estimate_reward(track_record, mean, slope, candidate.ahead)
+        time_penalty = per_time * count_doublings(candidate.ready_ms, fastest, DURATION_OFFSET_MS)
+        if cost is None:
+            cost_penalty = candidate.cost_penalty
             self._assume_cost()
         else:
-            cost = per_cost * count_doublings(price, decision.cheapest, COST_OFFSET_USD)
-        score = (1 - decision.beta) * (expected + uncertainty - time - cost) + decision.beta * each.trust
+            cost_penalty = per_cost * count_doublings(cost, decision.cheapest, COST_OFFSET_USD)
+        quality = expected + uncertainty - time_penalty - cost_penalty
+        score = (1 - decision.beta) * quality + decision.beta * candidate.trust
         return {
-            "elsewhere": known.elsewhere,
-            "elsewhere_outcomes": known.elsewhere_outcomes,
-            "rewards": known.rewards,
-            "outcomes": known.outcomes,
-            "variation": known.variation,
-            "prior": known.prior,
-            "strength": known.strength,
+            "elsewhere": track_record.elsewhere,
+            "elsewhere_outcomes": track_record.elsewhere_outcomes,
+            "rewards": track_record.rewards,
+            "outcomes": track_record.outcomes,
+            "variation": track_record.variation,
+            "prior": track_record.prior,
+            "strength": track_record.strength,
             "expected": expected,
             "uncertainty": uncertainty,
-            "time_penalty": time,
-            "cost_penalty": cost,
+            "time_penalty": time_penalty,
+            "cost_penalty": cost_penalty,
             "blended": score,
         }
 
     def _assume_cost(self) -> None:
-        sentence = "The cost that stands in for an unknown one is the mean of all candidates; it is not recorded."
+        sentence = "An unknown cost counts as the mean cost of all candidates, which is not recorded."
         if sentence not in self._assumed:
             self._assumed.append(sentence)
 
     def _compare_best(self, field: str, best: float, listed: Sequence[float | None]) -> None:
-        """The best of all is no worse than any that is listed."""
+        """Check that no listed value is below the recorded best of all candidates."""
         least = min((value for value in listed if value is not None), default=best)
         if least < best:
             self._compare(field, best, least)
 
     def _compare_order(self, scores: Sequence[float]) -> None:
+        """Compare the recorded order and choice with the order by score, as `ranking` sorts."""
         decision, listed = self._decision, self._decision.candidates
         keys = [
             (not each.online, -score, -each.composite, each.name, each.agent_id)
@@ -184,43 +196,50 @@ class _Recomputation:
             recorded, recomputed = [each.name for each in listed], [each.name for each in order]
             self._differences.append(DecisionDifference("order", recorded, recomputed))
         best = order[0]
-        chosen = {"agent_id": best.agent_id, "agent_name": best.name, "online": best.online}
-        for field, value in chosen.items():
+        choice = {"agent_id": best.agent_id, "agent_name": best.name, "online": best.online}
+        for field, value in choice.items():
             if getattr(decision, field) != value:
                 self._differences.append(DecisionDifference(field, getattr(decision, field), value))
 
     def _compare(self, field: str, recorded: float, recomputed: float, each: RankedCandidate | None = None) -> None:
         if not _close(recorded, recomputed):
-            who = (each.agent_id, each.name) if each else (None, None)
-            self._differences.append(DecisionDifference(field, recorded, recomputed, *who))
+            candidate = (each.agent_id, each.name) if each else (None, None)
+            self._differences.append(DecisionDifference(field, recorded, recomputed, *candidate))
 
 
-def _standing(alpha: float, each: RankedCandidate) -> TrackRecord:
-    """From the recorded parts: the evidence is recorded as it counted, after it faded."""
-    elsewhere = (each.elsewhere * each.elsewhere_outcomes, each.elsewhere_outcomes)
-    shown = each.rewards, each.outcomes, elsewhere
-    return build_track_record(each.composite, alpha, *shown, variation=each.variation, stale=each.stale)
+def _track_record(alpha: float, candidate: RankedCandidate) -> TrackRecord:
+    """Rebuild a track record. The evidence is recorded after its decay, so no age is needed."""
+    return build_track_record(
+        candidate.composite,
+        alpha,
+        candidate.rewards,
+        candidate.outcomes,
+        (candidate.elsewhere * candidate.elsewhere_outcomes, candidate.elsewhere_outcomes),
+        variation=candidate.variation,
+        stale=candidate.stale,
+    )
 
 
-def _close(one: float, other: float) -> bool:
-    # Near 0 a relative difference says nothing: a penalty of 1e-17 is none.
-    return isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-12)
+def _close(a: float, b: float) -> bool:
+    # The absolute tolerance is for penalties near 0, where rounding makes any relative difference.
+    return isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-12)
 
 
 def classify_terms(record: dict[str, Any]) -> Literal["evidence", "shares"] | None:
-    """Which terms the candidates of a decision can be shown with: those of this formula, or the fixed shares of an
-    earlier one. None for a record that has neither, so that a damaged log is shown as such.
+    """Return which terms the candidates of a decision have: of this formula, or the fixed shares of an earlier one.
+
+    None for a record that has neither: it is damaged.
     """
     listed = record.get("candidates")
     if not isinstance(listed, list | tuple) or not all(isinstance(each, dict) for each in listed):
         return None
     if record.get("rule") == RULE_VERSION:
-        return "evidence" if _readable(record) else None
-    fits = record.keys() >= _SHARED and all(each.keys() >= _SHARES for each in listed)
-    return "shares" if fits else None
+        return "evidence" if _is_readable(record) else None
+    is_complete = record.keys() >= _SHARES_DECISION_FIELDS
+    return "shares" if is_complete and all(each.keys() >= _SHARES_CANDIDATE_FIELDS for each in listed) else None
 
 
-def _readable(record: dict[str, Any]) -> bool:
+def _is_readable(record: dict[str, Any]) -> bool:
     try:
         return bool(msgspec.convert(record, RoutingDecision).candidates)
     except msgspec.ValidationError:
@@ -228,46 +247,46 @@ def _readable(record: dict[str, Any]) -> bool:
 
 
 def explain_decision(record: dict[str, Any]) -> str:
-    """Who was chosen and why, in plain English; of any rule's decision."""
+    """Return in one or two sentences who was chosen and why, for a decision by any rule."""
     if classify_terms(record) is None:
         return "The recorded decision cannot be read."
     name, listed, total = record["agent_name"], record["candidates"], record["candidates_total"]
-    waits = "" if record.get("online", True) else f" No worker is online, so the task waits for {name}."
+    offline_note = "" if record.get("online", True) else f" No worker is online, so the task waits for {name}."
     if record.get("preferred"):
-        return f"{name} was chosen because the task asked for it.{waits}"
+        return f"{name} was chosen because the task asked for it.{offline_note}"
     if total == 1:
-        return f"{name} was chosen as the only agent that was admitted.{waits}"
+        return f"{name} was chosen as the only agent that was admitted.{offline_note}"
     if len(listed) < 2:
-        return f"{name} was chosen among {total} candidates.{waits}"
+        return f"{name} was chosen among {total} candidates.{offline_note}"
     first, second = listed[0], listed[1]
     scores = f"{first['blended']:.3f} against {second['blended']:.3f} of {second['name']}"
     if first["blended"] < second["blended"] and not second.get("online", True):
         return f"{name} was chosen because {second['name']}, whose score is higher, is offline ({scores})."
     if first["blended"] == second["blended"]:
-        rest = f"the same score as {second['name']} ({first['blended']:.3f}); {_tie(first, second)}"
-        return f"{name} was chosen among {total} candidates with {rest}.{waits}"
-    why = _advantage(record, first, second) if record.get("rule") == RULE_VERSION else ""
-    return f"{name} was chosen among {total} candidates with the highest score, {scores}{why}.{waits}"
+        tie = f"the same score as {second['name']} ({first['blended']:.3f}); {_tie_breaker(first, second)}"
+        return f"{name} was chosen among {total} candidates with {tie}.{offline_note}"
+    advantage = _advantage(record, first, second) if record.get("rule") == RULE_VERSION else ""
+    return f"{name} was chosen among {total} candidates with the highest score, {scores}{advantage}.{offline_note}"
 
 
-def _tie(first: dict[str, Any], second: dict[str, Any]) -> str:
+def _tie_breaker(first: dict[str, Any], second: dict[str, Any]) -> str:
     if first["composite"] != second["composite"]:
         return "the higher composite score decides"
     return "the name decides"
 
 
 def _advantage(record: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> str:
-    """The part of the score in which the first is furthest ahead of the second."""
+    """Name the term of the score in which the first is furthest ahead of the second."""
     beta = record["beta"]
-    worth = {
-        "expected": ("a better result is expected of it", 1 - beta),
-        "uncertainty": ("less is known of it, so that it gets a chance", 1 - beta),
+    reasons = {
+        "expected": ("its expected result is better", 1 - beta),
+        "uncertainty": ("less is known about it, so it is explored", 1 - beta),
         "time_penalty": ("it is ready sooner", beta - 1),
         "cost_penalty": ("it costs less", beta - 1),
-        "trust": ("it is trusted more", beta),
+        "trust": ("it has more trust", beta),
     }
     if first["stale"]:
-        worth["uncertainty"] = ("it was not tried since results changed here, so that it gets a chance", 1 - beta)
-    field = max(worth, key=lambda name: worth[name][1] * (first[name] - second[name]))
+        reasons["uncertainty"] = ("it has no outcome since results changed here, so it is explored", 1 - beta)
+    field = max(reasons, key=lambda name: reasons[name][1] * (first[name] - second[name]))
     label = field.replace("_", " ")
-    return f", mainly because {worth[field][0]} ({label} {first[field]:.3f} against {second[field]:.3f})"
+    return f", mainly because {reasons[field][0]} ({label} {first[field]:.3f} against {second[field]:.3f})"

@@ -1,7 +1,7 @@
-"""Admission and the decision as pure functions over frozen values; `ranking` beside it has the formula.
+"""Admission and the routing decision. Pure; the formula of the score is in `ranking`.
 
-Fails closed: a candidate that any check refuses is out, and a request without a candidate is denied
-with the code of the furthest check that any of them reached. Source: core contract, "Routing rules".
+Fails closed: a candidate that fails any check is not admitted, and a request without an admitted candidate is denied
+with the code of the furthest check that any candidate reached. Source: core contract, "Routing rules".
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ from stentor.domains.routing.ranking import (
 )
 
 MAX_RECORDED_CANDIDATES = 10
-"""Candidates that a decision lists one by one, the best first: enough to see why, and a log must not grow with the
-registry.
-"""
+"""Candidates that a decision lists, best first. Not all, or each record would grow with the registry."""
 MAX_RECORDED_DENIALS = 50
-"""Denials that it lists one by one."""
+"""Denied candidates that a decision lists."""
 NO_WORKER_ONLINE = "no worker online"
-"""Said of a task whose agent is offline, as every agent is that might have had it."""
+"""The notice of a queued task whose agent is offline, because all agents that can do it are."""
 
+# In the order of the checks in `find_denial`: the furthest one reached names the denial of the whole request.
 ADMISSION_CHECKS: tuple[type[RoutingDenied], ...] = (
     CapabilityUnavailable,
     TenantDenied,
@@ -49,16 +48,26 @@ ADMISSION_CHECKS: tuple[type[RoutingDenied], ...] = (
     TrustFloorExcludedAll,
     PolicyDenied,
 )
+DENIAL_MESSAGES: dict[type[RoutingDenied], str] = {
+    CapabilityUnavailable: "No registered agent has all the required capabilities.",
+    TenantDenied: "The agents with these capabilities belong to another tenant.",
+    AgentUnavailable: "Every agent with these capabilities is suspended or quarantined.",
+    DelegationDenied: "The caller has no authority to delegate these capabilities.",
+    TrustFloorExcludedAll: "Every agent with these capabilities is below the trust floor.",
+    PolicyDenied: "The policy of this service permits no agent with these capabilities for this task.",
+}
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """What the caller may delegate. `capabilities` None means all; `active` false means nothing."""
+    """What a caller may request. `capabilities` None means all; with `is_active` false nothing."""
 
     is_active: bool = True
     capabilities: frozenset[str] | None = None
 
 
 class RoutingRequest(msgspec.Struct, frozen=True):
+    """What routing needs to know of a task."""
+
     tenant: str
     task_type: str
     capabilities: tuple[str, ...]
@@ -68,12 +77,14 @@ class RoutingRequest(msgspec.Struct, frozen=True):
 
 
 PolicyCheck = Callable[[RoutingRequest, AgentCandidate], bool]
-"""Whether the policy file lets a candidate have the work that the checks before it admitted it to."""
+"""Return whether the policy file permits a candidate that all checks before it admitted."""
 
 
 class RoutingPolicy(msgspec.Struct, frozen=True):
-    """`alpha` is the share of the evidence after its first outcome, `beta` the share of trust. With `own_authority` an
-    agent's key may ask only for what its agents can do themselves, or for what it was granted.
+    """The settings of routing.
+
+    `alpha` is the share of the evidence after the first outcome, `beta` the share of trust in the score. With
+    `own_authority` a key of role agent may request only what its agents can do themselves or what it was granted.
     """
 
     alpha: float = 0.2
@@ -84,18 +95,20 @@ class RoutingPolicy(msgspec.Struct, frozen=True):
 
     @property
     def without_trust(self) -> RoutingPolicy:
-        """For a run whose source of trust cannot be read."""
+        """The policy to apply while trust cannot be read."""
         return msgspec.structs.replace(self, beta=0.0, trust_floor=0.0)
 
 
 class DeniedCandidate(msgspec.Struct, frozen=True):
+    """A candidate that was not admitted, with the code of the check that it failed."""
+
     agent_id: str
     name: str
     code: str
 
 
 class RoutingDecision(msgspec.Struct, frozen=True):
-    """Who was chosen and why, as it stands in the run log."""
+    """The chosen agent with everything that the choice depended on, as recorded in the run log."""
 
     agent_id: str
     agent_name: str
@@ -123,7 +136,7 @@ class RoutingDecision(msgspec.Struct, frozen=True):
 def find_denial(
     request: RoutingRequest, candidate: AgentCandidate, policy: RoutingPolicy
 ) -> type[RoutingDenied] | None:
-    """The first check that refuses this candidate, or None."""
+    """Return the first check that the candidate fails, or None if it is admitted."""
     agent = candidate.agent
     if not agent.capability_set.issuperset(request.capabilities):
         return CapabilityUnavailable
@@ -150,29 +163,29 @@ def decide(
     *,
     trust_available: bool = True,
 ) -> RoutingDecision:
-    """Admit, rank and choose. Raises the RoutingDenied of the furthest check when nobody is left."""
+    """Admit, rank and choose. Raises the RoutingDenied of the furthest check if no candidate is admitted."""
     if not trust_available:
         policy = policy.without_trust
     admitted: list[AgentCandidate] = []
-    refused: list[tuple[Agent, type[RoutingDenied]]] = []
+    denied: list[tuple[Agent, type[RoutingDenied]]] = []
     for candidate in candidates:
         reason = find_denial(request, candidate, policy)
         if reason is None:
             admitted.append(candidate)
         else:
-            refused.append((candidate.agent, reason))
+            denied.append((candidate.agent, reason))
     if not admitted:
-        raise build_denial(request, refused)
+        raise build_denial(request, denied)
     ranking = rank_candidates(admitted, policy.beta, request.preference, MAX_RECORDED_CANDIDATES)
-    return _decision(request, policy, ranking, len(admitted), refused, trust_available)
+    return _decision(request, policy, ranking, len(admitted), denied, trust_available)
 
 
 def _decision(
     request: RoutingRequest,
     policy: RoutingPolicy,
     ranking: RankingResult,
-    admitted: int,
-    refused: list[tuple[Agent, type[RoutingDenied]]],
+    admitted_total: int,
+    denied: list[tuple[Agent, type[RoutingDenied]]],
     trust_available: bool,
 ) -> RoutingDecision:
     best = ranking.candidates[0]
@@ -191,37 +204,29 @@ def _decision(
         ranking.fastest_ms,
         ranking.cheapest,
         tuple(ranking.candidates),
-        admitted,
-        _denied(refused),
-        len(refused),
+        admitted_total,
+        _denied_candidates(denied),
+        len(denied),
         request.preferred_agent_id is not None,
         best.online,
         usual_cost=ranking.usual_cost,
     )
 
 
-def build_denial(request: RoutingRequest, refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> RoutingDenied:
-    """The error for a request that nobody may take. Names no agent of another tenant."""
-    furthest = max((reason for _, reason in refused), key=ADMISSION_CHECKS.index, default=CapabilityUnavailable)
+def build_denial(request: RoutingRequest, denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -> RoutingDenied:
+    """Return the error for a request without an admitted candidate."""
+    furthest = max((reason for _, reason in denied), key=ADMISSION_CHECKS.index, default=CapabilityUnavailable)
     details: dict[str, Any] = {"required_capabilities": list(request.capabilities)}
     if request.preferred_agent_id is not None:
         details |= {"agent_preference": request.preferred_agent_id, "reason": furthest.code}
-        return PreferredAgentIneligible("The preferred agent may not take this task.", details)
-    details["denied"] = [msgspec.to_builtins(d) for d in _denied(refused)]
+        message = "The preferred agent is not eligible for this task; `details.reason` says why."
+        return PreferredAgentIneligible(message, details)
+    # All candidates are of the request's tenant, so that this names no agent of another one.
+    details["denied"] = [msgspec.to_builtins(d) for d in _denied_candidates(denied)]
     return furthest(DENIAL_MESSAGES[furthest], details)
 
 
-def _denied(refused: Sequence[tuple[Agent, type[RoutingDenied]]]) -> tuple[DeniedCandidate, ...]:
+def _denied_candidates(denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -> tuple[DeniedCandidate, ...]:
     return tuple(
-        DeniedCandidate(agent.agent_id, agent.name, reason.code) for agent, reason in refused[:MAX_RECORDED_DENIALS]
+        DeniedCandidate(agent.agent_id, agent.name, reason.code) for agent, reason in denied[:MAX_RECORDED_DENIALS]
     )
-
-
-DENIAL_MESSAGES: dict[type[RoutingDenied], str] = {
-    CapabilityUnavailable: "No registered agent has all the required capabilities.",
-    TenantDenied: "The agents with these capabilities belong to another tenant.",
-    AgentUnavailable: "Every agent with these capabilities is suspended or quarantined.",
-    DelegationDenied: "The caller has no authority to delegate these capabilities.",
-    TrustFloorExcludedAll: "Every agent with these capabilities is below the trust floor.",
-    PolicyDenied: "The policy of this service lets no agent with these capabilities have the task.",
-}

@@ -1,24 +1,27 @@
-"""Ranks the admitted candidates: what an agent says of itself is a prior, what it has shown is evidence. Pure.
+"""Ranks the admitted candidates: the declared scores of an agent are a prior, its track record is evidence. Pure.
 
     prior       = (4 (0.3 + 0.5 composite) + e elsewhere) / (4 + e)  before any outcome at this task type
     expectation = mean + slope (prior - mean)                        as far as priors hold for the others
     strength    = (1 - alpha) / alpha + e / 4                        outcomes that the prior is worth
-    open        = ahead strength / (4 (strength + outcomes))         what its tasks without an answer count as
+    open        = ahead strength / (4 (strength + outcomes))         failures that its unfinished tasks count as
     expected    = (strength expectation + rewards) / (strength + outcomes + open)
-    q           = optimism variation / (strength + outcomes + ahead) optimism is 4, and 400 for who is stale and idle
+    q           = optimism variation / (strength + outcomes + ahead) optimism is 4, or 400 if it is stale and idle
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
-    uncertainty = possible - expected                                how much better it may be than is expected
+    uncertainty = possible - expected                                the exploration bonus
     blended     = (1 - beta) (expected + uncertainty - time - cost) + beta trust
 
-`possible` is the upper end of Wilson's interval at two standard deviations: never above 1, so that nobody is tried for
-hopes that no agent could fulfil. For an agent that is stale, without an outcome since somebody's results changed at the
-task type, and has nothing to do, it is the end at twenty: whatever changed may have changed for it too, so each of them
-is tried once more. `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py), faded by one part
-in 1,000 for each outcome of the others since; `variation` is 1 unless outcomes are graded and alike. `elsewhere` is the
-mean at the agent's other types and `e` their number, at most 16. `ahead` are the tasks that it has already: each counts
-as a quarter of a failure as far as the agent is unknown, so that many tasks at once do not all try the same one. `time`
-and `cost` rise by a fixed amount for each doubling over the best candidate. Why, and what was measured:
-docs/decisions/0036-routing-that-learns.md.
+- `possible` is the upper end of Wilson's interval at two standard deviations. It never exceeds 1, so no agent is
+  explored for a result that none could reach.
+- An agent is stale if it has no outcome since the results of any agent changed at the task type. Whatever changed may
+  have changed for it too, so while it is idle the interval has twenty standard deviations, and it is tried once more.
+- `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py). They decay by one part in 1,000
+  with each later outcome of another agent. `variation` is 1 unless outcomes are graded and alike.
+- `elsewhere` is the mean reward at the agent's other task types, `e` the number of those outcomes, at most 16.
+- `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
+  about the agent, so that many tasks at once do not all explore the same one.
+- `time` and `cost` are penalties that rise by a fixed amount for each doubling over the best candidate.
+
+Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record is checked again in `explain`.
 """
 
 from __future__ import annotations
@@ -34,40 +37,40 @@ from stentor.domains.registry.model import Agent
 Preference = Literal["quality", "balanced", "fast", "cheap"]
 
 RULE_VERSION = "evidence-3"
-"""Names the formula in each decision, so that one of another version is not held against it."""
+"""Names the formula in each recorded decision; another version must not recompute it."""
 NEUTRAL_TRUST = 0.5
-"""The prior for a missing trust score."""
+"""Assumed trust of an agent without a trust score."""
 MIN_DECLARED_PRIOR, DECLARED_PRIOR_SPAN = 0.3, 0.5
-"""What a composite score of 0 makes one expect, and how much more a score of 1: words alone promise neither success nor
-failure, so an agent that fails is left soon whatever it declares.
+"""Expected reward for a composite score of 0, and how much more for 1. Away from 0 and 1, because a declared score
+alone promises neither success nor failure: an agent that fails is avoided soon, whatever it declared.
 """
 DECLARED_PRIOR_WEIGHT = 4.0
-"""Outcomes at other task types that the composite score is worth."""
+"""The composite score counts as much as this many outcomes at other task types."""
 MAX_OTHER_OUTCOMES = 16.0
-"""Outcomes at other task types that count, at most."""
+"""Maximum number of outcomes at other task types that count."""
 MAX_OTHER_WEIGHT = 4.0
-"""Outcomes at this task type that those are worth, at most."""
+"""Maximum number of outcomes at this task type that those count as."""
 EVIDENCE_DECAY = 0.999
-"""What evidence keeps of its number for each later outcome of another agent at the task type."""
+"""Factor on the evidence for each later outcome of another agent at the task type."""
 MIN_OUTCOMES = 1e-9
-"""Outcomes below which there is no evidence left."""
+"""Number of outcomes below which there is no evidence."""
 OPEN_TASK_PENALTY = 0.25
-"""Failures that a task without an answer counts as, of an agent of which nothing is known."""
+"""Failures that an unfinished task counts as, for an agent without any evidence."""
 OPTIMISM = 4.0
-"""Square of the standard deviations, two, that an agent is given the benefit of."""
+"""Exploration: the square of the standard deviations (two) of the interval."""
 OPTIMISM_STALE = 400.0
-"""The same for an idle agent without an outcome since somebody's results changed at the task type."""
+"""Exploration of an idle, stale agent: the square of twenty standard deviations."""
 SLOPE_REGULARIZATION = 0.05
-"""How much variance of the priors it takes until their slope is measured rather than assumed to be 1."""
+"""Regularization toward a slope of 1: the variance of the priors at which measurement and assumption weigh the same."""
 MIN_EXPECTATION = 0.02
-"""The least expectation, and the distance of the largest from 1: nobody is certain before there is evidence."""
+"""Expectations are clamped to [this, 1 - this]: without evidence nothing is certain."""
 MIN_STRENGTH, MAX_STRENGTH = 0.5, 1e9
-"""Bounds of the prior's strength, for an alpha of 1 and of 0."""
+"""Strength of the prior for an alpha of 1 and of 0."""
 DURATION_OFFSET_MS = 1_000.0
 COST_OFFSET_USD = 0.001
-"""Durations and costs are compared above these: nobody cares for a doubling of less."""
+"""Added before durations and costs are compared, so that a doubling of much smaller values does not matter."""
 DEFAULT_DURATION_MS = 1_000.0
-"""Of a task where no candidate's duration is known, so that a queue counts all the same."""
+"""Assumed if no candidate has a known duration, so that the length of the queues still counts."""
 
 PENALTIES_BY_PREFERENCE: dict[Preference, tuple[float, float]] = {
     "quality": (0.0, 0.0),
@@ -75,14 +78,14 @@ PENALTIES_BY_PREFERENCE: dict[Preference, tuple[float, float]] = {
     "fast": (0.15, 0.02),
     "cheap": (0.02, 0.15),
 }
-"""What a doubling of the time, and of the cost, takes off the expected quality."""
+"""Penalties for each doubling of the time and of the cost."""
 
 
 class TrackRecord(msgspec.Struct, frozen=True):
-    """What an agent's record says of its next outcome at a task type, before anything is known of the other candidates:
-    the first lines of the formula. `share` is how much the evidence counts, `mean` what it shows; times in
-    milliseconds and cost in US dollars, None where unknown. `stale` when there is no outcome since the last change of
-    anybody's results at the task type.
+    """The terms of the formula that depend on one agent only.
+
+    `share` is the share of the evidence against the prior, `mean` its mean reward. `duration_ms` and `cost` (US
+    dollars) are None if unknown. `stale`: no outcome since the results of any agent changed at the task type.
     """
 
     prior: float
@@ -114,29 +117,32 @@ def build_track_record(
     cost: float | None = None,
     stale: bool = False,
 ) -> TrackRecord:
-    """From a sum of `rewards` of so many `outcomes`, which `age` outcomes of others came after, and the same two of all
-    other task types together.
+    """Compute a track record.
+
+    `rewards` is the sum over `outcomes` at this task type, `elsewhere` the sum and number at all other types, `age` the
+    number of outcomes of other agents since the agent's last one.
     """
     strength = min(MAX_STRENGTH, max(MIN_STRENGTH, (1 - alpha) / alpha)) if alpha > 0 else MAX_STRENGTH
     declared = MIN_DECLARED_PRIOR + DECLARED_PRIOR_SPAN * composite
-    prior, mean, number = declared, 0.0, min(MAX_OTHER_OUTCOMES, elsewhere[1])
-    if number > 0:
-        mean = elsewhere[0] / elsewhere[1]
-        prior = (DECLARED_PRIOR_WEIGHT * declared + number * mean) / (DECLARED_PRIOR_WEIGHT + number)
-        strength += MAX_OTHER_WEIGHT * number / MAX_OTHER_OUTCOMES
-    kept = EVIDENCE_DECAY**age
-    rewards, outcomes = rewards * kept, outcomes * kept
+    prior, other_mean, others = declared, 0.0, min(MAX_OTHER_OUTCOMES, elsewhere[1])
+    if others > 0:
+        other_mean = elsewhere[0] / elsewhere[1]
+        prior = (DECLARED_PRIOR_WEIGHT * declared + others * other_mean) / (DECLARED_PRIOR_WEIGHT + others)
+        strength += MAX_OTHER_WEIGHT * others / MAX_OTHER_OUTCOMES
+    decay = EVIDENCE_DECAY**age
+    rewards, outcomes = rewards * decay, outcomes * decay
     if outcomes < MIN_OUTCOMES:
-        return TrackRecord(prior, strength, 0.0, 0.0, mean, number, 0.0, 0.0, 1.0, weight, duration_ms, cost, stale)
-    share = outcomes / (outcomes + strength)
-    shown = rewards / outcomes
+        rewards = outcomes = share = mean = 0.0
+        variation = 1.0
+    else:
+        share, mean = outcomes / (outcomes + strength), rewards / outcomes
     return TrackRecord(
-        prior, strength, rewards, outcomes, mean, number, share, shown, variation, weight, duration_ms, cost, stale
+        prior, strength, rewards, outcomes, other_mean, others, share, mean, variation, weight, duration_ms, cost, stale
     )
 
 
 class AgentCandidate(msgspec.Struct, frozen=True):
-    """An agent as routing sees it: `ahead` tasks wait for it or run, of which it does `lanes` at a time."""
+    """An agent with its load: `ahead` tasks are queued or running, and it runs `concurrency` at a time."""
 
     agent: Agent
     track_record: TrackRecord
@@ -147,7 +153,7 @@ class AgentCandidate(msgspec.Struct, frozen=True):
 
 
 class RankedSubject(Protocol):
-    """Who is ranked: an agent, or a model of a provider (domains/modelrouting). Equal scores fall to the name."""
+    """What is ranked: an agent, or a model of a provider (domains/modelrouting)."""
 
     @property
     def agent_id(self) -> str: ...
@@ -158,7 +164,7 @@ class RankedSubject(Protocol):
 
 
 class RankableCandidate(Protocol):
-    """The fields of `Candidate`, of an agent or of a model."""
+    """The fields of `AgentCandidate`, for an agent or a model."""
 
     @property
     def agent(self) -> RankedSubject: ...
@@ -175,8 +181,10 @@ class RankableCandidate(Protocol):
 
 
 class RankedCandidate(msgspec.Struct, frozen=True):
-    """A candidate with what its rank was made of, in the order of the formula; `hebbian` is the weight as the routes of
-    learning show it, None without an outcome. `blended` decides among those that are online.
+    """A candidate with the terms of its score, in the order of the formula.
+
+    `hebbian` is the weight as the API shows it, None without an outcome. The highest `blended` is chosen among the
+    candidates that are online.
     """
 
     agent_id: str
@@ -204,8 +212,9 @@ class RankedCandidate(msgspec.Struct, frozen=True):
 
 
 class RankingResult(msgspec.Struct, frozen=True):
-    """The candidates, best first, and what holds for all of them. `usual_cost` stands in for an unknown one, in US
-    dollars; None where all are known.
+    """The listed candidates, best first, and the values that are common to all candidates.
+
+    `usual_cost`, in US dollars, replaces an unknown cost; None if all costs are known.
     """
 
     candidates: list[RankedCandidate]
@@ -219,55 +228,58 @@ class RankingResult(msgspec.Struct, frozen=True):
 def rank_candidates(
     candidates: Sequence[RankableCandidate], beta: float, prefer: Preference = "balanced", limit: int | None = None
 ) -> RankingResult:
-    """Those that are online first, then by blended score, composite, name and id. At most `most` are listed."""
-    standings = [candidate.track_record for candidate in candidates]
-    mean, slope = calibrate_priors(standings)
-    totals = _filled([each.duration_ms for each in standings], DEFAULT_DURATION_MS)
-    prices = [each.cost for each in standings]
-    costs = _filled(prices, 0.0)
-    usual = costs[prices.index(None)] if None in prices else None
+    """Rank online candidates first, then by blended score, composite, name and id. List at most `limit` of them."""
+    records = [candidate.track_record for candidate in candidates]
+    mean, slope = calibrate_priors(records)
+    ready_ms = _replace_unknown([record.duration_ms for record in records], DEFAULT_DURATION_MS)
+    known_costs = [record.cost for record in records]
+    costs = _replace_unknown(known_costs, 0.0)
+    usual_cost = costs[known_costs.index(None)] if None in known_costs else None
     for n, candidate in enumerate(candidates):
         if candidate.ahead:
-            totals[n] *= 1 + candidate.ahead // max(1, candidate.concurrency)
-    fastest, cheapest = min(totals, default=0.0), min(costs, default=0.0)
+            ready_ms[n] *= 1 + candidate.ahead // max(1, candidate.concurrency)
+    fastest, cheapest = min(ready_ms, default=0.0), min(costs, default=0.0)
     per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
-    keep, doubt, usual_optimism, stale_optimism = 1 - beta, OPEN_TASK_PENALTY, OPTIMISM / 2, OPTIMISM_STALE / 2
-    least, largest = MIN_EXPECTATION, 1 - MIN_EXPECTATION
+    quality_share, open_penalty = 1 - beta, OPEN_TASK_PENALTY
+    half_optimism, half_optimism_stale = OPTIMISM / 2, OPTIMISM_STALE / 2
+    lowest, highest = MIN_EXPECTATION, 1 - MIN_EXPECTATION
     order = []
-    for n, (candidate, known) in enumerate(zip(candidates, standings, strict=True)):
-        # `outlook` written out: a call for each candidate would be a tenth of the whole decision.
-        strength = known.strength
-        expectation = mean + slope * (known.prior - mean)
-        expectation = least if expectation < least else largest if expectation > largest else expectation
-        number, ahead = strength + known.outcomes, candidate.ahead
+    for n, (candidate, record) in enumerate(zip(candidates, records, strict=True)):
+        # `estimate_reward` inlined: a call for each candidate would take a tenth of the whole decision.
+        strength = record.strength
+        expectation = mean + slope * (record.prior - mean)
+        expectation = lowest if expectation < lowest else highest if expectation > highest else expectation
+        weight, ahead = strength + record.outcomes, candidate.ahead
         if ahead:
-            half = usual_optimism * known.variation / (number + ahead)
-            number += ahead * doubt * strength / number
+            half_q = half_optimism * record.variation / (weight + ahead)
+            weight += ahead * open_penalty * strength / weight
         else:
-            half = (stale_optimism if known.stale else usual_optimism) * known.variation / number
-        expected = (strength * expectation + known.rewards) / number
-        score = (expected + half + sqrt(half * (2 * expected * (1 - expected) + half))) / (1 + 2 * half)
-        if totals[n] > fastest:
-            score -= per_time * count_doublings(totals[n], fastest, DURATION_OFFSET_MS)
+            half_q = (half_optimism_stale if record.stale else half_optimism) * record.variation / weight
+        expected = (strength * expectation + record.rewards) / weight
+        score = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
+        if ready_ms[n] > fastest:
+            score -= per_time * count_doublings(ready_ms[n], fastest, DURATION_OFFSET_MS)
         if costs[n] > cheapest:
             score -= per_cost * count_doublings(costs[n], cheapest, COST_OFFSET_USD)
         if beta:
-            score = keep * score + beta * (NEUTRAL_TRUST if candidate.trust is None else candidate.trust)
+            score = quality_share * score + beta * (NEUTRAL_TRUST if candidate.trust is None else candidate.trust)
         order.append((not candidate.online, -score, n))
     order.sort()
-    _settle(order, candidates, len(order) if limit is None else limit)
-    ranking = RankingResult([], mean, slope, fastest, cheapest, usual)
-    for _, negative, n in order[:limit]:
-        ranking.candidates.append(_ranked(candidates[n], ranking, totals[n], costs[n], -negative, prefer))
+    _break_ties(order, candidates, len(order) if limit is None else limit)
+    ranking = RankingResult([], mean, slope, fastest, cheapest, usual_cost)
+    for _, negative_score, n in order[:limit]:
+        candidate = _ranked_candidate(candidates[n], ranking, ready_ms[n], costs[n], -negative_score, prefer)
+        ranking.candidates.append(candidate)
     return ranking
 
 
-def _settle(order: list[tuple[bool, float, int]], candidates: Sequence[RankableCandidate], most: int) -> None:
-    """Brings those with the same score into their order, among the first `most`. Longer keys for all would cost each
-    decision a tenth of its time.
+def _break_ties(order: list[tuple[bool, float, int]], candidates: Sequence[RankableCandidate], limit: int) -> None:
+    """Sort candidates with equal scores among the first `limit`, in place.
+
+    Sorting all by the longer key would take a tenth of the time of each decision.
     """
     start = 0
-    while start < most and start < len(order):
+    while start < limit and start < len(order):
         (offline, score, _), end = order[start], start + 1
         while end < len(order) and order[end][1] == score and order[end][0] == offline:
             end += 1
@@ -280,86 +292,93 @@ def _precedence(agent: RankedSubject) -> tuple[float, str, str]:
     return -agent.composite, agent.name, agent.agent_id
 
 
-def calibrate_priors(standings: Sequence[TrackRecord]) -> tuple[float, float]:
-    """How far the priors hold: the mean prior of those with outcomes, and the slope of what they showed over it.
+def calibrate_priors(records: Sequence[TrackRecord]) -> tuple[float, float]:
+    """Measure how well priors predict rewards: return the mean prior and the slope of the mean reward over the prior.
 
-    1 as long as little is known; below 0 where those who say little of themselves do better.
+    Only agents with outcomes count, each with the share of its evidence. The slope is near 1 with little evidence, and
+    below 0 if agents with a low prior do better.
     """
-    total = priors = shown = 0.0
-    known = []
-    for each in standings:
-        if share := each.share:
-            known.append((share, each.prior, each.mean))
+    total = prior_sum = reward_sum = 0.0
+    points = []
+    for record in records:
+        if share := record.share:
+            points.append((share, record.prior, record.mean))
             total += share
-            priors += share * each.prior
-            shown += share * each.mean
-    if len(known) < 2:
-        return (known[0][1] if known else 0.0), 1.0
-    mean, result = priors / total, shown / total
+            prior_sum += share * record.prior
+            reward_sum += share * record.mean
+    if len(points) < 2:
+        return (points[0][1] if points else 0.0), 1.0
+    mean_prior, mean_reward = prior_sum / total, reward_sum / total
     variance = covariance = 0.0
-    for share, prior, each_mean in known:
-        weighted = share * (prior - mean)
-        variance += weighted * (prior - mean)
-        covariance += weighted * (each_mean - result)
-    return mean, (SLOPE_REGULARIZATION + covariance) / (SLOPE_REGULARIZATION + variance)
+    for share, prior, reward in points:
+        weighted = share * (prior - mean_prior)
+        variance += weighted * (prior - mean_prior)
+        covariance += weighted * (reward - mean_reward)
+    return mean_prior, (SLOPE_REGULARIZATION + covariance) / (SLOPE_REGULARIZATION + variance)
 
 
-def estimate_reward(standing: TrackRecord, mean: float, slope: float, ahead: int) -> tuple[float, float]:
-    """The expected reward of the next outcome, and how much more the agent may be worth."""
-    strength = standing.strength
-    expectation = mean + slope * (standing.prior - mean)
+def estimate_reward(record: TrackRecord, mean: float, slope: float, ahead: int) -> tuple[float, float]:
+    """Return the expected reward of the next outcome and the exploration bonus (`expected`, `uncertainty`)."""
+    strength = record.strength
+    expectation = mean + slope * (record.prior - mean)
     if expectation < MIN_EXPECTATION:
         expectation = MIN_EXPECTATION
     elif expectation > 1 - MIN_EXPECTATION:
         expectation = 1 - MIN_EXPECTATION
-    number = strength + standing.outcomes
-    expected = (strength * expectation + standing.rewards) / (number + ahead * OPEN_TASK_PENALTY * strength / number)
-    optimism = OPTIMISM_STALE if standing.stale and not ahead else OPTIMISM
-    half = optimism / 2 * standing.variation / (number + ahead)
-    possible = (expected + half + sqrt(half * (2 * expected * (1 - expected) + half))) / (1 + 2 * half)
+    weight = strength + record.outcomes
+    expected = (strength * expectation + record.rewards) / (weight + ahead * OPEN_TASK_PENALTY * strength / weight)
+    optimism = OPTIMISM_STALE if record.stale and not ahead else OPTIMISM
+    half_q = optimism / 2 * record.variation / (weight + ahead)
+    possible = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
     return expected, possible - expected
 
 
-def count_doublings(value: float, best: float, floor: float) -> float:
-    """How often `best` must be doubled to reach `value`, both counted above `floor`."""
-    return 0.0 if value <= best else log2((value + floor) / (best + floor))
+def count_doublings(value: float, best: float, offset: float) -> float:
+    """Return how often `best` must be doubled to reach `value`, after `offset` is added to both."""
+    return 0.0 if value <= best else log2((value + offset) / (best + offset))
 
 
-def _filled(values: list[float | None], unknown: float) -> list[float]:
-    """What is unknown is as good as the mean of what is known, so nobody gains or loses by being new."""
+def _replace_unknown(values: list[float | None], default: float) -> list[float]:
+    """Replace None by the mean of the known values, or by `default`: a new agent neither gains nor loses by it."""
     if None not in values:
         return values  # type: ignore[return-value]
     known = [value for value in values if value is not None]
-    mean = sum(known) / len(known) if known else unknown
+    mean = sum(known) / len(known) if known else default
     return [mean if value is None else value for value in values]
 
 
-def _ranked(
-    candidate: RankableCandidate, ranking: RankingResult, total: float, price: float, blended: float, prefer: Preference
+def _ranked_candidate(
+    candidate: RankableCandidate,
+    ranking: RankingResult,
+    ready_ms: float,
+    cost: float,
+    blended: float,
+    prefer: Preference,
 ) -> RankedCandidate:
-    agent, known = candidate.agent, candidate.track_record
-    expected, uncertainty = estimate_reward(known, ranking.mean, ranking.slope, candidate.ahead)
+    """Return a candidate with the terms of its score; `cost` may be the substitute for an unknown one."""
+    agent, record = candidate.agent, candidate.track_record
+    expected, uncertainty = estimate_reward(record, ranking.mean, ranking.slope, candidate.ahead)
     per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
     return RankedCandidate(
         agent.agent_id,
         agent.name,
         agent.composite,
-        known.elsewhere,
-        known.elsewhere_outcomes,
-        known.prior,
-        known.strength,
-        known.rewards,
-        known.outcomes,
-        known.weight,
+        record.elsewhere,
+        record.elsewhere_outcomes,
+        record.prior,
+        record.strength,
+        record.rewards,
+        record.outcomes,
+        record.weight,
         expected,
-        known.variation,
-        known.stale,
+        record.variation,
+        record.stale,
         candidate.ahead,
         uncertainty,
-        total,
-        per_time * count_doublings(total, ranking.fastest_ms, DURATION_OFFSET_MS),
-        known.cost,
-        per_cost * count_doublings(price, ranking.cheapest, COST_OFFSET_USD),
+        ready_ms,
+        per_time * count_doublings(ready_ms, ranking.fastest_ms, DURATION_OFFSET_MS),
+        record.cost,
+        per_cost * count_doublings(cost, ranking.cheapest, COST_OFFSET_USD),
         NEUTRAL_TRUST if candidate.trust is None else candidate.trust,
         candidate.online,
         blended,

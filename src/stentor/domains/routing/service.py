@@ -1,4 +1,7 @@
-"""Brings the candidates together from memory and has the pure functions decide."""
+"""The routing engine: builds the candidates from memory and calls the pure functions of `model` and `ranking`.
+
+Reads the agent cache and the views of learning and trust. Touches no database, so that a decision stays fast.
+"""
 
 from __future__ import annotations
 
@@ -22,68 +25,55 @@ from stentor.domains.routing.model import Authority, RoutingDecision, RoutingPol
 from stentor.domains.routing.ranking import AgentCandidate, TrackRecord, build_track_record
 from stentor.domains.trust.service import TrustView
 
-_REASONS = [(error.code,) for error in all_errors() if issubclass(error, RoutingDenied) and error is not RoutingDenied]
-
-
+_DENIAL_CODES = [
+    (error.code,) for error in all_errors() if issubclass(error, RoutingDenied) and error is not RoutingDenied
+]
 AGE_STEP = 32
-"""Outcomes of others that evidence is faded for at a time: what is computed from a record holds for that long."""
+"""The decay of evidence is applied in steps of this many outcomes, so that a cached track record lasts that long."""
 LoadLookup = Callable[[Agent], tuple[int, int, bool]]
-"""Of an agent now: tasks that wait for it or run, how many it does at a time, and whether it is online."""
-
-
-def _derived(records: TaskTypeRecords, day: int) -> dict[str, Any]:
-    """What was computed from these records since the last change of anybody's results, today."""
-    if records is NO_RECORDS:
-        return {}
-    state = (records.progress.changed_tick, day)
-    if records.derived_at != state:
-        records.derived, records.derived_at = {}, state
-    return records.derived
-
-
-def _idle(agent: Agent) -> tuple[int, int, bool]:
-    return 0, 1, True
+"""Returns an agent's number of queued and running tasks, its concurrency, and whether it is online."""
 
 
 class RoutingEngine:
-    """Reads three views and the load of the agents in memory; touches no database."""
+    """Decides which agent gets a task."""
 
     def __init__(
         self,
-        snapshot: AgentCache,
+        agents: AgentCache,
         learning: LearningView,
         trust: TrustView,
         clock: Clock,
         policy: RoutingPolicy,
     ) -> None:
-        self._snapshot = snapshot
+        self._agents = agents
         self._learning = learning
         self._trust = trust
         self._clock = clock
         self.policy = policy
         self.agent_load: LoadLookup = _idle
-        """Set once the engine is there, which needs routing itself."""
-        self._times, self._denied = Histogram(SHORT_BUCKETS_S), LabeledCounter(*_REASONS)
+        """Set later by the dispatcher, which itself needs routing."""
+        self._durations = Histogram(SHORT_BUCKETS_S)
+        self._denials = LabeledCounter(*_DENIAL_CODES)
 
     def decide(self, request: RoutingRequest) -> RoutingDecision:
-        """Raises a RoutingDenied. The decision says how long it took, in microseconds."""
+        """Choose an agent. Raises RoutingDenied."""
         started = time.perf_counter_ns()
         try:
-            decision = self._decided(request)
+            decision = self._decide(request)
         except RoutingDenied as denial:
-            self._denied.increment(denial.code)
+            self._denials.increment(denial.code)
             raise
-        took = time.perf_counter_ns() - started
-        self._times.observe(took / 1e9)
-        return msgspec.structs.replace(decision, duration_us=took // 1000)
+        duration_ns = time.perf_counter_ns() - started
+        self._durations.observe(duration_ns / 1e9)
+        return msgspec.structs.replace(decision, duration_us=duration_ns // 1000)
 
     def decide_for_waiting(self, request: RoutingRequest, planned: Mapping[str, int]) -> RoutingDecision | None:
-        """For a task that waits for an agent which is offline: the best one that is online, None without one.
+        """Choose an online agent for a task that is queued for an offline one; None if there is none.
 
-        Nobody whose work needs an approval: that was given, or was not asked for, for another agent. `planned` tasks
-        are about to wait for the agents that it names. Counts in no figure of routing.
+        `planned` are tasks per agent that are about to be moved there too. Not counted in the metrics.
         """
         started = time.perf_counter_ns()
+        # No agents of tier `human`: an approval, or the absence of one, was for the original agent only.
         agents = [agent for agent in self._pool(request) if agent.trust_tier != "human"]
         if not any(self.agent_load(agent)[2] for agent in agents):
             return None
@@ -95,27 +85,27 @@ class RoutingEngine:
             decision = model.decide(request, candidates, self.policy, trust_available=self._trust.is_available)
         except RoutingDenied:
             return None
-        took = (time.perf_counter_ns() - started) // 1000
-        return msgspec.structs.replace(decision, duration_us=took) if decision.online else None
+        duration_us = (time.perf_counter_ns() - started) // 1000
+        return msgspec.structs.replace(decision, duration_us=duration_us) if decision.online else None
 
-    def _decided(self, request: RoutingRequest) -> RoutingDecision:
+    def _decide(self, request: RoutingRequest) -> RoutingDecision:
         now = self._clock.now()
         agents = self._pool(request)
         if not agents and request.preferred_agent_id is None:
-            raise self._nobody(request)
+            raise self._denial_without_candidates(request)
         candidates = self._candidates(request, agents, now)
         return model.decide(request, candidates, self.policy, trust_available=self._trust.is_available)
 
     def collect_metrics(self) -> Iterable[Metric]:
-        """For /metrics."""
-        text = "Time of a routing decision that chose an agent."
-        yield histogram_family("stentor_routing_duration_seconds", text, self._times)
-        text = "Routing decisions that nobody was admitted in, by reason."
-        yield labeled_counter_family("stentor_routing_denials", text, ("reason",), self._denied.snapshot())
+        """Yield the duration of decisions and the number of denials."""
+        text = "Duration of a routing decision that chose an agent."
+        yield histogram_family("stentor_routing_duration_seconds", text, self._durations)
+        text = "Routing decisions without an eligible agent, by reason."
+        yield labeled_counter_family("stentor_routing_denials", text, ("reason",), self._denials.snapshot())
 
     def recheck_admission(self, request: RoutingRequest, agent_id: str) -> RoutingDenied | None:
-        """Admission again, at dispatch, for the agent that was chosen."""
-        agent = self._snapshot.get(request.tenant, agent_id)
+        """Check admission of the chosen agent again, at dispatch; return the denial, or None if it is still admitted."""
+        agent = self._agents.get(request.tenant, agent_id)
         if agent is None:
             return model.build_denial(request, [])
         policy = self.policy if self._trust.is_available else self.policy.without_trust
@@ -124,77 +114,99 @@ class RoutingEngine:
         return None if reason is None else model.build_denial(request, [(agent, reason)])
 
     def caller_authority(self, principal: Principal) -> Authority:
-        """An agent whose every registration is suspended or quarantined has nothing to delegate."""
+        """Return what a caller may request: nothing if all agents of its key are suspended or quarantined."""
         if not principal.is_bound_agent:
             return Authority()
-        own = self._snapshot.list_of_key(principal.tenant, principal.name)
-        active = not own or any(agent.status == "active" for agent in own)
+        agents = self._agents.list_of_key(principal.tenant, principal.name)
+        active = not agents or any(agent.status == "active" for agent in agents)
         if not self.policy.own_authority:
             return Authority(active)
-        abilities = frozenset(name for agent in own if agent.status == "active" for name in agent.capabilities)
-        return Authority(active, abilities)
+        capabilities = frozenset(name for agent in agents if agent.status == "active" for name in agent.capabilities)
+        return Authority(active, capabilities)
 
     def _pool(self, request: RoutingRequest) -> list[Agent]:
         if request.preferred_agent_id is None:
-            return self._snapshot.list_capable(request.tenant, request.capabilities)
-        preferred = self._snapshot.get(request.tenant, request.preferred_agent_id)
+            return self._agents.list_capable(request.tenant, request.capabilities)
+        preferred = self._agents.get(request.tenant, request.preferred_agent_id)
         return [] if preferred is None else [preferred]
 
     def _candidates(self, request: RoutingRequest, agents: list[Agent], now: int) -> list[AgentCandidate]:
         records = self._learning.records(request.tenant, request.task_type)
-        derived = _derived(records, now // DAY)
+        cache = _track_record_cache(records, now // DAY)
+        # Looked up once: this loop takes most of the time of a decision.
         tenant, trust, load, alpha = request.tenant, self._trust.score, self.agent_load, self.policy.alpha
         tick = records.progress.tick
-        of_agent, sums = records.weights_by_agent, self._learning.sums_by_agent
-        found = []
+        weights, sums_by_agent = records.weights_by_agent, self._learning.sums_by_agent
+        candidates = []
         for agent in agents:
             agent_id = agent.agent_id
-            record, summed = of_agent.get(agent_id), sums.get(agent_id)
-            age = 0 if record is None else (tick - record.tick) // AGE_STEP
-            entry = derived.get(agent_id)
+            weight, sums = weights.get(agent_id), sums_by_agent.get(agent_id)
+            age = 0 if weight is None else (tick - weight.tick) // AGE_STEP
+            entry = cache.get(agent_id)
+            # Frozen values are replaced when they change, so identity tells whether the entry is still valid.
             if (
                 entry is None
-                or entry[0] is not record
-                or entry[1] is not summed
+                or entry[0] is not weight
+                or entry[1] is not sums
                 or entry[2] != age
                 or entry[3] is not agent
             ):
-                stale = records.progress.has_changed_since(record)
-                known = track_record_from_weight(
-                    agent.composite, alpha, record, summed, age * AGE_STEP, now, stale=stale
+                stale = records.progress.has_changed_since(weight)
+                track_record = track_record_from_weight(
+                    agent.composite, alpha, weight, sums, age * AGE_STEP, now, stale=stale
                 )
-                entry = derived[agent_id] = (record, summed, age, agent, known)
-            found.append(AgentCandidate(agent, entry[4], trust(tenant, agent_id, now), *load(agent)))
-        return found
+                entry = cache[agent_id] = (weight, sums, age, agent, track_record)
+            candidates.append(AgentCandidate(agent, entry[4], trust(tenant, agent_id, now), *load(agent)))
+        return candidates
 
-    def _nobody(self, request: RoutingRequest) -> RoutingDenied:
-        elsewhere = self._snapshot.is_capable_elsewhere(request.tenant, request.capabilities)
-        reason = TenantDenied if elsewhere else CapabilityUnavailable
+    def _denial_without_candidates(self, request: RoutingRequest) -> RoutingDenied:
+        in_other_tenant = self._agents.is_capable_elsewhere(request.tenant, request.capabilities)
+        reason = TenantDenied if in_other_tenant else CapabilityUnavailable
         details = {"required_capabilities": list(request.capabilities)}
         return reason(model.DENIAL_MESSAGES[reason], details)
 
 
 def track_record_from_weight(
-    composite: float, alpha: float, record: Weight | None, sums: RewardSums | None, age: int, now: int, *, stale: bool
+    composite: float, alpha: float, weight: Weight | None, sums: RewardSums | None, age: int, now: int, *, stale: bool
 ) -> TrackRecord:
-    """What a record, None without an outcome, says now. `sums` are those of all task types together, `age` the outcomes
-    of others since the record's last one; `stale` when the results of another one changed after it.
+    """Return the track record of an agent at a task type; `weight` is None without an outcome.
+
+    `sums` are rewards and outcomes over all task types, `age` the outcomes of other agents since the agent's last one.
+    `stale`: the results of some agent changed after that one.
     """
-    if record is None:
+    if weight is None:
         return build_track_record(composite, alpha, elsewhere=sums or (0.0, 0.0), stale=stale)
-    rewards, outcomes = record.stale_rewards if stale else record.counted_rewards
-    own = record.counted_rewards
-    rewards_all, outcomes_all = sums or own
+    rewards, outcomes = weight.stale_rewards if stale else weight.counted_rewards
+    rewards_here, outcomes_here = weight.counted_rewards
+    rewards_all, outcomes_all = sums or weight.counted_rewards
     return build_track_record(
         composite,
         alpha,
         rewards,
         outcomes,
-        (max(0.0, rewards_all - own[0]), max(0.0, outcomes_all - own[1])),
+        # Never below 0, which rounding of the running sums could cause.
+        (max(0.0, rewards_all - rewards_here), max(0.0, outcomes_all - outcomes_here)),
         age=age,
-        variation=record.variation,
-        weight=record.weight_at(now),
-        duration_ms=record.mean_ms if record.samples else None,
-        cost=record.mean_cost,
+        variation=weight.variation,
+        weight=weight.weight_at(now),
+        duration_ms=weight.mean_ms if weight.samples else None,
+        cost=weight.mean_cost,
         stale=stale,
     )
+
+
+def _track_record_cache(records: TaskTypeRecords, day: int) -> dict[str, Any]:
+    """Return the cached track records of a task type.
+
+    Emptied when the results of any agent change, which makes others stale, and every day, when weights decay.
+    """
+    if records is NO_RECORDS:
+        return {}  # shared by all task types without outcomes
+    state = (records.progress.changed_tick, day)
+    if records.derived_at != state:
+        records.derived, records.derived_at = {}, state
+    return records.derived
+
+
+def _idle(agent: Agent) -> tuple[int, int, bool]:
+    return 0, 1, True
