@@ -204,7 +204,7 @@ def test_a_decision_without_the_cost_that_stood_in_is_taken_as_it_is_and_that_is
     del record["usual_cost"]
     found = explain.check_decision(record)
     assert found.differences == ()
-    assert any("unknown one" in sentence for sentence in found.assumed)
+    assert any("unknown cost" in sentence for sentence in found.assumed)
 
 
 @requirement("routing.decision-recomputed")
@@ -248,10 +248,10 @@ def test_the_sentence_names_what_decided() -> None:
     assert explain.explain_decision(recorded(strong, weak)).startswith(
         "ann was chosen among 2 candidates with the highest score, "
     )
-    assert "a better result is expected of it (expected 0.9" in explain.explain_decision(recorded(strong, weak))
+    assert "its expected result is better (expected 0.9" in explain.explain_decision(recorded(strong, weak))
     assert explain.explain_decision(recorded(strong)) == "ann was chosen as the only agent that was admitted."
     unknown = explain.explain_decision(recorded(candidate("ann"), candidate("bob", 25, 50)))
-    assert "less is known of it, so that it gets a chance" in unknown
+    assert "less is known about it, so it is explored" in unknown
     tie = explain.explain_decision(recorded(candidate("ann"), candidate("bob")))
     assert "the same score as bob" in tie
     assert "the name decides" in tie

@@ -27,9 +27,9 @@ SMOOTHING_FACTOR = 0.2
 class Weight(msgspec.Struct, frozen=True, dict=True):
     """The record of one agent at one task type.
 
-    `recent` has a letter S or F and `rewards` two hexadecimal digits for each recent outcome, newest last. `tick` counts
-    the outcomes of all agents at the task type up to this agent's last one, `changed_tick` those up to the last change
-    of this agent's results, `since_change` this agent's outcomes since the last change of any agent's results.
+    `recent` has a letter S or F and `rewards` two hexadecimal digits for each recent outcome, newest last. `tick`
+    counts the outcomes of all agents at the task type up to this agent's last one, `changed_tick` those up to the last
+    change of this agent's results, `since_change` this agent's outcomes since the last change of any agent's results.
     `mean_cost` is in US dollars.
     """
 
@@ -185,11 +185,11 @@ def apply_grade(record: Weight, *, sample: int | None, was: float, grade: float,
     the deltas, the evidence only if the outcome is still stored.
     """
     delta = weight_delta(success=grade > 0, performance=grade) - weight_delta(success=was > 0, performance=was)
-    rewards = (
-        None if sample is None else evidence.replace_reward(record.encoded_rewards, record.samples - sample, grade)
-    )
+    rewards = record.encoded_rewards
+    if sample is not None:
+        rewards = evidence.replace_reward(rewards, record.samples - sample, grade) or rewards
     weight = add_to_weight(record.weight_at(now), delta)
-    return msgspec.structs.replace(record, weight=weight, updated_at=now, rewards=rewards or record.encoded_rewards)
+    return msgspec.structs.replace(record, weight=weight, updated_at=now, rewards=rewards)
 
 
 def add_to_weight(weight: float, delta: float) -> float:

@@ -268,8 +268,8 @@ def rank_candidates(
     _break_ties(order, candidates, len(order) if limit is None else limit)
     ranking = RankingResult([], mean, slope, fastest, cheapest, usual_cost)
     for _, negative_score, n in order[:limit]:
-        candidate = _ranked_candidate(candidates[n], ranking, ready_ms[n], costs[n], -negative_score, prefer)
-        ranking.candidates.append(candidate)
+        ranked = _ranked_candidate(candidates[n], ranking, ready_ms[n], costs[n], -negative_score, prefer)
+        ranking.candidates.append(ranked)
     return ranking
 
 

@@ -104,7 +104,7 @@ class RoutingEngine:
         yield labeled_counter_family("stentor_routing_denials", text, ("reason",), self._denials.snapshot())
 
     def recheck_admission(self, request: RoutingRequest, agent_id: str) -> RoutingDenied | None:
-        """Check admission of the chosen agent again, at dispatch; return the denial, or None if it is still admitted."""
+        """Check admission of the chosen agent again at dispatch; return the denial, or None if it is still admitted."""
         agent = self._agents.get(request.tenant, agent_id)
         if agent is None:
             return model.build_denial(request, [])

@@ -39,9 +39,7 @@ MAX_ANCESTORS = 32
 _COLUMNS = "task_id, status, assigned_agent, type, created_at, completion_time"
 _SUBMITTED = "submitted_by = :key"
 _ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
-_FIND_PARENT = Sql(
-    "select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id"
-)
+_FIND_PARENT = Sql("select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id")
 _statements: dict[tuple[str, ...], Sql] = {}
 """Compiled statements by kind and conditions; there are only a few combinations."""
 
@@ -99,8 +97,7 @@ def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], 
 def _page_sql(names: tuple[str, ...]) -> Sql:
     where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in names)])
     return Sql(
-        f"select {_COLUMNS} from tasks "
-        f"where {where} order by created_at desc, task_id desc limit :limit offset :offset"
+        f"select {_COLUMNS} from tasks where {where} order by created_at desc, task_id desc limit :limit offset :offset"
     )
 
 

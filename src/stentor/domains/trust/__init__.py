@@ -1,1 +1,1 @@
-"""Trust: a score in [0,1] per entity, and what a score permits. Knows entity ids, not agents."""
+"""Trust: a score in [0,1] per entity, and the operations that it permits. Knows entity ids, not agents."""

@@ -1,4 +1,4 @@
-"""Levels, decay and reinforcement: pure. Source: core contract, "Trust entity and levels"."""
+"""Trust levels, decay and score changes. Pure. Source: core contract, "Trust entity and levels"."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import msgspec
 from stentor.core.clock import DAY
 
 INITIAL_SCORE = 0.5
-"""Where success or failure starts an entity that has no score."""
+"""Score of an entity before its first success or failure."""
 DEFAULT_ENTITY_TYPE = "agent"
-SUCCESS_REWARD, FAILURE_PENALTY, DAILY_DECAY = 0.02, 0.05, 0.01
+SUCCESS_REWARD = 0.02
+FAILURE_PENALTY = 0.05
+DAILY_DECAY = 0.01
 OPERATIONS = ("read", "write", "delete", "search", "tag", "update", "frontmatter")
 
 ChangeKind = Literal["set", "success", "failure"]
 
 
 class TrustLevel(msgspec.Struct, frozen=True):
-    """`low` is inclusive, `high` exclusive but for the highest level."""
+    """A range of scores and what it permits; `low` is inclusive, `high` exclusive except for the highest level."""
 
     name: str
     low: float
@@ -36,7 +38,7 @@ LEVELS = (
 
 
 class TrustEntity(msgspec.Struct, frozen=True):
-    """A stored score, as it was at `updated_at` (microseconds)."""
+    """An entity with its stored score, which was valid at `updated_at` (microseconds)."""
 
     entity_id: str
     entity_type: str
@@ -44,11 +46,13 @@ class TrustEntity(msgspec.Struct, frozen=True):
     updated_at: int
 
     def score_at(self, now: int) -> float:
-        """The score at `now`, after one percent of decay for each whole idle day."""
+        """Return the score at `now`, after its decay."""
         return decay_score(self.score, now - self.updated_at)
 
 
 class TrustChange(msgspec.Struct, frozen=True):
+    """A recorded change of a score. Time in microseconds."""
+
     entity_id: str
     kind: str
     delta: float
@@ -58,6 +62,7 @@ class TrustChange(msgspec.Struct, frozen=True):
 
 
 def find_level(score: float) -> TrustLevel:
+    """Return the level of a score."""
     for level in LEVELS:
         if score >= level.low:
             return level
@@ -65,16 +70,16 @@ def find_level(score: float) -> TrustLevel:
 
 
 def decay_score(score: float, idle: int) -> float:
-    """`idle` in microseconds. Whole days, so that a score just set reads as it was set."""
+    """Return the score after `idle` microseconds; it loses 1 % per whole day, so a new score reads as it was set."""
     days = max(0, idle) // DAY
     return round_score(score * (1 - DAILY_DECAY) ** days) if days else score
 
 
-def change_score(score: float, by: float) -> float:
-    """The score after a change, kept in [0,1]."""
-    return round_score(min(1.0, max(0.0, score + by)))
+def change_score(score: float, delta: float) -> float:
+    """Return the changed score, clamped to [0,1]."""
+    return round_score(min(1.0, max(0.0, score + delta)))
 
 
 def round_score(score: float) -> float:
-    """Twelve decimals: 0.5 + 0.07 shall read 0.57."""
+    """Round to twelve decimals, so that 0.5 + 0.07 reads 0.57."""
     return round(score, 12)

@@ -1,4 +1,7 @@
-"""Use cases of trust, and the view of all scores in memory that routing reads."""
+"""Use cases of trust: set, reinforce and report scores.
+
+`TrustView` has all scores in memory for routing. The rules are in `model`; who may change a score is in `registry`.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,30 @@ from stentor.domains.trust.model import ChangeKind, TrustChange, TrustEntity
 
 RECENT_CHANGES = 50
 EntityKey = tuple[str, str]
-"""Tenant and id of an entity."""
+"""Tenant and entity id."""
 BeforeSetHook = Callable[[Tx, str, str, str], None]
-"""Looks at a record before it is overridden, in the same transaction: (tx, tenant, id, by whom)."""
+"""Called in the same transaction before a score is overridden, with transaction, tenant, entity id and caller."""
 
 
 class TrustView:
-    """Scores in memory. `available` turns false when the source cannot be read."""
+    """All scores in memory. `is_available` is false while the source cannot be read."""
 
     def __init__(self) -> None:
         self._entities: dict[EntityKey, TrustEntity] = {}
-        self._meanwhile = ConcurrentWrites[EntityKey]()
+        self._concurrent_writes = ConcurrentWrites[EntityKey]()
         self.is_available = True
 
     def put(self, tenant: str, entity: TrustEntity) -> None:
-        """What this process wrote."""
-        self._meanwhile.record_write((tenant, entity.entity_id))
+        """Take over a score that this process wrote."""
+        # A poll that started before this write has read the older row and must not put it back.
+        self._concurrent_writes.record_write((tenant, entity.entity_id))
         self._entities[tenant, entity.entity_id] = entity
 
     def poll_query(self, since: int) -> PollQuery:
-        """What changed since, for the view. Fails open: routing goes on without trust and says so."""
+        """Return the query for scores that other processes changed since `since`, in microseconds.
+
+        Fails open: if the scores cannot be read, routing continues without trust and records that.
+        """
 
         def read(tx: Tx) -> list[tuple[str, TrustEntity]]:
             try:
@@ -44,24 +51,26 @@ class TrustView:
                 self.is_available = False
                 raise
 
-        return self._meanwhile.start_poll(read, self._hear)
+        return self._concurrent_writes.start_poll(read, self._apply_changes)
 
-    def _hear(self, changed: list[tuple[str, TrustEntity]], written: set[EntityKey]) -> None:
+    def _apply_changes(self, changed: list[tuple[str, TrustEntity]], written: set[EntityKey]) -> None:
         self.is_available = True
         for tenant, entity in changed:
             if (tenant, entity.entity_id) not in written:
                 self._entities[tenant, entity.entity_id] = entity
 
     def score(self, tenant: str, entity_id: str, now: int) -> float | None:
-        """The decayed score, or None for an entity without one."""
+        """Return the score after its decay, or None for an entity without one."""
         entity = self._entities.get((tenant, entity_id))
         if entity is None:
             return None
-        # Each decision asks this of every candidate, and most scores are younger than a day.
+        # A shortcut: routing calls this for every candidate, and most scores are younger than a day.
         return entity.score if 0 <= now - entity.updated_at < DAY else entity.score_at(now)
 
 
 class TrustService:
+    """Reads and changes scores, and records the changes."""
+
     def __init__(self, db: Database, clock: Clock, runlog: RunLog) -> None:
         self._db = db
         self._clock = clock
@@ -70,20 +79,20 @@ class TrustService:
         self.before_set_hooks: list[BeforeSetHook] = []
 
     async def get(self, tenant: str, entity_id: str) -> tuple[TrustEntity, float]:
-        """The entity and its score now. Raises NotFound."""
+        """Return the entity and its score now. Raises NotFound."""
         entity = await self._db.read(lambda tx: store.find(tx, tenant, entity_id))
         if entity is None:
-            raise NotFound(f"No trust is recorded for {entity_id!r}.")
+            raise NotFound(f"No trust score is recorded for {entity_id!r}.")
         return entity, entity.score_at(self._clock.now())
 
     async def set_score(
         self, tenant: str, entity_id: str, score: float, entity_type: str | None, by: str
     ) -> tuple[TrustEntity, float]:
-        """Sets the score; answers the entity and the delta. Without a type a known entity keeps its own."""
+        """Set a score; return the entity and the delta. Without `entity_type` an existing entity keeps its type."""
 
         def work(tx: Tx) -> tuple[TrustEntity, float]:
-            for look in self.before_set_hooks:
-                look(tx, tenant, entity_id, by)
+            for hook in self.before_set_hooks:
+                hook(tx, tenant, entity_id, by)
             return self.set_score_in_tx(tx, tenant, entity_id, score, entity_type, by)
 
         return await self._db.write(work)
@@ -91,19 +100,20 @@ class TrustService:
     def set_score_in_tx(
         self, tx: Tx, tenant: str, entity_id: str, score: float, entity_type: str | None, by: str
     ) -> tuple[TrustEntity, float]:
-        """The same as a part of somebody's own transaction, who has looked already."""
+        """Set a score within the caller's transaction, without calling the hooks."""
+        # The score is read, changed and written: two processes must not do that for one entity at the same time.
         tx.lock(locks.agent_lock(entity_id))
-        known = store.find(tx, tenant, entity_id)
-        before = known.score_at(tx.now) if known else None
-        kind = entity_type or (known.entity_type if known else model.DEFAULT_ENTITY_TYPE)
-        entity = TrustEntity(entity_id, kind, score, tx.now)
-        level = model.find_level(known.score).name if known else None
-        return self._keep(tx, tenant, entity, "set", before, None, by, level)
+        previous = store.find(tx, tenant, entity_id)
+        before = previous.score_at(tx.now) if previous else None
+        entity_type = entity_type or (previous.entity_type if previous else model.DEFAULT_ENTITY_TYPE)
+        entity = TrustEntity(entity_id, entity_type, score, tx.now)
+        level = model.find_level(previous.score).name if previous else None
+        return self._write(tx, tenant, entity, "set", before, None, by, level)
 
     async def reinforce(
         self, tenant: str, entity_id: str, kind: ChangeKind, amount: float, by: str
     ) -> tuple[TrustEntity, float]:
-        """One success or failure; `amount` is positive for both."""
+        """Apply a success or failure; `amount` is positive for both."""
         return await self._db.write(lambda tx: self.reinforce_in_tx(tx, tenant, entity_id, kind, amount, by=by))
 
     def reinforce_in_tx(
@@ -117,17 +127,21 @@ class TrustService:
         cause: str | None = None,
         by: str | None = None,
     ) -> tuple[TrustEntity, float]:
-        """The same inside a transaction; a `cause` is applied once. An event tells what `by` did, or a new level."""
+        """Apply a success or failure within the caller's transaction.
+
+        Once per `cause`: the unique index on the changes makes a second call fail.
+        """
         tx.lock(locks.agent_lock(entity_id))
-        known = store.find(tx, tenant, entity_id)
-        before = known.score_at(tx.now) if known else model.INITIAL_SCORE
+        previous = store.find(tx, tenant, entity_id)
+        before = previous.score_at(tx.now) if previous else model.INITIAL_SCORE
         after = model.change_score(before, amount if kind == "success" else -amount)
-        entity = TrustEntity(entity_id, known.entity_type if known else model.DEFAULT_ENTITY_TYPE, after, tx.now)
-        level = model.find_level(known.score if known else model.INITIAL_SCORE).name
-        return self._keep(tx, tenant, entity, kind, before, cause, by, level)
+        entity_type = previous.entity_type if previous else model.DEFAULT_ENTITY_TYPE
+        entity = TrustEntity(entity_id, entity_type, after, tx.now)
+        level = model.find_level(previous.score if previous else model.INITIAL_SCORE).name
+        return self._write(tx, tenant, entity, kind, before, cause, by, level)
 
     async def build_report(self, tenant: str) -> dict[str, Any]:
-        """Snapshot of every tracked entity, by level and type, with the latest changes."""
+        """Return all entities with their scores now, counts by level and type, the average and the latest changes."""
 
         def read(tx: Tx) -> tuple[list[TrustEntity], list[TrustChange]]:
             return store.list_entities(tx, tenant), store.list_recent_changes(tx, tenant, RECENT_CHANGES)
@@ -144,7 +158,7 @@ class TrustService:
             "changes": changes,
         }
 
-    def _keep(
+    def _write(
         self,
         tx: Tx,
         tenant: str,
@@ -155,7 +169,7 @@ class TrustService:
         by: str | None,
         previous_level: str | None,
     ) -> tuple[TrustEntity, float]:
-        """An event tells a change by somebody, and one of the level whoever caused it."""
+        """Store a changed score. Recorded in the run log if a caller changed it (`by`) or its level changed."""
         level = model.find_level(entity.score).name
         delta = model.round_score(entity.score - (before or 0.0))
         store.put(tx, tenant, entity)
@@ -173,5 +187,6 @@ class TrustService:
             message = f"Trust of {entity.entity_id} is {entity.score:g}."
             draft = EventDraft("trust_changed", "trust", message, meta, agent_id=entity.entity_id)
             self._runlog.append(tx, tenant, [draft])
+        # After the commit only: a rollback must not leave a score in memory that the database does not have.
         tx.after_commit(lambda: self.view.put(tenant, entity))
         return entity, delta

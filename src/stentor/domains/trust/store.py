@@ -1,4 +1,4 @@
-"""SQL of trust."""
+"""SQL of trust scores and their changes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from stentor.core import ids
 from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.domains.trust.model import ChangeKind, TrustChange, TrustEntity
 
-_ONE = Sql(
+_FIND = Sql(
     "select entity_id, entity_type, score, updated_at from trust_scores "
     "where tenant = :tenant and entity_id = :entity_id"
 )
-_ALL = Sql(
+_LIST = Sql(
     "select entity_id, entity_type, score, updated_at from trust_scores where tenant = :tenant order by entity_id"
 )
 _CHANGED = Sql("select tenant, entity_id, entity_type, score, updated_at from trust_scores where updated_at >= :since")
@@ -20,25 +20,26 @@ _PUT = Sql(
     on conflict (tenant, entity_id) do update set
         entity_type = excluded.entity_type, score = excluded.score, updated_at = excluded.updated_at"""
 )
-_CHANGES = AppendOnlyTable(
+_CHANGES_TABLE = AppendOnlyTable(
     "trust_changes", ("change_id", "tenant", "entity_id", "kind", "delta", "score", "cause", "happened_at")
 )
-_RECENT = Sql(
+_LIST_RECENT_CHANGES = Sql(
     """select entity_id, kind, delta, score, cause, happened_at from trust_changes
     where tenant = :tenant order by change_id desc limit :limit"""
 )
 
 
 def find(tx: Tx, tenant: str, entity_id: str) -> TrustEntity | None:
-    row = tx.row(_ONE, tenant=tenant, entity_id=entity_id)
+    row = tx.row(_FIND, tenant=tenant, entity_id=entity_id)
     return TrustEntity(*row) if row else None
 
 
 def list_entities(tx: Tx, tenant: str) -> list[TrustEntity]:
-    return [TrustEntity(*row) for row in tx.rows(_ALL, tenant=tenant)]
+    return [TrustEntity(*row) for row in tx.rows(_LIST, tenant=tenant)]
 
 
 def changed_since(tx: Tx, since: int) -> list[tuple[str, TrustEntity]]:
+    """List the entities that changed since a time, each with its tenant."""
     return [(row[0], TrustEntity(*row[1:])) for row in tx.rows(_CHANGED, since=since)]
 
 
@@ -54,10 +55,10 @@ def put(tx: Tx, tenant: str, entity: TrustEntity) -> None:
 
 
 def insert_change(tx: Tx, tenant: str, entity: TrustEntity, kind: ChangeKind, delta: float, cause: str | None) -> None:
-    """One line of history. The unique index refuses a second one for the same cause and entity."""
+    """Insert a change. The unique index rejects a second one for the same cause and entity."""
     key = (ids.new_id(), tenant, entity.entity_id)
-    tx.append(_CHANGES, (*key, kind, delta, entity.score, cause, entity.updated_at))
+    tx.append(_CHANGES_TABLE, (*key, kind, delta, entity.score, cause, entity.updated_at))
 
 
 def list_recent_changes(tx: Tx, tenant: str, limit: int) -> list[TrustChange]:
-    return [TrustChange(*row) for row in tx.rows(_RECENT, tenant=tenant, limit=limit)]
+    return [TrustChange(*row) for row in tx.rows(_LIST_RECENT_CHANGES, tenant=tenant, limit=limit)]
