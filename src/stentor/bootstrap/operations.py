@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from stentor.bootstrap.entrance import Entrance
 from stentor.bootstrap.kernel import Kernel
-from stentor.domains.activity.operations import ActivityOperations
-from stentor.domains.execution.operations import WorkerOperations
-from stentor.domains.learning.operations import LearningOperations
-from stentor.domains.llm.operations import LlmOperations
-from stentor.domains.memory.operations import MemoryOperations
-from stentor.domains.messaging.operations import MessageOperations
-from stentor.domains.modelrouting.operations import AnswerOperations
+from stentor.domains.activity import operations as activity
+from stentor.domains.execution import operations as execution
+from stentor.domains.learning import operations as learning
+from stentor.domains.llm import operations as llm
+from stentor.domains.memory import operations as memory
+from stentor.domains.messaging import operations as messaging
+from stentor.domains.modelrouting import operations as modelrouting
+from stentor.domains.registry import operations as registry
 from stentor.domains.registry.model import Agent
-from stentor.domains.registry.operations import RegistryOperations
-from stentor.domains.sandbox.operations import SandboxOperations
-from stentor.domains.tasks.grant_operations import GrantOperations
-from stentor.domains.tasks.operations import TaskOperations
-from stentor.domains.trust.operations import TrustOperations
-from stentor.web.operations import Operation
+from stentor.domains.sandbox import operations as sandbox
+from stentor.domains.tasks import grant_operations as grants
+from stentor.domains.tasks import operations as tasks
+from stentor.domains.trust import operations as trust
+from stentor.web.operations import Operation, bind
 
 
 def task_operations(kernel: Kernel) -> list[Operation]:
-    return TaskOperations(kernel.submission, kernel.tasks, kernel.grades).table()
+    return bind(tasks.OPERATIONS, tasks.TaskOperations(kernel.submission, kernel.tasks, kernel.grades))
 
 
 def message_operations(kernel: Kernel) -> list[Operation]:
-    return MessageOperations(kernel.messages.messaging).table()
+    return bind(messaging.OPERATIONS, messaging.MessageOperations(kernel.messages.messaging))
 
 
 def operations(kernel: Kernel, shared: Entrance) -> list[tuple[str, list[Operation]]]:
@@ -38,16 +38,16 @@ def operations(kernel: Kernel, shared: Entrance) -> list[tuple[str, list[Operati
     def presence_of(agent: Agent) -> tuple[bool, int | None]:
         return kernel.presence.is_online(agent), kernel.presence.last_seen(agent.agent_id)
 
-    registry = RegistryOperations(kernel.registry, trust_of, kernel.commands.check_runtime, presence_of)
-    learning = LearningOperations(
+    registered = registry.RegistryOperations(kernel.registry, trust_of, kernel.commands.check_runtime, presence_of)
+    learned = learning.LearningOperations(
         kernel.learning,
         lambda tenant, agent_id: agents.get(tenant, agent_id) is not None,
         lambda caller, agent_id: kernel.registry.authorize(caller, "connection", agent_id),
     )
-    trust = TrustOperations(
+    scores = trust.TrustOperations(
         kernel.trust, lambda caller, entity_id: kernel.registry.authorize(caller, "trust", entity_id)
     )
-    llm = LlmOperations(
+    models = llm.LlmOperations(
         kernel.llm.gateway,
         shared.talk,
         kernel.messages.messaging.resolve_speaker,
@@ -56,19 +56,20 @@ def operations(kernel: Kernel, shared: Entrance) -> list[tuple[str, list[Operati
     )
     tables = [
         ("tasks", task_operations(kernel)),
-        ("tasks", ActivityOperations(kernel.activity, kernel.tasks.notice).table()),
-        ("workers", WorkerOperations(kernel.workers).table()),
-        ("authority", GrantOperations(kernel.grants, agents).table()),
-        ("registry", registry.table()),
-        ("registry", SandboxOperations(kernel.sandbox, agents).table()),
-        ("hebbian", learning.table()),
-        ("trust", learning.trust_table()),
-        ("trust", trust.table()),
+        ("tasks", bind(activity.OPERATIONS, activity.ActivityOperations(kernel.activity, kernel.tasks.notice))),
+        ("workers", bind(execution.OPERATIONS, execution.WorkerOperations(kernel.workers))),
+        ("authority", bind(grants.OPERATIONS, grants.GrantOperations(kernel.grants, agents))),
+        ("registry", bind(registry.OPERATIONS, registered)),
+        ("registry", bind(sandbox.OPERATIONS, sandbox.SandboxOperations(kernel.sandbox, agents))),
+        ("hebbian", bind(learning.OPERATIONS, learned)),
+        ("trust", bind(learning.TRUST_OPERATIONS, learned)),
+        ("trust", bind(trust.OPERATIONS, scores)),
         ("atp", message_operations(kernel)),
-        ("llm", llm.table()),
-        ("llm", AnswerOperations(kernel.llm.answers).table()),
+        ("llm", bind(llm.OPERATIONS, models)),
+        ("llm", bind(modelrouting.OPERATIONS, modelrouting.AnswerOperations(kernel.llm.answers))),
     ]
-    if (memory := kernel.memory) is not None:
-        vaults = memory.named(kernel.task_notes.steps if kernel.task_notes else memory.indexer)
-        tables.append(("memory", MemoryOperations(vaults, kernel.settings.vault_tenant).table()))
+    if kernel.memory is not None:
+        vaults = kernel.memory.named(kernel.task_notes.steps if kernel.task_notes else kernel.memory.indexer)
+        documents = memory.MemoryOperations(vaults, kernel.settings.vault_tenant)
+        tables.append(("memory", bind(memory.OPERATIONS, documents)))
     return tables

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +58,11 @@ class Operation:
     def response_model(self) -> Any:
         """The body over HTTP."""
         return Enveloped.__class_getitem__(self.output) if self.envelope else self.output
+
+
+def bind(operations: Iterable[Operation], owner: object) -> list[Operation]:
+    """The operations of a class as those of one of its instances."""
+    return [replace(operation, run=getattr(owner, operation.run.__name__)) for operation in operations]
 
 
 def operation_routes(operations: Iterable[Operation], *tags: str) -> APIRouter:

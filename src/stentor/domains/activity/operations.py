@@ -103,8 +103,10 @@ class ActivityOperations:
         trail = model.build_trail(task_id, task, history.events, history.reports)
         return Trail.model_validate(trail | next_cursor_field(history.events))
 
-    def table(self) -> list[Operation]:
-        return [Operation("tasks.activity", "read", self.trail, "GET /tasks/{task_id}/activity", errors=(404, 500))]
+
+OPERATIONS = [
+    Operation("tasks.activity", "read", ActivityOperations.trail, "GET /tasks/{task_id}/activity", errors=(404, 500))
+]
 
 
 def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:

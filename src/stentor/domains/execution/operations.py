@@ -142,12 +142,14 @@ class WorkerOperations:
         outcome = AttemptOutcome(body.outcome_class, error=error)
         return Ended.of(await self._workers.report_outcome(caller, task_id, body.epoch, outcome))
 
-    def table(self) -> list[Operation]:
-        task, errors = "/tasks/{task_id}", (404, 409)
-        return [
-            Operation("worker.claim", "write", self.claim, "POST /agents/{agent_id}/claims", errors=errors),
-            Operation("worker.heartbeat", "write", self.heartbeat, f"POST {task}/heartbeat", errors=errors),
-            Operation("worker.tokens", "write", self.tokens, f"POST {task}/tokens", errors=errors),
-            Operation("worker.complete", "write", self.complete, f"POST {task}/complete", errors=errors),
-            Operation("worker.fail", "write", self.fail, f"POST {task}/fail", errors=errors),
-        ]
+
+_ERRORS = (404, 409)
+OPERATIONS = [
+    Operation("worker.claim", "write", WorkerOperations.claim, "POST /agents/{agent_id}/claims", errors=_ERRORS),
+    Operation(
+        "worker.heartbeat", "write", WorkerOperations.heartbeat, "POST /tasks/{task_id}/heartbeat", errors=_ERRORS
+    ),
+    Operation("worker.tokens", "write", WorkerOperations.tokens, "POST /tasks/{task_id}/tokens", errors=_ERRORS),
+    Operation("worker.complete", "write", WorkerOperations.complete, "POST /tasks/{task_id}/complete", errors=_ERRORS),
+    Operation("worker.fail", "write", WorkerOperations.fail, "POST /tasks/{task_id}/fail", errors=_ERRORS),
+]

@@ -129,17 +129,16 @@ class LearningOperations:
         link = await self._learning.change_connection(caller.tenant, body.agent1, body.agent2, body.delta, caller.name)
         return WeightMoved(connection=f"{body.agent1}-{body.agent2}", new_weight=link.weight, delta=body.delta)
 
-    def table(self) -> list[Operation]:
-        return [
-            Operation("learning.weights", "read", self.weights, "GET /hebbian/weights", errors=(404,)),
-            Operation("learning.history", "read", self.history, "GET /hebbian/history/{agent_id}", errors=(404,)),
-            Operation("learning.connections", "read", self.connections, "GET /hebbian/connections"),
-        ]
 
-    def trust_table(self) -> list[Operation]:
-        """What the contract puts below /trust; before the routes that take an entity's id there."""
-        path = "/trust/hebbian/weights"
-        return [
-            Operation("learning.matrix", "read", self.matrix, f"GET {path}", envelope=True),
-            Operation("learning.move", "write", self.move, f"PUT {path}", envelope=True),
-        ]
+OPERATIONS = [
+    Operation("learning.weights", "read", LearningOperations.weights, "GET /hebbian/weights", errors=(404,)),
+    Operation("learning.history", "read", LearningOperations.history, "GET /hebbian/history/{agent_id}", errors=(404,)),
+    Operation("learning.connections", "read", LearningOperations.connections, "GET /hebbian/connections"),
+]
+
+
+TRUST_OPERATIONS = [
+    Operation("learning.matrix", "read", LearningOperations.matrix, "GET /trust/hebbian/weights", envelope=True),
+    Operation("learning.move", "write", LearningOperations.move, "PUT /trust/hebbian/weights", envelope=True),
+]
+"""What the contract puts below /trust; before the routes that take an entity's id there."""

@@ -151,26 +151,45 @@ class LlmOperations:
             ],
         )
 
-    def table(self) -> list[Operation]:
-        chat, failures = (404, 409, 422, 502, 504), (404, 502, 504)
-        return [
-            Operation("llm.chat", "write", self.chat, "POST /llm/chat", 200, chat, envelope=True, cancellable=True),
-            Operation(
-                "llm.complete", "write", self.complete, "POST /llm/complete", 200, chat, envelope=True, cancellable=True
-            ),
-            Operation(
-                "llm.embed", "write", self.embed, "POST /llm/embed", 200, failures, envelope=True, cancellable=True
-            ),
-            Operation("llm.atp", "write", self.atp, "POST /llm/atp", 200, chat, envelope=True, cancellable=True),
-            Operation("llm.models", "read", self.models, "GET /llm/models", envelope=True),
-            Operation("llm.providers", "admin", self.providers, "GET /llm/providers", envelope=True),
-            Operation("llm.set_provider", "admin", self.provider, "POST /llm/provider", 200, (409,), envelope=True),
-            Operation(
-                "llm.remove_provider", "admin", self.remove, "DELETE /llm/provider/{name}", 200, (404,), envelope=True
-            ),
-            Operation("llm.usage", "read", self.usage, "GET /llm/usage", envelope=True),
-            Operation("llm.config", "read", self.config, "GET /llm/config", envelope=True),
-        ]
+
+_CHAT_ERRORS = (404, 409, 422, 502, 504)
+_PROVIDER_ERRORS = (404, 502, 504)
+OPERATIONS = [
+    Operation(
+        "llm.chat", "write", LlmOperations.chat, "POST /llm/chat", 200, _CHAT_ERRORS, envelope=True, cancellable=True
+    ),
+    Operation(
+        "llm.complete",
+        "write",
+        LlmOperations.complete,
+        "POST /llm/complete",
+        200,
+        _CHAT_ERRORS,
+        envelope=True,
+        cancellable=True,
+    ),
+    Operation(
+        "llm.embed",
+        "write",
+        LlmOperations.embed,
+        "POST /llm/embed",
+        200,
+        _PROVIDER_ERRORS,
+        envelope=True,
+        cancellable=True,
+    ),
+    Operation(
+        "llm.atp", "write", LlmOperations.atp, "POST /llm/atp", 200, _CHAT_ERRORS, envelope=True, cancellable=True
+    ),
+    Operation("llm.models", "read", LlmOperations.models, "GET /llm/models", envelope=True),
+    Operation("llm.providers", "admin", LlmOperations.providers, "GET /llm/providers", envelope=True),
+    Operation("llm.set_provider", "admin", LlmOperations.provider, "POST /llm/provider", 200, (409,), envelope=True),
+    Operation(
+        "llm.remove_provider", "admin", LlmOperations.remove, "DELETE /llm/provider/{name}", 200, (404,), envelope=True
+    ),
+    Operation("llm.usage", "read", LlmOperations.usage, "GET /llm/usage", envelope=True),
+    Operation("llm.config", "read", LlmOperations.config, "GET /llm/config", envelope=True),
+]
 
 
 def _chat_fields(result: ChatResult) -> dict[str, Any]:

@@ -165,20 +165,37 @@ class MemoryOperations:
         health = await self._vaults.get(vault).health.report()
         return HealthOut.model_validate({**health, "vaults": self._vaults.names})
 
-    def table(self) -> list[Operation]:
-        store, changed, search = (404, 502, 504), (404, 409, 412, 502, 504), "POST /memory/search"
-        return [
-            Operation("memory.write", "admin", self.write, "POST /memory/write", errors=changed, fast=True),
-            Operation("memory.read", "admin", self.read, "GET /memory/read/exact", errors=store),
-            Operation("memory.versions", "admin", self.versions, "GET /memory/versions", errors=store),
-            Operation("memory.version", "admin", self.one_version, "GET /memory/versions/{version}", errors=(404,)),
-            Operation("memory.keyword", "admin", self.search_keyword, f"{search}/keyword", errors=(404,), fast=True),
-            Operation("memory.semantic", "admin", self.search_semantic, f"{search}/semantic", errors=(404,), fast=True),
-            Operation("memory.hybrid", "admin", self.search_hybrid, f"{search}/hybrid", errors=(404,), fast=True),
-            Operation("memory.reindex", "admin", self.reindex, "POST /memory/reindex", errors=(502, 504)),
-            Operation("memory.verify", "admin", self.verify, "POST /memory/verify", errors=(502, 504)),
-            Operation("memory.health", "admin", self.report, "GET /memory/health"),
-        ]
+
+_STORE_ERRORS = (404, 502, 504)
+_WRITE_ERRORS = (404, 409, 412, 502, 504)
+OPERATIONS = [
+    Operation("memory.write", "admin", MemoryOperations.write, "POST /memory/write", errors=_WRITE_ERRORS, fast=True),
+    Operation("memory.read", "admin", MemoryOperations.read, "GET /memory/read/exact", errors=_STORE_ERRORS),
+    Operation("memory.versions", "admin", MemoryOperations.versions, "GET /memory/versions", errors=_STORE_ERRORS),
+    Operation("memory.version", "admin", MemoryOperations.one_version, "GET /memory/versions/{version}", errors=(404,)),
+    Operation(
+        "memory.keyword",
+        "admin",
+        MemoryOperations.search_keyword,
+        "POST /memory/search/keyword",
+        errors=(404,),
+        fast=True,
+    ),
+    Operation(
+        "memory.semantic",
+        "admin",
+        MemoryOperations.search_semantic,
+        "POST /memory/search/semantic",
+        errors=(404,),
+        fast=True,
+    ),
+    Operation(
+        "memory.hybrid", "admin", MemoryOperations.search_hybrid, "POST /memory/search/hybrid", errors=(404,), fast=True
+    ),
+    Operation("memory.reindex", "admin", MemoryOperations.reindex, "POST /memory/reindex", errors=(502, 504)),
+    Operation("memory.verify", "admin", MemoryOperations.verify, "POST /memory/verify", errors=(502, 504)),
+    Operation("memory.health", "admin", MemoryOperations.report, "GET /memory/health"),
+]
 
 
 def _document(document: NoteDocument) -> DocumentOut:

@@ -92,24 +92,24 @@ class MessageOperations:
             oldest = wire.OldestOut(message_id=message_id, priority=priority, created_at=created_at)
         return wire.QueueOut(depth=queue.depth, oldest=oldest, counts=queue.counts)
 
-    def table(self) -> list[Operation]:
-        # Those that take a message and change nothing need no more than `read`.
-        return [
-            Operation(
-                "messages.send", "write", self.send, "POST /atp/send", 202, (422,), fast=True, grpc="SendMessage"
-            ),
-            Operation("messages.route", "read", self.route, "POST /atp/route", errors=(409, 422), envelope=True),
-            Operation("messages.validate", "read", self.validate, "POST /atp/validate", envelope=True),
-            Operation("messages.format", "read", self.formatted, "POST /atp/format", envelope=True),
-            Operation("messages.modes", "read", self.modes, "GET /atp/modes", envelope=True),
-            Operation("messages.priorities", "read", self.priorities, "GET /atp/priorities", envelope=True),
-            Operation("messages.action_types", "read", self.action_types, "GET /atp/action-types", envelope=True),
-            Operation("messages.template", "read", self.starter, "GET /atp/template", envelope=True),
-            Operation(
-                "messages.get", "read", self.message, "GET /atp/message/{message_id}", errors=(404,), envelope=True
-            ),
-            Operation("messages.queue", "read", self.queue, "GET /atp/queue", envelope=True),
-        ]
+
+# Those that take a message and change nothing need no more than `read`.
+OPERATIONS = [
+    Operation(
+        "messages.send", "write", MessageOperations.send, "POST /atp/send", 202, (422,), fast=True, grpc="SendMessage"
+    ),
+    Operation("messages.route", "read", MessageOperations.route, "POST /atp/route", errors=(409, 422), envelope=True),
+    Operation("messages.validate", "read", MessageOperations.validate, "POST /atp/validate", envelope=True),
+    Operation("messages.format", "read", MessageOperations.formatted, "POST /atp/format", envelope=True),
+    Operation("messages.modes", "read", MessageOperations.modes, "GET /atp/modes", envelope=True),
+    Operation("messages.priorities", "read", MessageOperations.priorities, "GET /atp/priorities", envelope=True),
+    Operation("messages.action_types", "read", MessageOperations.action_types, "GET /atp/action-types", envelope=True),
+    Operation("messages.template", "read", MessageOperations.starter, "GET /atp/template", envelope=True),
+    Operation(
+        "messages.get", "read", MessageOperations.message, "GET /atp/message/{message_id}", errors=(404,), envelope=True
+    ),
+    Operation("messages.queue", "read", MessageOperations.queue, "GET /atp/queue", envelope=True),
+]
 
 
 def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamLimit) -> APIRouter:

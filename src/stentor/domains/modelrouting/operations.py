@@ -59,9 +59,10 @@ class AnswerOperations:
         """Say what an answer of `auto` was worth, from 0 to 1; what was learned from it is corrected, once."""
         return AnswerGradeOut.of(await self._answers.grade(caller, answer_id, body.grade, body.comment))
 
-    def table(self) -> list[Operation]:
-        answer = "/llm/answers/{answer_id}"
-        return [
-            Operation("answers.get", "read", self.read, f"GET {answer}", errors=(404,)),
-            Operation("answers.grade", "write", self.grade, f"POST {answer}/grade", errors=(404, 409)),
-        ]
+
+OPERATIONS = [
+    Operation("answers.get", "read", AnswerOperations.read, "GET /llm/answers/{answer_id}", errors=(404,)),
+    Operation(
+        "answers.grade", "write", AnswerOperations.grade, "POST /llm/answers/{answer_id}/grade", errors=(404, 409)
+    ),
+]

@@ -14,7 +14,7 @@ from stentor.domains.provenance.model import RunTrace
 from stentor.domains.provenance.service import ProvenanceService
 from stentor.domains.provenance.signed_note import NoteVerifier
 from stentor.domains.provenance.store import StoredCheckpoint
-from stentor.web.operations import Operation, operation_routes
+from stentor.web.operations import Operation, bind, operation_routes
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import requires_permission
 from stentor.web.wire import Caller, ResponseModel, Timestamp, api_router, error_responses
@@ -108,13 +108,17 @@ class ProvenanceOperations:
         proof = await self._provenance.prove_inclusion(caller.tenant, provenance_id, size)
         return InclusionOut.of(proof, event=proof.canonical.decode())
 
-    def table(self) -> list[Operation]:
-        run, errors = "/provenance/{provenance_id}", (404, 409, 500)
-        return [
-            Operation("provenance.consistency", "read", self.consistency, "GET /provenance/consistency", errors=(500,)),
-            Operation("provenance.run", "read", self.run, f"GET {run}", errors=(404, 500)),
-            Operation("provenance.proof", "read", self.proof, f"GET {run}/proof", errors=errors),
-        ]
+
+_ERRORS = (404, 409, 500)
+OPERATIONS = [
+    Operation(
+        "provenance.consistency", "read", ProvenanceOperations.consistency, "GET /provenance/consistency", errors=(500,)
+    ),
+    Operation("provenance.run", "read", ProvenanceOperations.run, "GET /provenance/{provenance_id}", errors=(404, 500)),
+    Operation(
+        "provenance.proof", "read", ProvenanceOperations.proof, "GET /provenance/{provenance_id}/proof", errors=_ERRORS
+    ),
+]
 
 
 def describe_run(run: RunTrace) -> RunOut:
@@ -153,5 +157,5 @@ def router(provenance: ProvenanceService, key: Callable[[], NoteVerifier | None]
         return respond(await provenance.publish(), accept)
 
     # After /checkpoint, because the operations have a path that takes any id there.
-    api.routes.extend(operation_routes(ProvenanceOperations(provenance).table(), "provenance").routes)
+    api.routes.extend(operation_routes(bind(OPERATIONS, ProvenanceOperations(provenance)), "provenance").routes)
     return api

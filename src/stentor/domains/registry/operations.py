@@ -105,15 +105,40 @@ class RegistryOperations:
         """Lift a suspension."""
         return wire.StatusOut.of(await self._registry.activate(caller.tenant, agent_id, caller))
 
-    def table(self) -> list[Operation]:
-        agents, agent = "/registry/agents", "/registry/agents/{agent_id}"
-        return [
-            Operation("agents.register", "admin", self.register, f"POST {agents}", 201, (409, 501)),
-            Operation("agents.list", "admin", self.list_agents, f"GET {agents}"),
-            Operation("agents.get", "admin", self.read, f"GET {agent}", errors=(404,)),
-            Operation("agents.rescore", "admin", self.rescore, f"PATCH {agent}", errors=(404,)),
-            Operation("agents.violations", "admin", self.violations, f"GET {agent}/violations", errors=(404,)),
-            Operation("agents.clear_violations", "admin", self.clear, f"POST {agent}/clear-violations", errors=(404,)),
-            Operation("agents.suspend", "admin", self.suspend, f"POST {agent}/suspend", errors=(404, 409)),
-            Operation("agents.activate", "admin", self.activate, f"POST {agent}/activate", errors=(404, 409)),
-        ]
+
+OPERATIONS = [
+    Operation("agents.register", "admin", RegistryOperations.register, "POST /registry/agents", 201, (409, 501)),
+    Operation("agents.list", "admin", RegistryOperations.list_agents, "GET /registry/agents"),
+    Operation("agents.get", "admin", RegistryOperations.read, "GET /registry/agents/{agent_id}", errors=(404,)),
+    Operation(
+        "agents.rescore", "admin", RegistryOperations.rescore, "PATCH /registry/agents/{agent_id}", errors=(404,)
+    ),
+    Operation(
+        "agents.violations",
+        "admin",
+        RegistryOperations.violations,
+        "GET /registry/agents/{agent_id}/violations",
+        errors=(404,),
+    ),
+    Operation(
+        "agents.clear_violations",
+        "admin",
+        RegistryOperations.clear,
+        "POST /registry/agents/{agent_id}/clear-violations",
+        errors=(404,),
+    ),
+    Operation(
+        "agents.suspend",
+        "admin",
+        RegistryOperations.suspend,
+        "POST /registry/agents/{agent_id}/suspend",
+        errors=(404, 409),
+    ),
+    Operation(
+        "agents.activate",
+        "admin",
+        RegistryOperations.activate,
+        "POST /registry/agents/{agent_id}/activate",
+        errors=(404, 409),
+    ),
+]

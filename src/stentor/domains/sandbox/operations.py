@@ -54,6 +54,13 @@ class SandboxOperations:
             violation=refusal.type if refusal else None,
         )
 
-    def table(self) -> list[Operation]:
-        path = "POST /registry/agents/{agent_id}/authorize"
-        return [Operation("agents.authorize", "write", self.authorize, path, errors=(404,))]
+
+OPERATIONS = [
+    Operation(
+        "agents.authorize",
+        "write",
+        SandboxOperations.authorize,
+        "POST /registry/agents/{agent_id}/authorize",
+        errors=(404,),
+    )
+]

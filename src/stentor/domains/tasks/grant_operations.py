@@ -97,11 +97,11 @@ class GrantOperations:
         grants = await self._grants.list_for_agents(caller.tenant, [agent.agent_id for agent in agents])
         return Who.of(caller, permissions=sorted(caller.permissions), agents=agents, grants=grants)
 
-    def table(self) -> list[Operation]:
-        return [
-            Operation("grants.create", "write", self.grant, "POST /tasks/{task_id}/grants", 201, (404, 409)),
-            Operation("grants.list", "read", self.of_task, "GET /tasks/{task_id}/grants", errors=(404,)),
-            Operation("grants.get", "read", self.read, "GET /grants/{grant_id}", errors=(404,)),
-            Operation("grants.revoke", "write", self.revoke, "POST /grants/{grant_id}/revoke", errors=(404,)),
-            Operation("whoami", "read", self.whoami, "GET /whoami"),
-        ]
+
+OPERATIONS = [
+    Operation("grants.create", "write", GrantOperations.grant, "POST /tasks/{task_id}/grants", 201, (404, 409)),
+    Operation("grants.list", "read", GrantOperations.of_task, "GET /tasks/{task_id}/grants", errors=(404,)),
+    Operation("grants.get", "read", GrantOperations.read, "GET /grants/{grant_id}", errors=(404,)),
+    Operation("grants.revoke", "write", GrantOperations.revoke, "POST /grants/{grant_id}/revoke", errors=(404,)),
+    Operation("whoami", "read", GrantOperations.whoami, "GET /whoami"),
+]

@@ -253,20 +253,33 @@ class TaskOperations:
             raise NotFound("The task has no grade.")
         return GradeOut.of(grade)
 
-    def table(self) -> list[Operation]:
-        task = "/tasks/{task_id}"
-        return [
-            Operation(
-                "tasks.submit", "write", self.submit, "POST /tasks", 202, (409, 422), fast=True, grpc="SubmitTask"
-            ),
-            Operation("tasks.list", "read", self.list_tasks, "GET /tasks"),
-            Operation("tasks.get", "read", self.read, f"GET {task}", errors=(404,), grpc="GetTask"),
-            Operation(
-                "tasks.cancel", "write", self.cancel, f"POST {task}/cancel", errors=(404, 409), grpc="CancelTask"
-            ),
-            Operation("tasks.retry", "write", self.retry, f"POST {task}/retry", 202, (404, 409, 422)),
-            Operation("tasks.approve", "admin", self.approve, f"POST {task}/approve", errors=(404, 409)),
-            Operation("tasks.reject", "admin", self.reject, f"POST {task}/reject", errors=(404, 409)),
-            Operation("tasks.grade", "write", self.grade, f"POST {task}/grade", errors=(404, 409), grpc="GradeTask"),
-            Operation("tasks.get_grade", "read", self.read_grade, f"GET {task}/grade", errors=(404,), grpc="GetGrade"),
-        ]
+
+OPERATIONS = [
+    Operation(
+        "tasks.submit", "write", TaskOperations.submit, "POST /tasks", 202, (409, 422), fast=True, grpc="SubmitTask"
+    ),
+    Operation("tasks.list", "read", TaskOperations.list_tasks, "GET /tasks"),
+    Operation("tasks.get", "read", TaskOperations.read, "GET /tasks/{task_id}", errors=(404,), grpc="GetTask"),
+    Operation(
+        "tasks.cancel",
+        "write",
+        TaskOperations.cancel,
+        "POST /tasks/{task_id}/cancel",
+        errors=(404, 409),
+        grpc="CancelTask",
+    ),
+    Operation("tasks.retry", "write", TaskOperations.retry, "POST /tasks/{task_id}/retry", 202, (404, 409, 422)),
+    Operation("tasks.approve", "admin", TaskOperations.approve, "POST /tasks/{task_id}/approve", errors=(404, 409)),
+    Operation("tasks.reject", "admin", TaskOperations.reject, "POST /tasks/{task_id}/reject", errors=(404, 409)),
+    Operation(
+        "tasks.grade", "write", TaskOperations.grade, "POST /tasks/{task_id}/grade", errors=(404, 409), grpc="GradeTask"
+    ),
+    Operation(
+        "tasks.get_grade",
+        "read",
+        TaskOperations.read_grade,
+        "GET /tasks/{task_id}/grade",
+        errors=(404,),
+        grpc="GetGrade",
+    ),
+]

@@ -169,32 +169,32 @@ class TrustOperations:
         await self._authorize_change(caller, entity_id)
         return _moved(*await self._trust.reinforce(caller.tenant, entity_id, kind, amount, caller.name))
 
-    def table(self) -> list[Operation]:
-        trust, entity, none = "/trust", "/trust/{entityId}", (404,)
-        return [
-            Operation("trust.report", "read", self.report, f"GET {trust}/report", envelope=True),
-            Operation("trust.levels", "read", self.levels, f"GET {trust}/levels", envelope=True),
-            Operation("trust.get", "read", self.read, f"GET {entity}", errors=none, envelope=True),
-            Operation("trust.set", "admin", self.put, f"PUT {entity}", envelope=True),
-            Operation("trust.success", "write", self.success, f"POST {entity}/success", envelope=True),
-            Operation("trust.failure", "write", self.failure, f"POST {entity}/failure", envelope=True),
-            Operation(
-                "trust.permissions",
-                "read",
-                self.permissions,
-                f"GET {entity}/permissions",
-                errors=none,
-                envelope=True,
-            ),
-            Operation(
-                "trust.can_perform",
-                "read",
-                self.can_perform,
-                f"POST {entity}/can-perform",
-                errors=none,
-                envelope=True,
-            ),
-        ]
+
+_NOT_FOUND = (404,)
+OPERATIONS = [
+    Operation("trust.report", "read", TrustOperations.report, "GET /trust/report", envelope=True),
+    Operation("trust.levels", "read", TrustOperations.levels, "GET /trust/levels", envelope=True),
+    Operation("trust.get", "read", TrustOperations.read, "GET /trust/{entityId}", errors=_NOT_FOUND, envelope=True),
+    Operation("trust.set", "admin", TrustOperations.put, "PUT /trust/{entityId}", envelope=True),
+    Operation("trust.success", "write", TrustOperations.success, "POST /trust/{entityId}/success", envelope=True),
+    Operation("trust.failure", "write", TrustOperations.failure, "POST /trust/{entityId}/failure", envelope=True),
+    Operation(
+        "trust.permissions",
+        "read",
+        TrustOperations.permissions,
+        "GET /trust/{entityId}/permissions",
+        errors=_NOT_FOUND,
+        envelope=True,
+    ),
+    Operation(
+        "trust.can_perform",
+        "read",
+        TrustOperations.can_perform,
+        "POST /trust/{entityId}/can-perform",
+        errors=_NOT_FOUND,
+        envelope=True,
+    ),
+]
 
 
 def _is_valid_id(entity_id: str) -> bool:
