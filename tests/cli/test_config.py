@@ -53,8 +53,8 @@ def test_keys_are_listed_by_name_role_permissions_and_tenant(program: Program) -
     alice, broken, role = program("config", "--json").json["keys"]
     expected = {"name": "alice", "role": "admin", "permissions": ["read", "write"], "tenant": "acme", "problem": None}
     assert {name: alice[name] for name in expected} == expected
-    assert broken["problem"].startswith("it is ignored: its form is not")
-    assert role["problem"] == "it is ignored: its role is neither admin nor agent"
+    assert broken["problem"].startswith("it is ignored: expected <key>:<role>")
+    assert role["problem"] == "it is ignored: the role must be admin or agent"
     text = program("config").out
     assert "SERVICE_API_KEY_ALICE" in text
     assert "acme" in text

@@ -1,1 +1,1 @@
-"""Who calls: keys, principals, permissions."""
+"""Authentication of callers: API keys, principals, permissions, and signed receipts (`authority`)."""

@@ -1,8 +1,7 @@
-"""API keys from the environment, and the key that a first start makes.
+"""API keys from the environment, the key that the first start generates, and the memory access of each key.
 
-Only SHA-256 digests are kept. Source: core contract, "Authentication".
-
-What keys may reach in the governed memory: SERVICE_MEMORY_ACCESS_<NAME>, beside SERVICE_API_KEY_<NAME>.
+SERVICE_API_KEY_<NAME> defines a key, SERVICE_MEMORY_ACCESS_<NAME> the namespaces that it may access. Only SHA-256
+digests of keys stay in memory. Source: core contract, "Authentication".
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 
 KEY_VARIABLE_PREFIX = "SERVICE_API_KEY_"
+ACCESS_VARIABLE_PREFIX = "SERVICE_MEMORY_ACCESS_"
+ACCESS_FORM = "<namespace>:r or <namespace>:rw, comma separated"
 WELL_KNOWN_KEYS = frozenset(
     "test changeme change-me secret password admin default example demo key apikey api-key token sk-1234 "
     "sk-test sk-123456 your-api-key your_api_key my-api-key dev development letmein 123456 12345678 "
@@ -33,19 +34,21 @@ log = logging.getLogger(__name__)
 
 
 class KeyRing:
-    """Digest to principal. Looks at every key on each check, in constant time for each."""
+    """The known keys, as digests, with their principals."""
 
     def __init__(self, principals: Mapping[bytes, Principal], development_admin: Principal | None = None) -> None:
         self._principals = dict(principals)
         self.development_admin = development_admin
 
     def find(self, key: str) -> Principal | None:
+        """Return the key's principal, or None for an unknown key."""
         digest = _digest(key)
-        found = None
+        match = None
+        # No early exit and no dict lookup: the time must not depend on which key matches.
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, digest):
-                found = principal
-        return found
+                match = principal
+        return match
 
     @property
     def principals(self) -> list[Principal]:
@@ -57,16 +60,19 @@ class KeyRing:
 
 
 class LoadedKeys(msgspec.Struct):
+    """The result of `load_keys`; `warnings` are sentences about ignored variables, for the log."""
+
     key_ring: KeyRing
     generated: tuple[str, Path] | None = None
-    """The key that this start made and the file it lies in."""
+    """The key that this start generated, and its file."""
     warnings: list[str] = []
 
 
 def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> LoadedKeys:
-    """The keys of this start: SERVICE_API_KEY_*, else MCP_API_KEY, else one in the data folder.
+    """Load the API keys: SERVICE_API_KEY_*, else MCP_API_KEY, else the key file in the data folder.
 
-    Raises StartRefused for a publicly known key outside development.
+    A malformed SERVICE_API_KEY_* is ignored with a warning. Raises StartRefused for a publicly known key outside
+    development.
     """
     principals: dict[bytes, Principal] = {}
     warnings: list[str] = []
@@ -79,31 +85,31 @@ def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor
         reject_well_known_key(variable, key, settings)
         redactor.add_secret(key)
         principals[_digest(key)] = principal
-    made = None
+    generated = None
     if not principals and settings.shared_key:
         reject_well_known_key("MCP_API_KEY", settings.shared_key, settings)
         redactor.add_secret(settings.shared_key)
         principals[_digest(settings.shared_key)] = _admin("mcp")
     if not principals:
-        key, path, fresh = ensure_key_file(settings.data_dir, "admin")
+        key, path, is_new = ensure_key_file(settings.data_dir, "admin")
         redactor.add_secret(key)
         principals[_digest(key)] = _admin("admin")
-        made = (key, path) if fresh else None
+        generated = (key, path) if is_new else None
     development_admin = _admin("development") if settings.development and settings.skip_auth else None
-    return LoadedKeys(KeyRing(principals, development_admin), made, warnings)
+    return LoadedKeys(KeyRing(principals, development_admin), generated, warnings)
 
 
 def parse_key_variable(variable: str, value: str) -> tuple[str, Principal]:
-    """`<key>:<role>:<perm1,perm2>[:<tenant>]`. Raises ValueError without repeating the value."""
+    """Parse `<key>:<role>:<perm1,perm2>[:<tenant>]`. Raises ValueError, whose text never repeats the value."""
     parts = value.strip().split(":")
     if len(parts) not in (3, 4) or not all(part.strip() for part in parts):
-        raise ValueError("its form is not <key>:<role>:<permissions>[:<tenant>]")
+        raise ValueError("expected <key>:<role>:<permissions>[:<tenant>]")
     key, role, permissions, *rest = (part.strip() for part in parts)
     granted = frozenset(p.strip() for p in permissions.split(",") if p.strip())
     if role not in ("admin", "agent"):
-        raise ValueError("its role is neither admin nor agent")
+        raise ValueError("the role must be admin or agent")
     if not granted or not granted <= set(PERMISSIONS):
-        raise ValueError(f"its permissions are not among {', '.join(PERMISSIONS)}")
+        raise ValueError(f"the permissions must be one or more of {', '.join(PERMISSIONS)}")
     name = variable.removeprefix(KEY_VARIABLE_PREFIX).lower()
     known_role: Role = "admin" if role == "admin" else "agent"
     return key, Principal(name, known_role, granted, rest[0] if rest else DEFAULT_TENANT)
@@ -114,7 +120,10 @@ def admin_key_file(data_dir: Path) -> Path:
 
 
 def ensure_key_file(data_dir: Path, name: str) -> tuple[str, Path, bool]:
-    """The key of this name in the data folder, its file, and whether it was made now; for its owner alone to read."""
+    """Return the key of this name from the data folder, its file, and whether it was generated just now.
+
+    The file has mode 0600.
+    """
     path = data_dir / "keys" / f"{name}.key"
     if path.exists():
         return path.read_text().strip(), path, False
@@ -127,10 +136,10 @@ def ensure_key_file(data_dir: Path, name: str) -> tuple[str, Path, bool]:
 
 
 def reject_well_known_key(variable: str, key: str, settings: Settings) -> None:
-    """Raises StartRefused for a publicly known key outside development."""
+    """Raise StartRefused for a publicly known key, except in development."""
     if key.lower() in WELL_KNOWN_KEYS and not settings.development:
         raise StartRefused(
-            f"{variable} holds a publicly known key. Make a real one, for example with "
+            f"{variable} holds a publicly known key. Generate a random one, for example with "
             "`python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set NODE_ENV=development."
         )
 
@@ -140,15 +149,12 @@ def _admin(name: str) -> Principal:
 
 
 def _digest(key: str) -> bytes:
+    # surrogatepass: a key with an unpaired surrogate must be unknown, not an encoding error.
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-ACCESS_VARIABLE_PREFIX = "SERVICE_MEMORY_ACCESS_"
-ACCESS_FORM = "<namespace>:r or <namespace>:rw, comma separated"
-
-
 class MemoryAccess(msgspec.Struct, frozen=True):
-    """Patterns of the namespaces that a key reaches, and those of them that it may write in."""
+    """Patterns of the namespaces that a key may access, and the subset that it may write to."""
 
     namespaces: tuple[str, ...]
     writable: tuple[str, ...]
@@ -157,29 +163,31 @@ class MemoryAccess(msgspec.Struct, frozen=True):
 def load_memory_access(
     environ: Mapping[str, str], keys: Collection[str], vaults: Collection[str]
 ) -> dict[str, MemoryAccess]:
-    """Name of a key to what it was given. `vaults` are the names of the named ones. Raises StartRefused for what cannot
-    be read, and for a key or a vault that is none."""
-    found: dict[str, MemoryAccess] = {}
+    """Return the memory access of each key name that has a SERVICE_MEMORY_ACCESS_* variable.
+
+    `vaults` are the names of SERVICE_VAULTS. Raises StartRefused for a malformed value, an unknown key or vault.
+    """
+    access_by_key: dict[str, MemoryAccess] = {}
     for variable in sorted(name for name in environ if name.startswith(ACCESS_VARIABLE_PREFIX)):
         name = variable.removeprefix(ACCESS_VARIABLE_PREFIX).lower()
         if name not in keys:
-            raise StartRefused(f"{variable}: there is no key {name!r}. Known keys: {', '.join(sorted(keys))}.")
+            raise StartRefused(f"{variable}: no key is named {name!r}. Known keys: {', '.join(sorted(keys))}.")
         try:
-            found[name] = _require_known_vaults(parse_memory_access(environ[variable]), vaults)
+            access_by_key[name] = _require_known_vaults(parse_memory_access(environ[variable]), vaults)
         except ValueError as error:
-            raise StartRefused(f"{variable}: {error}. Its form is {ACCESS_FORM}.") from None
-    return found
+            raise StartRefused(f"{variable}: {error}. Expected {ACCESS_FORM}.") from None
+    return access_by_key
 
 
 def _require_known_vaults(access: MemoryAccess, vaults: Collection[str]) -> MemoryAccess:
-    """Raises ValueError for a vault that there is not: a mistyped one would be denied without a word."""
+    """Raise ValueError for an unknown vault: a mistyped name would otherwise only show as denied requests."""
     if (vault := find_unknown_vault(access.namespaces, vaults)) is not None:
-        raise ValueError(f"{vault!r} is no vault of SERVICE_VAULTS")
+        raise ValueError(f"{vault!r} is not a vault of SERVICE_VAULTS")
     return access
 
 
 def find_unknown_vault(namespaces: Iterable[str], vaults: Collection[str]) -> str | None:
-    """The first of the namespaces' vaults that is none of these names, such as `vault:archiv`."""
+    """Return the first named vault of the namespaces that is not in `vaults`, such as `vault:archiv`, or None."""
     for vault in (namespace.partition("/")[0] for namespace in namespaces):
         if vault.startswith(NAMED_VAULT_PREFIX) and vault.removeprefix(NAMED_VAULT_PREFIX) not in vaults:
             return vault
@@ -187,18 +195,18 @@ def find_unknown_vault(namespaces: Iterable[str], vaults: Collection[str]) -> st
 
 
 def parse_memory_access(value: str) -> MemoryAccess:
-    """Blank text gives nothing. Raises ValueError, which names the part that is wrong."""
-    reached: list[str] = []
+    """Parse ACCESS_FORM; blank text grants nothing. Raises ValueError, which quotes the wrong part."""
+    namespaces: list[str] = []
     writable: list[str] = []
     for part in (part.strip() for part in value.split(",")):
         if not part:
             continue
         namespace, _, mode = part.rpartition(":")
         if not is_pattern(namespace):
-            raise ValueError(f"{part[:80]!r} names no namespace")
+            raise ValueError(f"{part[:80]!r} does not name a valid namespace")
         if mode not in ("r", "rw"):
-            raise ValueError(f"{part[:80]!r} ends with neither :r nor :rw")
-        reached.append(namespace)
+            raise ValueError(f"{part[:80]!r} must end with :r or :rw")
+        namespaces.append(namespace)
         if mode == "rw":
             writable.append(namespace)
-    return MemoryAccess(tuple(reached), tuple(writable))
+    return MemoryAccess(tuple(namespaces), tuple(writable))

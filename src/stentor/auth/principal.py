@@ -1,6 +1,6 @@
-"""The caller after authentication, and what it may do.
+"""The authenticated caller with its permissions, and the registry of roles by key name.
 
-Which keys belong to people, by their names. Rows hold names of keys, never the keys, and not their roles.
+Database rows hold key names, never keys or roles, so a role is looked up here. Keys are loaded in `api_keys`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_TENANT = "default"
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """A key's holder. `name` is the key's name, never the key."""
+    """An authenticated caller. `name` is the name of its key, never the key itself."""
 
     name: str
     role: Role
@@ -27,22 +27,22 @@ class Principal(msgspec.Struct, frozen=True):
     tenant: str = DEFAULT_TENANT
 
     def may(self, permission: str) -> bool:
-        """`admin` covers the others."""
+        """Return whether the permission is granted; `admin` includes all others."""
         return permission in self.permissions or "admin" in self.permissions
 
     def require(self, permission: str) -> None:
-        """Fails closed. Raises Forbidden, naming the missing permission."""
+        """Raise Forbidden, which names the permission, unless it is granted."""
         if not self.may(permission):
             raise Forbidden(f"This needs the permission {permission!r}, which the key {self.name!r} does not have.")
 
     @property
     def is_bound_agent(self) -> bool:
-        """Whether it may act only for the agents that were registered with its key's name."""
+        """Whether the key may act only for the agents registered under its own name."""
         return self.role == "agent" and "admin" not in self.permissions
 
 
 class RoleRegistry:
-    """Filled at the start with every key that the service knows."""
+    """The roles of all known keys by tenant and name; filled once at startup."""
 
     def __init__(self) -> None:
         self._people: set[tuple[str, str]] = set()
@@ -50,7 +50,7 @@ class RoleRegistry:
         self._agents_with_admin: set[tuple[str, str]] = set()
 
     def register(self, principals: Iterable[Principal]) -> None:
-        """Take in the keys of this start, and the service's own principals that act for a person."""
+        """Add the configured keys, and the service's internal principals that act for a person."""
         for principal in principals:
             if principal.role == "admin":
                 self._people.add((principal.tenant, principal.name))
@@ -60,14 +60,14 @@ class RoleRegistry:
                 self._agents_with_admin.add((principal.tenant, principal.name))
 
     def is_person(self, tenant: str, name: str) -> bool:
-        """Whether the key has the role admin. Fails closed: a name that is not known is an agent's."""
+        """Return whether the key has the role admin. Fails closed: an unknown name counts as an agent."""
         return (tenant, name) in self._people
 
     def is_agent_with_admin(self, tenant: str, name: str) -> bool:
-        """Whether it is the key of an agent that has the permission admin, and so may register agents."""
+        """Return whether the key has the role agent and the permission admin, so that it may register agents."""
         return (tenant, name) in self._agents_with_admin
 
     def is_only_admin(self, principal: Principal) -> bool:
-        """Whether no other person of the tenant has the permission admin, so that nobody else could be asked."""
+        """Return whether no other person of the tenant has the permission admin and could approve."""
         admins = {name for tenant, name in self._admins if tenant == principal.tenant}
         return admins == {principal.name}

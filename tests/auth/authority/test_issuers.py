@@ -50,9 +50,9 @@ def test_without_a_file_the_service_believes_itself_alone() -> None:
 
 PRIVATE = CI_KEY.as_dict(private=True)
 BROKEN: dict[str, tuple[Any, str]] = {
-    "not JSON": ("{", "every name stands once"),
-    "a list": ([ENTRY], "every name stands once"),
-    "a key id twice": (f'{{"ci": {json.dumps(ENTRY)}, "ci": {json.dumps(ENTRY)}}}', "every name stands once"),
+    "not JSON": ("{", "JSON object with unique names"),
+    "a list": ([ENTRY], "JSON object with unique names"),
+    "a key id twice": (f'{{"ci": {json.dumps(ENTRY)}, "ci": {json.dumps(ENTRY)}}}', "JSON object with unique names"),
     "no object": ({"ci-7": 1}, "'ci-7'"),
     "a field that is missing": (
         {"ci-7": {"issuer": "x", "key": jwk(CI_KEY)}},
@@ -68,7 +68,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a padded key": ({"ci-7": {**ENTRY, "key": {**jwk(CI_KEY), "x": jwk(CI_KEY)["x"] + "="}}}, "'ci-7': a part is not"),
     "a key anybody can sign for": (
         {"ci-7": {**ENTRY, "key": {**jwk(CI_KEY), "x": b64(bytes(32))}}},
-        "'ci-7': a key is one",
+        "'ci-7': a key is a point of small order",
     ),
     "no tenants": ({"ci-7": {**ENTRY, "tenants": []}}, "'ci-7': tenants"),
     "tenants as text": ({"ci-7": {**ENTRY, "tenants": "default"}}, "'ci-7': tenants"),
@@ -78,8 +78,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "our own name": ({"ci-7": {**ENTRY, "issuer": "stentor"}}, "'ci-7': its issuer"),
     "a blank key id": ({" ": ENTRY}, "' '"),
     "one key twice": ({"ci-7": ENTRY, "ci-8": ENTRY}, "'ci-7' and 'ci-8' have the same key"),
-    "our own key id": ({thumbprint(OWN_KEY): ENTRY}, "key id of the service itself"),
-    "deep": ("[" * 5000, "every name stands once"),
+    "our own key id": ({thumbprint(OWN_KEY): ENTRY}, "key id of the built-in issuer"),
+    "deep": ("[" * 5000, "JSON object with unique names"),
 }
 
 

@@ -58,7 +58,7 @@ async def test_every_refusal_is_the_same_and_tells_nothing(
     assert (error.status, error.code, error.message) == (401, "AUTHORITY_REFUSED", "The receipt was refused.")
     assert error.details is None
     assert error.__context__ is error.__cause__ is None
-    assert [record.name for record in caplog.records if "refused" in record.message] == [
+    assert [record.name for record in caplog.records if "rejected" in record.message] == [
         "stentor.auth.authority.receipts"
     ]
     told = caplog.text + "".join(traceback.format_exception(error)) + repr(error)

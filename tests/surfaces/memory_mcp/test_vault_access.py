@@ -112,11 +112,11 @@ async def test_a_key_has_what_it_was_given_and_never_more_than_its_permissions(s
 @pytest.mark.parametrize(
     ("variable", "value", "part"),
     [
-        ("SERVICE_MEMORY_ACCESS_BOB", "research", "'research' names no namespace"),
-        ("SERVICE_MEMORY_ACCESS_BOB", "research:w", "neither :r nor :rw"),
-        ("SERVICE_MEMORY_ACCESS_BOB", "a/../b:r", "names no namespace"),
+        ("SERVICE_MEMORY_ACCESS_BOB", "research", "'research' does not name a valid namespace"),
+        ("SERVICE_MEMORY_ACCESS_BOB", "research:w", "must end with :r or :rw"),
+        ("SERVICE_MEMORY_ACCESS_BOB", "a/../b:r", "does not name a valid namespace"),
         ("SERVICE_MEMORY_ACCESS_BOBBY", "research:r", "Known keys: "),
-        ("SERVICE_MEMORY_ACCESS_BOB", "vault:archiv/2025:r", "'vault:archiv' is no vault of SERVICE_VAULTS"),
+        ("SERVICE_MEMORY_ACCESS_BOB", "vault:archiv/2025:r", "'vault:archiv' is not a vault of SERVICE_VAULTS"),
     ],
 )
 def test_an_access_that_cannot_be_read_stops_the_start(

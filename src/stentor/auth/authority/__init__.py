@@ -1,4 +1,4 @@
-"""The credential-free authority boundary: signed receipts in, an authority context out.
+"""The credential-free authority boundary: verifies signed receipts and returns authority contexts.
 
-Nothing behind the boundary sees a key, a receipt or a proof. Source: core contract, "Authentication" 9.
+Code behind the boundary never sees a key, a receipt or a proof. Source: core contract, "Authentication" 9.
 """

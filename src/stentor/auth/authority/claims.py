@@ -1,7 +1,4 @@
-"""The claims of a receipt: their shapes and bounds. Pure.
-
-What a verifier finds wrong. Callers read AuthorityRefused; only the debug log has the reason.
-"""
+"""The claims of a receipt: parsing, bounds and validity period. Pure; signatures are checked in `jws`."""
 
 from __future__ import annotations
 
@@ -12,21 +9,31 @@ from typing import Any
 from stentor.auth.authority.context import is_blank, is_pattern
 
 MAX_LIFETIME_S = 300
-"""Seconds from `iat` to `exp` at most."""
+"""Maximum seconds from `iat` to `exp`."""
 CLOCK_LEEWAY_S = 10
-"""Seconds that the clocks of issuer and service may differ."""
+"""Allowed clock difference in seconds between issuer and service."""
 MAX_ITEMS = 32
-"""Namespaces, and capabilities, at most."""
+"""Maximum number of namespaces, and of capabilities."""
 REQUIRED_CLAIMS = frozenset("iss aud sub tenant ns cap iat exp jti".split())
 OPTIONAL_CLAIMS = frozenset({"cnf", "parent"})
 _LATEST = 2**53
 _HASH_LENGTH = 43
 
 
+class ReceiptError(Exception):
+    """An invalid receipt. The text names the part that is wrong and never contains a value of the receipt.
+
+    Clients only see AuthorityRefused; the reason goes to the debug log.
+    """
+
+
 @dataclass(frozen=True)
 class ReceiptClaims:
-    """`iat` and `exp` are seconds since the epoch. `jkt` is the thumbprint of the holder's key, `parent` the hash of
-    the receipt that this one narrows."""
+    """The parsed claims of one receipt.
+
+    `iat` and `exp` are in seconds since the epoch. `jkt` is the thumbprint of the holder's key, `parent` the hash of
+    the receipt from which this one was delegated.
+    """
 
     iss: str
     aud: str
@@ -42,13 +49,13 @@ class ReceiptClaims:
 
 
 def parse_claims(claims: dict[str, Any]) -> ReceiptClaims:
-    """Raises Flaw, which names the claim, for one that is missing, unknown or has another shape."""
+    """Parse the claims strictly. Raises ReceiptError for a missing, unknown or malformed claim."""
     names = set(claims)
     if missing := REQUIRED_CLAIMS - names:
         raise ReceiptError(f"the claim {min(missing)} is missing")
     if names - REQUIRED_CLAIMS - OPTIONAL_CLAIMS:
-        raise ReceiptError("there is a claim that is not taken")
-    read = ReceiptClaims(
+        raise ReceiptError("there is an unknown claim")
+    parsed = ReceiptClaims(
         iss=read_text_claim(claims, "iss", 255),
         aud=read_text_claim(claims, "aud", 255),
         sub=read_text_claim(claims, "sub", 255),
@@ -58,16 +65,16 @@ def parse_claims(claims: dict[str, Any]) -> ReceiptClaims:
         iat=read_time_claim(claims, "iat"),
         exp=read_time_claim(claims, "exp"),
         jti=read_text_claim(claims, "jti", 128),
-        jkt=_holder(claims),
+        jkt=_holder_thumbprint(claims),
         parent=read_hash_claim(claims, "parent") if "parent" in claims else None,
     )
-    if not 0 < read.exp - read.iat <= MAX_LIFETIME_S:
+    if not 0 < parsed.exp - parsed.iat <= MAX_LIFETIME_S:
         raise ReceiptError(f"exp is not 1 to {MAX_LIFETIME_S} seconds after iat")
-    return read
+    return parsed
 
 
 def claims_to_json(claims: ReceiptClaims) -> dict[str, Any]:
-    """The claims as they are signed."""
+    """Return the claims as the JSON object that is signed."""
     plain: dict[str, Any] = {name: getattr(claims, name) for name in "iss aud sub tenant ns cap iat exp jti".split()}
     if claims.jkt is not None:
         plain["cnf"] = {"jkt": claims.jkt}
@@ -77,10 +84,10 @@ def claims_to_json(claims: ReceiptClaims) -> dict[str, Any]:
 
 
 def check_validity(claims: ReceiptClaims, now: int) -> None:
-    """`now` in microseconds. Raises Flaw before its time and after it, each with the leeway."""
+    """Raise ReceiptError outside the validity period, extended by the leeway on both ends. `now` in microseconds."""
     seconds = now / 1_000_000
     if claims.iat > seconds + CLOCK_LEEWAY_S:
-        raise ReceiptError("iat lies in the future")
+        raise ReceiptError("iat is in the future")
     if claims.exp <= seconds - CLOCK_LEEWAY_S:
         raise ReceiptError("it has expired")
 
@@ -103,32 +110,28 @@ def read_hash_claim(claims: dict[str, Any], name: str) -> str:
     return value
 
 
-def _text(value: Any, name: str, most: int) -> str:
+def _text(value: Any, name: str, max_length: int) -> str:
     if not isinstance(value, str) or is_blank(value) or value != value.strip() or not value.isprintable():
-        raise ReceiptError(f"the claim {name} is blank, or not plain text")
-    if len(value) > most:
-        raise ReceiptError(f"the claim {name} has more than {most} characters")
+        raise ReceiptError(f"the claim {name} is blank or contains unprintable characters")
+    if len(value) > max_length:
+        raise ReceiptError(f"the claim {name} has more than {max_length} characters")
     return value
 
 
-def _texts(claims: dict[str, Any], name: str, most: int, good: Callable[[str], bool]) -> tuple[str, ...]:
+def _texts(claims: dict[str, Any], name: str, max_length: int, is_valid: Callable[[str], bool]) -> tuple[str, ...]:
     values = claims.get(name)
     if not isinstance(values, list) or not 0 < len(values) <= MAX_ITEMS:
-        raise ReceiptError(f"the claim {name} is not a list of 1 to {MAX_ITEMS}")
-    found = tuple(_text(value, name, most) for value in values)
-    if len(set(found)) != len(found) or not all(map(good, found)):
-        raise ReceiptError(f"the claim {name} has an entry twice, or one that it may not have")
-    return found
+        raise ReceiptError(f"the claim {name} is not a list of 1 to {MAX_ITEMS} entries")
+    texts = tuple(_text(value, name, max_length) for value in values)
+    if len(set(texts)) != len(texts) or not all(map(is_valid, texts)):
+        raise ReceiptError(f"the claim {name} has a duplicate or invalid entry")
+    return texts
 
 
-def _holder(claims: dict[str, Any]) -> str | None:
+def _holder_thumbprint(claims: dict[str, Any]) -> str | None:
     if "cnf" not in claims:
         return None
     confirmation = claims["cnf"]
     if not isinstance(confirmation, dict) or set(confirmation) != {"jkt"}:
         raise ReceiptError("the claim cnf is not an object with exactly jkt")
     return read_hash_claim(confirmation, "jkt")
-
-
-class ReceiptError(Exception):
-    """A fixed sentence that names a part of the receipt, and never holds a value of it."""

@@ -1,4 +1,4 @@
-"""What a verified caller may do: the only thing of a receipt that the gate sees."""
+"""The authority of a verified caller: the only part of a receipt that code behind the boundary sees. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from datetime import datetime
 from stentor.core.errors import AuthorityDenied
 
 ALL_NAMESPACES = "*"
-"""The pattern that covers every namespace of the tenant, but no vault."""
+"""The pattern that covers every namespace of the tenant except vaults."""
 VAULT_NAMESPACE = "vault"
-"""The namespace of the whole vault: `vault/Projects` are the notes in the folder Projects."""
+"""The namespace of the default vault: `vault/Projects` are the notes in its folder Projects."""
 NAMED_VAULT_PREFIX = f"{VAULT_NAMESPACE}:"
-"""What the namespaces of a named vault begin with: `vault:archive/2025` is the folder 2025 of the vault `archive`."""
+"""Prefix of the namespaces of a named vault: `vault:archive/2025` is the folder 2025 of the vault `archive`."""
 TASKS_NAMESPACE = f"{VAULT_NAMESPACE}/tasks"
 _GUARDED = frozenset({TASKS_NAMESPACE, f"{VAULT_NAMESPACE}/memory"})
-"""Folders with the notes of tasks, and with the records of the other namespaces: `vault` does not cover them."""
+"""Folders with task notes and with the records of other namespaces: a grant of `vault` does not cover them."""
 
 
 @dataclass(frozen=True)
 class AuthorityContext:
-    """Who acts, for which tenant, with which capabilities, in which namespaces.
+    """The principal that acts, its tenant, its capabilities, and the namespaces that it may access.
 
-    `namespaces` are patterns: `team/notes` covers itself and everything below it, `*` all but vaults. `writable` are
-    those of them in which it may write, None for all; a capability is needed besides. `delegated_by` are the
-    principals from the first holder to the last who passed the authority on. `expires_at` is None for a context of
-    the launch configuration. Raises AuthorityDenied when the principal, the tenant or a capability is blank, or there
-    is no capability: a context that exists may be asked.
+    `namespaces` are patterns: `team/notes` covers itself and everything below it, `*` everything except vaults.
+    `writable` is the subset that it may write to (None: all); writing also needs a capability. `delegated_by` are the
+    delegating principals, the first holder first. `expires_at` is None for a context from the launch configuration.
+    Raises AuthorityDenied for a blank principal, tenant or capability, or without capabilities, so that every existing
+    context is usable.
     """
 
     principal: str
@@ -50,19 +50,19 @@ class AuthorityContext:
             raise AuthorityDenied("The set of capabilities is blank.")
 
     def has_capability(self, capability: str) -> bool:
-        """Whether exactly this capability was granted; there is none that covers others."""
+        """Return whether exactly this capability was granted; none implies another."""
         return capability in self.capabilities
 
     def can_reach(self, namespace: str) -> bool:
-        """Whether a pattern covers the namespace. What is no namespace, such as `a/../b`, is never reached."""
+        """Return whether a pattern covers the namespace; never for an invalid one, such as `a/../b`."""
         return is_within(namespace, self.namespaces)
 
     def can_write(self, namespace: str) -> bool:
-        """The same for those that it may write in."""
+        """Return whether the namespace may be written to; a capability is needed as well."""
         return self.can_reach(namespace) and (self.writable is None or is_within(namespace, self.writable))
 
     def require(self, capability: str, namespace: str) -> None:
-        """Raises AuthorityDenied unless the capability was granted and the namespace is reached."""
+        """Raise AuthorityDenied unless the capability is granted and the namespace is covered."""
         if not self.has_capability(capability):
             raise AuthorityDenied("The authority does not have the capability that this needs.")
         if not self.can_reach(namespace):
@@ -73,12 +73,12 @@ class AuthorityContext:
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of the text can be seen: empty, white space, control or zero-width characters."""
+    """Return whether the text has no visible character: only whitespace, control or zero-width characters."""
     return not any(character.isprintable() and not character.isspace() for character in text)
 
 
 def is_namespace(text: str) -> bool:
-    """Segments joined by `/`, none of them blank, `.`, `..` or with characters that end or steer a path."""
+    """Return whether the text is segments joined by `/`, none of them blank, `.`, `..` or with `\\` or `*`."""
     return all(_is_segment(segment) for segment in text.split("/"))
 
 
@@ -87,9 +87,9 @@ def is_pattern(text: str) -> bool:
 
 
 def covers(pattern: str, namespace: str) -> bool:
-    """Whether the namespace is the pattern or lies below it, by whole segments; `*` covers every one.
+    """Return whether the namespace is the pattern or below it, by complete segments; `*` covers all.
 
-    Nothing covers what lies in another realm: not `*` a vault, not `vault` a named one or the guarded folders in it.
+    A pattern never covers another realm: `*` covers no vault, `vault` no named vault and no guarded folder.
     """
     if not (is_pattern(pattern) and is_namespace(namespace)) or realm(pattern) != realm(namespace):
         return False
@@ -97,9 +97,9 @@ def covers(pattern: str, namespace: str) -> bool:
 
 
 def realm(namespace: str) -> str:
-    """The part of the memory that a grant has to name: a guarded folder, a vault, or none for all the rest.
+    """Return the part of the memory that a grant must name: a guarded folder, a vault, or "" for everything else.
 
-    Without regard to the case of a guarded folder's name, because some file systems have none.
+    A guarded folder is recognized in any case, because some file systems ignore case.
     """
     first, *rest = namespace.split("/")
     if first.startswith(NAMED_VAULT_PREFIX):
@@ -115,13 +115,15 @@ def is_within(namespace: str, patterns: Iterable[str]) -> bool:
 
 
 def is_narrower(child: Iterable[str], parent: Iterable[str]) -> bool:
-    """Whether every pattern of the child is covered by one of the parent; `*` only by `*`."""
-    wide = tuple(parent)
-    return all(ALL_NAMESPACES in wide if pattern == ALL_NAMESPACES else is_within(pattern, wide) for pattern in child)
+    """Return whether each of the child's patterns is covered by one of the parent's; `*` only by `*`."""
+    allowed = tuple(parent)
+    return all(
+        ALL_NAMESPACES in allowed if pattern == ALL_NAMESPACES else is_within(pattern, allowed) for pattern in child
+    )
 
 
 def _is_segment(text: str) -> bool:
     if text in (".", "..") or text != text.strip() or is_blank(text):
         return False
-    # The vault writes names in NFC: two spellings of one folder would be two namespaces here.
+    # The vault stores names in NFC: other forms of the same name would be other namespaces for the same folder.
     return text.isprintable() and not set(text) & set("\\*") and unicodedata.is_normalized("NFC", text)

@@ -1,9 +1,8 @@
-"""What must not come in beside a receipt: fields that are named like credentials.
+"""Reject request fields that are named like credentials, and strip credentials from URIs. Pure.
 
-Addresses without the credentials that people write into them. Pure, and total on any text.
-
-It errs on the side of stripping: an address that readers could take apart in two ways loses whatever is secret in
-either of them.
+URIs come from callers and are repeated in logs, events and responses. Stripping accepts any text and errs on the safe
+side: if parsers could read a URI in two ways, it loses what is secret in either. Secrets in free text are masked in
+`core.security.redaction`.
 """
 
 from __future__ import annotations
@@ -16,33 +15,50 @@ from urllib.parse import unquote
 from stentor.core.errors import InvalidRequest
 
 CREDENTIAL_NAMES = ("apikey", "accesstoken", "bearertoken", "providersecret")
-"""Compared without case, separators, a plural's s and a number at the end; what stands before is their owner's name."""
+"""Suffixes of field names, compared without case, separators, a plural s and trailing digits."""
 MAX_PATH_PARTS = 8
-"""Parts of a path that an error names at most, and 64 characters of each."""
+"""Path parts that an error shows at most, with up to 64 characters each."""
+MAX_NESTING = 3
+"""How deep URIs inside queries, and repeated percent-encodings, are examined; what is nested deeper is removed."""
+MAX_PASSES = 8
+"""Passes until the result no longer changes; a URI that keeps changing becomes empty."""
+_SECRET_SUFFIXES = tuple(
+    "token secret password passwd passphrase pwd signature credential authorization accesskey accesskeyid privatekey "
+    "secretkey sessionid assertion".split()
+)
+_SECRET_NAMES = frozenset("key auth sig sid pass jwt session code otp pin".split())
+_SECRET_VALUE = re.compile(r"(?i)(?<![\w-])eyj[\w-]+\.[\w-]+\.|bearer[\s+]|st_[\w-]{20}|sk-[\w-]{8}|-----begin")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+"""Removed first: browsers ignore some of them and others do not, so they could hide a credential."""
+_SCHEME_AND_REST = re.compile(r"(?i)(\s*(?:https?|wss?|ftp):[/\\]*|\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]{2})(.*)", re.DOTALL)
+_HOST_AND_PORT = re.compile(r"(\[[^\]@]*\]|[^\[\]:@]*)(:\d*)?")
+_END_OF_HOST = re.compile(r"[/?#]")
+_PAIR_SEPARATOR = re.compile(r"([&;])")
 
-Way = tuple[Any, Any] | None
-"""The way back to the root: the way to the parent, and the name or index in it."""
+Trail = tuple[Any, Any] | None
+"""Where a value is: the trail of its parent, and its name or index there; None at the root."""
 
 
 class CredentialFieldError(InvalidRequest):
-    """A field is named like an API key, an access token, a bearer token or a provider's secret."""
+    """A field is named like an API key, an access token, a bearer token or a provider secret."""
 
 
 def reject_credential_fields(value: Any) -> None:
-    """Raises UnsafeProofName for such a field at any depth of a JSON value. It names the field, never what it holds."""
-    todo: list[tuple[Any, Way]] = [(value, None)]
-    while todo:
-        inner, way = todo.pop()
+    """Raise CredentialFieldError for such a field at any depth of a JSON value; it names the field, never its value."""
+    pending: list[tuple[Any, Trail]] = [(value, None)]
+    # A stack, not recursion: the depth of the value is the caller's choice.
+    while pending:
+        inner, trail = pending.pop()
         if isinstance(inner, dict):
             for name in inner:
                 if isinstance(name, str) and is_credential_name(name):
                     raise CredentialFieldError(
-                        f"The field {_path((way, name))} is named like a credential. Authority is shown by a receipt: "
-                        "leave the field out."
+                        f"The field {_format_trail((trail, name))} is named like a credential. Leave it out: authority "
+                        "comes from the receipt."
                     )
-            todo.extend((part, (way, name)) for name, part in inner.items())
+            pending.extend((part, (trail, name)) for name, part in inner.items())
         elif isinstance(inner, list | tuple):
-            todo.extend((part, (way, n)) for n, part in enumerate(inner))
+            pending.extend((part, (trail, n)) for n, part in enumerate(inner))
 
 
 def is_credential_name(name: str) -> bool:
@@ -50,45 +66,28 @@ def is_credential_name(name: str) -> bool:
 
 
 def normalize_name(name: str) -> str:
-    """Letters and digits alone, without case and typographic variants: `API-KEY` and `apiKey` are `apikey`."""
+    """Return only the letters and digits, NFKC-normalized and case-folded: `API-KEY` and `apiKey` give `apikey`."""
     folded = unicodedata.normalize("NFKC", name).casefold()
     return "".join(character for character in folded if character.isalnum())
 
 
-def _path(way: Way) -> str:
+def _format_trail(trail: Trail) -> str:
     parts: list[str] = []
-    while way is not None and len(parts) < MAX_PATH_PARTS:
-        way, name = way
-        parts.append(f"[{name}]" if isinstance(name, int) else f".{_shown(str(name))}")
-    return ("…" if way is not None else "") + "".join(reversed(parts)).removeprefix(".")
+    while trail is not None and len(parts) < MAX_PATH_PARTS:
+        trail, name = trail
+        parts.append(f"[{name}]" if isinstance(name, int) else f".{_printable(str(name))}")
+    return ("…" if trail is not None else "") + "".join(reversed(parts)).removeprefix(".")
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     visible = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
     return visible if len(visible) <= 64 else visible[:63] + "…"
 
 
-MAX_NESTING = 3
-"""Addresses inside the query of an address, and encodings of a part, that are looked into; what goes deeper is cut."""
-MAX_PASSES = 8
-"""What is left may read as another address with user-info. Of one that never ends nothing is left."""
-_SECRET_ENDS = tuple(
-    "token secret password passwd passphrase pwd signature credential authorization accesskey accesskeyid privatekey "
-    "secretkey sessionid assertion".split()
-)
-_SECRET_NAMES = frozenset("key auth sig sid pass jwt session code otp pin".split())
-_SECRET_VALUE = re.compile(r"(?i)(?<![\w-])eyj[\w-]+\.[\w-]+\.|bearer[\s+]|st_[\w-]{20}|sk-[\w-]{8}|-----begin")
-_IGNORED = re.compile(r"[\x00-\x1f\x7f]")
-"""Browsers drop some of them and others do not: an address has none."""
-_START = re.compile(r"(?i)(\s*(?:https?|wss?|ftp):[/\\]*|\s*(?:[a-z][a-z0-9+.-]*:)?[/\\]{2})(.*)", re.DOTALL)
-_WHOLE_HOST = re.compile(r"(\[[^\]@]*\]|[^\[\]:@]*)(:\d*)?")
-_END_OF_HOST = re.compile(r"[/?#]")
-_JOINT = re.compile(r"([&;])")
-
-
 def strip_uri_credentials(uri: str) -> str:
-    """The address without user-info and without what is named or looks like a secret in its query and fragment."""
-    uri = _IGNORED.sub("", uri)
+    """Return the URI without user-info, and without query and fragment parameters that are or look secret."""
+    uri = _CONTROL_CHARACTERS.sub("", uri)
+    # Repeated, because the rest may itself read as a URI with user-info.
     for _ in range(MAX_PASSES):
         stripped = _strip(uri, 0)
         if stripped == uri:
@@ -98,83 +97,84 @@ def strip_uri_credentials(uri: str) -> str:
 
 
 def _strip(uri: str, depth: int) -> str:
-    start, rest = _start(uri)
-    before, hash_, fragment = _without_user(rest, start).partition("#")
+    scheme, rest = _split_scheme(uri)
+    before, hash_, fragment = _without_user_info(rest, scheme).partition("#")
     path, mark, query = before.partition("?")
-    query = _pairs(query, depth)
-    return start + path + (mark if query else "") + query + _fragment(hash_, fragment, depth)
+    query = _without_secret_pairs(query, depth)
+    return scheme + path + (mark if query else "") + query + _strip_fragment(hash_, fragment, depth)
 
 
-def _start(uri: str) -> tuple[str, str]:
-    """Scheme and slashes, and what comes after them; an address without a host starts nowhere."""
-    found = _START.fullmatch(uri)
-    return (found[1], found[2]) if found else ("", uri)
+def _split_scheme(uri: str) -> tuple[str, str]:
+    """Return the scheme with its slashes, and the rest; the scheme is empty for a URI without a host."""
+    match = _SCHEME_AND_REST.fullmatch(uri)
+    return (match[1], match[2]) if match else ("", uri)
 
 
-def _without_user(rest: str, start: str) -> str:
-    if not start:
+def _without_user_info(rest: str, scheme: str) -> str:
+    if not scheme:
         return rest
     end = _END_OF_HOST.search(rest)
     host, after = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
     host = host.rpartition("@")[2]
-    if not _WHOLE_HOST.fullmatch(host) and "@" in after:
-        return after.rpartition("@")[2]  # no port looks like this: a password was cut in half by a / ? or # of its own
+    if not _HOST_AND_PORT.fullmatch(host) and "@" in after:
+        # Not a valid port: it is the first half of a password that contains / ? or #.
+        return after.rpartition("@")[2]
     return host + after
 
 
-def _pairs(query: str, depth: int) -> str:
-    """The pairs that may stay, with the marks between them."""
+def _without_secret_pairs(query: str, depth: int) -> str:
     kept: list[str] = []
-    for n, part in enumerate(_JOINT.split(query)):
+    for n, part in enumerate(_PAIR_SEPARATOR.split(query)):
         if n % 2:
-            mark = part
+            separator = part
         elif not _is_secret(part, depth):
-            kept += [mark, part] if kept else [part]
+            kept += [separator, part] if kept else [part]
     return "".join(kept)
 
 
 def _is_secret(pair: str, depth: int) -> bool:
-    plain = _decoded(pair)
+    plain = _decode_fully(pair)
     if plain is None:
         return True
     if depth > MAX_NESTING:
-        return plain != pair or _nests(plain)
-    if plain != pair and _pairs(plain, depth + 1) != plain:
+        return plain != pair or _may_nest(plain)
+    if plain != pair and _without_secret_pairs(plain, depth + 1) != plain:
         return True
-    name, mark, value = plain.partition("=")
-    inner = value if mark else name
-    if (mark and is_secret_parameter(name)) or _SECRET_VALUE.search(inner):
+    name, equals, value = plain.partition("=")
+    inner = value if equals else name
+    if (equals and is_secret_parameter(name)) or _SECRET_VALUE.search(inner):
         return True
-    return _nests(inner) and _strip(inner, depth + 1) != inner
+    return _may_nest(inner) and _strip(inner, depth + 1) != inner
 
 
 def is_secret_parameter(name: str) -> bool:
+    """Return whether a query parameter of this name is treated as a secret (wider than `is_credential_name`)."""
     plain = normalize_name(name)
     return (
         is_credential_name(name)
         or plain in _SECRET_NAMES
-        or plain.rstrip("0123456789").removesuffix("s").endswith(_SECRET_ENDS)
+        or plain.rstrip("0123456789").removesuffix("s").endswith(_SECRET_SUFFIXES)
     )
 
 
-def _decoded(text: str) -> str | None:
-    """None when there is no end to its encodings."""
+def _decode_fully(text: str) -> str | None:
+    """Undo all percent-encodings; None if there are more than MAX_NESTING of them."""
     for _ in range(MAX_NESTING):
-        plain = _IGNORED.sub("", unquote(text))
+        plain = _CONTROL_CHARACTERS.sub("", unquote(text))
         if plain == text:
             return text
         text = plain
     return None
 
 
-def _nests(text: str) -> bool:
-    """Whether it may hold an address of its own, or more pairs."""
-    return not set(text).isdisjoint("?#@&;") or _START.fullmatch(text) is not None
+def _may_nest(text: str) -> bool:
+    """Return whether the text may contain a URI or further pairs."""
+    return not set(text).isdisjoint("?#@&;") or _SCHEME_AND_REST.fullmatch(text) is not None
 
 
-def _fragment(mark: str, fragment: str, depth: int) -> str:
-    """A fragment is a place in the page, pairs as in a query, or a place with a query of its own."""
-    place, inner, query = fragment.partition("?")
-    place, query = _pairs(place, depth), _pairs(query, depth)
-    kept = place + (inner if query else "") + query
-    return mark + kept if kept else ""
+def _strip_fragment(hash_: str, fragment: str, depth: int) -> str:
+    """A fragment is an anchor, pairs as in a query, or an anchor with a query."""
+    anchor, mark, query = fragment.partition("?")
+    anchor, query = _without_secret_pairs(anchor, depth), _without_secret_pairs(query, depth)
+    kept = anchor + (mark if query else "") + query
+    return hash_ + kept if kept else ""

@@ -1,7 +1,7 @@
-"""JWS in compact form (RFC 7515), taken apart strictly and signed with Ed25519 alone (RFC 9864).
+"""Compact JWS (RFC 7515): strict parsing, and signatures with Ed25519 only (RFC 9864).
 
-The caller says which header fields there must be; there is no other. So what would choose a key or an algorithm
-for us (`jku`, `jwk`, `x5u`, `crit`, `b64`, ...) is refused before a signature is looked at.
+The caller lists the exact header fields. Fields with which an attacker could choose the key or the algorithm (`jku`,
+`x5u`, `crit`, `b64`, ...) are therefore rejected before a signature is checked.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 
 ALGORITHM = "Ed25519"
-"""Its fully specified name; the older `EdDSA` leaves the curve open and is not taken."""
+"""Its fully specified name; the older `EdDSA` leaves the curve open and is rejected."""
 MAX_LENGTH = 4096
-"""Characters of one receipt or proof."""
+"""Maximum characters of one receipt or proof."""
 _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{86}")
 _REGISTRY = jws.JWSRegistry(algorithms=[ALGORITHM])
 _ED25519 = _REGISTRY.get_alg(ALGORITHM)
@@ -32,7 +32,7 @@ _ED25519 = _REGISTRY.get_alg(ALGORITHM)
 
 @dataclass(frozen=True, repr=False)
 class UnverifiedJws:
-    """What was read, and nothing verified. It has no `repr`, because `text` may be worth as much as a key."""
+    """A parsed JWS whose signature was not checked. It has no `repr`, because `text` may work as a credential."""
 
     text: str
     header: dict[str, Any]
@@ -40,7 +40,7 @@ class UnverifiedJws:
 
 
 def parse(text: str) -> UnverifiedJws:
-    """Raises Flaw for anything but three parts of base64url, the first two strict JSON objects."""
+    """Parse a compact JWS whose header and claims are strict JSON objects. Raises ReceiptError."""
     if len(text) > MAX_LENGTH:
         raise ReceiptError("it is too long")
     if not _FORM.fullmatch(text):
@@ -50,49 +50,51 @@ def parse(text: str) -> UnverifiedJws:
 
 
 def require_header(compact: UnverifiedJws, type_: str, *others: str) -> None:
-    """Exactly alg, typ and the others. Raises Flaw."""
+    """Raise ReceiptError unless the header consists of exactly alg, typ (both with the right value) and `others`."""
     header = compact.header
     if header.get("alg") != ALGORITHM:
         raise ReceiptError("the algorithm is not Ed25519")
     if header.get("typ") != type_:
-        raise ReceiptError("the type of the token is another")
+        raise ReceiptError("the token has the wrong type")
     if set(header) != {"alg", "typ", *others}:
-        raise ReceiptError("the header has fields that are missing, or that are not taken")
+        raise ReceiptError("the header has missing or unknown fields")
 
 
 def verify(compact: UnverifiedJws, key: OKPKey) -> None:
-    """Raises Flaw unless the key made the signature."""
+    """Raise ReceiptError unless the signature was made with this key."""
     signed, _, signature = compact.text.rpartition(".")
     try:
-        # The header was read strictly already; the library would read it once more, and leniently.
-        holds = _ED25519.verify(signed.encode(), decode_base64url(signature), key)
+        # Not the library's own entry point: it would parse the header again, and leniently.
+        is_valid = _ED25519.verify(signed.encode(), decode_base64url(signature), key)
     except (JoseError, ValueError):
-        holds = False
-    if not holds:
-        raise ReceiptError("the signature does not hold")
+        is_valid = False
+    if not is_valid:
+        raise ReceiptError("the signature is invalid")
 
 
 def sign(header: dict[str, Any], claims: dict[str, Any], key: OKPKey) -> str:
-    """The compact form; `alg` is added to the header."""
+    """Return the signed compact form; `alg` is added to the header."""
     payload = jsontext.encode(claims)
     return jws.serialize_compact({"alg": ALGORITHM, **header}, payload, key, registry=_REGISTRY)
 
 
 def sha256_base64url(data: bytes | str) -> str:
-    """SHA-256 in base64url: 43 characters."""
+    """Return the SHA-256 in base64url, 43 characters."""
     return encode_base64url(hashlib.sha256(data.encode() if isinstance(data, str) else data).digest())
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    """Raises Flaw for a name that stands twice: readers differ in which of the two they believe."""
-    return parse_strict_object(data, "a part is not a JSON object in which every name stands once")
+    return parse_strict_object(data, "a part is not a JSON object with unique names")
 
 
 def parse_strict_object(data: bytes, complaint: str) -> dict[str, Any]:
-    """A JSON object in UTF-8, no name twice, no NaN, not deep. Raises Flaw with the complaint."""
+    """Parse a UTF-8 JSON object without duplicate names, NaN or deep nesting.
+
+    Raises ReceiptError with the text `complaint`. Duplicates are rejected because parsers disagree on which value wins.
+    """
     try:
         jsontext.decode(data)  # depth, encoding and numbers: `json` is lenient about all three
-        value = json.loads(data.decode(), object_pairs_hook=_unique)
+        value = json.loads(data.decode(), object_pairs_hook=_unique_names)
     except (InvalidRequest, ValueError):
         raise ReceiptError(complaint) from None
     if not isinstance(value, dict):
@@ -100,8 +102,8 @@ def parse_strict_object(data: bytes, complaint: str) -> dict[str, Any]:
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands twice")
-    return found
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("duplicate name")
+    return members

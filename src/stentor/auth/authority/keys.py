@@ -1,6 +1,6 @@
-"""Ed25519 keys as JSON Web Keys (RFC 8037), read strictly, named by their thumbprint (RFC 7638).
+"""Ed25519 keys as JSON Web Keys (RFC 8037), identified by their thumbprint (RFC 7638); parsing is strict.
 
-The key that the service signs its own receipts with: `keys/receipts.key` in the data folder, mode 0600.
+Also the service's signing key for receipts: `keys/receipts.key` in the data folder, mode 0600.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from stentor.core.errors import InvalidRequest, StartRefused
 
 PUBLIC_MEMBERS = frozenset({"kty", "crv", "x"})
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
+_GROUP_AND_OTHERS = 0o077
 
 _PRIME = 2**255 - 19
 _EIGHTH = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
 _SMALL_ORDER = frozenset({0, 1, _PRIME - 1, _EIGHTH, _PRIME - _EIGHTH})
-"""The y of the eight points with which one signature can fit many messages."""
+"""The y coordinates of the points of small order: under such a key one signature is valid for many messages."""
 
 
 def generate() -> OKPKey:
-    """A new private key."""
+    """Generate a private key."""
     return OKPKey.generate_key("Ed25519")
 
 
 def parse_public_jwk(value: Any) -> OKPKey:
-    """The public key of a JWK with exactly kty, crv and x. Raises Flaw."""
+    """Parse a public JWK with exactly kty, crv and x. Raises ReceiptError."""
     if not isinstance(value, dict) or frozenset(value) != PUBLIC_MEMBERS:
         raise ReceiptError("a key is not an object with exactly kty, crv and x")
     if (value["kty"], value["crv"]) != ("OKP", "Ed25519") or not isinstance(value["x"], str):
@@ -49,46 +50,47 @@ def parse_public_jwk(value: Any) -> OKPKey:
 
 
 def parse_public_key_file(data: bytes) -> OKPKey:
-    """The public key of a file: a JWK, whose further members are left out, or PEM. Raises Flaw."""
+    """Parse a public key file: PEM, or a JWK (further members are ignored). Raises ReceiptError."""
     try:
         key = OKPKey.import_key(data if data.lstrip().startswith(b"-----") else jsontext.decode(data))
         if key.is_private:
-            raise ReceiptError("it holds a private key, which nobody but its holder may have; give the public half")
+            raise ReceiptError("it holds a private key, which only its holder may have; use the public key")
         return parse_public_jwk(public_jwk(key))
     except (InvalidRequest, JoseError, ValueError, TypeError, KeyError, AttributeError):
-        raise ReceiptError("it holds no public Ed25519 key, as a JWK or as PEM") from None
+        raise ReceiptError("it is not a public Ed25519 key, as JWK or PEM") from None
 
 
 def check_point(encoded: bytes) -> None:
-    """Raises Flaw for what is no public key, and for one that anybody can sign for."""
+    """Raise ReceiptError for bytes that are not a canonical public key, or one of small order."""
     if len(encoded) != 32:
         raise ReceiptError("a key does not have 32 bytes")
     y = int.from_bytes(encoded, "little") & (2**255 - 1)
     if y >= _PRIME or y in _SMALL_ORDER:
-        raise ReceiptError("a key is one of the points of small order, or not in its one encoding")
+        raise ReceiptError("a key is a point of small order, or not canonically encoded")
 
 
 def public_jwk(key: OKPKey) -> dict[str, str]:
-    """`{kty, crv, x}`."""
-    whole = key.as_dict(private=False)
-    return {name: str(whole[name]) for name in sorted(PUBLIC_MEMBERS)}
+    """Return the public key as `{kty, crv, x}`."""
+    jwk = key.as_dict(private=False)
+    return {name: str(jwk[name]) for name in sorted(PUBLIC_MEMBERS)}
 
 
 def thumbprint(key: OKPKey) -> str:
-    """SHA-256 over the public key in base64url, 43 characters: the `kid` of our own key and the `jkt` of a holder."""
+    """Return the RFC 7638 thumbprint, 43 characters: the `kid` of a signing key and the `jkt` of a holder."""
     return key.thumbprint()
 
 
 def decode_base64url(text: str) -> bytes:
-    """Bytes of base64url without padding, in its one canonical form. Raises Flaw."""
+    """Decode unpadded, canonical base64url. Raises ReceiptError."""
     if not _BASE64URL.fullmatch(text):
         raise ReceiptError("a part is not base64url")
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error:
         raise ReceiptError("a part is not base64url") from None
+    # Python ignores unused low bits: without this check one receipt would have several texts, and several hashes.
     if encode_base64url(data) != text:
-        raise ReceiptError("a part is not in the one form of base64url")
+        raise ReceiptError("a part is not canonical base64url")
     return data
 
 
@@ -96,59 +98,59 @@ def encode_base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-_OTHERS = 0o077
-
-
 def signing_key_file(data_dir: Path) -> Path:
     return data_dir / "keys" / "receipts.key"
 
 
 def find_signing_key(data_dir: Path) -> OKPKey | None:
-    """The key, or None when it was never used. Raises StartRefused when the file cannot be used."""
+    """Return the signing key, or None if there is none yet. Raises StartRefused for an unusable file."""
     path = signing_key_file(data_dir)
     try:
         data = path.read_bytes()
-        if path.stat().st_mode & _OTHERS:
-            raise StartRefused(f"{path} signs receipts, and others can read it: chmod 600 {path}")
+        if path.stat().st_mode & _GROUP_AND_OTHERS:
+            raise StartRefused(
+                f"{path} holds the signing key of receipts, and other users can read it: chmod 600 {path}"
+            )
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StartRefused(f"{path} cannot be read: {error.strerror}.") from None
-    return _read(path, data)
+    return _parse_private_key(path, data)
 
 
 def ensure_signing_key(data_dir: Path) -> OKPKey:
-    """The key, made at its first use. Raises StartRefused."""
-    found = find_signing_key(data_dir)
-    if found is None:
+    """Return the signing key; generate it if there is none. Raises StartRefused."""
+    key = find_signing_key(data_dir)
+    if key is None:
+        path = signing_key_file(data_dir)
         try:
-            _make(signing_key_file(data_dir))
+            _create(path)
         except OSError as error:
-            raise StartRefused(f"{signing_key_file(data_dir)} cannot be made: {error.strerror}.") from None
-        found = find_signing_key(data_dir)
-    if found is None:
-        raise StartRefused(f"{signing_key_file(data_dir)} went away while it was read.")
-    return found
+            raise StartRefused(f"{path} cannot be created: {error.strerror}.") from None
+        key = find_signing_key(data_dir)
+    if key is None:
+        raise StartRefused(f"{signing_key_file(data_dir)} was deleted while it was read.")
+    return key
 
 
-def _make(path: Path) -> None:
-    """Written beside it and linked into place, so that another process sees no key or a whole one."""
+def _create(path: Path) -> None:
+    """Write a temporary file and link it into place, so that another process sees either no key or a complete one."""
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(jsontext.encode(generate().as_dict(private=True)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was first: its key is the one
-            os.link(beside, path)
+        with suppress(FileExistsError):  # another process was first; its key is used
+            os.link(temporary, path)
     finally:
-        beside.unlink()
+        temporary.unlink()
 
 
-def _read(path: Path, data: bytes) -> OKPKey:
+def _parse_private_key(path: Path, data: bytes) -> OKPKey:
     try:
         key = OKPKey.import_key(jsontext.decode(data))
         if key.is_private and key.curve_name == "Ed25519":
@@ -156,5 +158,5 @@ def _read(path: Path, data: bytes) -> OKPKey:
     except (InvalidRequest, JoseError, ValueError, TypeError, KeyError, AttributeError):
         pass
     raise StartRefused(
-        f"{path} holds no Ed25519 private key (JWK): restore it, or move it away to have a new one made."
+        f"{path} holds no Ed25519 private key (JWK): restore it, or move it away to have a new one generated."
     )

@@ -1,6 +1,6 @@
 """Proof of possession: the holder signs each request with the key that its receipt names (after RFC 9449).
 
-For clients of `/mcp` and other programs that hold a receipt: it signs each request that httpx sends.
+`verify_proof` is for the service; `prove` and `ReceiptAuth` (for httpx) are for clients, such as those of `/mcp`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from joserfc.jwk import OKPKey
 
 
+PROOF_HEADER = "Receipt-Proof"
 PROOF_TYPE = "receipt-proof+jwt"
 MAX_AGE_S = 60
-"""Seconds that a proof may be old."""
+"""Maximum age of a proof in seconds."""
 _CLAIMS = frozenset("jti iat htm htu digest receipt".split())
 
 
@@ -39,8 +40,8 @@ _CLAIMS = frozenset("jti iat htm htu digest receipt".split())
 class ProofRequest:
     """The request that came with a receipt, as the service received it.
 
-    `path` is its target: the path as sent, and `?query` when there is one. `proof` is None when none was sent.
-    There is no `repr`, because proof and body are the caller's own.
+    `path` is the request target: the path as sent, with `?query` if there is one. It has no `repr`, because proof
+    and body must not get into logs.
     """
 
     method: str
@@ -51,7 +52,7 @@ class ProofRequest:
 
 @dataclass(frozen=True)
 class VerifiedProof:
-    """A proof that holds, and has yet to be counted: once, until `until` (seconds since the epoch)."""
+    """A valid proof. The caller must still record its one use, and remember it until `expires_at_s` (epoch seconds)."""
 
     jkt: str
     jti: str
@@ -59,7 +60,7 @@ class VerifiedProof:
 
 
 def prove(holder: OKPKey, receipt: str, method: str, path: str, body: bytes = b"", *, now: int) -> str:
-    """The proof for one request with a bound receipt, for clients. `now` in microseconds."""
+    """Return the proof for one request with a receipt that is bound to a key. `now` in microseconds."""
     claims = {
         "jti": ids.new_id(),
         "iat": now // 1_000_000,
@@ -72,42 +73,39 @@ def prove(holder: OKPKey, receipt: str, method: str, path: str, body: bytes = b"
 
 
 def verify_proof(request: ProofRequest, receipt: str, jkt: str, now: int) -> VerifiedProof:
-    """Raises Flaw unless the key of this thumbprint signed this request with this receipt just now."""
+    """Raise ReceiptError unless the key with thumbprint `jkt` recently signed this request with this receipt."""
     if not request.proof:
-        raise ReceiptError("the receipt is bound to a key, and there is no proof")
-    sent = jws.parse(request.proof)
-    jws.require_header(sent, PROOF_TYPE, "jwk")
-    key = parse_public_jwk(sent.header["jwk"])
+        raise ReceiptError("the receipt is bound to a key, but the request has no proof")
+    token = jws.parse(request.proof)
+    jws.require_header(token, PROOF_TYPE, "jwk")
+    key = parse_public_jwk(token.header["jwk"])
     if thumbprint(key) != jkt:
-        raise ReceiptError("the proof was signed with another key than the receipt names")
-    jws.verify(sent, key)
-    return _check_claims(sent, request, receipt, jkt, now)
+        raise ReceiptError("the proof is not signed with the key that the receipt names")
+    jws.verify(token, key)
+    return _check_claims(token, request, receipt, jkt, now)
 
 
-def _check_claims(sent: UnverifiedJws, request: ProofRequest, receipt: str, jkt: str, now: int) -> VerifiedProof:
-    claims: dict[str, Any] = sent.claims
+def _check_claims(token: UnverifiedJws, request: ProofRequest, receipt: str, jkt: str, now: int) -> VerifiedProof:
+    claims: dict[str, Any] = token.claims
     if set(claims) != _CLAIMS:
-        raise ReceiptError("the proof has claims that are missing, or that are not taken")
-    made = read_time_claim(claims, "iat")
-    if not -CLOCK_LEEWAY_S <= now / 1_000_000 - made <= MAX_AGE_S + CLOCK_LEEWAY_S:
-        raise ReceiptError("the proof is too old, or from the future")
+        raise ReceiptError("the proof has missing or unknown claims")
+    issued_at = read_time_claim(claims, "iat")
+    if not -CLOCK_LEEWAY_S <= now / 1_000_000 - issued_at <= MAX_AGE_S + CLOCK_LEEWAY_S:
+        raise ReceiptError("the proof is too old, or its iat is in the future")
     if (claims["htm"], claims["htu"]) != (request.method, request.path):
         raise ReceiptError("the proof is for another method or path")
     if read_hash_claim(claims, "digest") != sha256_base64url(request.body):
         raise ReceiptError("the proof is for another body")
     if read_hash_claim(claims, "receipt") != sha256_base64url(receipt):
         raise ReceiptError("the proof is for another receipt")
-    return VerifiedProof(jkt, read_text_claim(claims, "jti", 128), made + MAX_AGE_S)
-
-
-PROOF_HEADER = "Receipt-Proof"
+    return VerifiedProof(jkt, read_text_claim(claims, "jti", 128), issued_at + MAX_AGE_S)
 
 
 class ReceiptAuth:
-    """The `auth` of an httpx client (or one of httpx2, which the MCP SDK uses).
+    """An `auth` for httpx clients (and for httpx2, which the MCP SDK uses) that sends a receipt with each request.
 
-    `receipt` is asked for each request, so that it can answer a new receipt before the old one expires. With the
-    `holder`'s private key each request brings a proof, which a receipt that is bound to that key needs.
+    `receipt` is called for every request, so it can return a new receipt before the old one expires. A receipt that is
+    bound to a key also needs `holder`, the private key: each request then carries a proof.
     """
 
     def __init__(self, receipt: Callable[[], str], holder: OKPKey | None = None) -> None:

@@ -1,6 +1,7 @@
-"""Receipts: issued by the service or a trusted issuer, verified into an authority context.
+"""Issue receipts, verify them into authority contexts, and guard against replay.
 
-What may be presented once is remembered until nobody would take it any more, in the database.
+Used receipts and proofs are stored as hashes in the database until they have expired. Chains of receipts are in
+`delegation`, proofs of possession in `proof`.
 """
 
 from __future__ import annotations
@@ -25,21 +26,32 @@ from stentor.core.clock import HOUR, SECOND, Clock
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import AuthorityDenied, AuthorityRefused, InvalidRequest, StoreUnavailable
 
+RETENTION_MARGIN_US = HOUR
+"""How long a use is stored beyond its expiry, because the clock of another process may be behind."""
+PURGE_INTERVAL_US = 60 * SECOND
+
+_REMEMBER = Sql(
+    "insert into authority_uses (use_hash, expires_at) values (:use_hash, :expires_at) "
+    "on conflict (use_hash) do nothing"
+)
+_KNOWN = Sql("select 1 from authority_uses where use_hash = :use_hash")
+_FORGET = Sql("delete from authority_uses where expires_at <= :before")
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class VerifiedChain:
-    """A chain whose signatures and claims hold; whether it may be presented now is another question."""
+    """A chain with valid signatures and claims. Its use was not recorded and its proof not checked."""
 
     claims: ReceiptClaims
     issuer: str
     delegated_by: tuple[str, ...]
 
     def context(self) -> AuthorityContext:
-        """What crosses the boundary. Names that are URIs lose their credentials here, because logs, events and answers
-        repeat them; principals that differ in nothing else are one. Fails closed: a name of which nothing is left is
-        blank, and denied.
+        """Return the context that crosses the boundary.
+
+        Names that are URIs lose their credentials here, because logs, events and responses repeat them. Principals
+        that differ only in credentials become the same. Fails closed: a name that becomes blank is denied.
         """
         return AuthorityContext(
             principal=strip_uri_credentials(self.claims.sub),
@@ -62,14 +74,14 @@ def create_own_claims(
     *,
     now: int,
 ) -> ReceiptClaims:
-    """Claims of the service's own issuer. `names`: aud, sub, tenant; `lifetime` in seconds, `now` in microseconds."""
-    begins = now // SECOND
+    """Return claims of the built-in issuer. `names`: aud, sub, tenant; `lifetime` in seconds, `now` in microseconds."""
+    issued_at = now // SECOND
     return ReceiptClaims(
         iss=OWN_ISSUER,
         ns=namespaces,
         cap=capabilities,
-        iat=begins,
-        exp=begins + lifetime,
+        iat=issued_at,
+        exp=issued_at + lifetime,
         jti=ids.new_id(),
         jkt=jkt,
         **names,
@@ -77,22 +89,25 @@ def create_own_claims(
 
 
 def issue_receipt(claims: ReceiptClaims, key: OKPKey) -> str:
-    """A receipt signed by this key, whose thumbprint is its `kid`. Raises InvalidRequest for what nobody would take."""
+    """Sign a receipt; its `kid` is the key's thumbprint. Raises InvalidRequest if no verifier would accept it."""
     try:
         claims_of.parse_claims(claims_of.claims_to_json(claims))
         if claims.parent is not None:
-            raise ReceiptError("a receipt of an issuer has no parent")
+            raise ReceiptError("an issuer's receipt must not have a parent")
         receipt = jws.sign(
             {"typ": delegation.RECEIPT_TYPE, "kid": thumbprint(key)}, claims_of.claims_to_json(claims), key
         )
         jws.parse(receipt)
-    except ReceiptError as flaw:
-        raise InvalidRequest(f"No such receipt can be issued: {flaw}.") from None
+    except ReceiptError as error:
+        raise InvalidRequest(f"The receipt cannot be issued: {error}.") from None
     return receipt
 
 
 def verify_chain(receipt: str, issuers: Issuers, audience: str, now: int) -> VerifiedChain:
-    """Everything that can be told without a request and without a memory. `now` in microseconds. Raises Flaw."""
+    """Verify signatures, claims and validity of a chain, but neither proof nor earlier uses.
+
+    `now` in microseconds. Raises ReceiptError.
+    """
     first, *hops = delegation.split_chain(receipt)
     parent = jws.parse(first)
     jws.require_header(parent, delegation.RECEIPT_TYPE, "kid")
@@ -101,7 +116,7 @@ def verify_chain(receipt: str, issuers: Issuers, audience: str, now: int) -> Ver
     granted = claims_of.parse_claims(parent.claims)
     _check_root(granted, issuer.name, audience)
     if not issuer.may_issue_for(granted.tenant):
-        raise ReceiptError("the issuer may not name this tenant")
+        raise ReceiptError("the issuer may not issue for this tenant")
     claims_of.check_validity(granted, now)
     delegated_by: list[str] = []
     for hop in hops:
@@ -113,32 +128,32 @@ def verify_chain(receipt: str, issuers: Issuers, audience: str, now: int) -> Ver
 
 def _check_root(claims: ReceiptClaims, issuer: str, audience: str) -> None:
     if claims.iss != issuer:
-        raise ReceiptError("iss is not the name of the issuer whose key signed it")
+        raise ReceiptError("iss is not the issuer whose key signed it")
     if claims.aud != audience:
         raise ReceiptError("it is for another audience")
     if claims.parent is not None:
-        raise ReceiptError("it names a parent, and there is none before it")
+        raise ReceiptError("it names a parent, but is the first of its chain")
 
 
 def inspect_receipt(receipt: str, issuers: Issuers, audience: str, now: int) -> AuthorityContext:
-    """As `Verifier.verify`, but it counts no use and asks for no proof: for operators. Raises AuthorityRefused."""
+    """Verify a receipt for an operator, without recording its use or checking a proof. Raises AuthorityRefused."""
     try:
         return verify_chain(receipt, issuers, audience, now).context()
     except Exception as error:  # noqa: BLE001 - fails closed
         reason = _reason(error)
-    log.debug("a receipt was refused: %s", reason)
+    log.debug("authority: receipt rejected reason=%s", reason)
     raise AuthorityRefused
 
 
 def _reason(error: Exception) -> str:
-    """For the debug log: never the text of an error that is not ours, which may hold parts of the receipt."""
+    """Return the reason for the debug log. Texts of foreign exceptions are left out: they may quote the receipt."""
     if isinstance(error, ReceiptError):
         return str(error)
-    return error.message if isinstance(error, AuthorityDenied) else f"it could not be examined ({type(error).__name__})"
+    return error.message if isinstance(error, AuthorityDenied) else f"verification failed ({type(error).__name__})"
 
 
 class ReceiptVerifier:
-    """The boundary: a receipt, and the request that it came with, to what its holder may do."""
+    """The authority boundary: turns a receipt and its request into an authority context."""
 
     def __init__(self, issuers: Issuers, audience: str, replay: ReplayGuard, clock: Clock) -> None:
         self._issuers = issuers
@@ -149,12 +164,13 @@ class ReceiptVerifier:
     async def verify(
         self, receipt: str, request: ProofRequest | None = None, session: str | None = None
     ) -> AuthorityContext:
-        """Counts the use: a receipt without a key is good for one call, one with a key for one call per proof.
+        """Verify a receipt and record its use.
 
-        `session` names where a conversation of many requests comes from, such as the client's address: there a receipt
-        without a key is good until it expires, and nowhere else from its first use on.
+        A receipt without a key is valid for one call, one with a key for one call per proof. With `session`, which
+        identifies the origin of many requests (such as the client's address), a receipt without a key is valid until
+        it expires, but only in the session of its first use.
 
-        Raises AuthorityRefused for everything that is wrong, and StoreUnavailable when uses cannot be counted.
+        Raises AuthorityRefused for everything that is wrong, and StoreUnavailable if the use cannot be recorded.
         """
         try:
             return await self._verify(receipt, request, session)
@@ -162,38 +178,27 @@ class ReceiptVerifier:
             raise
         except Exception as error:  # noqa: BLE001 - fails closed
             reason = _reason(error)
-        log.debug("a receipt was refused: %s", reason)
+        log.debug("authority: receipt rejected reason=%s", reason)
         raise AuthorityRefused
 
     async def _verify(self, receipt: str, request: ProofRequest | None, session: str | None) -> AuthorityContext:
         now = self._clock.now()
-        examined = verify_chain(receipt, self._issuers, self._audience, now)
-        context, claims = examined.context(), examined.claims
+        chain = verify_chain(receipt, self._issuers, self._audience, now)
+        context, claims = chain.context(), chain.claims
+        # Recording the use comes last: a request that fails verification must not consume the receipt.
         sent = request if request is not None else ProofRequest("", "")
         if claims.jkt is not None:
-            proved = proof.verify_proof(sent, receipt, claims.jkt, now)
-            await self._replay.record_use("proof", proved.jkt, proved.jti, proved.expires_at_s, now)
+            verified = proof.verify_proof(sent, receipt, claims.jkt, now)
+            await self._replay.record_use("proof", verified.jkt, verified.jti, verified.expires_at_s, now)
         elif sent.proof:
-            raise ReceiptError("there is a proof, and the receipt names no key")
+            raise ReceiptError("there is a proof, but the receipt names no key")
         else:
-            await self._replay.record_use("receipt", examined.issuer, claims.jti, claims.exp, now, session)
+            await self._replay.record_use("receipt", chain.issuer, claims.jti, claims.exp, now, session)
         return context
 
 
-RETENTION_MARGIN_US = HOUR
-"""Beyond its end: another process over the same database may have a clock that is behind."""
-PURGE_INTERVAL_US = 60 * SECOND
-
-_REMEMBER = Sql(
-    "insert into authority_uses (use_hash, expires_at) values (:use_hash, :expires_at) "
-    "on conflict (use_hash) do nothing"
-)
-_KNOWN = Sql("select 1 from authority_uses where use_hash = :use_hash")
-_FORGET = Sql("delete from authority_uses where expires_at <= :before")
-
-
 class ReplayGuard:
-    """Remembers hashes, so that the table tells nothing about receipts."""
+    """Records used receipts and proofs in the database, as hashes that reveal nothing about them."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -202,32 +207,36 @@ class ReplayGuard:
     async def record_use(
         self, kind: str, owner: str, jti: str, until: int, now: int, session: str | None = None
     ) -> None:
-        """Count the one use of an id, durably. `until` in seconds, `now` in microseconds of the verifier's clock.
+        """Record the single use of an id durably. `until` in seconds, `now` in microseconds.
 
-        The id is its owner's, so that nobody uses up another's. With a `session` the first use opens it, and further
-        uses in the same session count as that one. Raises Flaw for any other second use, StoreUnavailable when it
-        cannot be told.
+        Ids are counted per `owner`, so that no issuer or holder can use up another's. With a `session` the first use
+        opens it, and further uses in the same session are allowed. Raises ReceiptError for any other second use, and
+        StoreUnavailable.
         """
         use_hash = _hash(kind, owner, jti)
-        opened = None if session is None else _hash(f"{kind} in a session", owner, f"{len(jti)}\n{jti}\n{session}")
+        session_hash = (
+            None if session is None else _hash(f"{kind} in a session", owner, f"{len(jti)}\n{jti}\n{session}")
+        )
         expires_at = (until + CLOCK_LEEWAY_S) * SECOND
 
         def write(tx: Tx) -> bool:
             if now - self._purged_at >= PURGE_INTERVAL_US:
                 tx.run(_FORGET, before=now - RETENTION_MARGIN_US)
-                tx.after_commit(lambda: self._mark(now))
+                # Only after the commit: a purge that was rolled back must be tried again at the next use.
+                tx.after_commit(lambda: self._mark_purged(now))
             if tx.run(_REMEMBER, use_hash=use_hash, expires_at=expires_at) == 1:
-                if opened is not None:
-                    tx.run(_REMEMBER, use_hash=opened, expires_at=expires_at)
+                if session_hash is not None:
+                    tx.run(_REMEMBER, use_hash=session_hash, expires_at=expires_at)
                 return True
-            return opened is not None and tx.row(_KNOWN, use_hash=opened) is not None
+            return session_hash is not None and tx.row(_KNOWN, use_hash=session_hash) is not None
 
         if not await self._db.write(write):
-            raise ReceiptError("it was presented before")
+            raise ReceiptError("it was already used")
 
-    def _mark(self, now: int) -> None:
+    def _mark_purged(self, now: int) -> None:
         self._purged_at = now
 
 
 def _hash(kind: str, owner: str, jti: str) -> str:
+    # The length prefix keeps (owner, jti) pairs apart whose concatenations are equal.
     return sha256_base64url(f"{kind}\n{len(owner)}\n{owner}\n{jti}")
