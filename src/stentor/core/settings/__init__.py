@@ -1,7 +1,8 @@
-"""Every setting: its name in the environment, its type, default, meaning and bounds; a file for each area.
+"""All settings: environment variable, type, default, bounds and description; one file per area.
 
-Names of the contract are kept; ours begin with SERVICE_ too. A value that cannot be read stops the
-start with a sentence that names the variable; secrets are never repeated in it.
+Names that the contract fixes stay as they are; all others begin with SERVICE_ as well. An invalid value stops the
+start with an error that names the variable and never repeats a secret. The descriptions are published in
+docs/generated/settings.md.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from stentor.core.settings.tasks import (
 __all__ = ["Settings", "load", "setting_infos"]
 
 
-# A dataclass takes the fields of its last base first: read the list upwards.
+# A dataclass takes the fields of its last base first: the published order is this list from bottom to top.
 @dataclass(frozen=True)
 class Settings(
     GrpcSettings,
@@ -66,7 +67,7 @@ class Settings(
     MigrationSettings,
     StorageSettings,
 ):
-    """Immutable; `sources` says where each value came from (default, environment, option)."""
+    """The settings of a process. `sources` is the origin of each value: default, environment or option."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,12 +81,12 @@ class Settings(
 
 
 def setting_infos() -> dict[str, SettingInfo]:
-    """Field name to its description, in order."""
+    """Return the description of each setting by field name, in the published order."""
     return {f.name: f.metadata["meta"] for f in fields(Settings) if "meta" in f.metadata}
 
 
 def load(environ: Mapping[str, str], options: Mapping[str, Any] | None = None) -> Settings:
-    """Settings from the environment; options of the command line win. Raises StartRefused."""
+    """Read settings from the environment; command-line options (by field name) win. Raises StartRefused."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, meta in setting_infos().items():
@@ -97,7 +98,7 @@ def load(environ: Mapping[str, str], options: Mapping[str, Any] | None = None) -
         else:
             sources[name] = "default"
     settings = Settings(**values, sources=sources)
-    _check_together(settings)
+    _check_combinations(settings)
     return settings
 
 
@@ -105,27 +106,27 @@ def _parse(meta: SettingInfo, text: str) -> Any:
     try:
         return meta.parse(text.strip())
     except ValueError as error:
-        shown = "" if meta.secret else f" (it is {text!r})"
-        raise StartRefused(f"{meta.env} {error}{shown}.") from None
+        value = "" if meta.secret else f" (it is {text!r})"
+        raise StartRefused(f"{meta.env} {error}{value}.") from None
 
 
-def _check_together(settings: Settings) -> None:
+def _check_combinations(settings: Settings) -> None:
     if not settings.database_url and not {"gateway", "worker"} <= set(settings.roles):
         raise StartRefused(
-            "SERVICE_ROLES leaves out gateway or worker, and on SQLite one process is both: set SERVICE_DATABASE_URL "
-            "to a PostgreSQL address, or name both."
+            "SERVICE_ROLES omits gateway or worker, but with SQLite one process must be both: set SERVICE_DATABASE_URL "
+            "to a PostgreSQL address, or list both."
         )
     if settings.plugin_url and not settings.plugin_key:
-        raise StartRefused("SERVICE_VAULT_PLUGIN_URL is set, and SERVICE_VAULT_PLUGIN_KEY is not: the plugin needs it.")
+        raise StartRefused("SERVICE_VAULT_PLUGIN_URL needs SERVICE_VAULT_PLUGIN_KEY, the plugin's API key.")
     if settings.plugin_url and settings.vault_dir is not None:
-        raise StartRefused("SERVICE_VAULT_DIR and SERVICE_VAULT_PLUGIN_URL name two vaults: unset one of them.")
+        raise StartRefused("SERVICE_VAULT_DIR and SERVICE_VAULT_PLUGIN_URL exclude each other: unset one of them.")
     if settings.command_agents and not settings.cage and not settings.loopback:
         raise StartRefused(
-            f"SERVICE_CAGE=off is for loopback only, and the service is to listen on {settings.host}: unset "
+            f"SERVICE_CAGE=off is for loopback only, but SERVICE_HOST is {settings.host}: unset "
             "SERVICE_CAGE, or listen on 127.0.0.1."
         )
     if settings.development and settings.skip_auth and not settings.loopback:
         raise StartRefused(
-            f"SKIP_AUTH=true is for loopback only, and the service is to listen on {settings.host}: "
+            f"SKIP_AUTH=true is for loopback only, but SERVICE_HOST is {settings.host}: "
             "unset SKIP_AUTH, or listen on 127.0.0.1."
         )

@@ -1,4 +1,4 @@
-"""Settings: providers of language models and what may be spent on them."""
+"""Settings of the LLM gateway: providers, timeouts, routing between models, budgets and tracing."""
 
 from __future__ import annotations
 
@@ -10,92 +10,100 @@ from stentor.core.settings.parsers import setting
 
 @dataclass(frozen=True)
 class LlmSettings:
-    openai_key: str = setting("OPENAI_API_KEY", "", "Key of the provider `openai`.", parsers.text, secret=True)
+    openai_key: str = setting("OPENAI_API_KEY", "", "API key of the provider `openai`.", parsers.text, secret=True)
     openai_url: str = setting(
-        "OPENAI_BASE_URL", "", "Base address of the provider `openai`, such as http://127.0.0.1:8000/v1.", parsers.text
+        "OPENAI_BASE_URL", "", "Base URL of the provider `openai`, such as http://127.0.0.1:8000/v1.", parsers.text
     )
-    anthropic_key: str = setting("ANTHROPIC_API_KEY", "", "Key of the provider `anthropic`.", parsers.text, secret=True)
-    anthropic_url: str = setting("ANTHROPIC_BASE_URL", "", "Base address of the provider `anthropic`.", parsers.text)
-    gemini_key: str = setting("GEMINI_API_KEY", "", "Key of the provider `gemini`.", parsers.text, secret=True)
-    ollama_host: str = setting("OLLAMA_HOST", "", "Address of an Ollama, the provider `ollama`.", parsers.text)
+    anthropic_key: str = setting(
+        "ANTHROPIC_API_KEY", "", "API key of the provider `anthropic`.", parsers.text, secret=True
+    )
+    anthropic_url: str = setting("ANTHROPIC_BASE_URL", "", "Base URL of the provider `anthropic`.", parsers.text)
+    gemini_key: str = setting("GEMINI_API_KEY", "", "API key of the provider `gemini`.", parsers.text, secret=True)
+    ollama_host: str = setting("OLLAMA_HOST", "", "URL of an Ollama server, the provider `ollama`.", parsers.text)
     find_ollama: bool = setting(
         "SERVICE_LLM_FIND_OLLAMA",
         True,
-        "Without OLLAMA_HOST: use an Ollama on this machine when one answers.",
+        "If OLLAMA_HOST is empty, use an Ollama server on this machine if one is reachable.",
         parsers.boolean,
     )
     master_key: str = setting(
         "SERVICE_MASTER_KEY",
         "",
-        "Secret that the keys of providers registered at runtime are encrypted with; empty makes one in the data "
-        "folder. Machines that share a database need the same one.",
+        "Secret that encrypts the API keys of providers registered at runtime; empty means a generated one in the data "
+        "folder. Machines that share a database need the same secret.",
         parsers.text,
         secret=True,
     )
     llm_default_provider: str = setting(
-        "SERVICE_LLM_DEFAULT_PROVIDER", "", "The provider of models that no provider lists.", parsers.text
+        "SERVICE_LLM_DEFAULT_PROVIDER", "", "Provider for models that no provider lists.", parsers.text
     )
     llm_default_model: str = setting(
-        "SERVICE_LLM_DEFAULT_MODEL", "", "The model of requests that name none, as provider/model.", parsers.text
+        "SERVICE_LLM_DEFAULT_MODEL", "", "Model for requests without one, as provider/model.", parsers.text
     )
     llm_timeout: float = setting(
         "SERVICE_LLM_TIMEOUT_SECONDS",
         120.0,
-        "How long a provider may take to answer.",
+        "Seconds until a call to a provider times out.",
         parsers.number(0.05, 3600, float),
     )
     llm_idle: float = setting(
         "SERVICE_LLM_STREAM_IDLE_SECONDS",
         120.0,
-        "How long a provider's stream may be silent.",
+        "Seconds without data after which a provider's stream is closed.",
         parsers.number(0.05, 3600, float),
     )
     llm_retries: int = setting(
         "SERVICE_LLM_RETRIES",
         1,
-        "Further tries of a call that the provider did not take: not reached, or refused for now.",
+        "Retries of a call that the provider did not process (unreachable, or temporarily rejected).",
         parsers.number(0, 10, int),
     )
     llm_fallbacks: tuple[str, ...] = setting(
         "SERVICE_LLM_FALLBACKS",
         (),
-        "What is tried when a model's provider fails: `model=model|model`, comma separated; `*` for every model.",
+        "Fallback models for failed providers: `model=model|model`, comma separated; `*` applies to every model.",
         parsers.text_list,
     )
     llm_groups: tuple[str, ...] = setting(
         "SERVICE_LLM_GROUPS",
         (),
-        "Names that stand for several models, which take turns by weight: `fast=openai/a*3|groq/b`. `auto:fast` picks "
-        "one by what each has shown, `auto` one of the group `auto`.",
+        "Names for groups of models, chosen by weight: `fast=openai/a*3|groq/b`, comma separated. The model "
+        "`auto:fast` chooses by past results, `auto` does so in the group `auto`.",
         parsers.text_list,
     )
     llm_prices: tuple[str, ...] = setting(
         "SERVICE_LLM_PRICES",
         (),
-        "Prices in US dollars per million tokens in and out: `provider/model=0.5/1.5`; the model may be `*`.",
+        "Prices in US dollars per million input and output tokens: `provider/model=0.5/1.5`; the model may be `*`.",
         parsers.text_list,
     )
     llm_budgets: tuple[str, ...] = setting(
         "SERVICE_LLM_BUDGETS",
         (),
-        "What keys and agents may spend: `key:NAME:tokens/day=100000`, `agent:ID:usd/month=20`; a name may be `*`.",
+        "Budgets of keys and agents: `key:NAME:tokens/day=100000`, `agent:ID:usd/month=20`; a name may be `*`.",
         parsers.text_list,
     )
     llm_log_content: bool = setting(
         "SERVICE_LLM_LOG_CONTENT",
         False,
-        "Keep requests and answers of models in the run log, not only hashes.",
+        "Store requests and responses of models in the run log, not only their hashes.",
         parsers.boolean,
     )
     llm_local: bool = setting(
         "SERVICE_LLM_LOCAL_BASELINE",
         False,
-        "Have the provider `local`: extractive answers, marked degraded.",
+        "Enable the provider `local`: extractive answers without a model, marked as degraded.",
         parsers.boolean,
     )
     otel_endpoint: str = setting(
-        "OTEL_EXPORTER_OTLP_ENDPOINT", "", "Collector that gets a span per model call (extra `otel`).", parsers.text
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "",
+        "OTLP collector that receives a span for each model call (extra `otel`).",
+        parsers.text,
     )
     otel_traces_endpoint: str = setting(
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "The same, as the whole address for traces.", parsers.text
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "",
+        "Complete URL of the collector for traces; overrides OTEL_EXPORTER_OTLP_ENDPOINT.",
+        parsers.text,
     )

@@ -1,4 +1,7 @@
-"""What a setting is made of: its description, and how each type of value is read. A ValueError says what is wrong."""
+"""The description of a setting, and parsers for each type of value.
+
+A parser raises ValueError with a text that continues the variable's name, such as "must be true or false".
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ TRUE, FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 @dataclass(frozen=True)
 class SettingInfo:
+    """The description of one setting; `doc` is published, a `secret` value is never shown."""
+
     env: str
     doc: str
     parse: Callable[[str], Any]
@@ -30,11 +35,14 @@ def boolean(value: str) -> bool:
 
 
 def number(low: float, high: float, kind: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a parser for numbers from `low` to `high`; `kind` is int or float."""
+
     def parse(value: str) -> T:
         try:
             parsed = kind(value)
         except ValueError:
             raise ValueError(f"must be a number from {low:g} to {high:g}") from None
+        # Written so that NaN fails too.
         if not low <= parsed <= high:  # type: ignore[operator]
             raise ValueError(f"must be a number from {low:g} to {high:g}")
         return parsed
@@ -43,7 +51,7 @@ def number(low: float, high: float, kind: Callable[[str], T]) -> Callable[[str],
 
 
 def optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
-    """None for a blank value."""
+    """Return a parser that gives None for a blank value."""
     return lambda value: parse(value) if value else None
 
 
@@ -66,5 +74,6 @@ def text_list(value: str) -> tuple[str, ...]:
 
 
 def setting(env: str, default: T, doc: str, parse: Callable[[str], T], *, secret: bool = False) -> T:
+    """Declare a dataclass field that `load` reads from the variable `env`."""
     meta = {"meta": SettingInfo(env, doc, parse, secret)}
     return field(default=default, metadata=meta)
