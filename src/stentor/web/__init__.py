@@ -1,1 +1,1 @@
-"""What every HTTP surface shares: pure ASGI middleware, error rendering, strict routes, event streams."""
+"""Shared by all HTTP surfaces: pure ASGI middleware, error rendering, strict routes, event streams, wire types."""

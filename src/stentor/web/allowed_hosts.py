@@ -1,5 +1,6 @@
-"""Which names a request may call this service by. A page of another site can have its own name lead to this machine
-(DNS rebinding); its requests then carry that name as their Host.
+"""Check of the Host header against DNS rebinding.
+
+A page of another site can make its own host name resolve to this machine; its requests then have that name as Host.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ LOOPBACK_NAMES = frozenset(("127.0.0.1", "localhost", "::1"))
 ANY_HOST = "*"
 Headers = Iterable[tuple[bytes, bytes]]
 HasKnownKey = Callable[[Headers], bool]
-"""Whether the headers of a request carry a key that is known. One that is not known proves nothing: a page that led its
-name here is of this origin to its browser, and may send every header.
+"""Whether the headers have a known API key. An unknown key proves nothing: after DNS rebinding a page counts as
+same-origin in its browser and may send any header.
 """
 
 
 class AllowedHostsMiddleware:
-    """Before an application at a listener. Fails closed: a Host that cannot be read is refused.
+    """Rejects requests whose Host is not allowed with 421. Fails closed for a malformed Host.
 
-    Addresses are no names that another site could lead elsewhere, so they pass; a request without a Host comes from no
-    browser, and passes too. So does one with a key that is known: a page that led its name here has none, and a proxy
-    on this machine hands on the name that its clients used.
+    Allowed as well are IP addresses (they cannot be rebound), requests without a Host (no browser sends them), and
+    requests with a known API key: a rebinding page has none, and a proxy on this machine forwards its clients' Host.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str], admits: HasKnownKey) -> None:
@@ -39,22 +39,22 @@ class AllowedHostsMiddleware:
         headers = scope.get("headers", ())
         if (
             scope["type"] != "http"
-            or all(self._may(value) for name, value in headers if name == b"host")
+            or all(self._is_allowed(value) for name, value in headers if name == b"host")
             or self._admits(headers)
         ):
             await self._app(scope, receive, send)
             return
-        message = "The service does not answer to this host name. The operator can allow it with SERVICE_ALLOWED_HOSTS."
+        message = "This host name is not allowed. The operator can allow it with SERVICE_ALLOWED_HOSTS."
         await render_error(scope, 421, "MISDIRECTED_REQUEST", message)(scope, receive, send)
 
-    def _may(self, host: bytes) -> bool:
+    def _is_allowed(self, host: bytes) -> bool:
         name = host_name(host)
         return name in self._names or _is_address(name)
 
 
 @lru_cache(maxsize=256)
 def host_name(host: bytes) -> str:
-    """The name in a Host header, without its port and in lower case; empty for what is none."""
+    """Return the name in a Host header in lower case and without its port; empty if it is malformed."""
     try:
         return urlsplit("//" + host.decode("latin-1")).hostname or ""
     except ValueError:
@@ -62,8 +62,9 @@ def host_name(host: bytes) -> str:
 
 
 def wrap_allowed_hosts(app: ASGIApp, names: tuple[str, ...], admits: HasKnownKey, *, loopback: bool) -> ASGIApp:
-    """The application behind the names that the operator lists; without a list behind this machine's own, where it
-    listens on loopback, and behind none elsewhere.
+    """Wrap the application in the Host check.
+
+    Without configured names only a listener on loopback is checked, against the names of this machine.
     """
     if ANY_HOST in names or not (names or loopback):
         return app

@@ -1,4 +1,4 @@
-"""Gives work up when the caller that waits for it leaves."""
+"""Cancel the work of a request when its client disconnects."""
 
 from __future__ import annotations
 
@@ -13,51 +13,54 @@ from stentor.core import timers
 
 T = TypeVar("T")
 GRACE_SECONDS = 0.02
-"""Seconds that nobody leaves for."""
+"""Seconds before the connection is watched, so that short work costs no task."""
 
 
 async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result; when the caller leaves first, `work` is cancelled and nobody reads the answer."""
-    watch = _Watch(request)
+    """Return the result of `work`; cancel it and raise HTTPException if the client disconnects first."""
+    watcher = _DisconnectWatcher(request)
     try:
         return await work
     except asyncio.CancelledError:
-        if not watch.ended_it():
+        # A cancellation from elsewhere, such as a shutdown, must go on.
+        if not watcher.caused_cancellation():
             raise
-        raise HTTPException(400, "The caller left.") from None
+        raise HTTPException(400, "The client disconnected.") from None
     finally:
-        watch.stop()
+        watcher.stop()
 
 
-class _Watch:
-    """Cancels the task that made it when the caller leaves. One task for that, and none for the work, is cheaper;
-    and none at all for work that is done at once.
+class _DisconnectWatcher:
+    """Cancels the current task when the client disconnects.
+
+    The work runs in the request's own task, and the watching task starts only after GRACE_SECONDS: most requests are
+    complete by then and cost only a timer.
     """
 
     def __init__(self, request: Request) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._worker, self._left = task, False
+        self._worker, self._disconnected = task, False
         self._watcher: asyncio.Task[None] | None = None
         self._request = request
-        self._deadlines = timers.coarse_timers(task.get_loop())
-        self._deadlines.schedule(self, GRACE_SECONDS, self._begin)
+        self._timers = timers.coarse_timers(task.get_loop())
+        self._timers.schedule(self, GRACE_SECONDS, self._start)
 
-    def _begin(self) -> None:
-        self._watcher = self._deadlines.loop.create_task(self._look(self._request))
+    def _start(self) -> None:
+        self._watcher = self._timers.loop.create_task(self._wait_for_disconnect(self._request))
 
-    async def _look(self, request: Request) -> None:
-        """Waits for the end of the connection; the body has been read."""
+    async def _wait_for_disconnect(self, request: Request) -> None:
+        # The body was read before: only the end of the connection is still to come.
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        self._left = True
+        self._disconnected = True
         self._worker.cancel()
 
-    def ended_it(self) -> bool:
-        """Whether the cancellation was the watch's own, and nobody else's besides; it is taken back then."""
-        return self._left and self._worker.uncancel() == 0
+    def caused_cancellation(self) -> bool:
+        """Return whether only this watcher cancelled the task; if so, undo the cancellation."""
+        return self._disconnected and self._worker.uncancel() == 0
 
     def stop(self) -> None:
-        self._deadlines.cancel(self)
+        self._timers.cancel(self)
         if self._watcher is not None:
             self._watcher.cancel()

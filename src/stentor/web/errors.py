@@ -1,6 +1,6 @@
-"""The gateway's dialects of errors: the contract's envelope, problem+json for who accepts it, OpenAI's under /v1/.
+"""Render errors: the contract's envelope, problem+json for clients that accept it, OpenAI's format under /v1/.
 
-Errors as OpenAI's clients read them, on the routes that speak OpenAI's dialect.
+The error classes are in `core.errors`; each names its code and status.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ _CODES = {
     503: "SERVICE_UNAVAILABLE",
 }
 THROTTLED_TITLE = "Rate limit exceeded"
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 UNEXPECTED_MESSAGE = (
-    "The service failed on this request. The operator finds the reason in its log under the request id."
+    "The service failed on this request. The operator can find the reason in the log by the request id."
 )
-
-
-DATABASE_OUTAGE_MESSAGE = "The database cannot be used. The service's log says why."
+DATABASE_OUTAGE_MESSAGE = "The database is not available. The service's log has the reason."
+OPENAI_PREFIX = "/v1/"
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 log = logging.getLogger(__name__)
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Have the application render every error in this dialect."""
+    """Make the application render all errors with this module."""
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, _on_unexpected)
 
 
 def find_error_handler(error: Exception) -> Callable[[Request, Exception], Awaitable[Response]] | None:
-    """What answers an error that is foreseen; None for any other."""
+    """Return the handler of an expected error; None for an unexpected one."""
     return next((handler for kind, handler in _HANDLERS.items() if isinstance(error, kind)), None)
 
 
@@ -65,6 +65,7 @@ def render_error(
     details: Any = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
+    """Return the error response in the format that fits the path and the Accept header."""
     request_id = scope.get("state", {}).get("request_id", "")
     if is_openai_path(scope):
         return render_openai_error(status, code, message, details, headers)
@@ -84,18 +85,19 @@ def render_error(
 
 
 def render_stentor_error(scope: Scope, error: StentorError) -> Response:
-    """A 5xx says its sentence only when it is ours to say: outages yes, corrupt records by id. What a database driver
-    said of an outage is for the log: it names tables and addresses.
+    """Return the response of an error of the service.
+
+    The message of an outage that was caused by a database driver only goes to the log: it names tables and addresses.
     """
     if isinstance(error, StoreUnavailable) and error.__cause__ is not None:
-        log.warning("%s", error.message)
+        log.warning("http: store unavailable error=%s", error.message)
         return render_error(
             scope, error.status, error.code, DATABASE_OUTAGE_MESSAGE, None, {"Retry-After": str(error.retry_after)}
         )
     headers = {"Retry-After": str(error.retry_after)} if error.status in (429, 503) else None
     if isinstance(error, RateLimited) and headers:
-        whose = "Provider rate limit exceeded" if isinstance(error, ProviderFault) else THROTTLED_TITLE
-        return render_throttled(scope, error.message, headers, error.code, whose, error.details)
+        title = "Provider rate limit exceeded" if isinstance(error, ProviderFault) else THROTTLED_TITLE
+        return render_throttled(scope, error.message, headers, error.code, title, error.details)
     return render_error(scope, error.status, error.code, error.message, error.details, headers)
 
 
@@ -107,7 +109,7 @@ def render_throttled(
     title: str = THROTTLED_TITLE,
     details: Any = None,
 ) -> Response:
-    """429 in the body that the contract gives it; `headers` hold Retry-After in seconds. `whose` says which limit."""
+    """Return a 429 with the contract's body. `headers` contain Retry-After in seconds; `title` names the limit."""
     if is_openai_path(scope):
         return render_openai_error(429, code, message, None, headers)
     body = {"success": False, "code": code, "error": title, "message": message}
@@ -121,17 +123,17 @@ def render_unexpected(scope: Scope) -> Response:
 
 
 def field_errors(errors: Sequence[Any]) -> dict[str, Any]:
-    """pydantic's list as `{"fields": {"metadata.priority": "reason"}}`, without the input."""
+    """Convert pydantic's errors to `{"fields": {"metadata.priority": "reason"}}`, without the input values."""
     fields = {}
     for error in errors:
         location = [str(part) for part in error["loc"]]
-        where = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
-        fields[where] = str(error["msg"]).removeprefix("Value error, ")
+        field = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
+        fields[field] = str(error["msg"]).removeprefix("Value error, ")
     return {"fields": fields}
 
 
 def validation_error(errors: Sequence[Any]) -> InvalidRequest:
-    """pydantic's list as the error that says where the first flaw is, and names all of them."""
+    """Convert pydantic's errors to one error: the message has the first one, the details have all."""
     details = field_errors(errors)
     first, reason = next(iter(details["fields"].items()))
     return InvalidRequest(f"{first}: {reason}", details)
@@ -152,11 +154,11 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     code = _CODES.get(error.status_code, "INVALID_REQUEST")
     message = str(error.detail)
     if error.status_code == 404 and message == "Not Found":
-        message = f"There is nothing at {request.method} {request.url.path}."
+        message = f"No route {request.method} {request.url.path}."
     headers = dict(error.headers or {})
     if error.status_code == 405:
         headers["Allow"] = ", ".join(_methods_at(request))
-        message = f"{request.url.path} has no {request.method}, but {headers['Allow']}."
+        message = f"{request.url.path} does not support {request.method}. Allowed: {headers['Allow']}."
     return render_error(request.scope, error.status_code, code, message, headers=headers)
 
 
@@ -168,12 +170,12 @@ _HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Respon
 
 
 async def _on_unexpected(request: Request, error: Exception) -> Response:
-    """Starlette raises the error again after this answer; RequestContext logs it."""
+    """Starlette raises the error again after this response; RequestContextMiddleware logs it."""
     return render_unexpected(request.scope)
 
 
 def _methods_at(request: Request) -> list[str]:
-    """Of all routes with this path: each method is a route of its own, and the router names only one."""
+    """Return the methods of all routes with this path; each method is a route of its own, the router knows only one."""
     routes = request.app.routes
     scopes = ({**request.scope, "method": method} for method in _METHODS)
     return [s["method"] for s in scopes if any(route.matches(s)[0] == Match.FULL for route in routes)]
@@ -183,12 +185,8 @@ def _wants_problem(scope: Scope) -> bool:
     return any(name == b"accept" and PROBLEM_MEDIA_TYPE.encode() in value for name, value in scope["headers"])
 
 
-OPENAI_PREFIX = "/v1/"
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-
-
 def is_openai_path(scope: Scope) -> bool:
-    """Whether the path is one of that dialect."""
+    """Return whether the path belongs to the OpenAI-compatible API."""
     return str(scope.get("path", "")).startswith(OPENAI_PREFIX)
 
 
@@ -199,8 +197,8 @@ def render_openai_error(status: int, code: str, message: str, details: Any, head
 
 
 def openai_error_body(status: int, code: str, message: str, details: Any = None) -> dict[str, Any]:
-    """`param` is the first field that is wrong, when there is one."""
-    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    """Return the error in OpenAI's format; `param` is the first invalid field, if any."""
+    kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     fields = details.get("fields") if isinstance(details, dict) else None
     param = next(iter(fields)) if fields else None
     return {"error": {"message": message, "type": kind, "param": param, "code": code.lower()}}

@@ -1,8 +1,6 @@
-"""The gate before all routes: body cap, key, rate limit. Pure ASGI.
+"""Middleware before all routes: body size limit, authentication, rate limit, and HEAD. Pure ASGI.
 
 Fails closed: a path that is not listed as public needs a key, whether or not it exists.
-
-HEAD for routes that only know GET: monitors ask that way. Pure ASGI.
 """
 
 from __future__ import annotations
@@ -24,73 +22,73 @@ from stentor.web import errors
 from stentor.web.errors import render_error, render_throttled
 
 WINDOW_SECONDS = 60
-"""Seconds of the fixed window."""
-
-
+"""Length of the fixed window of the rate limit."""
 RATE_LIMITED_PREFIXES = ("/api/v1/", "/v1/")
-"""Paths whose requests count."""
+"""Paths whose requests count against the rate limit."""
 PRINCIPAL_SCOPE_KEY = "stentor.principal"
-"""A key of the scope that no network server fills: the caller, told by a part of this process that knows who asks."""
+"""Scope key with an authenticated caller. Only code in this process can set it, never a request from the network."""
 NO_KEY = ("Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'.")
 WRONG_KEY = ("Invalid API key", "The key is not one that this service knows.")
 AuthFailure = tuple[str, str]
-"""What is refused, and a sentence about it."""
+"""A title and a message."""
 CLOSE_CONNECTION = {"Connection": "close"}
-"""For an answer before the body's end: else the rest of it is read, however long it is."""
-
-
+"""For a response before the body was read: otherwise the server reads the rest of it, however long it is."""
 SMALL_BODY_BYTES = 1_000_000
-"""Bytes of a body where no long text belongs."""
+"""Maximum bytes of a body on paths that take no long texts."""
 
 
 class BodySizeMiddleware:
-    """Counts the bytes that really come, whatever Content-Length says. With `long` a body may be larger than SMALL
-    only below these paths.
+    """Limits request bodies by the bytes that arrive, whatever Content-Length claims.
+
+    Bodies above SMALL_BODY_BYTES are only allowed below `large_body_paths`.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, large_body_paths: tuple[str, ...] = ("",)) -> None:
         self._app = app
         self._max = max_bytes
-        self._long = large_body_paths
+        self._large_body_paths = large_body_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = self._max if scope["path"].startswith(self._long) else min(self._max, SMALL_BODY_BYTES)
-        message = f"The body is larger than {most} bytes."
-        if _declared_length(scope) > most:
+        is_large = scope["path"].startswith(self._large_body_paths)
+        limit = self._max if is_large else min(self._max, SMALL_BODY_BYTES)
+        message = f"The body is larger than {limit} bytes."
+        if _declared_length(scope) > limit:
             await render_error(scope, 413, "PAYLOAD_TOO_LARGE", message, headers=CLOSE_CONNECTION)(scope, receive, send)
             return
-        seen = 0
+        received_bytes = 0
 
-        async def counted() -> Message:
-            nonlocal seen
+        async def receive_limited() -> Message:
+            nonlocal received_bytes
             received = await receive()
-            seen += len(received.get("body", b""))
-            if seen > most:
-                # FastAPI's own class: any other would become a 400 in its body parsing.
+            received_bytes += len(received.get("body", b""))
+            if received_bytes > limit:
+                # FastAPI's own class: its body parsing would turn any other into a 400.
                 raise HTTPException(413, message, CLOSE_CONNECTION)
             return received
 
-        await self._app(scope, counted, send)
+        await self._app(scope, receive_limited, send)
 
 
 def _declared_length(scope: Scope) -> int:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
-            # No body has a length of more digits, and int() refuses thousands of them.
+            # More than 18 digits cannot be a real length, and int() raises for thousands of them.
             return int(value[-18:]) if len(value.lstrip(b"0")) <= 18 else sys.maxsize
     return 0
 
 
 class RateWindow(msgspec.Struct):
+    """The requests of one key in the current window; `ends` in seconds of the limiter's clock."""
+
     ends: float
     used: int = 0
 
 
 class RateLimiter:
-    """A fixed window per key, counted in this process. 0 switches it off."""
+    """A fixed-window rate limiter per key, counted in this process only. `per_minute` 0 disables it."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.time) -> None:
         self.per_minute = per_minute
@@ -98,7 +96,7 @@ class RateLimiter:
         self._windows: dict[tuple[str, str], RateWindow] = {}
 
     def count_request(self, principal: Principal) -> tuple[bool, dict[str, str]]:
-        """Count one request; answers whether it may pass, and the headers that say so."""
+        """Count one request; return whether it is allowed, and the rate limit headers of its response."""
         now = self._clock()
         key = (principal.tenant, principal.name)
         window = self._windows.get(key)
@@ -106,21 +104,21 @@ class RateLimiter:
             window = self._windows[key] = RateWindow(now + WINDOW_SECONDS)
         allowed = window.used < self.per_minute
         window.used += allowed
-        left, wait = self.per_minute - window.used, max(1, int(window.ends - now + 0.999))
+        remaining, wait_s = self.per_minute - window.used, max(1, int(window.ends - now + 0.999))
         headers = {
             "X-RateLimit-Limit": str(self.per_minute),
-            "X-RateLimit-Remaining": str(left),
+            "X-RateLimit-Remaining": str(remaining),
             "X-RateLimit-Reset": str(int(window.ends + 0.999)),
             "RateLimit-Policy": f'"default";q={self.per_minute};w={WINDOW_SECONDS}',
-            "RateLimit": f'"default";r={left};t={wait}',
+            "RateLimit": f'"default";r={remaining};t={wait_s}',
         }
         if not allowed:
-            headers["Retry-After"] = str(wait)
+            headers["Retry-After"] = str(wait_s)
         return allowed, headers
 
 
 class AuthMiddleware:
-    """Key to principal, then the rate limit for protected routes."""
+    """Authenticates the key of a request, then applies the rate limit."""
 
     def __init__(self, app: ASGIApp, keys: KeyRing, limit: RateLimiter, public: frozenset[str]) -> None:
         self._app = app
@@ -133,7 +131,7 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         if scope["path"] in self._public:
-            self._recognise(scope)
+            self._authenticate_optionally(scope)
             await self._app(scope, receive, send)
             return
         if PRINCIPAL_SCOPE_KEY in scope:
@@ -160,15 +158,15 @@ class AuthMiddleware:
 
         await self._app(scope, receive, send_with_headers)
 
-    def _recognise(self, scope: Scope) -> None:
-        """A public route may say more to a caller with a key. A wrong key is none: probes send all kinds of things."""
+    def _authenticate_optionally(self, scope: Scope) -> None:
+        """Set the principal for public routes, which may return more to a caller with a key; ignore a wrong key."""
         principal = scope.get(PRINCIPAL_SCOPE_KEY) or authenticate(self._keys, scope["headers"])
         if isinstance(principal, Principal):
             scope.setdefault("state", {})["principal"] = principal
 
 
 def authenticate(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Principal | AuthFailure:
-    """Who presents a key in these headers, whose names are in lower case; or why nobody does."""
+    """Return the principal of the key in the headers (names in lower case), or the reason why there is none."""
     if keys.development_admin is not None:
         return keys.development_admin
     key = _presented_key(headers)
@@ -178,7 +176,7 @@ def authenticate(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Princ
 
 
 def known_key_check(keys: KeyRing) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:
-    """Whether headers carry a key of the ring; nothing does where keys are not looked at (SKIP_AUTH)."""
+    """Return a check whether headers have a key of the ring; with SKIP_AUTH it is always False."""
 
     def check(headers: Iterable[tuple[bytes, bytes]]) -> bool:
         return keys.development_admin is None and isinstance(authenticate(keys, headers), Principal)
@@ -187,8 +185,8 @@ def known_key_check(keys: KeyRing) -> Callable[[Iterable[tuple[bytes, bytes]]], 
 
 
 def rate_limit_message(headers: dict[str, str]) -> str:
-    """What a caller reads whom `RateLimit.take` did not let pass."""
-    return f"The key's requests of this minute are used up. Try again in {headers['Retry-After']} s."
+    """Return the message for a request that `RateLimiter.count_request` rejected with these headers."""
+    return f"The key has used up its requests of this minute. Try again in {headers['Retry-After']} s."
 
 
 def _presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -212,7 +210,7 @@ def _unauthorized(scope: Scope, error: str, message: str) -> Response:
 
 
 class HeadMiddleware:
-    """Answers HEAD on these paths as GET, without the body."""
+    """Handles HEAD on these paths, whose routes only support GET, as GET without the body; monitors use it."""
 
     def __init__(self, app: ASGIApp, paths: Container[str]) -> None:
         self._app = app

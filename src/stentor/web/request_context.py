@@ -1,10 +1,7 @@
-"""The outermost layer: request id, trace, raw paths, and a last net under everything.
+"""The outermost middleware: request id, trace context, encoded slashes, unexpected errors, and request durations.
 
-`X-Request-Id` of the caller is kept when it is harmless. An encoded slash stays inside its segment.
-
-How long requests take, by the template of their route: ids in a path never become labels. Pure ASGI, outermost.
-
-Calls of gRPC are no requests of an ASGI server; who answers them counts them here.
+Durations are labelled with the template of the route, never with ids in a path. gRPC calls do not pass ASGI; the gRPC
+surface records them in `GrpcCallDurations`.
 """
 
 from __future__ import annotations
@@ -25,13 +22,21 @@ from stentor.core.metrics import REQUEST_BUCKETS_S, Histogram, LabeledHistogram,
 from stentor.web.errors import render_unexpected
 
 ENCODED_SLASH = "\ufdd0"
-"""Stands for an encoded slash while the router splits a path; not a character of any text."""
-
-_HARMLESS = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
+"""Replaces an encoded slash while the router splits a path; a Unicode noncharacter that no text contains."""
+LABELS = ("route", "method", "status_class")
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+UNROUTED = "unrouted"
+"""The route label of a request that got a response before routing, or matched no route."""
+_SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 log = logging.getLogger(__name__)
 
 
 class RequestContextMiddleware:
+    """Sets the request id and the trace context, and turns unexpected errors into a 500.
+
+    The client's `X-Request-Id` is used if it is safe to log. An encoded slash stays inside its path segment.
+    """
+
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
@@ -43,6 +48,7 @@ class RequestContextMiddleware:
         scope.setdefault("state", {})["request_id"] = request_id
         raw = scope.get("raw_path") or b""
         if b"%2f" in raw.lower():
+            # The server decoded the path already; only the raw one still tells a slash in an id from a separator.
             scope["path"] = "/".join(unquote(p).replace("/", ENCODED_SLASH) for p in raw.decode("latin-1").split("/"))
         started = ended = False
 
@@ -59,89 +65,86 @@ class RequestContextMiddleware:
             with trace_context.use_traceparent(read_traceparent(_header(scope, b"traceparent"))):
                 await self._app(scope, receive, send_with_id)
         except Exception:
-            log.exception("request %s %s failed (request_id %s)", scope["method"], scope["path"], request_id)
+            # %r: the path is decoded, and a line break in it (%0A) would forge a line of the log.
+            log.exception(
+                "http: request failed method=%s path=%r request_id=%s", scope["method"], scope["path"], request_id
+            )
             if not started:
                 await render_unexpected(scope)(scope, receive, send_with_id)
             elif not ended:
-                # Half an answer is out: only a cut connection tells the caller that the rest is missing.
+                # Part of the response was sent: only closing the connection shows the client that it is incomplete.
                 raise
 
 
-def choose_request_id(given: Iterable[bytes]) -> str:
-    """The first of the caller's request ids that is harmless, else a new one."""
-    return next((str(value.decode("ascii")) for value in given if _HARMLESS.match(value)), None) or ids.new_id()
+def choose_request_id(values: Iterable[bytes]) -> str:
+    """Return the first of the client's request ids that is safe to log, else a new one."""
+    return next((str(v.decode("ascii")) for v in values if _SAFE_REQUEST_ID.match(v)), None) or ids.new_id()
 
 
-def read_traceparent(given: Sequence[bytes]) -> str | None:
-    """The caller's `traceparent`, when it sent one and only one."""
-    return trace_context.parse_traceparent(given[0].decode("latin-1")) if len(given) == 1 else None
+def read_traceparent(values: Sequence[bytes]) -> str | None:
+    """Return the client's `traceparent` if it is valid and the only one, else None."""
+    return trace_context.parse_traceparent(values[0].decode("latin-1")) if len(values) == 1 else None
 
 
 def _header(scope: Scope, name: bytes) -> list[bytes]:
-    return [value for found, value in scope["headers"] if found == name]
+    return [value for header, value in scope["headers"] if header == name]
 
 
 def decode_path_segment(text: str) -> str:
-    """A path parameter as the caller meant it. Raises NotFound for NUL, which no stored text has."""
+    """Return a path parameter with its slashes restored. Raises NotFound for NUL, which no stored id contains."""
     if "\0" in text:
-        raise NotFound("Nothing has an id with the character NUL in it.")
+        raise NotFound("No id contains the character NUL.")
     return text.replace(ENCODED_SLASH, "/")
 
 
-LABELS = ("route", "method", "status_class")
-METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-UNROUTED = "unrouted"
-"""The route of a request that was answered before a route was looked for, or for which there is none."""
-
-
 class RequestDurations:
-    """Until the head of the answer is sent: how long a stream stays open after it says nothing of the service."""
+    """Histogram of the seconds from request to response head; how long a stream stays open after it does not count."""
 
     def __init__(self) -> None:
-        self._seen = LabeledHistogram(REQUEST_BUCKETS_S)
-        self._found: dict[tuple[str, str, int], Histogram] = {}
+        self._histograms = LabeledHistogram(REQUEST_BUCKETS_S)
+        self._cache: dict[tuple[str, str, int], Histogram] = {}
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
-        found = self._found.get((route, method, status))
-        (found or self._find(route, method, status)).observe(seconds)
+        histogram = self._cache.get((route, method, status))
+        (histogram or self._find(route, method, status)).observe(seconds)
 
     def _find(self, route: str, method: str, status: int) -> Histogram:
-        """Remembered for methods of HTTP alone, because callers can make up others."""
-        known = method in METHODS
-        found = self._seen.labels(route, method if known else "other", f"{status // 100}xx")
-        if known:
-            self._found[route, method, status] = found
-        return found
+        # Clients can invent methods: those get one label and no cache entry, so that neither grows without bound.
+        is_known = method in METHODS
+        histogram = self._histograms.labels(route, method if is_known else "other", f"{status // 100}xx")
+        if is_known:
+            self._cache[route, method, status] = histogram
+        return histogram
 
     def collect_metrics(self) -> Iterable[Metric]:
-        text = "Time from a request's head to the head of its answer, by the template of its route."
-        yield labeled_histogram_family("stentor_http_request_duration_seconds", text, LABELS, self._seen.items())
+        text = "Seconds from a request's head to its response's head, by route template."
+        yield labeled_histogram_family("stentor_http_request_duration_seconds", text, LABELS, self._histograms.items())
 
 
 class GrpcCallDurations:
-    """The same for calls of gRPC: until the answer, and of a stream until it begins."""
+    """Histogram of the seconds of gRPC calls until the response, or until a stream begins."""
 
     def __init__(self) -> None:
-        self._seen = LabeledHistogram(REQUEST_BUCKETS_S)
+        self._histograms = LabeledHistogram(REQUEST_BUCKETS_S)
 
     def observe(self, method: str, code: str, seconds: float) -> None:
-        """`method` is one that the service has, `code` the name of a status of gRPC."""
-        self._seen.labels(method, code).observe(seconds)
+        """Record a call. `method` must be one of the service's own, `code` the name of a gRPC status."""
+        self._histograms.labels(method, code).observe(seconds)
 
     def collect_metrics(self) -> Iterable[Metric]:
-        text = "Time from a gRPC call's head to its answer, by its method; of a stream until it begins."
+        text = "Seconds from a gRPC call's head to its response, or to the begin of its stream, by method."
         yield labeled_histogram_family(
-            "stentor_grpc_call_duration_seconds", text, ("method", "code"), self._seen.items()
+            "stentor_grpc_call_duration_seconds", text, ("method", "code"), self._histograms.items()
         )
 
 
 class RequestDurationMiddleware:
-    """`direct` are method and path of the routes that are found without the router."""
+    """Measures request durations. `fast_routes` are method and path of the routes that bypass the router."""
 
     def __init__(self, app: ASGIApp, times: RequestDurations, fast_routes: Container[tuple[str, str]]) -> None:
         self._app = app
         self._times = times
-        self._direct = fast_routes
+        self._fast_routes = fast_routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -158,6 +161,6 @@ class RequestDurationMiddleware:
         await self._app(scope, receive, timed)
 
     def _route(self, scope: Scope) -> str:
-        if (scope["method"], scope["path"]) in self._direct:
+        if (scope["method"], scope["path"]) in self._fast_routes:
             return str(scope["path"])
         return getattr(scope.get("route"), "path", UNROUTED)

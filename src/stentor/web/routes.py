@@ -1,7 +1,7 @@
-"""Routes that deny by default: strict JSON in, and a permission for every operation.
+"""Routes that deny by default: strict JSON bodies, and a permission for every operation.
 
-The permission stands in the OpenAPI as `x-permission`; without a word of its own a route needs
-`read`, `write` or `delete` after its method. Source: docs/decisions, "HTTP everywhere".
+The permission is `x-permission` in the OpenAPI; without one a route needs `read`, `write` or `delete` according to its
+method. Source: docs/decisions, "HTTP everywhere".
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ from stentor.core.errors import InvalidRequest, Unauthorized
 
 PERMISSION_BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 PUBLIC = "public"
-_MAKING = threading.RLock()
+_BUILD_LOCK = threading.RLock()
 INLINE_DECODE_BYTES = 64 * 1024
-"""Bytes of a body that are decoded in less time than a thread takes."""
+"""Bodies below this size are decoded inline: that is faster than a thread."""
 
 
 class RequestModel(BaseModel):
-    """Base of all request bodies: unknown fields and wrong types are refused."""
+    """Base of all request bodies: unknown fields and wrong types are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def example_config(**fields: Any) -> ConfigDict:
-    """For `model_config` of a body: what the OpenAPI shows, and what the tests vary."""
+    """Return a `model_config` with an example body for the OpenAPI; tests use it as their valid body."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class StrictRequest(Request):
+    """A request that only accepts JSON bodies."""
+
     async def body(self) -> bytes:
-        """As the base class has it, without a generator for each. Raises ClientDisconnect, HTTPException for a body
-        that says it is no JSON.
+        """Return the body. Raises ClientDisconnect, and HTTPException 415 for a content type other than JSON.
+
+        Replaces the base class's version, which costs a generator per request.
         """
         if not hasattr(self, "_body"):
             chunks, more = [], True
@@ -66,7 +69,7 @@ class StrictRequest(Request):
                 return jsontext.decode(body)
             return await asyncio.to_thread(jsontext.decode, body)
         except InvalidRequest as error:
-            # FastAPI lets only its own exception pass through its body parsing.
+            # Of all exceptions in its body parsing, FastAPI only keeps its own.
             raise HTTPException(400, error.message) from None
 
 
@@ -76,8 +79,10 @@ def is_json(content_type: str) -> bool:
 
 
 class GatewayRoute(APIRoute):
-    """Knows at once what it takes to be found. The rest, which takes a hundred times as long, is made when it is asked
-    for the first time: by a request, or by the OpenAPI.
+    """A route with a permission that is built lazily.
+
+    Only what routing needs is built at startup. The rest takes a hundred times as long and is built on first use, by a
+    request or the OpenAPI.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -89,8 +94,8 @@ class GatewayRoute(APIRoute):
         self._rest: dict[str, Any] | None = {**options, "openapi_extra": extra}
 
     def __getattr__(self, name: str) -> Any:
-        """What is not there yet."""
-        with _MAKING:
+        # Only called for attributes that do not exist yet: build the route, then look again.
+        with _BUILD_LOCK:
             if (rest := self.__dict__.get("_rest")) is not None:
                 self._rest = None
                 super().__init__(self.path, self.endpoint, **rest)
@@ -112,12 +117,12 @@ class GatewayRoute(APIRoute):
 
 
 def requires_permission(permission: str) -> dict[str, Any]:
-    """For `openapi_extra`: what a route needs when its method does not say it."""
+    """Return an `openapi_extra` with the permission of a route, where the default for its method does not fit."""
     return {"x-permission": permission}
 
 
 def get_principal(request: Request) -> Principal:
-    """The authenticated caller. Fails closed when nothing authenticated it."""
+    """Return the authenticated caller. Raises Unauthorized if no middleware authenticated the request."""
     principal = request.scope.get("state", {}).get("principal")
     if not isinstance(principal, Principal):
         raise Unauthorized("Authentication required.")
@@ -125,7 +130,7 @@ def get_principal(request: Request) -> Principal:
 
 
 async def get_caller(request: Request) -> Principal:
-    """`principal_of` as a dependency; a coroutine, because others are sent to a thread and back."""
+    """`get_principal` as a dependency; a coroutine, because FastAPI runs plain functions in a thread."""
     return get_principal(request)
 
 

@@ -1,12 +1,12 @@
-"""Server-sent events: frames, heartbeats, and one place where a failure becomes a generic event."""
+"""Server-sent events: encoding, heartbeats, a limit of open streams per key, and generic error events."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,17 +18,17 @@ from stentor.core.errors import RateLimited, ServiceUnavailable, StentorError
 
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT_COMMENT = b": heartbeat\n\n"
-"""A heartbeat that no reader of events sees."""
-FAILED_MESSAGE = "The stream ended because the service failed. The work itself goes on; ask for the task's state."
-STOPPING_MESSAGE = "The service is stopping. Connect again with Last-Event-ID to go on."
+"""A heartbeat as a comment, which event parsers ignore."""
+FAILED_MESSAGE = "The stream ended because of an internal error. The task itself continues; request its state."
+STOPPING_MESSAGE = "The service is stopping. Reconnect with Last-Event-ID to continue."
 RESEND_MESSAGE = "The service is stopping. Send the request again."
-"""Where a stream cannot be gone on with."""
+"""For streams that cannot be resumed."""
 NO_DATA: Mapping[str, Any] = {}
 log = logging.getLogger(__name__)
 
 
 class SseEvent(msgspec.Struct, frozen=True):
-    """One event. `id` is what a reader sends back as Last-Event-ID."""
+    """One event. Clients send `id` back as Last-Event-ID to resume."""
 
     event: str
     data: dict[str, Any]
@@ -36,7 +36,7 @@ class SseEvent(msgspec.Struct, frozen=True):
 
 
 def encode_event(frame: SseEvent | bytes, common: Mapping[str, Any] = NO_DATA) -> bytes:
-    """The bytes of a frame; its own data wins over the `common` data of its stream."""
+    """Return the bytes of an event; its own data overrides the `common` data of its stream. Bytes stay as they are."""
     if isinstance(frame, bytes):
         return frame
     head = f"id: {frame.id}\n" if frame.id else ""
@@ -44,20 +44,20 @@ def encode_event(frame: SseEvent | bytes, common: Mapping[str, Any] = NO_DATA) -
 
 
 class StreamLimit:
-    """Open streams per key, counted in this process."""
+    """Limits the open streams per key, counted in this process. Streams end when `closing` is set."""
 
-    def __init__(self, most: int, closing: asyncio.Event | None = None) -> None:
+    def __init__(self, max_streams: int, closing: asyncio.Event | None = None) -> None:
         self.closing = closing or asyncio.Event()
-        self._most = most
+        self._max_streams = max_streams
         self._open: dict[str, int] = {}
 
     def check(self, key: str) -> None:
-        """Before work is begun for a stream. Raises RateLimited when the key has too many open."""
-        if self._open.get(key, 0) >= self._most:
-            raise RateLimited(f"This key has {self._most} event streams open, which is the most allowed.")
+        """Raise RateLimited if the key has too many streams open. Call it before starting the work for a stream."""
+        if self._open.get(key, 0) >= self._max_streams:
+            raise RateLimited(f"This key has {self._max_streams} event streams open, the maximum. Close one first.")
 
     def acquire(self, key: str) -> None:
-        """Raises RateLimited when the key has too many streams open."""
+        """Take a slot. Raises RateLimited if the key has too many streams open."""
         self.check(key)
         self._open[key] = self._open.get(key, 0) + 1
 
@@ -68,9 +68,9 @@ class StreamLimit:
 
 
 class EventStreamResponse(StreamingResponse):
-    """The streaming answer over `frames`. A reader that leaves ends the iterator, not the work.
+    """A streaming response over `frames`. A client that disconnects ends the iterator, not the work behind it.
 
-    `common` is data that every frame carries, the error at a broken end too; `heartbeat` is sent while nothing comes.
+    `common` is data in every event, including the error event; `heartbeat` is sent while there are no events.
     """
 
     def __init__(
@@ -82,26 +82,36 @@ class EventStreamResponse(StreamingResponse):
         heartbeat: bytes = HEARTBEAT_COMMENT,
     ) -> None:
         """Raises RateLimited before anything is sent."""
+        self._open(frames, limit, key, _stopping_event, common, heartbeat)
+
+    def _open(
+        self,
+        frames: AsyncIterator[SseEvent | bytes],
+        limit: StreamLimit,
+        key: str,
+        encode_stopping: Callable[[], SseEvent | bytes],
+        common: Mapping[str, Any],
+        heartbeat: bytes,
+    ) -> None:
+        """Take the slot and set up the stream; `encode_stopping` gives its last event when the service stops."""
         limit.acquire(key)
-        self._leave = partial(limit.release, key)
+        # A finalizer: it releases the slot once, even if the response is dropped without ever being sent. So nothing
+        # below may refer to `self`: a cycle would delay it until the next garbage collection.
+        self._release_slot = weakref.finalize(self, limit.release, key)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        content = _guarded(frames, limit.closing, self._last, common, heartbeat)
+        content = _with_error_event(frames, limit.closing, encode_stopping, common, heartbeat)
         super().__init__(content, media_type="text/event-stream", headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Here, because a generator that its reader never started has no end to clean up at.
+        # Not in the generator: one that was never started runs no cleanup.
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._leave()
-
-    def _last(self) -> SseEvent | bytes:
-        """Where the service stops before the stream ends."""
-        return SseEvent("error", {"error": STOPPING_MESSAGE})
+            self._release_slot()
 
 
 class RawStreamResponse(EventStreamResponse):
-    """Frames that are bytes already. `failed` is the last one of a stream that breaks off, `closed` runs at any end."""
+    """A stream of encoded frames. `encode_error` gives the last frame after a failure; `on_close` runs at every end."""
 
     def __init__(
         self,
@@ -113,70 +123,78 @@ class RawStreamResponse(EventStreamResponse):
         heartbeat: bytes = HEARTBEAT_COMMENT,
     ) -> None:
         """Raises RateLimited before anything is sent."""
-        self._closed = on_close
-        self._failed = encode_error
-        super().__init__(_ended(frames, encode_error), limit, key, heartbeat=heartbeat)
+        self._on_close = on_close
+
+        def encode_stopping() -> bytes:
+            return encode_error(ServiceUnavailable(RESEND_MESSAGE))
+
+        self._open(_with_error_frame(frames, encode_error), limit, key, encode_stopping, NO_DATA, heartbeat)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._closed()
-
-    def _last(self) -> bytes:
-        return self._failed(ServiceUnavailable(RESEND_MESSAGE))
+            await self._on_close()
 
 
-async def _ended(frames: AsyncIterator[bytes], failed: Callable[[Exception], bytes]) -> AsyncIterator[bytes]:
+def _stopping_event() -> SseEvent:
+    return SseEvent("error", {"error": STOPPING_MESSAGE})
+
+
+async def _with_error_frame(
+    frames: AsyncIterator[bytes], encode_error: Callable[[Exception], bytes]
+) -> AsyncIterator[bytes]:
     try:
         async for frame in frames:
             yield frame
     except StentorError as error:
-        yield failed(error)
+        yield encode_error(error)
     except Exception as error:
-        log.exception("an event stream failed")
-        yield failed(error)
+        log.exception("sse: stream failed")
+        yield encode_error(error)
 
 
-async def _guarded(
+async def _with_error_event(
     frames: AsyncIterator[SseEvent | bytes],
     closing: asyncio.Event,
-    last: Callable[[], SseEvent | bytes],
+    encode_stopping: Callable[[], SseEvent | bytes],
     common: Mapping[str, Any],
     heartbeat: bytes,
 ) -> AsyncIterator[bytes]:
-    """Fails closed towards the reader: whatever goes wrong, it reads one generic sentence."""
+    """Fails closed: after any error the client gets one generic event, the details go to the log."""
     try:
-        async for chunk in _with_heartbeats(frames, closing, last, common, heartbeat):
+        async for chunk in _with_heartbeats(frames, closing, encode_stopping, common, heartbeat):
             yield chunk
     except Exception:
-        log.exception("an event stream failed")
+        log.exception("sse: stream failed")
         yield encode_event(SseEvent("error", {"error": FAILED_MESSAGE}), common)
 
 
 async def _with_heartbeats(
     frames: AsyncIterator[SseEvent | bytes],
     closing: asyncio.Event,
-    last: Callable[[], SseEvent | bytes],
+    encode_stopping: Callable[[], SseEvent | bytes],
     common: Mapping[str, Any],
     heartbeat: bytes,
 ) -> AsyncIterator[bytes]:
-    coming = asyncio.ensure_future(anext(frames, None))
-    leaving = asyncio.ensure_future(closing.wait())
+    # A task, not wait_for: a timeout must not cancel the iterator in the middle of its work.
+    next_frame = asyncio.ensure_future(anext(frames, None))
+    shutdown = asyncio.ensure_future(closing.wait())
     try:
         while True:
-            done, _ = await asyncio.wait({coming, leaving}, timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
-            if leaving in done and coming not in done:
-                yield encode_event(last(), common)
+            done, _ = await asyncio.wait({next_frame, shutdown}, timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
+            # An event that is there already goes first; the stream ends with the next wait.
+            if shutdown in done and next_frame not in done:
+                yield encode_event(encode_stopping(), common)
                 return
             if not done:
                 yield heartbeat
                 continue
-            frame = coming.result()
+            frame = next_frame.result()
             if frame is None:
                 return
             yield encode_event(frame, common)
-            coming = asyncio.ensure_future(anext(frames, None))
+            next_frame = asyncio.ensure_future(anext(frames, None))
     finally:
-        coming.cancel()
-        leaving.cancel()
+        next_frame.cancel()
+        shutdown.cancel()
