@@ -1,11 +1,7 @@
-"""The shortest way from a request with a JSON body to its function, for routes that are called all the time.
+"""Fast routes: hot routes that skip FastAPI's parameter resolution and the linear search of the router.
 
-FastAPI describes such a route like any other, and its checks and errors are the same; only the general
-resolution of parameters is left out, which costs more than routing a task. Source: design, "HTTP".
-
-Direct routes are found by their whole address, before the router tries all routes one after the other.
-
-They answer as they would behind the router: the same checks, the same errors. Source: docs/decisions, 0014.
+They are looked up by method and path before the router runs. Checks, errors and OpenAPI are the same as for other
+routes; parameter resolution alone costs more than routing a task. Sources: design, "HTTP"; docs/decisions, 0014.
 """
 
 from __future__ import annotations
@@ -27,18 +23,23 @@ from stentor.web import errors
 from stentor.web.routes import GatewayRoute, StrictRequest, get_principal
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+FastHandlers = dict[tuple[str, str], Handler]
+_NOT_HEADERS = {"request", "caller", "body"}
 
 
 class FastRoute(GatewayRoute):
-    """A route whose function takes, by name, any of `request`, `caller`, the model `body` and optional headers, and
-    returns a Response. Without `body` it reads the request itself.
+    """A route whose function takes, by name, any of `request`, `caller`, the model `body` and optional headers.
+
+    It returns a Response. A function without `body` reads the request itself.
     """
 
     def get_route_handler(self) -> Handler:
         function, permission = self.endpoint, self.permission
         parameters = inspect.signature(function, eval_str=True).parameters
-        body_of = _adapter(parameters["body"].annotation) if "body" in parameters else None
-        headers = [OptionalHeader(name, parameters[name].annotation) for name in parameters.keys() - _NO_HEADERS]
+        body_adapter: TypeAdapter[Any] | None = None
+        if "body" in parameters:
+            body_adapter = TypeAdapter(parameters["body"].annotation)
+        headers = [OptionalHeader(name, parameters[name].annotation) for name in parameters.keys() - _NOT_HEADERS]
         takes_request, takes_caller = "request" in parameters, "caller" in parameters
 
         async def handle(request: Request) -> Response:
@@ -50,20 +51,13 @@ class FastRoute(GatewayRoute):
                 arguments["request"] = request
             if takes_caller:
                 arguments["caller"] = principal
-            if body_of is not None:
-                arguments["body"] = validate_value(body_of, await _content(request))
+            if body_adapter is not None:
+                arguments["body"] = validate_value(body_adapter, await _read_json(request))
             for header in headers:
                 arguments[header.name] = header.read(request)
             return await function(**arguments)  # type: ignore[no-any-return]
 
         return handle
-
-
-def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(annotation)
-
-
-_NO_HEADERS = {"request", "caller", "body"}
 
 
 class OptionalHeader:
@@ -79,42 +73,39 @@ class OptionalHeader:
 
     @classmethod
     def of(cls, name: str, hint: Any) -> OptionalHeader | None:
-        """The header that a parameter's annotation declares, if it declares one."""
+        """Return the header that a parameter's annotation declares, or None."""
         return cls(name, hint) if any(isinstance(part, Header) for part in get_args(hint)) else None
 
     def read(self, request: Request) -> Any:
         return self.check(request.headers.get(self.alias))
 
     def check(self, value: str | None) -> Any:
-        """The value, when it may be one. Raises RequestValidationError."""
+        """Return the validated value. Raises RequestValidationError."""
         return None if value is None else validate_value(self._values, value, ("header", self.alias))
 
 
-async def _content(request: StrictRequest) -> Any:
-    """The parsed body; without one None."""
+async def _read_json(request: StrictRequest) -> Any:
+    """Return the parsed body, or None if it is empty."""
     try:
         raw = await request.body()
     except ClientDisconnect:
-        raise HTTPException(400, "The body ended before its end.") from None
+        raise HTTPException(400, "The client disconnected before the body was complete.") from None
     return await request.json() if raw else None
 
 
 def validate_value(adapter: TypeAdapter[Any], value: Any, where: tuple[str, ...] = ("body",)) -> Any:
-    """What the adapter makes of a value that lies there. Raises RequestValidationError."""
+    """Validate a value; `where` is its location for the error. Raises RequestValidationError."""
     if value is None:
         raise RequestValidationError([{"type": "missing", "loc": where, "msg": "Field required", "input": None}])
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        found = [{**one, "loc": (*where, *one["loc"])} for one in error.errors(include_url=False)]
-        raise RequestValidationError(found) from None
-
-
-FastHandlers = dict[tuple[str, str], Handler]
+        details = [{**detail, "loc": (*where, *detail["loc"])} for detail in error.errors(include_url=False)]
+        raise RequestValidationError(details) from None
 
 
 def collect_fast_handlers(routes: Iterable[BaseRoute]) -> FastHandlers:
-    """Method and path of each direct route that has no parameters in its path."""
+    """Return the handlers of all fast routes without path parameters, by method and path."""
     return {
         (method, route.path): route.get_route_handler()
         for route in routes
@@ -124,14 +115,14 @@ def collect_fast_handlers(routes: Iterable[BaseRoute]) -> FastHandlers:
 
 
 class FastRouteMiddleware:
-    """Before the application: answers the direct routes, hands everything else on. Unexpected errors go up."""
+    """Handles fast routes and passes all other requests on. Unexpected errors propagate."""
 
-    def __init__(self, app: ASGIApp, known: FastHandlers) -> None:
+    def __init__(self, app: ASGIApp, handlers: FastHandlers) -> None:
         self._app = app
-        self._known = known
+        self._handlers = handlers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self._known.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        handler = self._handlers.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if handler is None:
             await self._app(scope, receive, send)
             return
@@ -139,7 +130,8 @@ class FastRouteMiddleware:
         try:
             response = await handler(request)
         except Exception as error:
-            if (known := errors.find_error_handler(error)) is None:
+            # Starlette's exception handlers are inside the application, so they must be called here.
+            if (error_handler := errors.find_error_handler(error)) is None:
                 raise
-            response = await known(request, error)
+            response = await error_handler(request, error)
         await response(scope, receive, send)

@@ -135,4 +135,5 @@ async def get_caller(request: Request) -> Principal:
 
 
 async def get_disconnected(request: Request) -> Callable[[], Coroutine[Any, Any, bool]]:
+    """A dependency: a function that returns whether the client has disconnected."""
     return request.is_disconnected

@@ -1,4 +1,4 @@
-"""Wire types that the routes share: answers, paths, pages, and what the OpenAPI says of errors."""
+"""Wire types that the routes share: responses, parameters, cursors, and the errors of the OpenAPI."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
 
 class JsonResponse(Response):
-    """An answer encoded once, by the fast encoder; its shape is declared as the route's response model."""
+    """A response encoded with the fast encoder; its shape is declared as the route's response model."""
 
     media_type = "application/json"
 
@@ -50,7 +50,7 @@ class JsonResponse(Response):
 
 
 class ResponseModel(BaseModel):
-    """Base of all outputs: what a caller gets is what the model declares."""
+    """Base of all outputs: the client gets exactly what the model declares."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True, validate_by_name=True, validate_by_alias=True)
 
@@ -79,9 +79,9 @@ def _is_none(value: object) -> bool:
 
 
 OmittedWhenNone: Any = Field(default=None, exclude_if=_is_none)
-"""For an output's optional field that is left out instead of being null."""
+"""For an optional field of an output that is omitted instead of being null."""
 OmittedWhenFalse: Any = Field(default=False, exclude_if=operator.not_)
-"""For an output's flag that is there only when it is true."""
+"""For a flag of an output that is omitted unless it is true."""
 
 
 class Enveloped(ResponseModel, Generic[T]):
@@ -102,7 +102,7 @@ def _printable(text: str) -> str:
 
 
 def _iso8601(text: object) -> str:
-    """pydantic alone would take a number for seconds since 1970, and a date for its midnight."""
+    # pydantic alone would accept a number as seconds since 1970, and a date as its midnight.
     if not isinstance(text, str) or not _TIME.match(text):
         raise ValueError("must be a time with its zone, such as 2026-11-20T21:45:00Z")
     return text
@@ -148,38 +148,44 @@ StructFields = Annotated[dict[str, Any], BeforeValidator(msgspec.to_builtins)]
 
 Caller = Annotated[Principal, Depends(get_caller)]
 Disconnected = Annotated[Callable[[], Awaitable[bool]], Depends(get_disconnected)]
-"""Asks whether the caller has gone meanwhile; for operations that wait."""
+"""A function that returns whether the client has disconnected; for operations that wait."""
 TaskId = Annotated[
-    str, Path(description="The task's id; a slash in it is written %2F."), AfterValidator(decode_path_segment)
+    str, Path(description="The task's id; encode a slash in it as %2F."), AfterValidator(decode_path_segment)
 ]
 AgentId = Annotated[str, Path(description="The agent's id."), AfterValidator(decode_path_segment)]
 EntityId = Annotated[
     str,
-    Path(alias="entityId", description="The entity's id, for agents the agent id."),
+    Path(alias="entityId", description="The entity's id; for agents, the agent's id."),
     AfterValidator(decode_path_segment),
 ]
 Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_iso8601)]
 After = Annotated[
     Annotated[AwareDatetime, BeforeValidator(_iso8601)] | None,
-    Query(description="Only what came after this time (ISO 8601 with zone)."),
+    Query(description="Only entries after this time (ISO 8601 with time zone)."),
 ]
 IdempotencyHeader = Annotated[
     str | None,
-    Header(alias="Idempotency-Key", min_length=1, max_length=255, description="The same key answers the same."),
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        description="A repeated request with the same key returns the first response.",
+    ),
 ]
-Offset = Annotated[int, Query(ge=0, le=2**53, description="Rows to pass over.")]
+Offset = Annotated[int, Query(ge=0, le=2**53, description="Number of rows to skip.")]
 
 
 def encode_cursor(*parts: Any) -> str:
-    """An opaque `next_cursor`."""
+    """Return an opaque `next_cursor` that contains the parts."""
     return base64.urlsafe_b64encode(jsontext.encode(list(parts))).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
-    """The parts of a cursor. Raises InvalidRequest for anything else."""
+    """Return the parts of a cursor, which must have these types. Raises InvalidRequest."""
     try:
         parts = jsontext.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (binascii.Error, ValueError, InvalidRequest):  # the last says that a body is wrong, which this is not
+    except (binascii.Error, ValueError, InvalidRequest):
+        # InvalidRequest too: its text is about a body, and the error below about the cursor.
         parts = None
     if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds) or not all(map(_storable, parts)):
         raise InvalidRequest("The cursor is not one that this service gave out.")
@@ -187,12 +193,12 @@ def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
 
 
 def _storable(part: Any) -> bool:
-    """Whether both databases can compare it: a 64-bit integer, a text without NUL."""
+    """Return whether both databases can compare the value: a 64-bit integer, or a text without NUL."""
     return "\0" not in part if isinstance(part, str) else -(2**63) <= part < 2**63
 
 
 def next_link(request: Request, cursor: str | None) -> dict[str, str]:
-    """The Link header of a page that has a next one."""
+    """Return the Link header to the next page, if there is one."""
     if cursor is None:
         return {}
     url = request.url.include_query_params(cursor=cursor).remove_query_params("offset")
@@ -213,7 +219,7 @@ class ErrorAnswer(ResponseModel):
 
 
 class KeyRefused(ResponseModel):
-    """The answer to a missing or wrong key."""
+    """The response to a missing or wrong key."""
 
     success: bool
     error: str
@@ -221,7 +227,7 @@ class KeyRefused(ResponseModel):
 
 
 class Throttled(ResponseModel):
-    """The answer to a request past the rate limit."""
+    """The response to a request beyond the rate limit."""
 
     success: bool
     code: str
@@ -231,16 +237,19 @@ class Throttled(ResponseModel):
 
 
 def response_doc(model: type[BaseModel], description: str, **more: Any) -> dict[str, Any]:
-    """For `responses`: an answer by the name of its schema. FastAPI would make a validator for each route's each."""
+    """Return an entry for `responses` that refers to a schema by name.
+
+    With the model itself FastAPI would build a validator for every route.
+    """
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"content": {"application/json": {"schema": schema}}, "description": description, **more}
 
 
 def error_schemas() -> dict[str, Any]:
-    """What the errors of the OpenAPI refer to, by name."""
+    """Return the schemas of the error bodies by name, for the OpenAPI."""
     models: list[Any] = [(model, "serialization") for model in (ErrorAnswer, KeyRefused, Throttled)]
-    _, found = models_json_schema(models, ref_template="#/components/schemas/{model}")
-    return dict(found["$defs"])
+    _, schema = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    return dict(schema["$defs"])
 
 
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 0}}}
@@ -257,22 +266,22 @@ COMMON_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def api_router(prefix: str = "", **options: Any) -> APIRouter:
-    """Routes below /api/v1, each with the errors that every operation may answer."""
+    """Return a router below /api/v1 whose routes document the errors common to all operations."""
     return APIRouter(prefix=API_PREFIX + prefix, route_class=GatewayRoute, responses=COMMON_ERROR_RESPONSES, **options)
 
 
-_NAMES = {
+_ERROR_DESCRIPTIONS = {
     404: "No such record",
-    409: "The state does not permit it",
-    412: "If-Match or If-None-Match does not hold",
-    422: "It cannot be carried out",
+    409: "The current state does not allow it",
+    412: "The condition of If-Match or If-None-Match is not met",
+    422: "It cannot be done",
     500: "A record cannot be read",
-    501: "Not part of this version",
+    501: "Not implemented in this version",
     502: "The other service failed",
-    504: "The other service took too long",
+    504: "The other service timed out",
 }
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For `responses`: the errors of a route beyond those that every route has."""
-    return {status: response_doc(ErrorAnswer, _NAMES[status]) for status in statuses}
+    """Return `responses` for the errors of a route beyond the common ones."""
+    return {status: response_doc(ErrorAnswer, _ERROR_DESCRIPTIONS[status]) for status in statuses}
