@@ -243,6 +243,29 @@ async def test_a_reader_that_is_gone_before_the_first_frame_gives_its_place_back
     assert sse.EventStreamResponse(frames(), limit, "k")
 
 
+async def test_a_stream_that_is_never_sent_gives_its_slot_back() -> None:
+    async def frames() -> AsyncIterator[WebFrame]:
+        yield WebFrame("complete", {})
+
+    async def raw_frames() -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n"
+
+    async def close() -> None:
+        pass
+
+    limit = StreamLimit(1)
+    response = sse.EventStreamResponse(frames(), limit, "k")
+    with pytest.raises(RateLimited):
+        limit.check("k")
+    del response
+    limit.check("k")
+    raw_response = sse.RawStreamResponse(raw_frames(), limit, "k", lambda error: b"", close)
+    with pytest.raises(RateLimited):
+        limit.check("k")
+    del raw_response
+    limit.check("k")
+
+
 async def nobody() -> Message:
     await asyncio.Event().wait()
     raise AssertionError

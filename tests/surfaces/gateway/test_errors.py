@@ -7,8 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from stentor.core.db import Sql
+from stentor.web.request_context import RequestContextMiddleware
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED
@@ -122,7 +124,20 @@ async def test_an_answer_that_fails_halfway_is_cut_and_not_ended(caplog: pytest.
     async with client(build()) as http:
         with pytest.raises(RuntimeError, match="hunter2"):
             await http.get("/api/v1/half")
-    assert "failed (request_id" in caplog.text
+    assert "http: request failed" in caplog.text
+
+
+async def test_an_encoded_line_break_in_a_path_does_not_forge_a_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(scope: Scope, receive: Receive, send: Send) -> None:
+        raise RuntimeError
+
+    async with client(RequestContextMiddleware(fail)) as http:
+        await http.get("/x%0A2026-11-23 INFO forged%0D%E2%80%A8y")
+    (record,) = [r for r in caplog.records if r.exc_info]
+    assert "forged" in record.getMessage()
+    assert len(record.getMessage().splitlines()) == 1
 
 
 @requirement("http.request-id-always")
