@@ -1,4 +1,4 @@
-"""Fakes that pass the real thing's conformance tests, for our tests and for yours."""
+"""Fakes for tests, of this project and of yours; each passes the conformance tests of the real class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stentor.core.runlog import RunLog
 
 
 class FixedClock:
-    """Stands until it is moved. Starts at the real time, so that ids and times agree."""
+    """A clock that only `advance` moves. It starts at the real time, so that it agrees with the times in ids."""
 
     def __init__(self, now: int | None = None) -> None:
         self._now = time.time_ns() // 1000 if now is None else now
@@ -25,7 +25,7 @@ class FixedClock:
 
 
 class BrokenRunLog(RunLog):
-    """A run log that cannot be written while `broken` is set."""
+    """A run log whose writes fail while `broken` is set."""
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)

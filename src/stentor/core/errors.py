@@ -1,7 +1,7 @@
-"""The one error tree. A class is a fact; its code and status are the contract's and never change.
+"""All errors of the service. The code and status of each class are fixed by the contract.
 
-Domains raise these and know no HTTP; each surface renders them in its own dialect.
-Source: core contract, "Errors"; the routing codes are decided in docs/decisions.
+Domains raise them without knowing HTTP; each surface renders them in its own format (`web.errors` for HTTP).
+Sources: core contract, "Errors"; docs/decisions for the routing codes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class StentorError(Exception):
     code: ClassVar[str] = "INTERNAL_ERROR"
     status: ClassVar[int] = 500
     retry_after: int = 1
-    """Seconds that the answers 429 and 503 tell the caller to wait."""
+    """Seconds for the Retry-After header of 429 and 503."""
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Forbidden(StentorError):
 
 
 class AuthorityRefused(Unauthorized):
-    """A receipt, its proof or its chain does not hold; only the service's log says why."""
+    """A receipt, its proof or its chain is invalid. Only the service's log has the reason."""
 
     code = "AUTHORITY_REFUSED"
 
@@ -49,7 +49,7 @@ class AuthorityRefused(Unauthorized):
 
 
 class AuthorityDenied(Forbidden):
-    """The evidence of the caller is blank, or its scope does not reach what was asked for."""
+    """The caller's authority is blank, or does not cover the request."""
 
     code = "AUTHORITY_DENIED"
 
@@ -67,25 +67,25 @@ class Conflict(StentorError):
 
 
 class LeaseLost(Conflict):
-    """The epoch is not the task's current one: somebody else holds the task, or it has ended."""
+    """The epoch is outdated: the task was claimed by another worker, or has ended."""
 
     code = "LEASE_LOST"
 
 
 class SandboxUnavailable(Conflict):
-    """This host or the operator's settings give command agents no cage, and without one they are not run."""
+    """There is no sandbox for command agents, because of the host or the settings; they do not run without one."""
 
     code = "CAGE_UNAVAILABLE"
 
 
 class PreconditionFailed(StentorError):
-    """The state that the caller's If-Match names is not the present one."""
+    """The condition of If-Match or If-None-Match is not met by the current state."""
 
     code, status = "PRECONDITION_FAILED", 412
 
 
 class IdempotencyMismatch(StentorError):
-    """The Idempotency-Key was used before with another body."""
+    """The Idempotency-Key was already used with a different body."""
 
     code, status = "IDEMPOTENCY_KEY_REUSED", 422
 
@@ -95,7 +95,7 @@ class RateLimited(StentorError):
 
 
 class FeatureNotImplemented(StentorError):
-    """The contract names this route; this version does not have it yet."""
+    """The contract defines this route, but this version does not implement it."""
 
     code, status = "NOT_IMPLEMENTED", 501
 
@@ -105,11 +105,11 @@ class ServiceUnavailable(StentorError):
 
 
 class StoreUnavailable(ServiceUnavailable):
-    """The database could not take or answer a statement. Nothing was written."""
+    """The database failed or is unreachable. Nothing was written."""
 
 
 class StoreConflict(StoreUnavailable):
-    """The transaction lost against another one, or its connection before the commit: it may be tried again."""
+    """The transaction conflicted with another one, or lost its connection before the commit; it can be retried."""
 
 
 class Timeout(StentorError):
@@ -117,13 +117,13 @@ class Timeout(StentorError):
 
 
 class CorruptRecord(StentorError):
-    """A stored record does not have the shape that its store writes."""
+    """A stored record is malformed."""
 
     code = "RECORD_CORRUPT"
 
 
 class RegistryRecordError(CorruptRecord):
-    """A stored agent is malformed; it is never handed out as a raw dictionary."""
+    """A stored agent is malformed; it is never returned as raw data."""
 
     code = "REGISTRY_RECORD_INVALID"
 
@@ -133,79 +133,79 @@ class RegistryRecordError(CorruptRecord):
 
 
 class RunLogDamaged(CorruptRecord):
-    """The run log does not fit its own hashes; nothing is numbered or signed until somebody has looked."""
+    """The run log does not match its hashes; no event is numbered or signed until an operator accepts it."""
 
     code = "RUN_LOG_DAMAGED"
 
 
 class StartRefused(StentorError):
-    """The service must not start like this; the message says what to change."""
+    """The service must not start with this configuration or state. The message says what to change."""
 
     code = "START_REFUSED"
 
 
 class ModelNotFound(NotFound):
-    """No configured provider has the model."""
+    """No configured provider offers the model."""
 
     code = "MODEL_NOT_FOUND"
 
 
 class BudgetExceeded(RateLimited):
-    """The tokens or the money that a key or an agent may spend in this period are spent."""
+    """A key or an agent has used up its budget of tokens or money for this period."""
 
     code = "BUDGET_EXCEEDED"
 
 
 class AgentFault(StentorError):
-    """The agent that answers as a model failed, or nobody may say that it did not."""
+    """The agent behind a model failed, or its answer is incomplete."""
 
     code, status = "AGENT_FAILED", 502
 
 
 class ApprovalPending(Conflict):
-    """The work waits for a person; its answer will be found at the task."""
+    """The task waits for a person's approval; its result will be available at the task."""
 
     code = "APPROVAL_PENDING"
 
 
 class ProviderFault(StentorError):
-    """A provider of language models failed; never the fault of an agent. `upstream` is its HTTP status."""
+    """A provider of language models failed; never counted against an agent. `upstream_status` is its HTTP status."""
 
     code, status = "PROVIDER_ERROR", 502
     upstream_status: int | None = None
     has_retry_after = False
-    """Whether it said itself when it will take the request (`retry_after`)."""
+    """Whether `retry_after` came from the provider."""
     was_called = True
-    """False when the gate kept the call back, because the provider is left alone for a while."""
+    """False if no call was made because the circuit breaker of the provider is open."""
 
 
 class ProviderError(ProviderFault):
-    """It answered with an error, or with what is no answer."""
+    """The provider returned an error or an unusable response."""
 
 
 class ProviderBusy(ProviderFault, RateLimited):
-    """It answered 429."""
+    """The provider returned 429."""
 
     code, status = "RATE_LIMITED", 429
 
 
 class ProviderUnreachable(ProviderFault, ServiceUnavailable):
-    """It cannot be connected to, or it failed so often that it is left alone for a while."""
+    """The provider is unreachable, or its circuit breaker is open."""
 
     code, status = "SERVICE_UNAVAILABLE", 503
 
 
 class ProviderTimeout(ProviderFault, Timeout):
-    """It did not answer in time."""
+    """The provider did not respond in time."""
 
     code, status = "TIMEOUT", 504
 
 
-# Routing denials, in the order of the admission checks.
+# Routing denials, in the order of the checks.
 
 
 class RoutingDenied(StentorError):
-    """No agent may take the task. Fail-closed: the request goes to nobody else."""
+    """No agent may take the task. Fails closed: it is not routed to a less suitable one."""
 
     status = 409
 
@@ -231,7 +231,7 @@ class TrustFloorExcludedAll(RoutingDenied):
 
 
 class PolicyDenied(RoutingDenied):
-    """The operator's policy file refuses what the built-in checks let through."""
+    """The operator's policy file denies what the built-in checks allow."""
 
     code, status = "ROUTING_POLICY_DENIED", 403
 
@@ -241,13 +241,13 @@ class PreferredAgentIneligible(RoutingDenied):
 
 
 def all_errors() -> list[type[StentorError]]:
-    """Every class of the tree, for the generated reference and the tests."""
-    found: list[type[StentorError]] = []
-    todo = [StentorError]
-    while todo:
-        cls = todo.pop(0)
-        if cls in found:
-            continue  # it has two bases
-        found.append(cls)
-        todo.extend(cls.__subclasses__())
-    return found
+    """Return all error classes, for the generated reference and the tests."""
+    classes: list[type[StentorError]] = []
+    pending = [StentorError]
+    while pending:
+        cls = pending.pop(0)
+        if cls in classes:
+            continue  # a class with two bases is reached twice
+        classes.append(cls)
+        pending.extend(cls.__subclasses__())
+    return classes

@@ -1,6 +1,6 @@
-"""The HTTP of a witness (C2SP tlog-witness): add-checkpoint, and the newest checkpoint that it signed of a log.
+"""HTTP API of a witness (C2SP tlog-witness): add-checkpoint, and the newest checkpoint that it cosigned for a log.
 
-It needs no key: a submission is judged by the signature of its log.
+It needs no API key: a submission is authenticated by the signature of its log.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ log = logging.getLogger(__name__)
 
 
 def app(witness: Witness) -> Starlette:
-    shown = {checkpoint_path(origin): origin for origin in witness.origins}
+    origin_by_path = {checkpoint_path(origin): origin for origin in witness.origins}
 
     async def add(request: Request) -> Response:
         body = await _body(request)
         if body is None:
-            return PlainTextResponse(f"A request has at most {MAX_BODY_BYTES} bytes.\n", 413)
+            return PlainTextResponse(f"The request is larger than {MAX_BODY_BYTES} bytes.\n", 413)
         try:
             line = await asyncio.to_thread(witness.add_checkpoint, body.decode())
         except UnicodeDecodeError:
-            return PlainTextResponse("The request is no text.\n", 400)
+            return PlainTextResponse("The request is not UTF-8 text.\n", 400)
         except SizeConflict as conflict:
             return Response(conflict.text, conflict.status, headers={"Content-Type": SIZE_MEDIA_TYPE})
-        except SubmissionRejected as refused:
-            return PlainTextResponse(refused.text, refused.status)
+        except SubmissionRejected as rejection:
+            return PlainTextResponse(rejection.text, rejection.status)
         except OSError:
-            log.exception("the witness cannot keep its state, and signs nothing")
-            return PlainTextResponse("The witness cannot keep its state.\n", 503)
+            # Nothing is signed without a saved state: after a restart the witness could otherwise sign a fork.
+            log.exception("witness: saving the state failed")
+            return PlainTextResponse("The witness cannot save its state.\n", 503)
         return PlainTextResponse(line)
 
     async def newest(request: Request) -> Response:
-        origin = shown.get(f"{request.path_params['log']}/checkpoint")
+        origin = origin_by_path.get(f"{request.path_params['log']}/checkpoint")
         note = None if origin is None else witness.newest_note(origin)
         if note is None:
-            return PlainTextResponse("This witness signed no checkpoint of that log.\n", 404)
+            return PlainTextResponse("This witness has not signed a checkpoint of that log.\n", 404)
         return PlainTextResponse(note)
 
     return Starlette(
@@ -55,7 +56,7 @@ def app(witness: Witness) -> Starlette:
 
 
 async def _body(request: Request) -> bytes | None:
-    """None when it is too large; no more than that is read."""
+    """Return the body, or None as soon as it is too large."""
     body = b""
     async for chunk in request.stream():
         body += chunk

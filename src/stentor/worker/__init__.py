@@ -1,4 +1,4 @@
-"""The SDK for agents that pull their work: ten lines make an agent.
+"""The SDK for agents that pull their tasks from the service:
 
 from stentor.worker import Worker
 

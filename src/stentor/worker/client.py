@@ -1,4 +1,4 @@
-"""HTTP to the service: patient with outages and rate limits, strict about refusals."""
+"""HTTP client of the worker SDK: retries outages and rate limits, raises all other errors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from urllib.parse import quote
 import httpx
 
 MAX_PAUSE = 10.0
-"""Seconds between two tries at most."""
+"""Maximum backoff in seconds."""
 
 
 class ServiceError(Exception):
-    """The service refused a call; `code` is its stable code."""
+    """The service rejected a call, or is unreachable. `code` is its stable code, `status` 0 without a response."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -23,7 +23,7 @@ class ServiceError(Exception):
 
 
 class Client:
-    """Calls of one worker; safe to use from its threads."""
+    """Calls the service for one worker; thread-safe."""
 
     def __init__(self, url: str, key: str, stopping: threading.Event) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
@@ -38,25 +38,26 @@ class Client:
         self._stopping = stopping
 
     def call(self, method: str, path: str, body: Any = None, *, tries: int = 1_000_000) -> Any:
-        """The answer's JSON. Connection errors, 429 and 5xx are tried again; raises ServiceError for 4xx.
+        """Return the JSON of the response. Raises ServiceError.
 
-        Once the worker is stopping, at most three more tries are made.
+        Connection errors, 429, 502, 503 and 504 are retried with exponential backoff, up to `tries` attempts; at most
+        three more once the worker is stopping.
         """
         pause = 0.1
         while True:
             tries -= 1
             try:
-                answer = self._http.request(method, f"/api/v1{path}", json=body)
+                response = self._http.request(method, f"/api/v1{path}", json=body)
             except httpx.TransportError as error:
-                failure = ServiceError(0, "UNREACHABLE", f"The service cannot be reached ({type(error).__name__}).")
+                failure = ServiceError(0, "UNREACHABLE", f"The service is unreachable ({type(error).__name__}).")
                 wait = pause
             else:
-                if answer.is_success:
-                    return answer.json()
-                failure = _failure(answer)
-                if answer.status_code not in (429, 502, 503, 504):
+                if response.is_success:
+                    return response.json()
+                failure = _to_error(response)
+                if response.status_code not in (429, 502, 503, 504):
                     raise failure
-                wait = _retry_after(answer) or pause
+                wait = _retry_after(response) or pause
             if tries <= 0:
                 raise failure
             if self._stopping.wait(wait * random.uniform(0.8, 1.2)):  # noqa: S311 - jitter, not a secret
@@ -68,22 +69,23 @@ class Client:
 
 
 def segment(text: str) -> str:
-    """An id as one segment of a path."""
+    """Return an id encoded as one segment of a path."""
     return quote(text, safe="")
 
 
-def _failure(answer: httpx.Response) -> ServiceError:
+def _to_error(response: httpx.Response) -> ServiceError:
     try:
-        body = answer.json()
+        body = response.json()
     except ValueError:
         body = {}
     error = body.get("error")
+    # An object in the error envelope; a text in the bodies of 401 and 429.
     if isinstance(error, dict):
-        return ServiceError(answer.status_code, str(error.get("code")), str(error.get("message")))
-    code = str(body.get("code", f"HTTP_{answer.status_code}"))
-    return ServiceError(answer.status_code, code, str(body.get("message", error or "no reason given")))
+        return ServiceError(response.status_code, str(error.get("code")), str(error.get("message")))
+    code = str(body.get("code", f"HTTP_{response.status_code}"))
+    return ServiceError(response.status_code, code, str(body.get("message", error or "no reason given")))
 
 
-def _retry_after(answer: httpx.Response) -> float:
-    value = answer.headers.get("Retry-After", "")
+def _retry_after(response: httpx.Response) -> float:
+    value = response.headers.get("Retry-After", "")
     return float(value) if value.isdigit() else 0.0

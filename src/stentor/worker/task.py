@@ -1,4 +1,4 @@
-"""A claimed task in the hands of a handler, and the ways that a handler ends."""
+"""A claimed task as a handler sees it, and the results and errors of a handler."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from stentor.worker.client import Client, ServiceError, segment
 
 EMIT_EVERY = 0.05
-"""Seconds that tokens are collected before they are sent."""
+"""Minimum seconds between two batches of streamed tokens."""
 
 
 class TaskCancelled(Exception):
-    """The task is not ours any more: cancelled, timed out, or given to another worker."""
+    """The task is no longer this worker's: it was cancelled, timed out, or went to another worker."""
 
 
 class Failed(Exception):
-    """Raise it to say that the task cannot be done; the message is shown to the caller."""
+    """Raise it in a handler to fail the task; the submitter sees the message."""
 
     outcome_class = "agent_failure"
 
@@ -28,15 +28,16 @@ class Failed(Exception):
 
 
 class ProviderFailed(Failed):
-    """What the agent depends on failed; nothing is learned against the agent."""
+    """A dependency of the agent failed; it does not count against the agent."""
 
     outcome_class = "provider_failure"
 
 
 @dataclass(frozen=True)
 class Result:
-    """A value with the agent's own judgement: `performance` in (0,1], `degraded` for a makeshift answer, and the `cost`
-    of the work in US dollars.
+    """A value with the agent's own assessment.
+
+    `performance` is in (0, 1], `degraded` marks a makeshift answer, `cost` is in US dollars.
     """
 
     value: Any
@@ -46,7 +47,7 @@ class Result:
 
 
 class Task:
-    """What a handler gets. `idempotency_key` is the same for every delivery of this attempt."""
+    """The task that a handler gets. `idempotency_key` is the same for every delivery of this attempt."""
 
     def __init__(self, client: Client, claim: dict[str, Any]) -> None:
         self._client = client
@@ -63,17 +64,17 @@ class Task:
 
     @property
     def cancelled(self) -> bool:
-        """True once the task is not ours any more; a long handler looks at it now and then."""
+        """Whether the task is no longer this worker's; long handlers should check it from time to time."""
         return self._lost.is_set()
 
     def emit(self, text: str) -> None:
-        """Send a piece of the answer to whoever watches. Raises TaskCancelled."""
+        """Stream a part of the output to the watchers of the task. Raises TaskCancelled."""
         self._tokens.append(text)
         if time.monotonic() - self._sent_at >= EMIT_EVERY:
             self.flush()
 
     def flush(self) -> None:
-        """Send what was emitted and not sent yet. Raises TaskCancelled."""
+        """Send the emitted text that is still buffered. Raises TaskCancelled."""
         self.check()
         if self._tokens:
             tokens, self._tokens = self._tokens, []
@@ -81,23 +82,26 @@ class Task:
             self.post("tokens", {"tokens": tokens})
 
     def check(self) -> None:
-        """Raises TaskCancelled when the task is not ours any more."""
+        """Raise TaskCancelled if the task is no longer this worker's."""
         if self.cancelled:
             raise TaskCancelled(self.id)
 
     def heartbeat(self, lease_seconds: int) -> None:
+        """Renew the lease. Never raises; a lost lease shows in `cancelled`."""
         try:
             self.post("heartbeat", {"lease_seconds": lease_seconds}, tries=3)
         except TaskCancelled:
             return
         except ServiceError:
-            return  # the next beat tries again; the lease is longer than several beats
+            # The next heartbeat retries: the lease is longer than several of them.
+            return
 
     def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000) -> None:
-        """A call for this attempt. Raises TaskCancelled when the lease is lost."""
+        """Report on this attempt. Raises TaskCancelled if the lease is lost, and ServiceError."""
         try:
             self._client.call("POST", f"/tasks/{segment(self.id)}/{verb}", {"epoch": self.epoch, **body}, tries=tries)
         except ServiceError as error:
+            # 409 is LEASE_LOST or an ended task, 404 a deleted one: either way another report is pointless.
             if error.status in (404, 409):
                 self._lost.set()
                 raise TaskCancelled(self.id) from None

@@ -1,4 +1,4 @@
-"""The worker: claims tasks, runs the handler in threads, keeps the leases, reports the ends."""
+"""The worker: claims tasks, runs the handler in threads, renews the leases and reports the results."""
 
 from __future__ import annotations
 
@@ -17,24 +17,30 @@ from stentor.worker.task import Failed, Result, Task, TaskCancelled
 Handler = Callable[[Task], Any]
 LEASE_SECONDS = 30
 BEAT_SECONDS = 8.0
-WAIT_SECONDS = 5
+"""Well below the lease, so that one or two lost heartbeats do no harm."""
+POLL_SECONDS = 5
+"""How long the service may hold a long poll open."""
 MAX_MESSAGE = 2_000
 log = logging.getLogger(__name__)
 
 
 class _Interrupted(Exception):
-    """A signal came while the worker only waited."""
+    """A signal arrived during a long poll."""
 
 
 class Worker:
-    """One agent's worker. A worker that is killed loses nothing: its tasks go to the next after the lease."""
+    """A worker for one agent.
+
+    A killed worker loses nothing: when their leases expire, its tasks go back to the queue.
+    """
 
     def __init__(self, url: str, key: str, agent_id: str, *, concurrency: int = 4) -> None:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._client = Client(url, key, self._stopping)
         self._free = threading.Semaphore(concurrency)
-        # While an end is reported the next task is fetched; of such reports there are as many at most as places.
+        # A slot is free as soon as the handler ends, so that the next task is fetched during the report. This bounds
+        # the reports that run beside the handlers.
         self._reports = threading.Semaphore(concurrency)
         self._concurrency = concurrency
         self._tasks: set[Task] = set()
@@ -53,54 +59,59 @@ class Worker:
         concurrency: int = 4,
         **fields: Any,
     ) -> Worker:
-        """A worker for the agent of this name, registered now if there is none. Needs an admin's key."""
-        wanted = sorted(capabilities)
+        """Return a worker for the agent with this name and these capabilities; register it if there is none.
+
+        Needs an admin's key. `fields` are further fields of the registration.
+        """
+        required = sorted(capabilities)
         worker = cls(url, key, "", concurrency=concurrency)
-        query = f"?capability={segment(wanted[0])}&limit=1000" if wanted else "?limit=1000"
-        known = worker._client.call("GET", f"/registry/agents{query}")["agents"]
-        same = [a for a in known if a["name"] == name and sorted(a["capabilities"]) == wanted]
-        body = {"name": name, "capabilities": wanted, "runtime": {"kind": "worker"}, **fields}
-        found = same[0] if same else worker._client.call("POST", "/registry/agents", body)
-        worker.agent_id = found["agent_id"]
+        query = f"?capability={segment(required[0])}&limit=1000" if required else "?limit=1000"
+        agents = worker._client.call("GET", f"/registry/agents{query}")["agents"]
+        matches = [a for a in agents if a["name"] == name and sorted(a["capabilities"]) == required]
+        body = {"name": name, "capabilities": required, "runtime": {"kind": "worker"}, **fields}
+        agent = matches[0] if matches else worker._client.call("POST", "/registry/agents", body)
+        worker.agent_id = agent["agent_id"]
         return worker
 
     def handler(self, function: Handler) -> Handler:
-        """Decorator: the function (or coroutine function) that does a task and returns its result."""
+        """Register the function or coroutine function that runs a task and returns its result (a decorator)."""
         self._handler = function
         return function
 
     def run(self) -> None:
-        """Work until `stop`, SIGINT or SIGTERM; running tasks are finished first."""
+        """Run tasks until `stop`, SIGINT or SIGTERM, then wait for the running ones."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, self._on_signal)
-        beating = threading.Thread(target=self._beat, daemon=True)
-        beating.start()
+        heartbeats = threading.Thread(target=self._send_heartbeats, daemon=True)
+        heartbeats.start()
+        # Twice the concurrency: a thread that reports a result is not available to a handler.
         with ThreadPoolExecutor(2 * self._concurrency) as pool:
             while not self._stopping.is_set():
                 for task in self._claim():
-                    pool.submit(self._do, task)
+                    pool.submit(self._run_task, task)
         self._ended.set()
-        beating.join()
+        heartbeats.join()
         self._client.close()
 
     def stop(self) -> None:
-        """Claim no more; `run` returns when the running tasks have ended."""
+        """Stop claiming tasks; `run` returns when the running ones have ended."""
         self._stopping.set()
 
     def _on_signal(self, *_: Any) -> None:
         self.stop()
+        # The exception ends the long poll at once. Elsewhere it would hit code that must complete, such as a claim.
         if self._polling:
             raise _Interrupted
 
     def _claim(self) -> list[Task]:
-        """Tasks for the free places; waits for the first place and, at the service, for the first task."""
+        """Claim tasks for all free slots; wait for the first slot, then at the service for the first task."""
         if not self._free.acquire(timeout=0.5):
             return []
-        places = 1
-        while places < self._concurrency and self._free.acquire(blocking=False):
-            places += 1
-        body = {"max": places, "wait_seconds": WAIT_SECONDS, "lease_seconds": LEASE_SECONDS}
+        slots = 1
+        while slots < self._concurrency and self._free.acquire(blocking=False):
+            slots += 1
+        body = {"max": slots, "wait_seconds": POLL_SECONDS, "lease_seconds": LEASE_SECONDS}
         claims: list[dict[str, Any]] = []
         try:
             claims = self._poll(body)
@@ -109,46 +120,45 @@ class Worker:
                 return []
             if error.code != "ROUTING_AGENT_UNAVAILABLE":
                 raise
-            log.warning("%s; waiting", error)
+            log.warning("worker: agent unavailable, retrying error=%s", error)
             self._stopping.wait(5)
         finally:
-            if places > len(claims):
-                self._free.release(places - len(claims))
+            if slots > len(claims):
+                self._free.release(slots - len(claims))
         tasks = [Task(self._client, claim) for claim in claims]
         self._tasks.update(tasks)
         return tasks
 
     def _poll(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """The long poll; a signal ends it at once, the service sees us gone and gives us nothing."""
+        """Run the long poll. A signal aborts it: the service notices the disconnect and hands out no task."""
+        path = f"/agents/{segment(self.agent_id)}/claims"
         try:
             self._polling = True
-            found: list[dict[str, Any]] = self._client.call("POST", f"/agents/{segment(self.agent_id)}/claims", body)[
-                "tasks"
-            ]
-            return found
+            claims: list[dict[str, Any]] = self._client.call("POST", path, body)["tasks"]
+            return claims
         except _Interrupted:
             return []
         finally:
             self._polling = False
 
-    def _do(self, task: Task) -> None:
+    def _run_task(self, task: Task) -> None:
         try:
             try:
-                verb, body = self._ending(task)
+                verb, body = self._execute(task)
             finally:
                 self._reports.acquire()
                 self._free.release()
             task.post(verb, body)
         except TaskCancelled:
-            log.info("task %s was taken back", task.id)
+            log.info("worker: task cancelled task_id=%s", task.id)
         except ServiceError as error:
-            log.error("the end of task %s could not be reported: %s", task.id, error)
+            log.error("worker: report failed task_id=%s error=%s", task.id, error)
         finally:
             self._tasks.discard(task)
             self._reports.release()
 
-    def _ending(self, task: Task) -> tuple[str, dict[str, Any]]:
-        """Runs the handler; answers what is to be posted. Raises TaskCancelled, ServiceError."""
+    def _execute(self, task: Task) -> tuple[str, dict[str, Any]]:
+        """Run the handler; return verb and body of the report. Raises TaskCancelled, ServiceError."""
         try:
             result = self._call(task)
             task.flush()
@@ -158,11 +168,11 @@ class Worker:
             error = {"code": failure.code, "message": str(failure)[:MAX_MESSAGE] or "no reason given"}
             return "fail", {"error": error, "outcome_class": failure.outcome_class}
         except Exception as error:
-            # Whatever a handler throws ends its task, never the worker.
-            log.exception("the handler failed on task %s", task.id)
+            # An error of a handler ends its task, never the worker.
+            log.exception("worker: handler failed task_id=%s", task.id)
             message = f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
             return "fail", {"error": {"code": "HANDLER_FAILED", "message": message}}
-        return "complete", _answer(result)
+        return "complete", _to_report(result)
 
     def _call(self, task: Task) -> Any:
         if self._handler is None:
@@ -170,8 +180,8 @@ class Worker:
         result = self._handler(task)
         return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
 
-    def _beat(self) -> None:
-        """Renew all leases every few seconds, also of the tasks that a stopping worker still finishes."""
+    def _send_heartbeats(self) -> None:
+        """Renew all leases periodically, including those of tasks that a stopping worker still finishes."""
         while not self._ended.wait(BEAT_SECONDS):
             for task in list(self._tasks):
                 task.heartbeat(LEASE_SECONDS)
@@ -181,9 +191,9 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-def _answer(result: Any) -> dict[str, Any]:
+def _to_report(result: Any) -> dict[str, Any]:
     if not isinstance(result, Result):
         return {"result": result}
     body = {"result": result.value, "degraded": result.degraded}
-    said = {"performance": result.performance, "cost": result.cost}
-    return body | {name: value for name, value in said.items() if value is not None}
+    optional = {"performance": result.performance, "cost": result.cost}
+    return body | {name: value for name, value in optional.items() if value is not None}

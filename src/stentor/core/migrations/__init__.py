@@ -1,4 +1,7 @@
-"""The schema and its versions. Alembic is imported only when there is something to do."""
+"""Schema migrations: versions, checks at startup, and upgrades.
+
+Alembic runs in `runner` and is imported only for an upgrade; the scripts are in `versions/`.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from stentor.core.db.driver import Driver, Sql
 from stentor.core.errors import StartRefused
 
 HEAD = "0016"
-"""The newest version; tests hold it against the scripts in `versions/`."""
+"""The newest version; a test compares it with the scripts in `versions/`."""
 COPYING_PREFIX = "copying-"
-"""Before the version of a database that `stentor db copy` has not filled yet: no program takes it for its own."""
+"""Version prefix of a database that `stentor db copy` has not filled completely, so that no program uses it."""
 UPGRADE_COMMAND = "`stentor db upgrade`"
 log = logging.getLogger(__name__)
 
-_CURRENT = Sql("select version_num from alembic_version")
-_THERE = {
+_CURRENT_VERSION = Sql("select version_num from alembic_version")
+_VERSION_TABLE_EXISTS = {
     "sqlite": Sql("select name from sqlite_master where type = 'table' and name = 'alembic_version'"),
     "postgresql": Sql("select 1 where to_regclass('alembic_version') is not null"),
 }
@@ -29,7 +32,7 @@ Notify = Callable[[str], None]
 
 
 class UpgradeResult(msgspec.Struct, frozen=True):
-    """What an upgrade did: nothing when `applied` is empty. `backup` is the copy that was made before it."""
+    """The versions that an upgrade applied (empty if none was needed), and the backup that it made before."""
 
     previous: str | None
     applied: list[str]
@@ -37,7 +40,7 @@ class UpgradeResult(msgspec.Struct, frozen=True):
 
 
 def prepare_schema(driver: Driver, *, migrate: bool) -> None:
-    """What a start does. Raises StartRefused for a schema that is behind and is not to be upgraded here."""
+    """Upgrade or check the schema at startup. Raises StartRefused for an outdated schema if `migrate` is off."""
     if migrate:
         upgrade(driver)
         return
@@ -45,16 +48,16 @@ def prepare_schema(driver: Driver, *, migrate: bool) -> None:
     require_supported(current)
     if current != HEAD:
         raise StartRefused(
-            f"The database has schema {current or 'none'}, this program needs {HEAD}, and SERVICE_MIGRATE_ON_START is "
+            f"The database has schema {current or 'none'}, this version needs {HEAD}, and SERVICE_MIGRATE_ON_START is "
             f"off: run {UPGRADE_COMMAND}, then start again."
         )
 
 
 def upgrade(driver: Driver, *, make_backup: bool = True, notify: Notify = log.warning) -> UpgradeResult:
-    """Bring the database to HEAD: all of it or nothing, and once, however many ask at the same time.
+    """Upgrade the database to HEAD in one transaction, once even if several processes start at the same time.
 
-    On SQLite a copy is made first; the caller owns the data folder. Raises StartRefused for a database of a newer
-    program, and when it fails.
+    On SQLite a backup is made first; the caller must hold the lock of the data folder. Raises StartRefused for a
+    database of a newer version, and if the upgrade fails.
     """
     current = current_version(driver)
     require_supported(current)
@@ -63,50 +66,50 @@ def upgrade(driver: Driver, *, make_backup: bool = True, notify: Notify = log.wa
     copy = None
     if driver.name == "sqlite" and current is not None and make_backup:
         copy = backup.backup_before_upgrade(driver.path, HEAD)  # type: ignore[attr-defined]
-        notify(f"The database as it was before the upgrade to schema {HEAD} is kept in {copy}.")
-    # Alembic and SQLAlchemy take 0.3 s and 30 MB, and are needed once per version only.
+        notify(f"A backup of the database from before the upgrade to schema {HEAD} is in {copy}.")
+    # Imported only here: Alembic and SQLAlchemy take 0.3 s and 30 MB, and most starts have nothing to upgrade.
     runner = importlib.import_module("stentor.core.migrations.runner")
     applied: list[str] = runner.run(driver, current, copy, notify)
     return UpgradeResult(current, applied, copy)
 
 
 def current_version(driver: Driver) -> str | None:
-    """The version in the database; None when it has no schema yet. Raises StoreUnavailable."""
+    """Return the version of the database, or None if it has no schema yet. Raises StoreUnavailable."""
     path: Path | None = getattr(driver, "path", None)
     if path is not None and not path.exists():
         return None
     connection = driver.reader()
     try:
-        if not connection.rows(_THERE[driver.name], {}):
+        if not connection.rows(_VERSION_TABLE_EXISTS[driver.name], {}):
             return None
-        rows = connection.rows(_CURRENT, {})
+        rows = connection.rows(_CURRENT_VERSION, {})
     finally:
         connection.close()
     return str(rows[0][0]) if rows else None
 
 
 def require_supported(current: str | None) -> None:
-    """Raises StartRefused for a version that this program must not touch: a newer one, or half a copy."""
+    """Raise StartRefused for a database that this version must not use: a newer schema, or an incomplete copy."""
     if current is not None and current.startswith(COPYING_PREFIX):
         raise StartRefused(
-            "A copy into this database was begun and has not ended, so it does not hold everything: run "
-            "`stentor db copy SOURCE TARGET` once more with the same addresses. It begins anew."
+            "A copy into this database is incomplete: run `stentor db copy SOURCE TARGET` again with the same "
+            "addresses. It restarts from the beginning."
         )
     if current is not None and current not in revisions():
         raise StartRefused(
-            f"The database has schema {current}, this program knows up to {HEAD}: "
-            "install the version of Stentor that wrote it, or restore the backup made before its upgrade."
+            f"The database has schema {current}, this version knows up to {HEAD}: "
+            "install the version of Stentor that wrote it, or restore the backup from before its upgrade."
         )
 
 
 def revisions() -> dict[str, str]:
-    """Every version with what it is about, in their order."""
+    """Return all versions in order, each with its title."""
     stems = sorted(path.stem for path in (scripts_folder() / "versions").glob("[0-9]*.py"))
     return {number: words.replace("_", " ") for number, _, words in (stem.partition("_") for stem in stems)}
 
 
 def pending_revisions(current: str | None) -> list[str]:
-    """The versions that an upgrade would go through."""
+    """Return the versions that an upgrade from `current` would apply."""
     return [number for number in revisions() if current is None or number > current]
 
 

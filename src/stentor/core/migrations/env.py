@@ -1,4 +1,4 @@
-"""Alembic's entry: the connection comes from the runner, never from a file."""
+"""Entry point for Alembic; `runner` passes the connection."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""Runs the Alembic scripts over either database: all of them in one transaction, or none."""
+"""Run the Alembic scripts on SQLite or PostgreSQL, all in one transaction."""
 
 from __future__ import annotations
 
@@ -19,24 +19,27 @@ from stentor.core.errors import StartRefused
 from stentor.core.migrations import pending_revisions, revisions, scripts_folder
 
 LOCK_SECONDS = 60
-"""How long a step waits for a table that others use, before it gives up and leaves everything as it was."""
+"""How long a script waits for a table lock before the upgrade fails and is rolled back."""
 
 
 def run(
-    driver: Driver, current: str | None, copy: Path | None, say: Callable[[str], None], target: str = "head"
+    driver: Driver, current: str | None, copy: Path | None, notify: Callable[[str], None], target: str = "head"
 ) -> list[str]:
-    """Upgrade to `target`; answers the versions that were gone through. Raises StartRefused: then nothing changed."""
+    """Upgrade to `target` and return the applied versions. Raises StartRefused if it fails; then nothing changed.
+
+    `copy` is the backup that the error names, `notify` gets messages for the operator.
+    """
     applied: list[str] = []
     engine = _engine(driver)
     try:
         with engine.begin() as connection:
             if driver.name == "postgresql":
-                _alone(connection, say)
+                _lock_schema(connection, notify)
             command.upgrade(_config(connection, applied), target)
     except StartRefused:
         raise
     except Exception as error:
-        raise _failed(error, [current, *applied][-1], copy) from error
+        raise _upgrade_error(error, [current, *applied][-1], copy) from error
     finally:
         engine.dispose()
     return applied
@@ -52,50 +55,50 @@ def _config(connection: Connection, applied: list[str]) -> Config:
 
 def _engine(driver: Driver) -> Engine:
     if driver.name == "sqlite":
-        engine = create_engine("sqlite://", creator=lambda: _file(driver.path), poolclass=NullPool)  # type: ignore[attr-defined]
-        # The library's own transactions end before a change of the schema, which would make a failure half a change.
+        engine = create_engine("sqlite://", creator=lambda: _connect_sqlite(driver.path), poolclass=NullPool)  # type: ignore[attr-defined]
+        # The driver's implicit transactions commit before a schema change, so a failure would leave half an upgrade.
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("begin immediate"))
         return engine
-    return create_engine("postgresql+psycopg://", creator=lambda: _server(driver.url), poolclass=NullPool)  # type: ignore[attr-defined]
+    return create_engine("postgresql+psycopg://", creator=lambda: _connect_postgres(driver.url), poolclass=NullPool)  # type: ignore[attr-defined]
 
 
-def _file(path: Path) -> sqlite3.Connection:
+def _connect_sqlite(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, timeout=5)
 
 
-def _server(url: str) -> Any:
+def _connect_postgres(url: str) -> Any:
     import psycopg
 
     return psycopg.connect(url, connect_timeout=10)
 
 
-def _alone(connection: Connection, say: Callable[[str], None]) -> None:
-    """Whoever comes second waits here, and then finds nothing left to do."""
+def _lock_schema(connection: Connection, notify: Callable[[str], None]) -> None:
+    """Hold the schema lock until the end of the transaction; a second process waits, then has nothing left to do."""
     key = {"key": locks.SCHEMA_LOCK_ID}
+    # A snapshot from before the wait would not show the upgrade of the other process.
     connection.execute(text("set transaction isolation level read committed"))
     if not connection.execute(text("select pg_try_advisory_xact_lock(:key)"), key).scalar():
-        say("Another process is upgrading the schema; this one waits for it.")
+        notify("Another process is upgrading the schema; waiting for it.")
         connection.execute(text("select pg_advisory_xact_lock(:key)"), key)
     connection.execute(text(f"set local lock_timeout = '{LOCK_SECONDS}s'"))
 
 
-def _failed(error: Exception, reached: str | None, copy: Path | None) -> StartRefused:
-    before = "" if copy is None else f" The copy that was made before it lies in {copy}."
+def _upgrade_error(error: Exception, reached: str | None, copy: Path | None) -> StartRefused:
+    backup = "" if copy is None else f" A backup from before the upgrade is in {copy}."
     return StartRefused(
-        f"The upgrade of the schema failed{_where(reached)}: {_reason(error)}. Nothing was changed: the database is as "
-        f"it was before.{before} Remove the cause and run `stentor db upgrade`, or go on with the version of Stentor "
-        "that you had."
+        f"The upgrade of the schema failed{_where(reached)}: {_reason(error)}. Nothing was changed.{backup} "
+        "Remove the cause and run `stentor db upgrade`, or continue with the previous version of Stentor."
     )
 
 
 def _where(reached: str | None) -> str:
-    """At the version after the last one that went well."""
-    left = pending_revisions(reached)
-    return f" at version {left[0]} ({revisions()[left[0]]})" if left else " when it was written"
+    # The version that failed is the first one after the last applied one.
+    pending = pending_revisions(reached)
+    return f" at version {pending[0]} ({revisions()[pending[0]]})" if pending else " at the commit"
 
 
 def _reason(error: Exception) -> str:
-    """Of the database's own words the first line: the rest may repeat rows."""
+    # Only the first line of the database's message: the others may contain row data.
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     first, *_ = str(origin).strip().splitlines() or [""]
     return f"{type(origin).__name__}: {first.rstrip('.')}" if first else type(origin).__name__

@@ -1,1 +1,1 @@
-"""Policy file, secrets at rest, secrets in logs."""
+"""The policy file (Cedar), encryption of stored secrets, and redaction of logs."""

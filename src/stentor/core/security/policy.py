@@ -1,11 +1,8 @@
-"""Policy as data: a Cedar file that narrows what the built-in rules allow, and never widens it.
+"""The operator's policy file: Cedar policies that restrict what the built-in rules allow, and never extend it.
 
-The built-in rules are asked first; only what they allow is asked here, and a no is final. A `forbid` refuses. A file
-that has a `permit` for an action refuses, for that action, what none of its permits allows; without one, all that
-is not forbidden stays allowed. Fails closed: a file that cannot be read, parsed or checked against the schema stops the
-start, and what cannot be evaluated is refused.
-
-What a policy file can speak of: the entities, the actions and the context of each, as a Cedar schema.
+It is consulted only after the built-in rules allowed a request. A `forbid` denies. If the file has a `permit` for an
+action, it denies whatever no permit allows for that action; otherwise everything not forbidden stays allowed. Fails
+closed: an invalid file stops the start, and a request that cannot be evaluated is denied.
 """
 
 from __future__ import annotations
@@ -29,26 +26,28 @@ log = logging.getLogger(__name__)
 
 
 class PolicyInvalid(StartRefused):
-    """The policy file is no policy that this service can go by."""
+    """The policy file is not valid."""
 
     code = "POLICY_INVALID"
 
 
 class PolicyEntity(msgspec.Struct, frozen=True):
+    """A principal or resource of a request; CEDAR_SCHEMA has the types and attributes."""
+
     type: str
     id: str
     attributes: dict[str, Any] = {}
 
 
 class PolicyDecision(msgspec.Struct, frozen=True):
-    """`reasons` name the policies that decided, or say why it could not be evaluated."""
+    """A decision. `reasons` name the policies that decided, or why the request could not be evaluated."""
 
     allowed: bool
     reasons: tuple[str, ...]
 
 
 class PolicySource(msgspec.Struct, frozen=True):
-    """One policy of the file with the line (from 1) in which it begins."""
+    """One policy of the file, and the line (from 1) on which it begins."""
 
     line: int
     text: str
@@ -58,18 +57,19 @@ class PolicySet:
     """A parsed policy file."""
 
     def __init__(self, text: str, where: str = "the policy") -> None:
-        """Raises PolicyInvalid, naming the line and the reason."""
-        self._cedar = _cedar()
-        self._names, self.actions = _examined(self._cedar, text, where)
-        bare = [action for action in ACTION_TYPES if action not in self.actions["permit"]]
-        added = "\n".join(f'permit(principal, action == Action::"{action}", resource);' for action in bare)
-        self._policies = self._cedar.PolicySet.from_str(f"{text}\n{added}")
+        """Raises PolicyInvalid with line and reason; `where` names the file in it."""
+        self._cedar = _import_cedar()
+        self._names, self.actions = _validate(self._cedar, text, where)
+        # Cedar denies by default: an action without a permit of its own gets one for everything.
+        unpermitted = [action for action in ACTION_TYPES if action not in self.actions["permit"]]
+        permits = "\n".join(f'permit(principal, action == Action::"{action}", resource);' for action in unpermitted)
+        self._policies = self._cedar.PolicySet.from_str(f"{text}\n{permits}")
 
     def __len__(self) -> int:
         return len(self._names)
 
     def covers_action(self, action: str) -> bool:
-        """Whether any policy of the file speaks of an action."""
+        """Return whether any policy of the file is about the action."""
         return action in self.actions["permit"] or action in self.actions["forbid"]
 
     def authorize(
@@ -81,9 +81,9 @@ class PolicySet:
         *,
         validate_schema: bool = False,
     ) -> PolicyDecision:
-        """May `principal` do `action` with `resource`? None in the context is left out.
+        """Return whether `principal` may do `action` with `resource`. None values in the context are omitted.
 
-        With `checked` the request is held against the schema too, which costs half as much again.
+        `validate_schema` also checks the request against the schema, which takes 50 % longer.
         """
         if not self.covers_action(action):
             return PolicyDecision(True, ())
@@ -93,26 +93,27 @@ class PolicySet:
             "resource": _uid(resource),
             "context": _values(context),
         }
-        entities = [_entity(one) for one in (principal, resource) if one.attributes]
+        entities = [_entity(entity) for entity in (principal, resource) if entity.attributes]
         try:
             schema = CEDAR_SCHEMA if validate_schema else None
-            answer = self._cedar.is_authorized(request, self._policies, json.dumps(entities), schema)
+            result = self._cedar.is_authorized(request, self._policies, json.dumps(entities), schema)
         except Exception:
-            log.exception("the policy could not be asked about %s", action)
+            log.exception("policy: evaluation failed action=%s", action)
             return PolicyDecision(False, ("it could not be evaluated",))
-        errors = tuple(str(error) for error in answer.diagnostics.errors)
+        errors = tuple(str(error) for error in result.diagnostics.errors)
         if errors:
-            log.error("the policy could not be evaluated for %s: %s", action, "; ".join(errors))
+            log.error("policy: evaluation failed action=%s error=%s", action, "; ".join(errors))
             return PolicyDecision(False, errors)
-        return PolicyDecision(answer.allowed, tuple(self._name(reason) for reason in answer.diagnostics.reasons))
+        return PolicyDecision(result.allowed, tuple(self._name(reason) for reason in result.diagnostics.reasons))
 
     def _name(self, policy_id: str) -> str:
+        # Cedar numbers the policies in the order of the text; the permits that were added come last.
         number = int(policy_id.removeprefix("policy"))
         return self._names[number] if number < len(self._names) else DEFAULT_ID
 
 
 def load_policies(path: Path) -> PolicySet:
-    """Raises PolicyInvalid."""
+    """Read and validate a policy file. Raises PolicyInvalid."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -122,45 +123,45 @@ def load_policies(path: Path) -> PolicySet:
     return PolicySet(text, str(path))
 
 
-def _cedar() -> ModuleType:
-    """A compiled engine of 16 MB: only where a policy is set."""
+def _import_cedar() -> ModuleType:
+    # Imported only if a policy file is configured: the compiled engine takes 16 MB.
     return importlib.import_module("cedarpy")
 
 
-def _examined(cedar: ModuleType, text: str, where: str) -> tuple[list[str], dict[str, set[str]]]:
-    """The name of each policy, and the actions that permits and forbids speak of."""
+def _validate(cedar: ModuleType, text: str, where: str) -> tuple[list[str], dict[str, set[str]]]:
+    """Return the name of each policy, and the actions of all permits and of all forbids. Raises PolicyInvalid."""
     statements = list(split_policies(text))
     try:
         parsed = json.loads(cedar.policies_to_json_str(text))
     except ValueError as error:
-        raise _unparsed(cedar, statements, where, error) from None
+        raise _parse_error(cedar, statements, where, error) from None
     if parsed["templates"]:
-        raise PolicyInvalid(f"{where}: templates (?principal, ?resource) have no effect here; write policies.")
-    if flaws := cedar.validate_policies(text, CEDAR_SCHEMA).errors:
-        told = [f"line {_line(statements, flaw.policy_id)}: {flaw.error}" for flaw in flaws]
-        raise PolicyInvalid(f"{where}, {'; '.join(told)}.")
-    found: dict[str, set[str]] = {"permit": set(), "forbid": set()}
+        raise PolicyInvalid(f"{where}: templates (?principal, ?resource) are not supported; write policies.")
+    if errors := cedar.validate_policies(text, CEDAR_SCHEMA).errors:
+        reasons = [f"line {_line(statements, error.policy_id)}: {error.error}" for error in errors]
+        raise PolicyInvalid(f"{where}, {'; '.join(reasons)}.")
+    actions: dict[str, set[str]] = {"permit": set(), "forbid": set()}
     names = []
     for number in range(len(parsed["staticPolicies"])):
-        one = parsed["staticPolicies"][f"policy{number}"]
-        found[one["effect"]] |= _actions(one["action"])
-        names.append(one.get("annotations", {}).get("id") or f"line {_line(statements, f'policy{number}')}")
-    return names, found
+        policy = parsed["staticPolicies"][f"policy{number}"]
+        actions[policy["effect"]] |= _actions(policy["action"])
+        names.append(policy.get("annotations", {}).get("id") or f"line {_line(statements, f'policy{number}')}")
+    return names, actions
 
 
 def _actions(scope: dict[str, Any]) -> set[str]:
-    """The actions of a policy's scope; what is not understood is all of them."""
-    named = scope.get("entities") or ([scope["entity"]] if "entity" in scope else [])
-    return {one["id"] for one in named} & set(ACTION_TYPES) if named else set(ACTION_TYPES)
+    """Return the actions of a policy's scope; all actions for a scope without a list."""
+    entities = scope.get("entities") or ([scope["entity"]] if "entity" in scope else [])
+    return {entity["id"] for entity in entities} & set(ACTION_TYPES) if entities else set(ACTION_TYPES)
 
 
-def _unparsed(cedar: ModuleType, statements: list[PolicySource], where: str, error: ValueError) -> PolicyInvalid:
-    """The engine names no line: the first policy that does not parse alone has the flaw."""
+def _parse_error(cedar: ModuleType, statements: list[PolicySource], where: str, error: ValueError) -> PolicyInvalid:
+    # The engine reports no line, so each policy is parsed alone to find the first invalid one.
     for statement in statements:
         try:
             cedar.PolicySet.from_str(statement.text)
-        except ValueError as flaw:
-            return PolicyInvalid(f"{where}, in the policy that begins in line {statement.line}: {flaw}.")
+        except ValueError as reason:
+            return PolicyInvalid(f"{where}, in the policy that begins on line {statement.line}: {reason}.")
     return PolicyInvalid(f"{where}, line 1: {error}.")
 
 
@@ -170,36 +171,32 @@ def _line(statements: list[PolicySource], policy_id: str) -> int:
 
 
 def split_policies(text: str) -> Iterator[PolicySource]:
-    """The policies of a text: what stands between semicolons that are in no string and no comment."""
-    begin: int | None = None
-    at = 0
-    while at < len(text):
-        if text.startswith("//", at):
-            at = _end_of(text, "\n", at)
+    """Split a text at the semicolons that are outside strings and comments."""
+    start: int | None = None
+    position = 0
+    while position < len(text):
+        if text.startswith("//", position):
+            line_end = text.find("\n", position)
+            position = len(text) if line_end < 0 else line_end
             continue
-        if begin is None and not text[at].isspace():
-            begin = at
-        if text[at] == '"':
-            at = _end_of_string(text, at)
-        if text[at : at + 1] == ";" and begin is not None:
-            yield PolicySource(text.count("\n", 0, begin) + 1, text[begin : at + 1])
-            begin = None
-        at += 1
-    if begin is not None:
-        yield PolicySource(text.count("\n", 0, begin) + 1, text[begin:])
+        if start is None and not text[position].isspace():
+            start = position
+        if text[position] == '"':
+            position = _end_of_string(text, position)
+        if text[position : position + 1] == ";" and start is not None:
+            yield PolicySource(text.count("\n", 0, start) + 1, text[start : position + 1])
+            start = None
+        position += 1
+    if start is not None:
+        yield PolicySource(text.count("\n", 0, start) + 1, text[start:])
 
 
-def _end_of(text: str, what: str, at: int) -> int:
-    found = text.find(what, at)
-    return len(text) if found < 0 else found
-
-
-def _end_of_string(text: str, at: int) -> int:
-    """The index of the quotation mark that ends the string which begins at `at`, or the end."""
-    at += 1
-    while at < len(text) and text[at] != '"':
-        at += 2 if text[at] == "\\" else 1
-    return at
+def _end_of_string(text: str, start: int) -> int:
+    """Return the index of the closing quotation mark of the string that begins at `start`, or the end of the text."""
+    position = start + 1
+    while position < len(text) and text[position] != '"':
+        position += 2 if text[position] == "\\" else 1
+    return position
 
 
 def _uid(entity: PolicyEntity) -> dict[str, str]:
@@ -210,12 +207,12 @@ def _entity(entity: PolicyEntity) -> dict[str, Any]:
     return {"uid": _uid(entity), "attrs": _values(entity.attributes), "parents": []}
 
 
-def _values(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _decimal(name, v) if name in DECIMAL_FIELDS else v for name, v in given.items() if v is not None}
+def _values(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _decimal(name, v) if name in DECIMAL_FIELDS else v for name, v in values.items() if v is not None}
 
 
 def _decimal(name: str, value: Any) -> Any:
-    """Four digits, to the strict side: a score is cut, the share that changes is rounded up."""
+    """Round to Cedar's four digits on the strict side: scores down, the share of changed lines up."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     exact = round(min(LARGEST_DECIMAL, max(-LARGEST_DECIMAL, value)) * 10_000, 6)
@@ -253,9 +250,9 @@ ACTION_TYPES = {
     "propose_update": ("Principal", "Agent"),
     "use_tool": ("Agent", "Tool"),
 }
-"""Action to the types of its principal and its resource."""
+"""The types of principal and resource by action."""
 DECIMAL_FIELDS = frozenset(("trust", "ratio", "composite"))
-"""Cedar has no floats: these are decimals with four digits."""
+"""Passed as decimals with four digits, because Cedar has no floats."""
 EXAMPLE_AGENT = {
     "name": "agent",
     "tenant": "default",
@@ -265,4 +262,4 @@ EXAMPLE_AGENT = {
     "runtime": "worker",
     "composite": 0.5,
 }
-"""What an example request need not say of an agent."""
+"""Attributes of an agent that an example request may omit."""

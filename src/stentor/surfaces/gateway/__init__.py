@@ -1,1 +1,1 @@
-"""The gateway: the contract's core API under /api/v1."""
+"""The gateway: the core API under /api/v1, and the OpenAI-compatible API under /v1."""

@@ -1,4 +1,4 @@
-"""Puts the gateway together: the routes of the domains behind the gate."""
+"""Assembles the gateway: the routes of the domains behind the middleware."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from stentor.web.fast_routes import FastRouteMiddleware
 from stentor.web.middleware import AuthMiddleware, BodySizeMiddleware, HeadMiddleware, RateLimiter
 from stentor.web.request_context import RequestContextMiddleware, RequestDurationMiddleware, RequestDurations
 
-LONG = ("/api/v1/tasks", "/api/v1/memory", "/api/v1/llm", "/api/v1/atp", "/v1/")
-"""Paths below which bodies hold texts of people and agents; all others have small ones."""
+LARGE_BODY_PATHS = ("/api/v1/tasks", "/api/v1/memory", "/api/v1/llm", "/api/v1/atp", "/v1/")
+"""Paths whose bodies contain texts of people and agents; all others only allow small bodies."""
 DOCUMENTS = frozenset(("/openapi.json",))
 DESCRIPTION = (
     "A control plane for software agents: routes tasks to the best agent that may be trusted with them, "
@@ -32,7 +32,7 @@ def build(
     max_body: int,
     times: RequestDurations | None = None,
 ) -> ASGIApp:
-    """The ASGI application. The routers know their whole paths; `max_body` is in bytes."""
+    """Return the ASGI application. The routers contain complete paths; `max_body` is in bytes."""
     app = FastAPI(
         title="Stentor",
         version=__version__,
@@ -43,14 +43,16 @@ def build(
         strict_content_type=False,
     )
     errors.install_error_handlers(app)
-    # In this order, because routes are tried one after the other and tasks are asked for most. Not by include_router,
-    # which makes every route a second time, at the first request.
+    # The order of the routers counts: routes are tried one after the other, and tasks are requested most. Not with
+    # include_router, which builds every route a second time at the first request.
     routes = [route for router in routers for route in router.routes]
     app.router.routes.extend(routes)
     openapi.install(app)
-    direct = fast_routes.collect_fast_handlers(routes)
+    fast_handlers = fast_routes.collect_fast_handlers(routes)
     public = PATHS | DOCUMENTS
-    gate = HeadMiddleware(AuthMiddleware(FastRouteMiddleware(app, direct), keys, limit, public), public)
+    protected = HeadMiddleware(AuthMiddleware(FastRouteMiddleware(app, fast_handlers), keys, limit, public), public)
     return RequestDurationMiddleware(
-        RequestContextMiddleware(BodySizeMiddleware(gate, max_body, LONG)), times or RequestDurations(), direct
+        RequestContextMiddleware(BodySizeMiddleware(protected, max_body, LARGE_BODY_PATHS)),
+        times or RequestDurations(),
+        fast_handlers,
     )

@@ -1,4 +1,4 @@
-"""The OpenAPI, made once: what FastAPI writes, corrected to what the service does."""
+"""The OpenAPI document, built once: FastAPI's description, corrected to what the service really does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECURITY = {
 ENVELOPE = "#/components/schemas/ErrorAnswer"
 PROBLEM_SCHEMA: dict[str, Any] = {
     "title": "Problem",
-    "description": "RFC 9457, for a caller that accepts it.",
+    "description": "RFC 9457, for clients that accept it.",
     "type": "object",
     "properties": {
         "type": {"type": "string"},
@@ -33,17 +33,17 @@ PROBLEM_SCHEMA: dict[str, Any] = {
 
 
 def install(app: FastAPI) -> None:
-    """Have the application serve the corrected description."""
-    plain = app.openapi
+    """Make the application serve the corrected document."""
+    build_original = app.openapi
 
-    def described() -> dict[str, Any]:
+    def build_corrected() -> dict[str, Any]:
         if app.openapi_schema is None:
-            schema = plain()
+            schema = build_original()
             _correct(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
-    app.openapi = described  # type: ignore[method-assign]
+    app.openapi = build_corrected  # type: ignore[method-assign]
 
 
 def _correct(schema: dict[str, Any]) -> None:
@@ -52,8 +52,8 @@ def _correct(schema: dict[str, Any]) -> None:
     schemas = components["schemas"] = dict(sorted((error_schemas() | components.get("schemas", {})).items()))
     schemas["Problem"] = PROBLEM_SCHEMA
     for operation in _operations(schema):
-        _leave_out_422(operation)
-        _name_problems(operation)
+        _remove_422(operation)
+        _add_problems(operation)
         if operation.get("x-permission") != "public":
             operation["security"] = [{"bearer": []}, {"key": []}]
     for unused in ("HTTPValidationError", "ValidationError"):
@@ -65,15 +65,16 @@ def _operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from operations.values()
 
 
-def _leave_out_422(operation: dict[str, Any]) -> None:
-    """FastAPI's own answer to malformed input, which is 400 here."""
-    answer = operation["responses"].get("422", {})
-    if "HTTPValidationError" in str(answer.get("content")):
+def _remove_422(operation: dict[str, Any]) -> None:
+    """Remove FastAPI's own response to malformed input, which is 400 here."""
+    response = operation["responses"].get("422", {})
+    if "HTTPValidationError" in str(response.get("content")):
         del operation["responses"]["422"]
 
 
-def _name_problems(operation: dict[str, Any]) -> None:
-    for answer in operation["responses"].values():
-        content = answer.get("content", {})
+def _add_problems(operation: dict[str, Any]) -> None:
+    """Add problem+json to every response that has the error envelope."""
+    for response in operation["responses"].values():
+        content = response.get("content", {})
         if content.get("application/json", {}).get("schema", {}).get("$ref") == ENVELOPE:
             content[PROBLEM_MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/Problem"}}
