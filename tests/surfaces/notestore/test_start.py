@@ -158,8 +158,8 @@ def test_at_info_each_call_is_logged(tmp_path: Path, level: str, said: bool) -> 
         store.call("listNotes")
         store.call("getContext", path="none.md")
         log = store.log.read_text()
-    assert ("listNotes answered 200" in log) == said
-    assert ("answered 404" in log) == said
+    assert ("tool finished tool=listNotes" in log) == said
+    assert ("rejected status=404" in log) == said
 
 
 def test_a_wrong_address_stands_in_the_log_at_once(tmp_path: Path) -> None:

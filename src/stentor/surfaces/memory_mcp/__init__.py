@@ -1,1 +1,1 @@
-"""The governed memory server: four tools for agents, over the Model Context Protocol."""
+"""The memory MCP server: the four tools of the governed memory over the Model Context Protocol."""

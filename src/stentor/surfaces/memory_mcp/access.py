@@ -1,6 +1,7 @@
-"""Who a bearer token stands for: the holder of a key of the service, or of a signed receipt.
+"""Authentication of bearer tokens: API keys of the service and signed receipts.
 
-The request that a bearer token came with: for receipts whose holder proves each request, and where it came from.
+The SDK passes only the token to its verifier, so `ProofRequestMiddleware` provides the request and the client's address
+in context variables.
 """
 
 from __future__ import annotations
@@ -25,28 +26,37 @@ from stentor.domains.memory.governed.authorization import READ_CAPABILITY, WRITE
 from stentor.surfaces.memory_mcp.server import McpRequestContext
 
 SHARED_NAMESPACE = "shared"
-"""The namespace that every key of the service reaches, beside that of its own name."""
+"""The namespace that every API key may access, beside the one of its own name."""
 DEFAULT_ADMIN_NAMESPACES = (ALL_NAMESPACES, VAULT_NAMESPACE, f"{VAULT_NAMESPACE}/Tasks", f"{VAULT_NAMESPACE}/Memory")
 KEY_ISSUER = "key"
+PROOF_HEADER = "receipt-proof"
+CURRENT_PROOF_REQUEST: ContextVar[ProofRequest | None] = ContextVar("presented", default=None)
+CURRENT_PEER: ContextVar[str | None] = ContextVar("peer", default=None)
+"""The client's address. An MCP client makes several requests with one token; they count as one session."""
 
 
 class VerifiesReceipts(Protocol):
+    """The part of `ReceiptVerifier` that is used here."""
+
     async def verify(
         self, receipt: str, request: ProofRequest | None = None, session: str | None = None
     ) -> AuthorityContext:
-        """Raises AuthorityRefused, without a reason."""
+        """Raises AuthorityRefused without a reason, and StoreUnavailable."""
         ...
 
 
 class BearerToken(AccessToken):
-    """What is known of the caller; the token itself is not kept."""
+    """The SDK's access token with the authority of the caller. The token itself is not stored.
+
+    `context` is None for an authenticated caller whose calls are all denied.
+    """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     context: AuthorityContext | None
 
 
 class BearerTokenVerifier:
-    """The SDK's TokenVerifier: audience and expiry of receipts are checked here. `vaults` are the named ones."""
+    """The SDK's TokenVerifier for API keys and receipts. `vaults` are the named vaults, `access` is by key name."""
 
     def __init__(
         self,
@@ -61,45 +71,49 @@ class BearerTokenVerifier:
         self._vaults = vaults
 
     async def verify_token(self, token: str) -> BearerToken | None:
-        """None for a token that stands for nobody."""
+        """Return the authority of a token, or None for an unknown token."""
         if token.count(".") >= 2 and self._receipts is not None:
-            return await self._of_receipt(token, self._receipts)
+            return await self._verify_receipt(token, self._receipts)
         principal = self._ring.find(token)
         if principal is None:
             return None
-        return _to_bearer_token(self._of_key(principal))  # blank: the gate denies it, and records it
+        # Without authority the caller is still let in: the memory denies its calls and records the denial.
+        return _to_bearer_token(self._key_authority(principal))
 
-    def _of_key(self, principal: Principal) -> AuthorityContext | None:
-        """What a key was given, never more than its permissions. Without an access of its own an administrator's key
-        reaches everything, another the namespace of its name and `shared`.
+    def _key_authority(self, principal: Principal) -> AuthorityContext | None:
+        """Return the authority of an API key, never more than its permissions; None without any capability.
+
+        Without a configured access an admin's key may access everything, any other key the namespace of its name and
+        `shared`.
         """
-        granted = frozenset(
+        capabilities = frozenset(
             capability
             for name, capability in (("read", READ_CAPABILITY), ("write", WRITE_CAPABILITY))
             if principal.may(name)
         )
         everything = (*DEFAULT_ADMIN_NAMESPACES, *(NAMED_VAULT_PREFIX + name for name in self._vaults))
-        spaces = everything if principal.may("admin") else (principal.name, SHARED_NAMESPACE)
-        access = self._access.get(principal.name) or MemoryAccess(spaces, spaces)
+        namespaces = everything if principal.may("admin") else (principal.name, SHARED_NAMESPACE)
+        access = self._access.get(principal.name) or MemoryAccess(namespaces, namespaces)
         try:
             return AuthorityContext(
-                principal.name, principal.tenant, access.namespaces, granted, KEY_ISSUER, "", None,
+                principal.name, principal.tenant, access.namespaces, capabilities, KEY_ISSUER, "", None,
                 writable=access.writable,
             )  # fmt: skip
         except AuthorityDenied:
             return None
 
-    async def _of_receipt(self, token: str, receipts: VerifiesReceipts) -> BearerToken | None:
+    async def _verify_receipt(self, token: str, receipts: VerifiesReceipts) -> BearerToken | None:
         try:
             return _to_bearer_token(await receipts.verify(token, CURRENT_PROOF_REQUEST.get(), CURRENT_PEER.get()))
         except AuthorityRefused:
             return None
         except StoreUnavailable:
-            return _to_bearer_token(None)  # its use cannot be counted: the gate denies it, or tells of the outage
+            # The use cannot be recorded: the memory denies the call, or reports the outage.
+            return _to_bearer_token(None)
 
 
 def get_request_authority(context: McpRequestContext) -> AuthorityContext | None:
-    """Whose HTTP request a call came with."""
+    """Return the authority of the HTTP request that a call came with; None if there is none."""
     user = None if context.request is None else context.request.scope.get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else None
     return token.context if isinstance(token, BearerToken) else None
@@ -113,23 +127,17 @@ def _to_bearer_token(context: AuthorityContext | None) -> BearerToken:
         client_id=context.principal,
         scopes=sorted(context.capabilities),
         subject=context.principal,
-        # The verifier checked the time already, with the leeway for clocks that the SDK's own check does not have.
+        # The verifier has checked the expiry, with a clock leeway that the SDK's own check does not have.
         expires_at=None,
         claims={"iss": context.issuer, "tenant": context.tenant},
         context=context,
     )
 
 
-PROOF_HEADER = "receipt-proof"
-CURRENT_PROOF_REQUEST: ContextVar[ProofRequest | None] = ContextVar("presented", default=None)
-CURRENT_PEER: ContextVar[str | None] = ContextVar("peer", default=None)
-"""The address that the request came from. A client of the protocol makes several requests from there with one token."""
-
-
 class ProofRequestMiddleware:
-    """Lets the verifier of tokens see method, target and body of a request that brings a proof.
+    """Makes method, target and body of a request with a proof available to the token verifier.
 
-    A body above `max_body` bytes is not taken together; the transport refuses it.
+    A body above `max_body` bytes is not buffered completely; the transport rejects it.
     """
 
     def __init__(self, app: ASGIApp, max_body: int) -> None:
@@ -140,32 +148,32 @@ class ProofRequestMiddleware:
         client = scope.get("client")
         token = CURRENT_PEER.set(f"mcp {client[0]}" if client else None)
         try:
-            await self._proved(scope, receive, send)
+            await self._call_with_proof(scope, receive, send)
         finally:
             CURRENT_PEER.reset(token)
 
-    async def _proved(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _call_with_proof(self, scope: Scope, receive: Receive, send: Send) -> None:
         proof = Headers(scope=scope).get(PROOF_HEADER) if scope["type"] == "http" else None
         if proof is None:
             await self._app(scope, receive, send)
             return
-        messages = await self._taken(receive)
+        messages = await self._buffer_body(receive)
         body = b"".join(message.get("body", b"") for message in messages)
         target = bytes(scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
         query = scope.get("query_string", b"").decode("latin-1")
-        asked = ProofRequest(scope["method"], f"{target}?{query}" if query else target, body, proof)
-        waiting = iter(messages)
+        request = ProofRequest(scope["method"], f"{target}?{query}" if query else target, body, proof)
+        buffered = iter(messages)
 
-        async def again() -> Message:
-            return next(waiting, None) or await receive()
+        async def replay() -> Message:
+            return next(buffered, None) or await receive()
 
-        token = CURRENT_PROOF_REQUEST.set(asked)
+        token = CURRENT_PROOF_REQUEST.set(request)
         try:
-            await self._app(scope, again, send)
+            await self._app(scope, replay, send)
         finally:
             CURRENT_PROOF_REQUEST.reset(token)
 
-    async def _taken(self, receive: Receive) -> list[Message]:
+    async def _buffer_body(self, receive: Receive) -> list[Message]:
         messages: list[Message] = []
         size = 0
         while size <= self._max_body:

@@ -1,4 +1,4 @@
-"""The server, made when somebody asks it for the first time: its protocol's library takes half a second and 25 MB."""
+"""Start the memory MCP server on its first request: the library of the protocol takes half a second and 25 MB."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ log = logging.getLogger(__name__)
 
 
 class LazyMemoryServer:
-    """An application that answers while `run` runs. The first request waits for `make`, called once on a thread."""
+    """An ASGI application that serves while `run` runs. The first request waits for `make`, called once in a thread."""
 
     def __init__(self, make: Callable[[], MemoryServer]) -> None:
         self._make = make
-        self._wanted, self._decided = asyncio.Event(), asyncio.Event()
+        self._requested, self._settled = asyncio.Event(), asyncio.Event()
         self._server: MemoryServer | None = None
         self.is_running = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._wanted.set()
-        await self._decided.wait()
+        self._requested.set()
+        await self._settled.wait()
         if self._server is None:
-            await JSONResponse({"error": "The memory server could not be started."}, 503)(scope, receive, send)
+            message = "The memory server could not be started. The service's log has the reason."
+            await JSONResponse({"error": message}, 503)(scope, receive, send)
             return
         await self._server.app(scope, receive, send)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Wait for the first request, then serve until cancelled."""
         self.is_running = True
         try:
-            await self._wanted.wait()
+            await self._requested.wait()
             server = await asyncio.to_thread(self._make)
-            await server.run(lambda: self._begun(server))
+            await server.run(lambda: self._on_started(server))
         except Exception:
-            log.exception("the memory server could not be started")
+            log.exception("mcp: start failed")
         finally:
             self.is_running, self._server = False, None
-            self._decided.set()
+            # Whatever happened, waiting requests must get their 503.
+            self._settled.set()
 
-    def _begun(self, server: MemoryServer) -> None:
+    def _on_started(self, server: MemoryServer) -> None:
         self._server = server
-        self._decided.set()
+        self._settled.set()

@@ -1,6 +1,6 @@
-"""The protocol server over the calls, on the official SDK; it serves both revisions of the protocol.
+"""The MCP server on the official SDK, for both revisions of the protocol, and its transport on standard input/output.
 
-The transport on standard input and output: one client, whose authority the launch configuration names.
+The HTTP transport is in `streamable_http`, the tools in `tools`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ AuthorityOfRequest = Callable[[McpRequestContext], AuthorityContext | None]
 
 
 def create_server(calls: ToolCaller, authority: AuthorityOfRequest) -> Server[Any]:
-    """`authority` answers whose call a request is; None for nobody's, which the gate denies."""
+    """Return the MCP server. `authority` returns the authority of a request; with None the memory denies the call."""
     tools = [to_mcp_tool(tool) for tool in TOOLS.values()]
 
-    async def listed(context: McpRequestContext, params: mcp.PaginatedRequestParams | None) -> mcp.ListToolsResult:
+    async def list_tools(context: McpRequestContext, params: mcp.PaginatedRequestParams | None) -> mcp.ListToolsResult:
         return mcp.ListToolsResult(tools=tools)
 
-    async def called(context: McpRequestContext, params: mcp.CallToolRequestParams) -> mcp.CallToolResult:
+    async def call_tool(context: McpRequestContext, params: mcp.CallToolRequestParams) -> mcp.CallToolResult:
         if params.name not in TOOLS:
-            raise MCPError(mcp.INVALID_PARAMS, f"There is no tool {params.name[:100]!r}; tools/list names them.")
+            raise MCPError(mcp.INVALID_PARAMS, f"Unknown tool {params.name[:100]!r}. tools/list has the names.")
         return await calls.call(authority(context), params.name, params.arguments or {})
 
     return Server(
@@ -43,13 +43,13 @@ def create_server(calls: ToolCaller, authority: AuthorityOfRequest) -> Server[An
         version=__version__,
         title="Stentor memory",
         instructions=INSTRUCTIONS,
-        on_list_tools=listed,
-        on_call_tool=called,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
     )
 
 
 async def serve_stdio(calls: ToolCaller, who: AuthorityContext | None) -> None:
-    """Until the client closes its end."""
+    """Serve one client, with the authority of the launch configuration, until it closes its end."""
     server = create_server(calls, lambda _: who)
-    async with stdio_server() as (received, sent):
-        await server.run(received, sent, server.create_initialization_options())
+    async with stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())

@@ -1,6 +1,6 @@
 """The Streamable HTTP transport at /mcp: bearer tokens, RFC 9728 metadata, allowed hosts and origins.
 
-Calls that another server of this kind carries out, each with a token of its own.
+`call_remote_tool` is the client side, for calls that another memory server executes.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from stentor.surfaces.memory_mcp.tools import ToolCaller
 MCP_PATH = "/mcp"
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 OAUTH_PATHS = ("/register", "/authorize", "/token")
-"""Where clients of earlier revisions look for an authorization server when no metadata names one."""
+"""Where clients of earlier protocol revisions look for an authorization server."""
+CALL_TIMEOUT_SECONDS = 60.0
 OAUTH_REFUSAL = {
     "error": "invalid_request",
-    "error_description": "Nobody signs in here: give the client a key of the service, or a receipt, to send as the "
-    "header 'Authorization: Bearer <token>'.",
+    "error_description": "OAuth is not supported: configure the client with a key of the service, or a receipt, to "
+    "send as the header 'Authorization: Bearer <token>'.",
 }
 
 
 @dataclass(frozen=True)
 class PublicEndpoint:
-    """Under which address clients know the server, and which others may name it.
+    """The public address of the server, and further Host and Origin values that it accepts.
 
-    `address` is the origin, such as `https://memory.example.com`. Hosts are `host` or `host:port`, origins whole.
+    `origin` is such as `https://memory.example.com`. Hosts are `host` or `host:port`, origins are complete.
     """
 
     origin: str
@@ -56,25 +57,25 @@ class PublicEndpoint:
 
     @property
     def transport_security(self) -> TransportSecuritySettings:
-        """The address itself, this machine's names with its port, and what the operator added."""
+        """Allow the origin itself, this machine's names with its port, and what the operator added."""
         parts = urlsplit(self.origin)
         port = "" if parts.port is None else f":{parts.port}"
-        own = {parts.netloc, *(f"{name}{port}" for name in ("127.0.0.1", "localhost", "[::1]"))}
+        names = {parts.netloc, *(f"{host}{port}" for host in ("127.0.0.1", "localhost", "[::1]"))}
         return TransportSecuritySettings(
-            allowed_hosts=sorted({*own, *self.allowed_hosts}),
-            allowed_origins=sorted({*(f"{parts.scheme}://{name}" for name in own), *self.allowed_origins}),
+            allowed_hosts=sorted({*names, *self.allowed_hosts}),
+            allowed_origins=sorted({*(f"{parts.scheme}://{name}" for name in names), *self.allowed_origins}),
         )
 
 
 class MemoryServer:
-    """`app` answers while `run` runs."""
+    """The HTTP server of the memory; `app` serves while `run` runs."""
 
     def __init__(
         self, calls: ToolCaller, verifier: BearerTokenVerifier, exposure: PublicEndpoint, max_body: int
     ) -> None:
         self._server: Server[object] = create_server(calls, get_request_authority)
         resource = AnyHttpUrl(exposure.origin + MCP_PATH)
-        # The audience of a receipt is checked by the verifier; a key of the service is for the service alone.
+        # Not checked by the SDK: the verifier checks the audience of receipts, and API keys have none.
         auth = AuthSettings(
             issuer_url=AnyHttpUrl(exposure.origin), resource_server_url=resource, validate_token_resource=False
         )
@@ -88,20 +89,21 @@ class MemoryServer:
             token_verifier=verifier,
             custom_starlette_routes=[Route("/health", _health), *_oauth_routes()],
         )
-        transport.router.routes[:0] = _metadata_routes(exposure)  # before the SDK's own, which says less
+        # Before the SDK's own metadata route, which has less information.
+        transport.router.routes[:0] = _metadata_routes(exposure)
         self.app: ASGIApp = ProofRequestMiddleware(transport, max_body)
 
-    async def run(self, begun: Callable[[], None]) -> None:
-        """Until it is cancelled; `begun` is called when it answers."""
+    async def run(self, on_started: Callable[[], None]) -> None:
+        """Serve until cancelled; `on_started` is called when requests are accepted."""
         async with self._server.session_manager.run():
-            begun()
+            on_started()
             await asyncio.Event().wait()
 
 
 def _metadata_routes(exposure: PublicEndpoint) -> list[Route]:
-    """RFC 9728 where the 401 points to, and the same without a path behind it, for clients that ask there.
+    """Return the RFC 9728 metadata routes: the path that the 401 names, and the one without a suffix.
 
-    It names no authorization server, because there is none: tokens are keys of the service and receipts.
+    The document names no authorization server, because there is none: tokens are API keys and receipts.
     """
     document = {
         "resource": exposure.origin + MCP_PATH,
@@ -110,31 +112,30 @@ def _metadata_routes(exposure: PublicEndpoint) -> list[Route]:
         "resource_name": "Stentor memory",
     }
 
-    async def answer(request: Request) -> JSONResponse:
+    async def metadata(request: Request) -> JSONResponse:
         return JSONResponse(document, headers={"Cache-Control": "public, max-age=3600"})
 
-    pointed_to = build_resource_metadata_url(AnyHttpUrl(exposure.origin + MCP_PATH)).path or METADATA_PATH
+    resource_path = build_resource_metadata_url(AnyHttpUrl(exposure.origin + MCP_PATH)).path or METADATA_PATH
     methods = ["GET", "OPTIONS"]
-    return [Route(path, cors_middleware(answer, methods), methods=methods) for path in (METADATA_PATH, pointed_to)]
+    return [Route(path, cors_middleware(metadata, methods), methods=methods) for path in (METADATA_PATH, resource_path)]
 
 
 def _oauth_routes() -> list[Route]:
-    async def answer(request: Request) -> JSONResponse:
+    async def refuse(request: Request) -> JSONResponse:
         return JSONResponse(OAUTH_REFUSAL, 404)
 
-    return [Route(path, answer, methods=["GET", "POST"]) for path in OAUTH_PATHS]
+    return [Route(path, refuse, methods=["GET", "POST"]) for path in OAUTH_PATHS]
 
 
 async def _health(request: Request) -> JSONResponse:
     return JSONResponse({"status": "ok", "service": "stentor-memory", "version": __version__})
 
 
-CALL_TIMEOUT_SECONDS = 60.0
 TokenSource = Callable[[], str]
 
 
 class ServerUnreachable(Exception):
-    """Nothing answers there, or it does not take the call."""
+    """The memory server is unreachable, or rejected the call."""
 
 
 class _BearerAuth(httpx2.Auth):
@@ -149,12 +150,12 @@ class _BearerAuth(httpx2.Auth):
 async def call_remote_tool(
     address: str, token: TokenSource, name: str, arguments: Mapping[str, Any]
 ) -> mcp.CallToolResult:
-    """`token` is asked once for each request. Raises Unreachable."""
-    # A proxy of the environment stands between us and others, never between us and ourselves.
+    """Call a tool of the memory server at `address`; `token` is called for each request. Raises ServerUnreachable."""
+    # trust_env: a proxy from the environment must not be used for calls to this installation.
     async with httpx2.AsyncClient(auth=_BearerAuth(token), timeout=CALL_TIMEOUT_SECONDS, trust_env=False) as http:
         try:
             transport = streamable_http_client(address + MCP_PATH, http_client=http)
             async with Client(transport, mode=LATEST_PROTOCOL_VERSION) as client:
                 return await client.call_tool(name, dict(arguments))
         except* (httpx2.HTTPError, MCPError, OSError) as group:
-            raise ServerUnreachable(f"{address} does not carry out the call.") from group
+            raise ServerUnreachable(f"The memory server {address} is unreachable or rejected the call.") from group

@@ -1,1 +1,1 @@
-"""The note store: nine tools over a vault, for agents that have its key."""
+"""The note store: a server with nine tools over a vault plugin or vault server, for agents that have its key."""

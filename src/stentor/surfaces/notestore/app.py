@@ -1,7 +1,7 @@
-"""The note store's ASGI application: the key, the tools, and one form of failure.
+"""The note store's ASGI application: authentication, dispatch to the tools, and error responses.
 
-`{success: true, data}` or `{success: false, error}`. Nothing but /health answers without the key, not even
-that a path does not exist.
+Responses are `{success: true, data}` or `{success: false, error}`. Everything except /health needs the key, even a
+404. The tools are in `tools`.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from stentor.surfaces.notestore.tools import NoteStore, NoteTools, parse_body
 
 MAX_BODY_BYTES = 20_000_000
 API_PREFIX = "/api/"
-UNEXPECTED_MESSAGE = "The note store failed on this request; its log says why."
+UNEXPECTED_MESSAGE = "The note store failed on this request; its log has the reason."
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 log = logging.getLogger(__name__)
 
 
 class ClientDisconnected(Exception):
-    """The caller has left before its body was complete."""
+    """The client disconnected before its body was complete."""
 
 
 def create_app(
     store: NoteStore, key: str, max_body: int = MAX_BODY_BYTES, lock_timeout_s: float = LOCK_TIMEOUT_SECONDS
 ) -> ASGIApp:
-    """The application over a store; `key` is the callers' bearer token, `max_body` in bytes.
+    """Return the application over a store; `key` is the bearer token of its clients, `max_body` is in bytes.
 
-    `patience` is how many seconds a tool waits for others that change the same note.
+    `lock_timeout_s` limits how long a tool waits for others that change the same note.
     """
     return _App(NoteTools(store, lock_timeout_s), hashlib.sha256(key.encode()).digest(), max_body)
 
@@ -58,45 +58,45 @@ class _App:
         if scope["type"] != "http":
             return
         try:
-            response = await self._answer(scope, receive)
+            response = await self._handle(scope, receive)
         except ClientDisconnected:
             return
         except StentorError as error:
-            response = _failure(error)
+            response = _error_response(error)
         except Exception:
-            log.exception("%s %r failed", scope["method"], scope["path"])
-            response = _respond({"success": False, "error": UNEXPECTED_MESSAGE}, 500)
+            log.exception("notes: request failed method=%s path=%r", scope["method"], scope["path"])
+            response = _json_response({"success": False, "error": UNEXPECTED_MESSAGE}, 500)
         await response(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+    async def _handle(self, scope: Scope, receive: Receive) -> Response:
         path, method = scope["path"], scope["method"]
         if path == "/health":
-            _only(method, path, "GET", "HEAD")
-            return _respond({"status": "ok"})
+            _require_method(method, path, "GET", "HEAD")
+            return _json_response({"status": "ok"})
+        # Before the lookup: without the key not even the existence of a path is revealed.
         self._authenticate(scope)
         name = path.removeprefix(API_PREFIX) if path.startswith(API_PREFIX) else ""
         if name not in self._tools.by_name:
-            raise NotFound(
-                f"There is nothing at {display_path(path)}. Under /api are {', '.join(self._tools.by_name)}."
-            )
-        _only(method, path, "POST")
-        kind, tool = self._tools.by_name[name]
-        body = parse_body(kind, await self._body(scope, receive))
-        log.debug("call tool=%s", name)
+            raise NotFound(f"No route {display_path(path)}. Tools below /api: {', '.join(self._tools.by_name)}.")
+        _require_method(method, path, "POST")
+        body_type, tool = self._tools.by_name[name]
+        body = parse_body(body_type, await self._read_json(scope, receive))
+        log.debug("notes: tool started tool=%s", name)
         data = await tool(body)
-        log.info("%s answered 200", name)
-        return _respond({"success": True, "data": data})
+        log.info("notes: tool finished tool=%s", name)
+        return _json_response({"success": True, "data": data})
 
     def _authenticate(self, scope: Scope) -> None:
-        """Raises Forbidden unless exactly one Authorization header bears the key."""
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+        """Raise Forbidden unless there is exactly one Authorization header, with the key as bearer token."""
+        values = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
+        # Digests have equal lengths, so that the comparison does not reveal the length of the key.
         digest = hashlib.sha256(token.strip()).digest()
         if scheme.lower() != b"bearer" or not hmac.compare_digest(digest, self._digest):
             raise Forbidden("Forbidden: send the note store's key as 'Authorization: Bearer <key>'.")
 
-    async def _body(self, scope: Scope, receive: Receive) -> Any:
-        """The JSON of the body; without one an empty object."""
+    async def _read_json(self, scope: Scope, receive: Receive) -> Any:
+        """Return the JSON of the body; an empty object if there is none."""
         content, more = bytearray(), True
         while more:
             message = await receive()
@@ -113,27 +113,28 @@ class _App:
 
 
 def _require_json(scope: Scope) -> None:
-    kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"application/json")
-    media = kind.partition(b";")[0].strip().lower()
+    content_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"application/json")
+    media = content_type.partition(b";")[0].strip().lower()
     if media != b"application/json" and not media.endswith(b"+json"):
         raise InvalidRequest("The body must be JSON: send 'Content-Type: application/json'.")
 
 
-def _only(method: str, path: str, *allowed: str) -> None:
+def _require_method(method: str, path: str, *allowed: str) -> None:
     if method not in allowed:
-        raise MethodNotAllowed(f"{path} takes {allowed[0]}.", {"allow": ", ".join(allowed)})
+        raise MethodNotAllowed(f"{path} only supports {allowed[0]}.", {"allow": ", ".join(allowed)})
 
 
-def _failure(error: StentorError) -> Response:
-    """A failure in the note store's own form, the same for the caller's mistakes and the plugin's."""
+def _error_response(error: StentorError) -> Response:
+    """Return an error in the note store's format, the same for errors of the client and of the plugin."""
     headers: dict[str, str] = {}
     if isinstance(error, MethodNotAllowed) and error.details:
         headers["Allow"] = error.details["allow"]
     if isinstance(error, PayloadTooLarge):
-        headers["Connection"] = "close"  # else the rest of the body is read, however long it is
-    log.info("answered %d: %s", error.status, error.message)
-    return _respond({"success": False, "error": error.message}, error.status, headers)
+        # Otherwise the server reads the rest of the body, however long it is.
+        headers["Connection"] = "close"
+    log.info("notes: request rejected status=%d error=%s", error.status, error.message)
+    return _json_response({"success": False, "error": error.message}, error.status, headers)
 
 
-def _respond(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _json_response(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(jsontext.encode(body), status, {**_HEADERS, **(headers or {})}, "application/json")

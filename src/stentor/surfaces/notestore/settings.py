@@ -1,4 +1,4 @@
-"""The note store's settings, all from the environment. Names and defaults are the contract's."""
+"""Settings of the note store from the environment. The contract fixes names and defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stentor.domains.notes import plugin_client
 
 REQUIRED = {
     "MCP_API_KEY": "the key that agents send",
-    "NOTES_BASE_URL": "the address of the vault plugin, such as https://127.0.0.1:27124",
+    "NOTES_BASE_URL": "the URL of the vault plugin, such as https://127.0.0.1:27124",
     "NOTES_API_KEY": "the key of the vault plugin",
 }
 LOG_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error"}
@@ -20,7 +20,7 @@ DEFAULT_PORT = 3000
 
 
 class NoteStoreSettings(msgspec.Struct, frozen=True):
-    """`timeout` in seconds; `log_level` is one of Python's names."""
+    """Settings of the note store. `timeout` is in seconds, `log_level` a name of Python's `logging`."""
 
     key: str
     address: str
@@ -31,14 +31,14 @@ class NoteStoreSettings(msgspec.Struct, frozen=True):
 
 
 def load_settings(environ: Mapping[str, str]) -> NoteStoreSettings:
-    """From the environment. Raises StartRefused, naming all that is missing."""
+    """Read the settings. Raises StartRefused, which names all missing variables."""
     values = {name: environ.get(name, "").strip() for name in REQUIRED}
     missing = [f"{name} ({meaning})" for name, meaning in REQUIRED.items() if not values[name]]
     if missing:
         raise StartRefused(f"Not set: {', '.join(missing)}.")
     for name in ("MCP_API_KEY", "NOTES_API_KEY"):
         _check_key(name, values[name])
-    _refuse_well_known(values["MCP_API_KEY"], environ)
+    _reject_well_known_key(values["MCP_API_KEY"], environ)
     return NoteStoreSettings(
         key=values["MCP_API_KEY"],
         address=plugin_client.parse_base_url(values["NOTES_BASE_URL"]),
@@ -51,13 +51,13 @@ def load_settings(environ: Mapping[str, str]) -> NoteStoreSettings:
 
 def _check_key(name: str, key: str) -> None:
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise StartRefused(f"{name} has a character in it that no header can carry; use letters and digits.")
+        raise StartRefused(f"{name} contains a character that a header cannot carry; use letters and digits.")
 
 
-def _refuse_well_known(key: str, environ: Mapping[str, str]) -> None:
+def _reject_well_known_key(key: str, environ: Mapping[str, str]) -> None:
     if key.lower() in WELL_KNOWN_KEYS and environ.get("NODE_ENV") != "development":
         raise StartRefused(
-            "MCP_API_KEY holds a publicly known key. Make a real one, for example with "
+            "MCP_API_KEY holds a publicly known key. Generate a random one, for example with "
             "`python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set NODE_ENV=development."
         )
 

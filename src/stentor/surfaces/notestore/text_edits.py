@@ -1,7 +1,4 @@
-"""The tags of a note's frontmatter as a list: read however people write them, added to, taken from. Pure.
-
-Replaces text in a note literally, but for line ends: a caller cannot see which kind a note has. Pure.
-"""
+"""Edits of a note's text: its frontmatter tags, and literal search and replace. Pure."""
 
 from __future__ import annotations
 
@@ -14,43 +11,44 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.notes.frontmatter import InvalidFrontmatter
 
 _TAG_SEPARATOR = re.compile(r"[,\s]+")
+_LINE_FEED = re.compile(rb"(?<!\r)\n")
 
 
 def parse_requested_tags(tags: Sequence[str]) -> list[str]:
-    """The tags of a request without `#` and without duplicates. Raises InvalidRequest for one that is none."""
-    cleaned = [_bare(tag) for tag in tags]
-    for tag, given in zip(cleaned, tags, strict=True):
+    """Return the tags of a request without `#` and duplicates. Raises InvalidRequest for an invalid tag."""
+    cleaned = [_strip_hash(tag) for tag in tags]
+    for tag, original in zip(cleaned, tags, strict=True):
         if not tag or not tag.isprintable():
-            raise InvalidRequest(f"{given!r} is no tag.")
+            raise InvalidRequest(f"{original!r} is not a tag.")
     return list(dict.fromkeys(cleaned))
 
 
 def parse_note_tags(value: Any) -> list[Any]:
-    """The note's own `tags`: a list, one text with commas or spaces in it, a single value, or nothing.
+    """Return the `tags` of a note, which may be a list, a text with commas or spaces, a single value, or None.
 
-    Raises BadFrontmatter for a mapping.
+    Raises InvalidFrontmatter for a mapping.
     """
     if isinstance(value, dict):
-        raise InvalidFrontmatter("The note's tags are keys with values, and no list.")
+        raise InvalidFrontmatter("The property `tags` of the note is a mapping, not a list.")
     items = _TAG_SEPARATOR.split(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
-    return _distinct([_item(item) for item in items if item is not None])
+    return _distinct([_normalize_item(item) for item in items if item is not None])
 
 
 def apply_tags(known: Sequence[Any], tags: Sequence[str], action: str) -> list[Any]:
-    """The list with the tags added at its end, or without them."""
+    """Return the list with the tags appended (action "add") or removed."""
     if action == "add":
         return _distinct([*known, *tags])
     return [item for item in known if item not in tags]
 
 
-def _bare(tag: str) -> str:
+def _strip_hash(tag: str) -> str:
     return tag.strip().lstrip("#").strip()
 
 
-def _item(item: Any) -> Any:
-    """Numbers and flags are tags like others; what is no single value stays as it is."""
+def _normalize_item(item: Any) -> Any:
+    """Convert numbers and booleans to text; leave lists and mappings as they are."""
     if isinstance(item, str):
-        return _bare(item)
+        return _strip_hash(item)
     return item if isinstance(item, dict | list) else jsontext.dump(item)
 
 
@@ -58,18 +56,16 @@ def _distinct(items: Sequence[Any]) -> list[Any]:
     return [item for i, item in enumerate(items) if item != "" and item not in items[:i]]
 
 
-_LINE_FEED = re.compile(rb"(?<!\r)\n")
-
-
 def replace_text(content: bytes, old: bytes, new: bytes) -> tuple[bytes, int]:
-    """Answer the content with `new` at each place of `old`, and how many places there were.
+    """Replace `old` by `new`, and return the content and the number of replacements.
 
-    LF in `old` matches LF and CRLF, and LF in `new` becomes what was found at that place. CRLF is taken literally, so
-    that line ends can be converted; where the text with CRLF is nowhere, it is looked for as if it had LF.
+    Literal except for line ends, which a client cannot see: LF in `old` matches LF and CRLF, and LF in `new` becomes
+    the line end of the match. CRLF is literal, so that line ends can be converted; if there is no match for a text with
+    CRLF, it is searched with LF.
     """
     if b"\r\n" in old and old not in content:
         old, new = old.replace(b"\r\n", b"\n"), new.replace(b"\r\n", b"\n")
     if not _LINE_FEED.search(old):
         return content.replace(old, new), content.count(old)
     pattern = rb"(\r?\n)".join(map(re.escape, _LINE_FEED.split(old)))
-    return re.subn(pattern, lambda found: _LINE_FEED.sub(lambda _: found[1], new), content)
+    return re.subn(pattern, lambda match: _LINE_FEED.sub(lambda _: match[1], new), content)

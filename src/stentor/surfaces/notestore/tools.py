@@ -1,6 +1,7 @@
-"""What each tool takes. Fields that a tool does not know are ignored, because clients in the field send them.
+"""The nine tools of the note store and their request bodies.
 
-The nine tools. Each answers an object for `data` and raises the house's errors.
+A tool returns the object for `data` and raises errors of `core.errors`. Unknown fields of a body are ignored, because
+existing clients send them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from stentor.surfaces.notestore import text_edits
 
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 FrontmatterKey = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+Data = dict[str, Any]
+MAX_ATTEMPTS = 16
+"""Attempts of an edit while other programs modify the same note."""
 
 
 class EmptyBody(msgspec.Struct):
-    """No field."""
+    """A body without fields."""
 
 
 class PathBody(msgspec.Struct):
@@ -58,31 +62,22 @@ class ReplacementBody(msgspec.Struct):
     replace: str
 
 
-ToolBody = EmptyBody | PathBody | ContentBody | QueryBody | FrontmatterBody | TagsBody | ReplacementBody
-
-
-def parse_body(kind: type[msgspec.Struct], value: Any) -> Any:
-    """The body as a tool takes it. Raises InvalidRequest, which names the field."""
+def parse_body(body_type: type[msgspec.Struct], value: Any) -> Any:
+    """Convert a JSON body to the type that a tool takes. Raises InvalidRequest, which names the field."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, body_type)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{error}.") from None
 
 
-MAX_ATTEMPTS = 16
-"""Of reading, changing and writing, while others change the same note."""
-
-Data = dict[str, Any]
-
-
 class NotText(InvalidRequest):
-    """The file is no UTF-8 text, so that it cannot be answered or edited as one."""
+    """The file is not UTF-8 text, so it can be neither returned nor edited."""
 
     code = "NOT_TEXT"
 
 
 class NoteStore(Protocol):
-    """What the tools need of a vault; PluginVault is one."""
+    """The operations of a vault that the tools use; `PluginVault` implements it."""
 
     async def read_content(self, path: str) -> bytes: ...
     async def replace(self, path: str, content: bytes, expected: str = ANY_STATE) -> bytes | None: ...
@@ -94,7 +89,7 @@ class NoteStore(Protocol):
 
 
 class NoteTools:
-    """Over one store. Tools that change the same note wait for each other."""
+    """The tools over one store, by name. Tools that change the same note wait for each other."""
 
     def __init__(self, store: NoteStore, lock_timeout_s: float) -> None:
         self._store = store
@@ -112,106 +107,102 @@ class NoteTools:
         }
 
     async def get_context(self, body: PathBody) -> Data:
-        """`{path, content}`: the whole file, frontmatter included. Raises NoSuchNote, NotText."""
+        """Return `{path, content}`: the complete file with its frontmatter. Raises NoSuchNote, NotText."""
         path = _require_note_path(body.path)
         return {"path": path, "content": _decode_text(path, await self._store.read_content(path))}
 
     async def append_context(self, body: ContentBody) -> Data:
-        """`{path}`: the content stands at the end, on a line of its own; makes the note when it is missing."""
+        """Append the content on a new line, and create a missing note. Returns `{path}`."""
         path = _require_note_path(body.path)
         async with self._locks.hold(path):
             await self._store.append(path, body.content)
         return {"path": path}
 
     async def update_note(self, body: ContentBody) -> Data:
-        """`{path}`: the whole file becomes the content, as `getContext` answers it. Raises NoSuchNote.
+        """Replace the complete file by the content, and return `{path}`. Raises NoSuchNote.
 
-        Frontmatter is part of the file: what the content does not repeat is gone.
+        Frontmatter is part of the file: it is lost unless the content repeats it.
         """
         path = _require_note_path(body.path)
         async with self._locks.hold(path):
-            await self._store.read_content(path)  # an update of nothing is no new note
+            # Only to raise NoSuchNote: an update must not create a note.
+            await self._store.read_content(path)
             await self._store.replace(path, body.content.encode())
         return {"path": path}
 
     async def search_notes(self, body: QueryBody) -> Data:
-        """`{query, results: [{path, excerpt, score}]}`, best first."""
+        """Return `{query, results: [{path, excerpt, score}]}`, best first."""
         return {"query": body.query, "results": msgspec.to_builtins(await self._store.search(body.query))}
 
     async def list_notes(self, body: EmptyBody) -> Data:
-        """`{notes: [path]}` in order: the files that end in `.md`."""
+        """Return `{notes: [path]}`: the sorted files that end in `.md`."""
         return {"notes": [path for path in await self._store.list_files() if path.lower().endswith(".md")]}
 
     async def delete_note(self, body: PathBody) -> Data:
-        """`{path}`. Raises NoSuchNote."""
+        """Delete the note, and return `{path}`. Raises NoSuchNote."""
         path = _require_note_path(body.path)
         async with self._locks.hold(path):
             await self._store.delete(path)
         return {"path": path}
 
     async def manage_frontmatter(self, body: FrontmatterBody) -> Data:
-        """`{path, key, value}`: the key has the value, and the rest of the note is as it was. Raises NoSuchNote."""
+        """Set one frontmatter key, and return `{path, key, value}`. Raises NoSuchNote."""
         path = _require_note_path(body.path)
         if not body.key.isprintable():
-            raise InvalidRequest("A frontmatter key has no control characters and no line ends.")
+            raise InvalidRequest("A frontmatter key must not contain control characters or line ends.")
         async with self._locks.hold(path):
             await self._store.set_key(path, body.key, body.value)
         return {"path": path, "key": body.key, "value": body.value}
 
     async def manage_tags(self, body: TagsBody) -> Data:
-        """`{path, tags}`: the note's tags afterwards. Raises NoSuchNote, BadFrontmatter."""
-        path, given = _require_note_path(body.path), text_edits.parse_requested_tags(body.tags)
+        """Add or remove tags, and return `{path, tags}` with the new tags. Raises NoSuchNote, InvalidFrontmatter."""
+        path, requested = _require_note_path(body.path), text_edits.parse_requested_tags(body.tags)
 
         async def attempt() -> Data:
             content = await self._store.read_content(path)
             value = frontmatter.read(_decode_text(path, content)).get("tags")
-            after = text_edits.apply_tags(text_edits.parse_note_tags(value), given, body.action)
-            if after != (value or []):
-                await self._store.set_key(path, "tags", after, content_hash(content))
-            return {"path": path, "tags": after}
+            tags = text_edits.apply_tags(text_edits.parse_note_tags(value), requested, body.action)
+            if tags != (value or []):
+                await self._store.set_key(path, "tags", tags, content_hash(content))
+            return {"path": path, "tags": tags}
 
         return await self._edit(path, attempt)
 
     async def search_replace(self, body: ReplacementBody) -> Data:
-        """`{path, replacements}`: how often the text stood there, taken literally but for line ends; 0 leaves the note
-        as it is.
-        """
+        """Replace a literal text (line ends match in any form), and return `{path, replacements}`."""
         path = _require_note_path(body.path)
 
         async def attempt() -> Data:
             content = await self._store.read_content(path)
-            after, count = text_edits.replace_text(content, body.search.encode(), body.replace.encode())
-            if after != content:
-                await self._store.replace(path, after, content_hash(content))
+            edited, count = text_edits.replace_text(content, body.search.encode(), body.replace.encode())
+            if edited != content:
+                await self._store.replace(path, edited, content_hash(content))
             return {"path": path, "replacements": count}
 
         return await self._edit(path, attempt)
 
     async def _edit(self, path: str, attempt: Callable[[], Awaitable[Data]]) -> Data:
-        """Reads, changes and writes again when another program changed the note in between. Raises Conflict."""
+        """Run `attempt` again when another program modified the note in between. Raises Conflict."""
+        # The lock only covers tools of this process; other programs are noticed by the content hash.
         async with self._locks.hold(path):
             for _ in range(MAX_ATTEMPTS):
                 try:
                     return await attempt()
                 except NoteChanged:
                     continue
-        raise Conflict(f"{paths.display_path(path)} is being changed by others all the time; try again.")
+        raise Conflict(f"{paths.display_path(path)} is being modified by other programs; try again.")
 
 
 def _require_note_path(path: str) -> str:
-    """The path as the vault has it. Raises InvalidRequest for one that is no note's: a file of another kind is in no
-    list and no search of this server.
-    """
-    found = paths.normalize_path(path)
-    if not found.lower().endswith(".md"):
-        raise InvalidRequest(
-            f"{paths.display_path(found)} does not end in .md; a path is that of a note, .md included."
-        )
-    return found
+    """Return the normalized path. Raises InvalidRequest unless it ends in `.md`: this server only lists notes."""
+    normalized = paths.normalize_path(path)
+    if not normalized.lower().endswith(".md"):
+        raise InvalidRequest(f"{paths.display_path(normalized)} is not the path of a note: it must end in .md.")
+    return normalized
 
 
 def _decode_text(path: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise NotText(f"{paths.display_path(path)} is no UTF-8 text.") from None
+        raise NotText(f"{paths.display_path(path)} is not UTF-8 text.") from None
