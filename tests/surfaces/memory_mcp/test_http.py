@@ -98,7 +98,7 @@ async def test_errors_have_stable_codes_and_say_what_to_do(service: Service) -> 
         assert named.is_error
         assert "metadata.deep[0].apiKey" in named.content[0].text  # type: ignore[union-attr]
         assert "s3" not in named.content[0].text  # type: ignore[union-attr]
-        with pytest.raises(MCPError, match="no tool"):
+        with pytest.raises(MCPError, match="Unknown tool"):
             await client.call_tool("drop-memory", {})
 
 

@@ -195,7 +195,7 @@ def test_a_path_that_does_not_end_in_md_is_400_for_every_tool(notes: Notes, path
     notes.data("appendContext", path="fold.md/a.md", content="x")
     (notes.root / "plan.txt").write_text("x")
     for tool in ON_A_NOTE:
-        assert ".md included" in failed(notes.call(tool, TOOLS[tool] | {"path": path}), 400)
+        assert "must end in .md" in failed(notes.call(tool, TOOLS[tool] | {"path": path}), 400)
     assert sorted(file.name for file in notes.root.rglob("*")) == ["a.md", "fold.md", "plan.txt"]
     assert (notes.root / "plan.txt").read_text() == "x"
 

@@ -115,5 +115,5 @@ def decode_chain(chain: str) -> list[dict[str, Any]]:
     try:
         links = [jws.parse(link) for link in split_chain(chain)]
     except ReceiptError as error:
-        raise InvalidRequest(f"Not a receipt: {error}.") from None
+        raise InvalidRequest(f"The receipt cannot be read: {error}.") from None
     return [{"header": link.header, "claims": link.claims} for link in links]
