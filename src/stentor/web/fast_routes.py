@@ -38,7 +38,8 @@ class FastRoute(GatewayRoute):
         parameters = inspect.signature(function, eval_str=True).parameters
         body_adapter: TypeAdapter[Any] | None = None
         if "body" in parameters:
-            body_adapter = TypeAdapter(parameters["body"].annotation)
+            annotation: Any = parameters["body"].annotation
+            body_adapter = TypeAdapter(annotation)
         headers = [OptionalHeader(name, parameters[name].annotation) for name in parameters.keys() - _NOT_HEADERS]
         takes_request, takes_caller = "request" in parameters, "caller" in parameters
 
