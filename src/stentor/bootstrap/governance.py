@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import ValidationError
 
 from stentor.auth.principal import RoleRegistry
@@ -18,7 +17,7 @@ from stentor.core.runlog import RunLog
 from stentor.core.security import policy as policy_files
 from stentor.core.security.policy import PolicyEntity, PolicySet
 from stentor.core.settings import Settings
-from stentor.domains.governance import api, probes
+from stentor.domains.governance import probes
 from stentor.domains.governance.checkpoints import Checkpoints
 from stentor.domains.governance.deployment import Deployer
 from stentor.domains.governance.judging import Configuration, Judging
@@ -48,9 +47,6 @@ class Governance:
     deployer: Deployer
     scoring: Scoring
     runner: Runner
-
-    def router(self) -> APIRouter:
-        return api.router(self.updates, self.checkpoints, self.rollbacks, self.scoring)
 
 
 def open_governance(

@@ -6,6 +6,7 @@ from stentor.bootstrap.entrance import Entrance
 from stentor.bootstrap.kernel import Kernel
 from stentor.domains.activity import operations as activity
 from stentor.domains.execution import operations as execution
+from stentor.domains.governance import operations as governance
 from stentor.domains.learning import operations as learning
 from stentor.domains.llm import operations as llm
 from stentor.domains.memory import operations as memory
@@ -17,6 +18,7 @@ from stentor.domains.sandbox import operations as sandbox
 from stentor.domains.tasks import grant_operations as grants
 from stentor.domains.tasks import operations as tasks
 from stentor.domains.trust import operations as trust
+from stentor.domains.webhooks import operations as webhooks
 from stentor.web.operations import Operation, bind
 
 
@@ -54,6 +56,9 @@ def operations(kernel: Kernel, shared: Entrance) -> list[tuple[str, list[Operati
         kernel.llm.prices,
         kernel.llm.about,
     )
+    parts = kernel.governance
+    updates = governance.GovernanceOperations(parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring)
+    hooks = webhooks.WebhookOperations(kernel.hooks.webhooks, kernel.hooks.history)
     tables = [
         ("tasks", task_operations(kernel)),
         ("tasks", bind(activity.OPERATIONS, activity.ActivityOperations(kernel.activity, kernel.tasks.notice))),
@@ -65,6 +70,8 @@ def operations(kernel: Kernel, shared: Entrance) -> list[tuple[str, list[Operati
         ("trust", bind(learning.TRUST_OPERATIONS, learned)),
         ("trust", bind(trust.OPERATIONS, scores)),
         ("atp", message_operations(kernel)),
+        ("webhooks", bind(webhooks.OPERATIONS, hooks)),
+        ("governance", bind(governance.OPERATIONS, updates)),
         ("llm", bind(llm.OPERATIONS, models)),
         ("llm", bind(modelrouting.OPERATIONS, modelrouting.AnswerOperations(kernel.llm.answers))),
     ]

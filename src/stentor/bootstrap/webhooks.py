@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastapi import APIRouter
 from prometheus_client.core import Metric
 
 from stentor.core.clock import DAY, SECOND, Clock
@@ -15,7 +14,7 @@ from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
 from stentor.domains.tasks.store import read_result
-from stentor.domains.webhooks import api, figures, listing
+from stentor.domains.webhooks import figures, listing
 from stentor.domains.webhooks.deliverer import Deliverer
 from stentor.domains.webhooks.history import History
 from stentor.domains.webhooks.outbox import Outbox, View
@@ -44,9 +43,6 @@ class Hooks:
 
     def metrics(self, tx: Tx) -> list[Metric]:
         return figures.metrics(tx, self.deliverer.counts)
-
-    def router(self) -> APIRouter:
-        return api.router(self.webhooks, self.history)
 
     async def start(self) -> None:
         await self.deliverer.start()

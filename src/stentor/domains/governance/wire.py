@@ -19,7 +19,7 @@ from stentor.domains.governance.model import (
 )
 from stentor.domains.governance.scores import Metrics
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Name, ResponseModel, Score, Text, Timestamp, UuidText
+from stentor.web.wire import Name, ResponseModel, Score, StructFields, Text, Timestamp, UuidText
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Hours = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -195,7 +195,7 @@ class UpdateOut(ResponseModel):
     approval_deadline: Timestamp
     update_type: str
     description: str
-    changes: dict[str, Any]
+    changes: StructFields
     diff: list[DiffOut]
     proposed_by: str
     trust: float | None
@@ -221,7 +221,7 @@ class PendingOut(ResponseModel):
     agent_id: str
     tier: int
     submitted_at: Timestamp
-    deadline: Timestamp
+    deadline: Annotated[Timestamp, Field(validation_alias="approval_deadline")]
     status: UpdateStatus
     update_type: str
     risks: list[str]
@@ -236,7 +236,7 @@ class Approvals(ResponseModel):
 class ApprovedOut(ResponseModel):
     update_id: str
     status: UpdateStatus
-    deployment_scheduled: bool
+    deployment_scheduled: Annotated[bool, Field(validation_alias="scheduled")]
     deployment_time: Timestamp | None
 
 

@@ -98,6 +98,11 @@ class Delivery(msgspec.Struct, frozen=True):
     last_error: str | None
     replay_of: str | None
 
+    @property
+    def next_attempt_at(self) -> int | None:
+        """When the next attempt is due, in microseconds; None when there is none."""
+        return self.due_at if self.status == "waiting" else None
+
 
 class Reply(msgspec.Struct, frozen=True):
     """What an attempt met: a status, or an error where no answer came. `retry_after` is in microseconds."""

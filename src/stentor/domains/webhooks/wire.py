@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from stentor.core.clock import format_iso, format_iso_or_none
-from stentor.domains.webhooks.model import Attempt, Delivery, Subscription
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import ResponseModel, Time, Timestamp
 
@@ -73,13 +71,13 @@ class ReplaySince(RequestModel):
 
 
 class WebhookOut(ResponseModel):
-    id: str
+    id: Annotated[str, Field(validation_alias="subscription_id")]
     url: str
     events: list[str]
     description: str
     enabled: bool
     disabled_reason: str | None
-    old_secret_until: Timestamp | None
+    old_secret_until: Annotated[Timestamp | None, Field(validation_alias="old_until")]
     created_by: str
     created_at: Timestamp
     updated_at: Timestamp
@@ -88,7 +86,7 @@ class WebhookOut(ResponseModel):
 class Subscribed(ResponseModel):
     """The only answer but for that of a rotation that holds the secret."""
 
-    id: str
+    id: Annotated[str, Field(validation_alias="subscription_id")]
     url: str
     events: list[str]
     secret: str
@@ -115,17 +113,17 @@ class Deleted(ResponseModel):
 class DeliveryOut(ResponseModel):
     """`message_id` is the webhook-id that the receiver sees. `next_attempt_at` is set while it waits."""
 
-    id: str
-    webhook_id: str
-    message_id: str
+    id: Annotated[str, Field(validation_alias="delivery_id")]
+    webhook_id: Annotated[str, Field(validation_alias="subscription_id")]
+    message_id: Annotated[str, Field(validation_alias="event_id")]
     event: str
     status: State
     attempts: int
     created_at: Timestamp
     next_attempt_at: Timestamp | None
     ended_at: Timestamp | None
-    status_code: int | None
-    error: str | None
+    status_code: Annotated[int | None, Field(validation_alias="last_status")]
+    error: Annotated[str | None, Field(validation_alias="last_error")]
     replay_of: str | None
 
 
@@ -155,50 +153,3 @@ class ReplayedOut(ResponseModel):
 
     queued: int
     next_since: Timestamp | None
-
-
-def webhook_out(one: Subscription) -> dict[str, Any]:
-    return {
-        "id": one.subscription_id,
-        "url": one.url,
-        "events": one.events,
-        "description": one.description,
-        "enabled": one.enabled,
-        "disabled_reason": one.disabled_reason,
-        "old_secret_until": format_iso_or_none(one.old_until),
-        "created_by": one.created_by,
-        "created_at": format_iso(one.created_at),
-        "updated_at": format_iso(one.updated_at),
-    }
-
-
-def delivery_out(one: Delivery) -> dict[str, Any]:
-    return {
-        "id": one.delivery_id,
-        "webhook_id": one.subscription_id,
-        "message_id": one.event_id,
-        "event": one.event,
-        "status": one.status,
-        "attempts": one.attempts,
-        "created_at": format_iso(one.created_at),
-        "next_attempt_at": format_iso(one.due_at) if one.status == "waiting" else None,
-        "ended_at": format_iso_or_none(one.ended_at),
-        "status_code": one.last_status,
-        "error": one.last_error,
-        "replay_of": one.replay_of,
-    }
-
-
-def detail_out(one: Delivery, attempts: list[Attempt]) -> dict[str, Any]:
-    log = [
-        {
-            "attempt": a.attempt,
-            "started_at": format_iso(a.started_at),
-            "duration_ms": a.duration_ms,
-            "status_code": a.status_code,
-            "error": a.error,
-            "response": a.response,
-        }
-        for a in attempts
-    ]
-    return delivery_out(one) | {"log": log}

@@ -1,0 +1,252 @@
+"""Operations of governance; for admins, but for proposals. Source: core contract, "Governance"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query
+from pydantic import AfterValidator
+
+from stentor.auth.principal import Principal
+from stentor.core import canonical_json
+from stentor.core.db.idempotency import IdempotencyKey
+from stentor.domains.governance import checkpoints as states
+from stentor.domains.governance import model, wire
+from stentor.domains.governance.checkpoints import Checkpoints
+from stentor.domains.governance.model import Checkpoint, Filter, Update
+from stentor.domains.governance.rollbacks import Rollbacks
+from stentor.domains.governance.scoring import Scoring
+from stentor.domains.governance.service import Updates
+from stentor.web.operations import Operation
+from stentor.web.request_context import decode_path_segment
+from stentor.web.wire import AgentId, Caller, IdempotencyHeader, Offset, decode_cursor, encode_cursor
+
+Tier = Literal["1", "2", "3", "auto", "monitored", "human"]
+Status = Literal["pending", "submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
+UpdateId = Annotated[str, Path(description="The update's id."), AfterValidator(decode_path_segment)]
+CheckpointId = Annotated[str, Path(description="The checkpoint's id."), AfterValidator(decode_path_segment)]
+RollbackId = Annotated[str, Path(description="The rollback's id."), AfterValidator(decode_path_segment)]
+Agent = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]*$")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=512)]
+
+
+class GovernanceOperations:
+    """What admins, and proposers of updates, can do. Each method is an operation: see the table below."""
+
+    def __init__(self, updates: Updates, checkpoints: Checkpoints, rollbacks: Rollbacks, scoring: Scoring) -> None:
+        self._updates, self._checkpoints, self._rollbacks, self._scoring = updates, checkpoints, rollbacks, scoring
+
+    async def propose(
+        self, caller: Caller, body: wire.Propose, idempotency_key: IdempotencyHeader = None
+    ) -> wire.ProposedOut:
+        """Propose an update of an agent; the answer says which tier has to approve it, and until when."""
+        proposal = body.proposal()
+        has_id = "update_id" in body.model_fields_set
+        digest = proposal.body_hash if has_id else canonical_json.digest(body.model_dump(exclude={"update_id"}))
+        key = _idempotency_key(caller, "updates", idempotency_key, digest)
+        update = await self._updates.propose(caller, proposal, key)
+        # The status of then, so that the same proposal always has the same answer.
+        return wire.ProposedOut.of(update, status=update.submitted_status)
+
+    async def list_updates(
+        self,
+        caller: Caller,
+        status: Annotated[Status | None, Query()] = None,
+        tier: Annotated[Tier | None, Query()] = None,
+        agent_id: Agent = None,
+        limit: Limit = 100,
+        cursor: Cursor = None,
+    ) -> wire.UpdatePage:
+        """Updates, newest first."""
+        wanted = Filter(_status(status), tier_number(tier), agent_id, _before(cursor))
+        updates = await self._updates.page(caller.tenant, wanted, limit + 1)
+        return wire.UpdatePage(
+            updates=[_update(update) for update in updates[:limit]],
+            limit=limit,
+            next_cursor=_next_cursor(updates, limit, "submitted_at", "update_id"),
+        )
+
+    async def read(self, caller: Caller, update_id: UpdateId) -> wire.UpdateOut:
+        """One update, with what its tier was decided on and the diff of its patch; without `admin` one's own."""
+        return _update(await self._updates.read(caller, update_id))
+
+    async def approvals(
+        self,
+        caller: Caller,
+        tier: Annotated[Tier | None, Query()] = None,
+        status: Annotated[Status, Query()] = "pending",
+        limit: Limit = 100,
+        offset: Offset = 0,
+    ) -> wire.Approvals:
+        """What waits for approval, oldest first; `count` and `overdue` are of all that match."""
+        wanted = Filter(_status(status), tier_number(tier))
+        updates, count, overdue = await self._updates.waiting(caller.tenant, wanted, limit, offset)
+        pending = [wire.PendingOut.of(update, risks=update.basis.risks) for update in updates]
+        return wire.Approvals(pending=pending, count=count, overdue=overdue)
+
+    async def approve(self, caller: Caller, update_id: UpdateId, body: wire.Approve) -> wire.ApprovedOut:
+        """Approve an update that somebody else proposed. A patch is deployed at once."""
+        update = await self._updates.approve(caller, update_id, body.approval())
+        # What lives outside this service is deployed when somebody does it.
+        return wire.ApprovedOut.of(update, deployment_time=update.approved_at if update.scheduled else None)
+
+    async def reject(self, caller: Caller, update_id: UpdateId, body: wire.Reject) -> wire.RejectedOut:
+        """Reject an update."""
+        return wire.RejectedOut.of(await self._updates.reject(caller, update_id, body.rejection()))
+
+    async def deployed(self, caller: Caller, update_id: UpdateId, body: wire.Deployed) -> wire.UpdateOut:
+        """Report an approved update that lives outside as deployed; failed tests roll it back."""
+        return _update(await self._updates.report(caller, update_id, body.test_results.model_dump()))
+
+    async def take(self, caller: Caller, body: wire.TakeCheckpoint) -> wire.CheckpointOut:
+        """Record the state of an agent with its hash."""
+        checkpoint = await self._checkpoints.create(caller.tenant, body.agent_id, caller.name)
+        return _checkpoint(checkpoint, with_state=True)
+
+    async def list_checkpoints(
+        self, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
+    ) -> wire.CheckpointPage:
+        """Checkpoints, newest first, without their states."""
+        rows = await self._checkpoints.page(caller.tenant, agent_id, _before(cursor), limit + 1)
+        return wire.CheckpointPage(
+            checkpoints=[_checkpoint(row, with_state=False) for row in rows[:limit]],
+            limit=limit,
+            next_cursor=_next_cursor(rows, limit, "taken_at", "checkpoint_id"),
+        )
+
+    async def read_checkpoint(self, caller: Caller, checkpoint_id: CheckpointId) -> wire.CheckpointOut:
+        """One checkpoint; `intact` says whether it may be restored."""
+        return _checkpoint(await self._checkpoints.get(caller.tenant, checkpoint_id), with_state=True)
+
+    async def start(
+        self, caller: Caller, body: wire.StartRollback, idempotency_key: IdempotencyHeader = None
+    ) -> wire.StartedOut:
+        """Set an agent back to a checkpoint."""
+        key = _idempotency_key(caller, "rollbacks", idempotency_key, canonical_json.digest(body.model_dump()))
+        # As it was started, so that the same request always has the same answer.
+        return wire.StartedOut.of(await self._rollbacks.start(caller, body.draft(), key), status="initiated")
+
+    async def list_rollbacks(
+        self, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
+    ) -> wire.RollbackPage:
+        """Rollbacks, newest first."""
+        rows = await self._rollbacks.page(caller.tenant, agent_id, _before(cursor), limit + 1)
+        following = _next_cursor(rows, limit, "initiated_at", "rollback_id")
+        return wire.RollbackPage.of(rollbacks=rows[:limit], limit=limit, next_cursor=following)
+
+    async def read_rollback(self, caller: Caller, rollback_id: RollbackId) -> wire.RollbackOut:
+        """One rollback; `verified` is true only when what was read back has the checkpoint's hash."""
+        return wire.RollbackOut.of(await self._rollbacks.get(caller.tenant, rollback_id))
+
+    async def trust(self, caller: Caller, agent_id: AgentId, body: wire.ComputeTrust | None = None) -> wire.TrustOut:
+        """Compute an agent's trust from metrics, given or our own records, with the breakdown; stored by default."""
+        request = body or wire.ComputeTrust()
+        breakdown = await self._scoring.compute(
+            caller.tenant, agent_id, request.given(), caller, persist=request.persist
+        )
+        reason = breakdown.too_little if request.persist else None
+        return wire.TrustOut.of(
+            agent_id=agent_id,
+            trust_score=breakdown.score,
+            persisted=request.persist and reason is None,
+            reason=reason,
+            breakdown=breakdown,
+        )
+
+
+OPERATIONS = [
+    Operation(
+        "updates.propose", "propose", GovernanceOperations.propose, "POST /governance/updates", 202, (404, 409, 422)
+    ),
+    Operation("updates.list", "admin", GovernanceOperations.list_updates, "GET /governance/updates"),
+    Operation("updates.get", "propose", GovernanceOperations.read, "GET /governance/updates/{update_id}", 200, (404,)),
+    Operation("updates.approvals", "admin", GovernanceOperations.approvals, "GET /governance/approvals"),
+    Operation(
+        "updates.approve",
+        "admin",
+        GovernanceOperations.approve,
+        "POST /governance/updates/{update_id}/approve",
+        errors=(404, 409),
+    ),
+    Operation(
+        "updates.reject",
+        "admin",
+        GovernanceOperations.reject,
+        "POST /governance/updates/{update_id}/reject",
+        errors=(404, 409),
+    ),
+    Operation(
+        "updates.deployed",
+        "admin",
+        GovernanceOperations.deployed,
+        "POST /governance/updates/{update_id}/deployed",
+        errors=(404, 409),
+    ),
+    Operation("checkpoints.take", "admin", GovernanceOperations.take, "POST /governance/checkpoints", 201, (404,)),
+    Operation("checkpoints.list", "admin", GovernanceOperations.list_checkpoints, "GET /governance/checkpoints"),
+    Operation(
+        "checkpoints.get",
+        "admin",
+        GovernanceOperations.read_checkpoint,
+        "GET /governance/checkpoints/{checkpoint_id}",
+        errors=(404,),
+    ),
+    Operation(
+        "rollbacks.start", "admin", GovernanceOperations.start, "POST /governance/rollbacks", 202, (404, 409, 422)
+    ),
+    Operation("rollbacks.list", "admin", GovernanceOperations.list_rollbacks, "GET /governance/rollbacks"),
+    Operation(
+        "rollbacks.get",
+        "admin",
+        GovernanceOperations.read_rollback,
+        "GET /governance/rollbacks/{rollback_id}",
+        errors=(404,),
+    ),
+    Operation(
+        "agents.compute_trust",
+        "admin",
+        GovernanceOperations.trust,
+        "POST /governance/agents/{agent_id}/trust",
+        errors=(404, 422),
+    ),
+]
+"""`propose` is for a key that proposes updates of its own agent; `admin` covers it."""
+
+
+def tier_number(text: str | None) -> int | None:
+    """A tier by its number or its name. Raises KeyError."""
+    return None if text is None else model.TIERS[text] if text in model.TIERS else {"1": 1, "2": 2, "3": 3}[text]
+
+
+def _update(update: Update) -> wire.UpdateOut:
+    basis = {name: getattr(update.basis, name) for name in ("diff", "trust", "ratio", "reasons", "risks")}
+    return wire.UpdateOut.of(update, **basis)
+
+
+def _checkpoint(checkpoint: Checkpoint, *, with_state: bool) -> wire.CheckpointOut:
+    """The state of a corrupt checkpoint is not shown: it is not what was taken."""
+    intact = states.intact(checkpoint)
+    state = states.opened(checkpoint).document if with_state and intact else None
+    return wire.CheckpointOut.of(checkpoint, intact=intact, state=state)
+
+
+def _idempotency_key(caller: Principal, route: str, value: str | None, digest: str) -> IdempotencyKey | None:
+    return None if value is None else IdempotencyKey(caller.tenant, caller.name, f"governance/{route}", value, digest)
+
+
+def _status(status: str | None) -> str | None:
+    return "submitted" if status == "pending" else status
+
+
+def _before(cursor: str | None) -> tuple[int, str] | None:
+    return None if cursor is None else decode_cursor(cursor, int, str)
+
+
+def _next_cursor(rows: Sequence[Any], limit: int, moment: str, record_id: str) -> str | None:
+    """The cursor after a page of which one row more than asked for was read."""
+    if len(rows) <= limit:
+        return None
+    last = rows[limit - 1]
+    return encode_cursor(getattr(last, moment), getattr(last, record_id))

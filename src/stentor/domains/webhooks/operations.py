@@ -1,0 +1,146 @@
+"""Operations on webhooks, for admins. Source: core contract, "Webhooks"; docs/webhooks.md."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query
+from pydantic import AfterValidator
+
+from stentor.core import jsontext
+from stentor.core.clock import SECOND, micros_from_datetime
+from stentor.core.db.idempotency import IdempotencyKey
+from stentor.core.errors import InvalidRequest
+from stentor.domains.webhooks import model, wire
+from stentor.domains.webhooks.history import History
+from stentor.domains.webhooks.service import Webhooks
+from stentor.web.operations import Operation
+from stentor.web.request_context import decode_path_segment
+from stentor.web.wire import After, Caller, IdempotencyHeader, decode_cursor, encode_cursor
+
+WebhookId = Annotated[str, Path(description="The webhook's id."), AfterValidator(decode_path_segment)]
+DeliveryId = Annotated[str, Path(description="The delivery's id."), AfterValidator(decode_path_segment)]
+
+
+class WebhookOperations:
+    """What admins can do with webhooks. Each method is an operation: see the table below."""
+
+    def __init__(self, webhooks: Webhooks, history: History) -> None:
+        self._webhooks, self._history = webhooks, history
+
+    async def subscribe(
+        self, caller: Caller, body: wire.Subscribe, idempotency_key: IdempotencyHeader = None
+    ) -> wire.Subscribed:
+        """Subscribe a URL to events. The secret that deliveries are signed with is shown here alone."""
+        key = None
+        if idempotency_key is not None:
+            digest = jsontext.sorted_digest(body.model_dump())
+            key = IdempotencyKey(caller.tenant, caller.name, "webhooks", idempotency_key, digest)
+        subscription, secret = await self._webhooks.subscribe(caller, body.url, body.events, body.description, key)
+        return wire.Subscribed.of(subscription, secret=secret)
+
+    async def list_webhooks(self, caller: Caller) -> wire.Webhooks:
+        """All webhooks, oldest first, without their secrets."""
+        subscriptions = await self._webhooks.every(caller.tenant)
+        return wire.Webhooks.of(webhooks=subscriptions, total=len(subscriptions))
+
+    async def read(self, caller: Caller, webhook_id: WebhookId) -> wire.WebhookOut:
+        """One webhook, without its secret."""
+        return wire.WebhookOut.of(await self._webhooks.get(caller.tenant, webhook_id))
+
+    async def change(self, caller: Caller, webhook_id: WebhookId, body: wire.Change) -> wire.WebhookOut:
+        """Change the URL, the events or the description; disable, or enable again."""
+        return wire.WebhookOut.of(await self._webhooks.change(caller, webhook_id, body.model_dump(exclude_none=True)))
+
+    async def delete(self, caller: Caller, webhook_id: WebhookId) -> wire.Deleted:
+        """Delete a webhook; what still waits for it is not sent."""
+        await self._webhooks.delete(caller, webhook_id)
+        return wire.Deleted(id=webhook_id, deleted=True)
+
+    async def rotate(self, caller: Caller, webhook_id: WebhookId, body: wire.Rotate | None = None) -> wire.Rotated:
+        """A new secret, shown here alone; for a while deliveries are signed with the old one too."""
+        overlap = (body or wire.Rotate()).overlap_seconds * SECOND
+        subscription, secret = await self._webhooks.rotate(caller, webhook_id, overlap)
+        return wire.Rotated(id=webhook_id, secret=secret, old_secret_until=subscription.old_until)
+
+    async def test(self, caller: Caller, webhook_id: WebhookId) -> wire.DeliveryDetail:
+        """Deliver webhook.ping now, and answer how it went; also to a disabled webhook."""
+        delivery, attempts = await self._webhooks.ping(caller, webhook_id)
+        return wire.DeliveryDetail.of(delivery, log=attempts)
+
+    async def deliveries(
+        self,
+        caller: Caller,
+        webhook_id: WebhookId,
+        status: Annotated[wire.State | None, Query()] = None,
+        event: Annotated[str | None, Query(max_length=100, description="An event's name.")] = None,
+        created_after: After = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        cursor: Annotated[str | None, Query(max_length=512)] = None,
+    ) -> wire.Deliveries:
+        """The delivery log, newest first."""
+        if event is not None and event not in model.EVENTS:
+            raise InvalidRequest(f"event: is none of {', '.join(model.EVENTS)}")
+        filters = {
+            "status": status,
+            "event": event,
+            "created_after": None if created_after is None else micros_from_datetime(created_after),
+            "before": None if cursor is None else decode_cursor(cursor, str)[0],
+        }
+        rows, has_more = await self._history.page(caller.tenant, webhook_id, limit, filters)
+        following = encode_cursor(rows[-1].delivery_id) if has_more else None
+        return wire.Deliveries.of(deliveries=rows, limit=limit, next_cursor=following)
+
+    async def delivery(self, caller: Caller, webhook_id: WebhookId, delivery_id: DeliveryId) -> wire.DeliveryDetail:
+        """One delivery with every attempt."""
+        delivery, attempts = await self._history.get(caller.tenant, webhook_id, delivery_id)
+        return wire.DeliveryDetail.of(delivery, log=attempts)
+
+    async def replay_since(self, caller: Caller, webhook_id: WebhookId, body: wire.ReplaySince) -> wire.ReplayedOut:
+        """Queue again what happened since a time: what was never delivered, or everything."""
+        since = micros_from_datetime(body.since)
+        until = 2**53 if body.until is None else micros_from_datetime(body.until)
+        if until <= since:
+            raise InvalidRequest("until: must be later than since")
+        return wire.ReplayedOut.of(await self._history.replay_since(caller, webhook_id, since, until, body.scope))
+
+    async def replay(self, caller: Caller, webhook_id: WebhookId, delivery_id: DeliveryId) -> wire.DeliveryOut:
+        """Deliver an ended delivery's event again, under the same message id."""
+        return wire.DeliveryOut.of(await self._history.replay(caller, webhook_id, delivery_id))
+
+
+OPERATIONS = [
+    Operation("webhooks.subscribe", "admin", WebhookOperations.subscribe, "POST /webhooks", 201, (409, 422)),
+    Operation("webhooks.list", "admin", WebhookOperations.list_webhooks, "GET /webhooks"),
+    Operation("webhooks.get", "admin", WebhookOperations.read, "GET /webhooks/{webhook_id}", errors=(404,)),
+    Operation("webhooks.change", "admin", WebhookOperations.change, "PATCH /webhooks/{webhook_id}", errors=(404,)),
+    Operation("webhooks.delete", "admin", WebhookOperations.delete, "DELETE /webhooks/{webhook_id}", errors=(404,)),
+    Operation("webhooks.rotate", "admin", WebhookOperations.rotate, "POST /webhooks/{webhook_id}/rotate", 200, (404,)),
+    Operation("webhooks.test", "admin", WebhookOperations.test, "POST /webhooks/{webhook_id}/test", 200, (404,)),
+    Operation(
+        "deliveries.list", "admin", WebhookOperations.deliveries, "GET /webhooks/{webhook_id}/deliveries", 200, (404,)
+    ),
+    Operation(
+        "deliveries.get",
+        "admin",
+        WebhookOperations.delivery,
+        "GET /webhooks/{webhook_id}/deliveries/{delivery_id}",
+        errors=(404,),
+    ),
+    Operation(
+        "webhooks.replay",
+        "admin",
+        WebhookOperations.replay_since,
+        "POST /webhooks/{webhook_id}/replay",
+        202,
+        (404, 409),
+    ),
+    Operation(
+        "deliveries.replay",
+        "admin",
+        WebhookOperations.replay,
+        "POST /webhooks/{webhook_id}/deliveries/{delivery_id}/replay",
+        202,
+        (404, 409),
+    ),
+]
