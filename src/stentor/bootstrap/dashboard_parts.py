@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from starlette.types import ASGIApp
-
-from stentor.auth.api_keys import KeyRing
 from stentor.bootstrap.dashboard import Dashboard, key_of
-from stentor.bootstrap.entrance import dashboard_principal
+from stentor.bootstrap.entrance import Entrance, dashboard_principal
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.memory import vault_folder
+from stentor.bootstrap.operations import OPERATIONS, operations
 from stentor.bootstrap.service import open_driver
 from stentor.core.clock import Clock, SystemClock
 from stentor.core.db import Database
@@ -38,7 +36,7 @@ from stentor.surfaces.dashboard.streaming import InstructionExecutor
 from stentor.web.sse import StreamLimit
 
 
-def beside(kernel: Kernel, settings: Settings, gateway_app: ASGIApp, keys: KeyRing) -> Dashboard:
+def beside(kernel: Kernel, settings: Settings, shared: Entrance) -> Dashboard:
     """With connections of its own to the database, which only read. Raises StartRefused."""
     principal = dashboard_principal(settings)
     gateway = LocalTaskGateway(kernel.submission, kernel.activity, principal)
@@ -47,7 +45,9 @@ def beside(kernel: Kernel, settings: Settings, gateway_app: ASGIApp, keys: KeyRi
         return RankingSettings(kernel.routing.policy, kernel.trust.view.is_available)
 
     driver = kernel.db.driver
-    caller = InProcessGatewayClient(gateway_app, lambda key: keys.development_admin or keys.find(key))
+    keys = shared.keys
+    rows = {row.name: row for _, table in operations(kernel, shared) for row in table}
+    caller = InProcessGatewayClient(rows, kernel.activity, lambda key: keys.development_admin or keys.find(key))
     return build(settings, driver, kernel.clock, gateway, caller, kernel.hub.closing, ranking)
 
 
@@ -76,7 +76,8 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
             return None
         return owner.gateway if owner else None
 
-    parts = (SystemClock(), HttpTaskGateway(find), HttpGatewayClient(find), asyncio.Event())
+    caller = HttpGatewayClient({row.name: row for row in OPERATIONS}, find)
+    parts = (SystemClock(), HttpTaskGateway(find), caller, asyncio.Event())
     return build(settings, open_driver(settings), *parts, lambda: None)
 
 

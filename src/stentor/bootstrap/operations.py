@@ -12,6 +12,8 @@ from stentor.domains.llm import operations as llm
 from stentor.domains.memory import operations as memory
 from stentor.domains.messaging import operations as messaging
 from stentor.domains.modelrouting import operations as modelrouting
+from stentor.domains.monitoring import api as monitoring
+from stentor.domains.provenance import operations as provenance
 from stentor.domains.registry import operations as registry
 from stentor.domains.registry.model import Agent
 from stentor.domains.sandbox import operations as sandbox
@@ -20,6 +22,27 @@ from stentor.domains.tasks import operations as tasks
 from stentor.domains.trust import operations as trust
 from stentor.domains.webhooks import operations as webhooks
 from stentor.web.operations import Operation, bind
+
+OPERATIONS: list[Operation] = [
+    *tasks.OPERATIONS,
+    *activity.OPERATIONS,
+    *execution.OPERATIONS,
+    *grants.OPERATIONS,
+    *registry.OPERATIONS,
+    *sandbox.OPERATIONS,
+    *learning.OPERATIONS,
+    *learning.TRUST_OPERATIONS,
+    *trust.OPERATIONS,
+    *provenance.OPERATIONS,
+    *monitoring.OPERATIONS,
+    *messaging.OPERATIONS,
+    *webhooks.OPERATIONS,
+    *governance.OPERATIONS,
+    *llm.OPERATIONS,
+    *modelrouting.OPERATIONS,
+    *memory.OPERATIONS,
+]
+"""All that Stentor offers, unbound: for clients that need to know only where an operation is."""
 
 
 def task_operations(kernel: Kernel) -> list[Operation]:
@@ -69,6 +92,8 @@ def operations(kernel: Kernel, shared: Entrance) -> list[tuple[str, list[Operati
         ("hebbian", bind(learning.OPERATIONS, learned)),
         ("trust", bind(learning.TRUST_OPERATIONS, learned)),
         ("trust", bind(trust.OPERATIONS, scores)),
+        ("provenance", bind(provenance.OPERATIONS, kernel.provenance.operations())),
+        ("health", bind(monitoring.OPERATIONS, monitoring.HealthOperations(kernel.health))),
         ("atp", message_operations(kernel)),
         ("webhooks", bind(webhooks.OPERATIONS, hooks)),
         ("governance", bind(governance.OPERATIONS, updates)),

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from stentor.auth.principal import DEFAULT_TENANT
@@ -19,8 +18,9 @@ from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import Component
-from stentor.domains.provenance import keyfile, operations, store
+from stentor.domains.provenance import keyfile, store
 from stentor.domains.provenance.checkpoints import CheckpointPublisher, CheckpointSink, file_sink
+from stentor.domains.provenance.operations import ProvenanceOperations
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.service import ProvenanceService
 from stentor.domains.provenance.signed_note import NoteSigner, NoteVerifier
@@ -94,8 +94,8 @@ class ProvenanceParts:
             await self._outbound.close()
             await self._leader.close()
 
-    def router(self) -> APIRouter:
-        return operations.router(self.service, self._verifier)
+    def operations(self) -> ProvenanceOperations:
+        return ProvenanceOperations(self.service, self._verifier)
 
     def _verifier(self) -> NoteVerifier | None:
         return keyfile.find_verifier(keyfile.key_path(self._settings))

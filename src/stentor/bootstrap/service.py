@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from stentor.auth import api_keys as key_files
-from stentor.auth.api_keys import KeyRing, LoadedKeys
+from stentor.auth.api_keys import LoadedKeys
 from stentor.bootstrap.entrance import Entrance, entrance
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.monitoring import figures
@@ -29,6 +29,7 @@ from stentor.domains.activity import operations as activity_operations
 from stentor.domains.llm import streaming as llm_streaming
 from stentor.domains.llm.openai_api import api as openai_api
 from stentor.domains.monitoring import api as monitoring_api
+from stentor.domains.provenance import operations as provenance_operations
 from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
 from stentor.web.operations import operation_routes
@@ -44,10 +45,6 @@ class Service:
     entrance: Entrance
     app: ASGIApp
     lock: DataFolderLock | None
-
-    def gateway(self) -> ASGIApp:
-        """With all routes, for those who call it from within the process."""
-        return self.app if "gateway" in self.kernel.settings.roles else full(self.kernel, self.entrance)
 
     async def start(self) -> int:
         return await self.kernel.start(self.keys.key_ring.tenants)
@@ -99,7 +96,7 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         loaded = key_files.load_keys(settings, environ, redactor)
         kernel = build(settings, Database(driver), clock, redactor=redactor)
         shared = entrance(kernel, loaded.key_ring)
-        return Service(kernel, loaded, shared, application(kernel, loaded.key_ring, shared), lock)
+        return Service(kernel, loaded, shared, application(kernel, shared), lock)
     except BaseException:
         if lock is not None:
             lock.release()
@@ -133,22 +130,13 @@ def open_driver(settings: Settings) -> Driver:
     return driver
 
 
-def application(kernel: Kernel, ring: KeyRing, shared: Entrance | None = None) -> ASGIApp:
-    """The gateway over a kernel; a process that is none answers only for its health and its figures. `shared` is what
-    it has in common with other surfaces.
-    """
-    shared = shared or entrance(kernel, ring)
-    if "gateway" in kernel.settings.roles:
-        return full(kernel, shared)
+def application(kernel: Kernel, shared: Entrance) -> ASGIApp:
+    """The gateway over a kernel; a process without that role answers only for its health and its metrics."""
     times = RequestDurations()
+    if "gateway" in kernel.settings.roles:
+        return _behind_the_gate(_routers(kernel, shared, times), kernel, shared, times)
     monitoring = monitoring_api.router(kernel.health, figures(kernel, times, shared.calls))
     return _behind_the_gate([monitoring], kernel, shared, times)
-
-
-def full(kernel: Kernel, shared: Entrance) -> ASGIApp:
-    """All routes, whatever the roles: for calls within the process too."""
-    times = RequestDurations()
-    return _behind_the_gate(_routers(kernel, shared, times), kernel, shared, times)
 
 
 def _behind_the_gate(routers: list[Any], kernel: Kernel, shared: Entrance, times: RequestDurations) -> ASGIApp:
@@ -159,10 +147,10 @@ def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[
     streams = shared.streams
     unbuilt = later.PREFIXES if kernel.memory is not None else later.PREFIXES | later.MEMORY
     return [
+        provenance_operations.router(kernel.provenance.operations()),
         *(operation_routes(table, tag) for tag, table in operations(kernel, shared)),
         activity_operations.router(kernel.activity, streams),
         kernel.messages.router(kernel.activity, streams),
-        kernel.provenance.router(),
         llm_streaming.router(shared.talk, streams),
         later.router(unbuilt),
         monitoring_api.router(kernel.health, figures(kernel, times, shared.calls)),

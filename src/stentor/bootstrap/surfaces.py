@@ -56,7 +56,7 @@ def build(
     made: list[Surface] = []
     plugin = (settings.plugin_url, settings.plugin_key)
     if "dashboard" in addresses:
-        opened_dashboard = dashboard.beside(service.kernel, settings, service.gateway, service.keys.key_ring)
+        opened_dashboard = dashboard.beside(service.kernel, settings, service.entrance)
         made.append(Surface("dashboard", opened_dashboard.app, at_end=[opened_dashboard.close]))
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor)

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from stentor import bootstrap
 from stentor.auth import api_keys as key_files
 from stentor.auth.principal import PERMISSIONS
+from stentor.bootstrap.entrance import entrance
 from stentor.cli.command import Access
 from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, print_notice
 from stentor.core import migrations
@@ -117,7 +118,7 @@ async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Red
     kernel = bootstrap.build(settings, Database(driver), SystemClock())
     try:
         await kernel.refresh(0)
-        yield bootstrap.application(kernel, loaded.key_ring)
+        yield bootstrap.application(kernel, entrance(kernel, loaded.key_ring))
     finally:
         await kernel.stop()
 

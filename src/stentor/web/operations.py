@@ -9,20 +9,25 @@ wire formats) is an ordinary route beside the table.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stentor.auth.principal import Principal
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
+from stentor.web.errors import validation_error
 from stentor.web.fast_routes import FastRoute
-from stentor.web.wire import Enveloped, ResponseModel, api_router, error_responses
+from stentor.web.routes import PUBLIC
+from stentor.web.wire import API_PREFIX, Enveloped, ResponseModel, api_router, error_responses
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class Operation:
     `http` is a method and a path below /api/v1. `errors` are statuses beyond those that every operation may answer.
     `envelope` wraps the output as `{"success": true, "data": ...}`. `cancellable` work is cancelled when the caller
     hangs up. `fast` leaves out FastAPI's parameter resolution,
-    for operations that are called all the time. `grpc` is the method of the domain's gRPC service.
+    for operations that are called all the time. `grpc` is the method of the domain's gRPC service. `has_own_route` is
+    for a route that is written by hand, because it does more than the operation, such as stream.
     """
 
     name: str
@@ -45,6 +51,7 @@ class Operation:
     cancellable: bool = False
     fast: bool = False
     grpc: str | None = None
+    has_own_route: bool = False
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -53,6 +60,16 @@ class Operation:
     @property
     def output(self) -> Any:
         return self.signature.return_annotation
+
+    @cached_property
+    def output_adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.output)
+
+    @cached_property
+    def parameters(self) -> dict[str, TypeAdapter[Any]]:
+        """What validates each parameter but the caller."""
+        every = self.signature.parameters.items()
+        return {name: TypeAdapter(p.annotation) for name, p in every if name not in ("self", "caller")}
 
     @property
     def response_model(self) -> Any:
@@ -65,10 +82,46 @@ def bind(operations: Iterable[Operation], owner: object) -> list[Operation]:
     return [replace(operation, run=getattr(owner, operation.run.__name__)) for operation in operations]
 
 
+async def invoke(operation: Operation, caller: Principal, arguments: Mapping[str, Any]) -> Any:
+    """Call an operation without HTTP: check the permission, validate the arguments, return the output as JSON values.
+
+    Raises Forbidden, InvalidRequest, and what the operation raises.
+    """
+    if operation.permission != PUBLIC:
+        caller.require(operation.permission)
+    values: dict[str, Any] = {}
+    for name, adapter in operation.parameters.items():
+        if name not in arguments:
+            if operation.signature.parameters[name].default is inspect.Parameter.empty:
+                raise validation_error([{"type": "missing", "loc": ("body", name), "msg": "Field required"}])
+        else:
+            try:
+                values[name] = adapter.validate_python(arguments[name])
+            except ValidationError as error:
+                where = () if name == "body" else (name,)
+                details = [{**detail, "loc": ("body", *where, *detail["loc"])} for detail in error.errors()]
+                raise validation_error(details) from None
+    if "caller" in operation.signature.parameters:
+        values["caller"] = caller
+    return operation.output_adapter.dump_python(await operation.run(**values), mode="json", by_alias=True)
+
+
+def http_request(operation: Operation, arguments: Mapping[str, Any]) -> tuple[str, str, Any]:
+    """Method, path with its query, and body of a call of the operation over HTTP."""
+    rest = dict(arguments)
+    body = rest.pop("body", None)
+    method, _, template = operation.http.partition(" ")
+    path = re.sub(r"\{(\w+)\}", lambda found: quote(str(rest.pop(found[1])), safe=""), template)
+    query = f"?{urlencode(rest)}" if rest else ""
+    return method, f"{API_PREFIX}{path}{query}", {} if body is None and method in ("POST", "PATCH") else body
+
+
 def operation_routes(operations: Iterable[Operation], *tags: str) -> APIRouter:
     """Serve operations over HTTP, in the order of the table."""
     api = api_router(tags=list(tags))
     for operation in operations:
+        if operation.has_own_route:
+            continue
         method, _, path = operation.http.partition(" ")
         api.add_api_route(
             path,
@@ -106,12 +159,13 @@ def _endpoint(operation: Operation) -> Callable[..., Any]:
 
 def _fast_endpoint(operation: Operation) -> Callable[..., Any]:
     """The operation as a function of a FastRoute, which hands over the request and takes a response."""
-    adapter = TypeAdapter(operation.output)
 
     async def endpoint(request: Request, **arguments: Any) -> Response:
         output = await operation.run(**arguments)
         headers = response_headers(output, request.url)
-        return Response(adapter.dump_json(output, by_alias=True), operation.status, headers, "application/json")
+        return Response(
+            operation.output_adapter.dump_json(output, by_alias=True), operation.status, headers, "application/json"
+        )
 
     request = inspect.signature(endpoint, eval_str=True).parameters["request"]
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (request, *operation.signature.parameters.values())]

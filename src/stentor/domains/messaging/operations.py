@@ -83,6 +83,11 @@ class MessageOperations:
         stored = await self._messaging.get(caller, message_id)
         return wire.StoredOut.of(stored, message=stored.to_json, formatted=format_message(stored.atp_message))
 
+    async def response(self, caller: Caller, message_id: MessageId) -> wire.ResponseOut:
+        """The answer to a message; NotFound until it is known."""
+        stored = await self._messaging.get_answered(caller, message_id)
+        return wire.ResponseOut.of(stored, **wire.provenance_block(stored))
+
     async def queue(self, caller: Caller) -> wire.QueueOut:
         """How many messages wait, of each priority, and which has waited longest."""
         queue = await self._messaging.read_queue(caller.tenant)
@@ -108,6 +113,14 @@ OPERATIONS = [
     Operation(
         "messages.get", "read", MessageOperations.message, "GET /atp/message/{message_id}", errors=(404,), envelope=True
     ),
+    Operation(
+        "messages.response",
+        "read",
+        MessageOperations.response,
+        "GET /atp/response/{message_id}",
+        envelope=True,
+        has_own_route=True,
+    ),
     Operation("messages.queue", "read", MessageOperations.queue, "GET /atp/queue", envelope=True),
 ]
 
@@ -129,8 +142,7 @@ def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamL
             stored = await messaging.get(caller, message_id)
             frames = _frames(streams, stored, last_event_id)
             return EventStreamResponse(frames, limit, f"{caller.tenant}/{caller.name}", wire.provenance_block(stored))
-        stored = await messaging.get_answered(caller, message_id)
-        return {"success": True, "data": wire.ResponseOut.of(stored, **wire.provenance_block(stored))}
+        return {"success": True, "data": await MessageOperations(messaging).response(caller, message_id)}
 
     return api
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from stentor import __version__
 from stentor.domains.monitoring.metrics import CONTENT_TYPE
-from stentor.domains.monitoring.service import Health
+from stentor.domains.monitoring.service import Component, Health
+from stentor.web.operations import Operation
 from stentor.web.routes import PUBLIC, GatewayRoute, requires_permission
-from stentor.web.wire import COMMON_ERROR_RESPONSES, JsonResponse, ResponseModel
+from stentor.web.wire import COMMON_ERROR_RESPONSES, Caller, JsonResponse, ResponseModel
 
 HEALTH = "/api/v1/health"
 PATHS = frozenset(("/health", HEALTH, f"{HEALTH}/detailed", f"{HEALTH}/ready", f"{HEALTH}/live", "/api/v1"))
@@ -69,6 +70,26 @@ class Information(ResponseModel):
     documentation: str
 
 
+class HealthOperations:
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    async def detailed(self, caller: Caller) -> Detailed:
+        """Each component with its detail."""
+        return _describe(await self._health.components())
+
+
+OPERATIONS = [
+    Operation("health.detailed", "read", HealthOperations.detailed, "GET /health/detailed", has_own_route=True)
+]
+
+
+def _describe(components: Mapping[str, Component]) -> Detailed:
+    is_down = any(component.status == "unavailable" for component in components.values())
+    status: Literal["healthy", "unhealthy"] = "unhealthy" if is_down else "healthy"
+    return Detailed.of(status=status, service="stentor", version=__version__, components=components)
+
+
 def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
     api = APIRouter(tags=["health"], route_class=GatewayRoute, responses={400: COMMON_ERROR_RESPONSES[400]})
     public = requires_permission(PUBLIC)
@@ -89,10 +110,8 @@ def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
         """Each component, with its detail for callers with a key; 503 when one is unavailable."""
         components = await health.components()
         known = "principal" in request.scope.get("state", {})
-        shown = components if known else {name: one.bare for name, one in components.items()}
-        down = any(c.status == "unavailable" for c in components.values())
-        body = {"status": "unhealthy" if down else "healthy", "service": "stentor", "version": __version__}
-        return JsonResponse(body | {"components": shown}, 503 if down else 200)
+        report = _describe(components if known else {name: one.bare for name, one in components.items()})
+        return JsonResponse(report.model_dump(), 503 if report.status == "unhealthy" else 200)
 
     @api.get(f"{HEALTH}/ready", response_model=Ready, responses={503: {"model": Ready}}, openapi_extra=public)
     async def ready() -> JsonResponse:

@@ -14,7 +14,7 @@ from stentor.domains.provenance.model import RunTrace
 from stentor.domains.provenance.service import ProvenanceService
 from stentor.domains.provenance.signed_note import NoteVerifier
 from stentor.domains.provenance.store import StoredCheckpoint
-from stentor.web.operations import Operation, bind, operation_routes
+from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import requires_permission
 from stentor.web.wire import Caller, ResponseModel, Timestamp, api_router, error_responses
@@ -82,8 +82,21 @@ class ConsistencyOut(ResponseModel):
 class ProvenanceOperations:
     """What callers can read of runs and their proofs. Each method is an operation: see the table below."""
 
-    def __init__(self, provenance: ProvenanceService) -> None:
-        self._provenance = provenance
+    def __init__(self, provenance: ProvenanceService, key: Callable[[], NoteVerifier | None]) -> None:
+        self._provenance, self._key = provenance, key
+
+    async def checkpoint(self, caller: Caller) -> CheckpointOut:
+        """The newest signed checkpoint."""
+        return self._describe(await self._provenance.newest_checkpoint())
+
+    async def publish(self, caller: Caller) -> CheckpointOut:
+        """Number all that is recorded, and sign the tree as it is now."""
+        return self._describe(await self._provenance.publish())
+
+    def _describe(self, checkpoint: StoredCheckpoint) -> CheckpointOut:
+        verifier, origin = self._key(), checkpoint.note.partition("\n")[0]
+        root = bytes.fromhex(checkpoint.root)
+        return CheckpointOut.of(checkpoint, origin=origin, root=root, key=verifier.text if verifier else None)
 
     async def consistency(
         self,
@@ -112,6 +125,16 @@ class ProvenanceOperations:
 _ERRORS = (404, 409, 500)
 OPERATIONS = [
     Operation(
+        "provenance.checkpoint",
+        "read",
+        ProvenanceOperations.checkpoint,
+        "GET /provenance/checkpoint",
+        has_own_route=True,
+    ),
+    Operation(
+        "provenance.sign", "admin", ProvenanceOperations.publish, "POST /provenance/checkpoint", has_own_route=True
+    ),
+    Operation(
         "provenance.consistency", "read", ProvenanceOperations.consistency, "GET /provenance/consistency", errors=(500,)
     ),
     Operation("provenance.run", "read", ProvenanceOperations.run, "GET /provenance/{provenance_id}", errors=(404, 500)),
@@ -126,25 +149,22 @@ def describe_run(run: RunTrace) -> RunOut:
     return RunOut(root=run.root, events=events, truncated=run.truncated)
 
 
-def router(provenance: ProvenanceService, key: Callable[[], NoteVerifier | None]) -> APIRouter:
-    """The operations, and the newest checkpoint, which is JSON or the signed note itself: as the caller accepts."""
+def router(operations: ProvenanceOperations) -> APIRouter:
+    """The newest checkpoint, which is JSON or the signed note itself, as the caller accepts.
+
+    Before the operations, because these have a path that takes any id there.
+    """
     api = api_router("/provenance", tags=["provenance"])
 
-    def respond(checkpoint: StoredCheckpoint, accept: str | None) -> Any:
+    def respond(checkpoint: CheckpointOut, accept: str | None) -> Any:
         if accept is not None and accept.partition(";")[0].strip().lower() == "text/plain":
             return PlainTextResponse(checkpoint.note)
-        verifier = key()
-        return CheckpointOut.of(
-            checkpoint,
-            origin=checkpoint.note.partition("\n")[0],
-            root=bytes.fromhex(checkpoint.root),
-            key=verifier.text if verifier else None,
-        )
+        return checkpoint
 
     @api.get("/checkpoint", response_model=CheckpointOut, responses={**TEXT, **error_responses(404)})
     async def checkpoint(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Any:
         """The newest signed checkpoint; with Accept: text/plain the signed note itself."""
-        return respond(await provenance.newest_checkpoint(), accept)
+        return respond(await operations.checkpoint(caller), accept)
 
     @api.post(
         "/checkpoint",
@@ -154,8 +174,6 @@ def router(provenance: ProvenanceService, key: Callable[[], NoteVerifier | None]
     )
     async def publish(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Any:
         """Number all that is recorded, and sign the tree as it is now."""
-        return respond(await provenance.publish(), accept)
+        return respond(await operations.publish(caller), accept)
 
-    # After /checkpoint, because the operations have a path that takes any id there.
-    api.routes.extend(operation_routes(bind(OPERATIONS, ProvenanceOperations(provenance)), "provenance").routes)
     return api

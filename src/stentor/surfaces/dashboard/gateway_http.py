@@ -1,14 +1,11 @@
-"""The gateway in another process: over its HTTP API, with the caller's own key.
-
-Calls to a gateway in another process: over HTTP, and counted by its rate limit like any other.
-"""
+"""The gateway in another process: over its HTTP API, with the caller's own key."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -21,12 +18,12 @@ from stentor.domains.tasks.model import TaskDraft
 from stentor.surfaces.dashboard.gateway import (
     AcceptedTask,
     GatewayError,
-    GatewayResponse,
     TaskStreamEvent,
     decode_json_or_none,
+    quote_segment,
 )
-from stentor.surfaces.dashboard.gateway import build_target as target_of
 from stentor.surfaces.dashboard.instruction import PlannedTask
+from stentor.web.operations import Operation, http_request
 
 NO_GATEWAY_FOR_TASKS_MESSAGE = (
     "No gateway runs on this data folder, and only a gateway takes work. Start `stentor serve`, or set SERVICE_URL."
@@ -74,7 +71,7 @@ class HttpTaskGateway:
         headers = _headers(credential) | ({"Last-Event-ID": after} if after else {})
         address = self._address()
         # Encoded already, so that an encoded slash of an id stays one.
-        url = URL(f"{address}/api/v1/tasks/{quote(task_id, safe='')}/stream", encoded=True)
+        url = URL(f"{address}/api/v1/tasks/{quote_segment(task_id)}/stream", encoded=True)
         try:
             async with self._session(address).get(
                 url, headers=headers, allow_redirects=False, timeout=timeout
@@ -183,19 +180,24 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
 
 NO_GATEWAY_MESSAGE = "No gateway runs on this data folder. Start `stentor serve`, or set SERVICE_URL."
 NO_RESPONSE_MESSAGE = "The gateway cannot be reached. Nothing is known of work that it may have taken."
-PAGE_CONNECT_SECONDS, PAGE_RESPONSE_SECONDS, PAGE_READ_SECONDS = 5, 30, 45
 CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class HttpGatewayClient:
-    """`find` answers the gateway's address now, None without one: it may come and go."""
+    """Over HTTP, counted by the gateway's rate limit like any other client.
 
-    def __init__(self, find: Callable[[], str | None]) -> None:
+    `find` returns the gateway's address now, None without one: it may come and go.
+    """
+
+    def __init__(self, operations: Mapping[str, Operation], find: Callable[[], str | None]) -> None:
+        self._operations = operations
         self._find = find
         self._clients: dict[str, OutboundHttp] = {}
 
-    async def call(self, key: str, method: str, target: str, body: Any = None) -> GatewayResponse:
-        timeout = aiohttp.ClientTimeout(PAGE_RESPONSE_SECONDS, connect=PAGE_CONNECT_SECONDS)
+    async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
+        row = self._operations[operation]
+        method, target, body = http_request(row, arguments)
+        timeout = aiohttp.ClientTimeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
         content = None if body is None else jsontext.encode(body)
         headers = {"X-API-Key": key} | ({"Content-Type": "application/json"} if content else {})
         url, session = self._at(target)
@@ -203,33 +205,34 @@ class HttpGatewayClient:
             async with session.request(
                 method, url, data=content, headers=headers, allow_redirects=False, timeout=timeout
             ) as answer:
-                read = await answer.read()
-                kept = {name.lower(): value for name, value in answer.headers.items()}
-                return GatewayResponse(answer.status, decode_json_or_none(read), kept)
+                status, data = answer.status, decode_json_or_none(await answer.read())
         except CONNECTION_ERRORS as error:
             raise ServiceUnavailable(NO_RESPONSE_MESSAGE) from error
+        if status >= 400:
+            raise _gateway_error(status, data)
+        return data["data"] if row.envelope else data
 
-    async def stream(self, key: str, target: str, after: str | None = None) -> AsyncIterator[bytes]:
-        timeout = aiohttp.ClientTimeout(None, connect=PAGE_CONNECT_SECONDS, sock_read=PAGE_READ_SECONDS)
+    async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamEvent]:
+        timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         headers = {"X-API-Key": key} | ({"Last-Event-ID": after} if after else {})
-        url, session = self._at(target)
+        url, session = self._at(f"/api/v1/tasks/{quote_segment(task_id)}/stream")
         try:
             async with session.get(url, headers=headers, allow_redirects=False, timeout=timeout) as answer:
                 if answer.status != 200:
-                    raise GatewayError(GatewayResponse(answer.status, decode_json_or_none(await answer.read())))
-                async for chunk in answer.content.iter_any():
-                    yield chunk
+                    raise _gateway_error(answer.status, decode_json_or_none(await answer.read()))
+                async for step in _parse_events(answer.content):
+                    yield step
         except CONNECTION_ERRORS as error:
             raise ServiceUnavailable(NO_RESPONSE_MESSAGE) from error
 
     async def is_key_valid(self, key: str, tenant: str) -> bool:
         try:
-            reply = await self.call(key, "GET", target_of("/whoami"))
+            who = await self.call(key, "whoami", {})
         except ServiceUnavailable:
             return True
-        if reply.status == 200 and isinstance(reply.data, dict):
-            return bool(reply.data.get("tenant") == tenant)
-        return reply.status != 401
+        except GatewayError as refused:
+            return refused.status != 401
+        return bool(who["tenant"] == tenant)
 
     async def close(self) -> None:
         for client in self._clients.values():
@@ -243,3 +246,10 @@ class HttpGatewayClient:
         host = urlsplit(address).hostname or ""
         client = self._clients.setdefault(host, OutboundHttp((host,)))
         return URL(address.rstrip("/") + target, encoded=True), client.session
+
+
+def _gateway_error(status: int, data: Any) -> GatewayError:
+    body = data if isinstance(data, dict) else {}
+    error = body["error"] if isinstance(body.get("error"), dict) else {}
+    message = error.get("message") or body.get("message") or f"The gateway answered {status}."
+    return GatewayError(status, str(error.get("code") or ""), str(message), error.get("details"), data)

@@ -37,8 +37,8 @@ async def list_agents(page: PageRequest) -> Response:
     """Oldest first. The gateway says who may see them, and refuses values that no filter has."""
     filters = {name: page.query_param(name) for name in ("status", "capability", "tier", "q", "alert")}
     some = page.query_param("cursor") or filters["q"] or filters["alert"]
-    listed = await page.get(
-        "/registry/agents",
+    listed = await page.call(
+        "agents.list",
         limit=MAX_LISTED_AGENTS if some else PAGE_SIZE,
         status=filters["status"],
         trust_tier=filters["tier"],
@@ -74,7 +74,7 @@ async def _read_presence(
     known = {record["agent_id"]: record for record in listed}
     missing = [agent_id for agent_id in wanted if agent_id not in known]
     found = await asyncio.gather(
-        *(page.get(f"/registry/agents/{quote_segment(agent_id)}") for agent_id in missing), return_exceptions=True
+        *(page.call("agents.get", agent_id=agent_id) for agent_id in missing), return_exceptions=True
     )
     for agent_id, record in zip(missing, found, strict=True):
         if isinstance(record, BaseException):
@@ -100,7 +100,7 @@ def _agent_filter(filters: dict[str, str], after: tuple[int, str]) -> AgentListF
 
 async def show_weights(page: PageRequest) -> Response:
     """Agents by task types."""
-    await page.get("/registry/agents", limit=1)
+    await page.call("agents.list", limit=1)
     after, now = _read_cursor(page), page.site.now()
     heat = await page.queries.read(lambda tx: agent_queries.read_heat_map(tx, page.tenant, after, now, PAGE_SIZE))
     values = [cell.weight for row in heat.rows for cell in row[2].values()]
@@ -139,11 +139,11 @@ async def show_agent(page: PageRequest) -> Response:
     agent_id = page.path_param("agent_id")
     record = await _get_agent(page, agent_id)
     violations, history, links, tasks, updates, computed, names, found = await asyncio.gather(
-        page.get(f"/registry/agents/{quote_segment(agent_id)}/violations", include_cleared="true"),
-        page.get(f"/hebbian/history/{quote_segment(agent_id)}", limit=LISTED_HISTORY),
-        page.get("/hebbian/connections", agent_id=agent_id),
-        page.get("/tasks", agent_id=agent_id, limit=LISTED_TASKS),
-        page.get("/governance/updates", agent_id=agent_id, limit=LISTED_UPDATES),
+        page.call("agents.violations", agent_id=agent_id, include_cleared=True),
+        page.call("learning.history", agent_id=agent_id, limit=LISTED_HISTORY),
+        page.call("learning.connections", agent_id=agent_id),
+        page.call("tasks.list", agent_id=agent_id, limit=LISTED_TASKS),
+        page.call("updates.list", agent_id=agent_id, limit=LISTED_UPDATES),
         _compute_trust(page, agent_id),
         page.queries.read_agent_names(page.tenant),
         page.queries.read(lambda tx: _read_records(tx, page.tenant, agent_id)),
@@ -170,7 +170,7 @@ async def show_agent(page: PageRequest) -> Response:
 
 
 async def _get_agent(page: PageRequest, agent_id: str) -> dict[str, Any]:
-    return dict(await page.get(f"/registry/agents/{quote_segment(agent_id)}"))
+    return dict(await page.call("agents.get", agent_id=agent_id))
 
 
 def _read_records(tx: Tx, tenant: str, agent_id: str) -> AgentRecords:
@@ -184,7 +184,7 @@ def _read_records(tx: Tx, tenant: str, agent_id: str) -> AgentRecords:
 async def _compute_trust(page: PageRequest, agent_id: str) -> dict[str, Any] | None:
     """What governance would compute from the service's own records, without storing it; None of nothing."""
     try:
-        return dict(await page.post(f"/governance/agents/{quote_segment(agent_id)}/trust", {"persist": False}))
+        return dict(await page.call("agents.compute_trust", agent_id=agent_id, body={"persist": False}))
     except GatewayError as refused:
         if refused.status == 422:
             return None
@@ -211,17 +211,17 @@ async def activate_agent(page: PageRequest) -> Response:
 async def clear_violations(page: PageRequest) -> Response:
     form = await page.read_form()
     body = {"override_tier": form.get("tier", ""), "rationale": form.get("rationale", "")}
-    return await _post_action(page, "clear-violations", "cleared", body)
+    return await _post_action(page, "clear_violations", "cleared", body)
 
 
-async def _post_action(page: PageRequest, verb: str, notice: str, body: Any = None) -> Response:
-    agent_id = quote_segment(page.path_param("agent_id"))
-    await page.post(f"/registry/agents/{agent_id}/{verb}", body)
-    return page.redirect(f"/agents/{agent_id}", notice)
+async def _post_action(page: PageRequest, action: str, notice: str, body: Any = None) -> Response:
+    agent_id = page.path_param("agent_id")
+    await page.call(f"agents.{action}", agent_id=agent_id, body=body)
+    return page.redirect(f"/agents/{quote_segment(agent_id)}", notice)
 
 
 async def take_checkpoint(page: PageRequest) -> Response:
-    taken = await page.post("/governance/checkpoints", {"agent_id": page.path_param("agent_id")})
+    taken = await page.call("checkpoints.take", body={"agent_id": page.path_param("agent_id")})
     return page.redirect(f"/governance/checkpoints/{quote_segment(taken['checkpoint_id'])}", "taken")
 
 

@@ -39,7 +39,7 @@ async def submit_instruction(page: PageRequest) -> Response:
     fields = read_fields(await page.read_form())
     try:
         names = await page.queries.read_agent_names(page.tenant)
-        found = await page.post("/tasks", build_task_body(fields, names))
+        found = await page.call("tasks.submit", body=build_task_body(fields, names))
     except InvalidRequest as error:
         return await _render_console(page, fields, error.status, error.message)
     except GatewayError as refused:
@@ -60,7 +60,7 @@ async def show_run(page: PageRequest) -> Response:
     """One task as the console shows it: who does it, what it says, what came out."""
     task_id = page.path_param("task_id")
     trail, given = await asyncio.gather(
-        page.get(f"/tasks/{quote_segment(task_id)}/activity"),
+        page.call("tasks.activity", task_id=task_id),
         page.queries.read_task_input(page.tenant, task_id, MAX_INPUT_CHARACTERS),
     )
     task = trail["task"] or {}
@@ -98,7 +98,7 @@ async def _render_console(
 ) -> Response:
     agents, runs, inputs, names = await asyncio.gather(
         _list_active_agents(page),
-        page.get("/tasks", limit=LISTED_TASKS),
+        page.call("tasks.list", limit=LISTED_TASKS),
         page.queries.read(lambda tx: task_queries.read_newest_inputs(tx, page.tenant, 2 * LISTED_TASKS)),
         page.queries.read_agent_names(page.tenant),
     )
@@ -120,7 +120,7 @@ async def _render_console(
 async def _list_active_agents(page: PageRequest) -> list[dict[str, Any]] | None:
     """Those that may get work; None when the key may not list them."""
     try:
-        found = await page.get("/registry/agents", status="active", limit=1000)
+        found = await page.call("agents.list", status="active", limit=1000)
     except GatewayError as refused:
         if refused.status != 403:
             raise

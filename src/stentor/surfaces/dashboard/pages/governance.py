@@ -50,7 +50,7 @@ async def list_updates(page: PageRequest) -> Response:
         "agent_id": wanted["agent"],
         "cursor": page.query_param("cursor"),
     }
-    found = await page.get("/governance/updates", limit=PAGE_SIZE, **query)
+    found = await page.call("updates.list", limit=PAGE_SIZE, **query)
     now, tier = page.site.now(), tier_number(wanted["tier"] or None) or 0
     (counts, overdue), names = await asyncio.gather(
         page.queries.read(lambda tx: run_log_queries.count_updates(tx, page.tenant, wanted["agent"], tier, now)),
@@ -91,7 +91,7 @@ async def show_update(page: PageRequest) -> Response:
 async def _render_update(page: PageRequest, refused: GatewayError | None = None) -> Response:
     """The update; after a refusal with the gateway's words and what was typed."""
     update_id = page.path_param("update_id")
-    found = await page.get(f"/governance/updates/{quote_segment(update_id)}")
+    found = await page.call("updates.get", update_id=update_id)
     moves, names = await asyncio.gather(
         page.queries.read(
             lambda tx: run_log_queries.read_history(tx, page.tenant, "update", update_id, found["provenance_id"])
@@ -145,15 +145,15 @@ def _parse_count(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text or 0
 
 
-async def _post_decision(page: PageRequest, verb: str, notice: str, body: dict[str, Any]) -> Response:
-    address = f"/governance/updates/{quote_segment(page.path_param('update_id'))}"
+async def _post_decision(page: PageRequest, action: str, notice: str, body: dict[str, Any]) -> Response:
+    update_id = page.path_param("update_id")
     try:
-        await page.post(f"{address}/{verb}", body)
+        await page.call(f"updates.{action}", update_id=update_id, body=body)
     except GatewayError as refused:
         if refused.status not in DECISION_ERRORS:
             raise
         return await _render_update(page, refused)
-    return page.redirect(address, notice)
+    return page.redirect(f"/governance/updates/{quote_segment(update_id)}", notice)
 
 
 ROUTES = [
@@ -181,9 +181,7 @@ async def _render_list(page: PageRequest, kind: str) -> Response:
     """Newest first."""
     agent_id = page.query_param("agent")
     found, names = await asyncio.gather(
-        page.get(
-            f"/governance/{kind}", limit=CHECKPOINT_PAGE_SIZE, agent_id=agent_id, cursor=page.query_param("cursor")
-        ),
+        page.call(f"{kind}.list", limit=CHECKPOINT_PAGE_SIZE, agent_id=agent_id, cursor=page.query_param("cursor")),
         page.queries.read_agent_names(page.tenant),
     )
     query = {"agent": agent_id, "cursor": found["next_cursor"]}
@@ -200,7 +198,7 @@ async def _render_list(page: PageRequest, kind: str) -> Response:
 
 async def show_checkpoint(page: PageRequest) -> Response:
     checkpoint_id = page.path_param("checkpoint_id")
-    found = await page.get(f"/governance/checkpoints/{quote_segment(checkpoint_id)}")
+    found = await page.call("checkpoints.get", checkpoint_id=checkpoint_id)
     record, names = await asyncio.gather(
         _find_agent(page, found["agent_id"]), page.queries.read_agent_names(page.tenant)
     )
@@ -218,7 +216,7 @@ async def show_checkpoint(page: PageRequest) -> Response:
 
 async def _find_agent(page: PageRequest, agent_id: str) -> dict[str, Any] | None:
     try:
-        return dict(await page.get(f"/registry/agents/{quote_segment(agent_id)}"))
+        return dict(await page.call("agents.get", agent_id=agent_id))
     except GatewayError as refused:
         if refused.status == 404:
             return None
@@ -227,7 +225,7 @@ async def _find_agent(page: PageRequest, agent_id: str) -> dict[str, Any] | None
 
 async def show_rollback(page: PageRequest) -> Response:
     rollback_id = page.path_param("rollback_id")
-    found = await page.get(f"/governance/rollbacks/{quote_segment(rollback_id)}")
+    found = await page.call("rollbacks.get", rollback_id=rollback_id)
     first = found["provenance_id"]
     moves, names = await asyncio.gather(
         page.queries.read(lambda tx: run_log_queries.read_history(tx, page.tenant, "rollback", rollback_id, first)),
@@ -242,7 +240,7 @@ async def start_rollback(page: PageRequest) -> Response:
     form = await page.read_form()
     said = {"reason": form.get("reason", ""), "details": form.get("details", "")}
     body = {"checkpoint_id": page.path_param("checkpoint_id"), "initiated_by": page.session.name, **said}
-    started = await page.post("/governance/rollbacks", body)
+    started = await page.call("rollbacks.start", body=body)
     return page.redirect(f"/governance/rollbacks/{quote_segment(started['rollback_id'])}", "rolled-back")
 
 

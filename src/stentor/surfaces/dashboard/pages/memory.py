@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from stentor.core.clock import micros_from_datetime
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
-from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.presenters import note_rendering
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
 from stentor.surfaces.dashboard.queries import run_log_queries
@@ -68,7 +68,7 @@ async def show_health(page: PageRequest) -> Response:
 
 
 async def _read_health(page: PageRequest, vault: str) -> dict[str, Any]:
-    return dict(await page.call("GET", "/memory/health", {"vault": vault}))
+    return dict(await page.call("memory.health", vault=vault))
 
 
 async def _search(page: PageRequest, text: str, mode: str, vault: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str) -> dict[s
         "semantic": {"query": text, "top_k": MAX_RESULTS},
     }
     try:
-        found = await page.post(f"/memory/search/{mode}", {**bodies[mode], "vault": vault})
+        found = await page.call(f"memory.{mode}", body={**bodies[mode], "vault": vault})
     except GatewayError as refused:
         if refused.status not in (400, 502, 503, 504):
             raise
@@ -168,14 +168,14 @@ def _changed_url(path: str, vault: str, seen: str) -> str:
 async def _read_document(page: PageRequest, path: str, vault: str) -> dict[str, Any] | None:
     """The document; None when there is none."""
     asked = {"path": path, "vault": vault}
-    found: dict[str, Any] | None = (await page.call("GET", "/memory/read/exact", asked))["document"]
+    found: dict[str, Any] | None = (await page.call("memory.read", **asked))["document"]
     return found
 
 
 async def _read_versions(page: PageRequest, path: str, vault: str) -> dict[str, Any] | GatewayError:
     """With the present state. None are kept of a note that the bus never saw: that is no error of the page."""
     try:
-        return dict(await page.call("GET", "/memory/versions", {"path": path, "vault": vault}))
+        return dict(await page.call("memory.versions", path=path, vault=vault))
     except GatewayError as refused:
         if refused.status != 404:
             raise
@@ -203,7 +203,7 @@ async def _add_writers(
 async def _read_version(
     page: PageRequest, path: str, vault: str, version: str, document: dict[str, Any] | None
 ) -> dict[str, Any]:
-    found = await page.call("GET", f"/memory/versions/{quote_segment(version)}", {"path": path, "vault": vault})
+    found = await page.call("memory.version", version=version, path=path, vault=vault)
     before, after = (
         note_rendering.document_text(found["document"]),
         note_rendering.document_text(document) if document else "",

@@ -31,7 +31,7 @@ async def list_messages(page: PageRequest) -> Response:
         "priority": page.query_param("priority"),
         "before": page.query_param("before"),
     }
-    queue = (await page.get("/atp/queue"))["data"]
+    queue = await page.call("messages.queue")
     if wanted["status"] not in ("", *MESSAGE_STATUSES) or wanted["priority"] not in ("", *PRIORITIES):
         raise InvalidRequest(
             f"A status is one of {', '.join(MESSAGE_STATUSES)}; a priority one of {', '.join(PRIORITIES)}."
@@ -61,18 +61,18 @@ async def list_messages(page: PageRequest) -> Response:
 async def show_message(page: PageRequest) -> Response:
     message_id = page.path_param("message_id")
     found, answer, more, names = await asyncio.gather(
-        page.get(f"/atp/message/{quote_segment(message_id)}"),
+        page.call("messages.get", message_id=message_id),
         _read_response(page, message_id),
         page.queries.read(lambda tx: messaging_queries.read_message_details(tx, page.tenant, message_id)),
         page.queries.read_agent_names(page.tenant),
     )
-    content = found["data"]["message"]["payload"]["content"]
+    content = found["message"]["payload"]["content"]
     return page.render(
         "message.html",
         block="live",
-        message=found["data"],
+        message=found,
         message_id=message_id,
-        header=found["data"]["message"]["header"],
+        header=found["message"]["header"],
         content=decode_json_or_none(content.encode("utf-8", "replace")) or content,
         answer=answer,
         more=more,
@@ -84,7 +84,7 @@ async def show_message(page: PageRequest) -> Response:
 async def _read_response(page: PageRequest, message_id: str) -> dict[str, Any] | None:
     """None until it is known."""
     try:
-        return dict((await page.get(f"/atp/response/{quote_segment(message_id)}"))["data"])
+        return dict(await page.call("messages.response", message_id=message_id))
     except GatewayError as refused:
         if refused.status != 404:
             raise
@@ -99,7 +99,7 @@ FIELD_CHOICES = {"mode": MODES, "priority": PRIORITIES, "actionType": ACTION_TYP
 
 
 async def show_composer(page: PageRequest) -> Response:
-    template = (await page.get("/atp/template"))["data"]
+    template = await page.call("messages.template")
     form = template["template"]
     content = form["payload"]["content"]
     return _render_composer(
@@ -132,21 +132,21 @@ async def send_message(page: PageRequest) -> Response:
     }
     checking = form.get("act") == "check"
     try:
-        made = await page.post("/atp/route" if checking else "/atp/send", body)
+        made = await page.call("messages.route" if checking else "messages.send", body=body)
     except GatewayError as refused:
         if refused.status not in (400, 409, 422):
             raise
         return await _render_errors(page, given, refused)
     if not checking:
         return page.redirect(f"/messages/{quote_segment(made['messageId'])}", "sent")
-    return _render_composer(page, (await page.get("/atp/template"))["data"], given, route=made["data"])
+    return _render_composer(page, await page.call("messages.template"), given, route=made)
 
 
 async def _render_errors(page: PageRequest, given: dict[str, str], refused: GatewayError) -> Response:
     details = refused.details if isinstance(refused.details, dict) else {}
     flaws = details.get("fields")
     flaws = flaws if isinstance(flaws, dict) else {}
-    template = (await page.get("/atp/template"))["data"]
+    template = await page.call("messages.template")
     problem = None if flaws else refused.message
     return _render_composer(page, template, given, flaws=flaws, problem=problem, status=refused.status)
 

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.responses import Response
 
 from stentor.core.clock import SECOND
-from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.queries import model_queries
 from stentor.surfaces.dashboard.site.page import PageRequest
 
@@ -26,14 +26,14 @@ async def show_models(page: PageRequest) -> Response:
     days = int(asked) if asked in {str(one) for one in DAY_RANGES} else DAY_RANGES[0]
     end = datetime.fromtimestamp(page.site.now() / SECOND, UTC).date()
     start = end - timedelta(days=days - 1)
-    usage = await page.get("/llm/usage", startDate=start.isoformat(), endDate=end.isoformat())
+    usage = await page.call("llm.usage", startDate=start.isoformat(), endDate=end.isoformat())
     return page.render(
         "models.html",
         block="usage",
         days=days,
         ranges=DAY_RANGES,
-        usage=usage["data"],
-        by_day=_fill_days(usage["data"]["byDay"], start, days),
+        usage=usage,
+        by_day=_fill_days(usage["byDay"], start, days),
         ordered=_sort_by_cost,
     )
 
@@ -69,24 +69,23 @@ async def _render_providers(
     """With the form again, when the gateway refused what it was given; never with a key."""
     admin = page.session.may("admin")
     config, found, offered, registered, lately, names = await asyncio.gather(
-        page.get("/llm/config"),
-        page.get("/llm/providers") if admin else _no_providers(),
-        page.get("/llm/models"),
+        page.call("llm.config"),
+        page.call("llm.providers") if admin else _no_providers(),
+        page.call("llm.models"),
         page.queries.read(lambda tx: model_queries.read_registered_providers(tx, page.tenant)),
         page.queries.read(lambda tx: model_queries.read_recent_calls(tx, page.tenant, page.site.now())),
         page.queries.read_agent_names(page.tenant),
     )
-    settings = config["data"]
     spending = await page.queries.read(
-        lambda tx: model_queries.read_spending(tx, page.tenant, settings["budgets"], page.site.now())
+        lambda tx: model_queries.read_spending(tx, page.tenant, config["budgets"], page.site.now())
     )
     return page.render(
         "providers.html",
         problem.status if problem else 200,
         block="providers",
-        config=settings,
-        providers=found["data"] if admin else settings["providers"],
-        models=_group_by_provider(offered["data"]),
+        config=config,
+        providers=found if admin else config["providers"],
+        models=_group_by_provider(offered),
         registered=registered,
         lately=lately,
         spending=[one for one in spending if admin or (one.kind, one.subject) == ("key", page.session.name)],
@@ -98,8 +97,8 @@ async def _render_providers(
     )
 
 
-async def _no_providers() -> dict[str, Any]:
-    return {"data": []}
+async def _no_providers() -> list[dict[str, Any]]:
+    return []
 
 
 def _group_by_provider(offered: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -118,7 +117,7 @@ async def save_provider(page: PageRequest) -> Response:
     if given["default_model"]:
         body["options"] = {"default_model": given["default_model"]}
     try:
-        await page.post("/llm/provider", body)
+        await page.call("llm.set_provider", body=body)
     except GatewayError as refused:
         if refused.status not in (400, 409, 422):
             raise
@@ -127,7 +126,7 @@ async def save_provider(page: PageRequest) -> Response:
 
 
 async def remove_provider(page: PageRequest) -> Response:
-    await page.call("DELETE", f"/llm/provider/{quote_segment(page.path_param('name'))}")
+    await page.call("llm.remove_provider", name=page.path_param("name"))
     return page.redirect("/models/providers", "removed")
 
 

@@ -67,7 +67,7 @@ async def _read_series(page: PageRequest, chosen: str) -> dict[str, Any]:
 async def _read_components(page: PageRequest) -> list[dict[str, Any]]:
     """The components of the gateway, those that fail first."""
     try:
-        found = await page.get("/health/detailed")
+        found = await page.read_health()
     except GatewayError as refused:
         found = {"components": {"gateway": {"status": "unavailable", "detail": refused.message}}}
     except StentorError as error:

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from stentor.core.clock import SECOND, format_iso_or_none
 from stentor.core.ids import min_id_at
 from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, parse_verifier
-from stentor.surfaces.dashboard.gateway import GatewayError, build_target, quote_segment
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import provenance_view
 from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, check_proof
 from stentor.surfaces.dashboard.queries import run_log_queries
@@ -35,7 +35,7 @@ async def show_provenance(page: PageRequest) -> Response:
     found_log, checkpoint, tasks, names = await asyncio.gather(
         _read_log_state(page),
         read_newest_checkpoint(page),
-        page.get("/tasks", limit=LISTED_RUNS),
+        page.call("tasks.list", limit=LISTED_RUNS),
         page.queries.read_agent_names(page.tenant),
     )
     return page.render(
@@ -53,12 +53,12 @@ async def show_provenance(page: PageRequest) -> Response:
 async def _find_run(page: PageRequest, text: str) -> str | None:
     """The provenance id that a task id or a provenance id leads to."""
     try:
-        return str((await page.get(f"/tasks/{quote_segment(text)}"))["provenance_id"])
+        return str((await page.call("tasks.get", task_id=text))["provenance_id"])
     except GatewayError as refused:
         if refused.status not in (400, 404):
             raise
     try:
-        await page.get(f"/provenance/{quote_segment(text)}")
+        await page.call("provenance.run", provenance_id=text)
     except GatewayError as refused:
         if refused.status not in (400, 404):
             raise
@@ -77,8 +77,7 @@ async def read_provenance_health(page: PageRequest) -> dict[str, Any]:
     """The provenance as the gateway's health tells it, which it does with 503 too."""
 
     async def ask() -> dict[str, Any]:
-        reply = await page.site.gateway.call(page.session.key, "GET", build_target("/health/detailed"))
-        parts = reply.data.get("components", {}) if isinstance(reply.data, dict) else {}
+        parts = (await page.read_health())["components"]
         return dict(parts.get("provenance") or {"status": "unknown", "detail": "The gateway does not tell."})
 
     found: dict[str, Any] = await page.site.cache.get_or_create("provenance", ask)
@@ -88,7 +87,7 @@ async def read_provenance_health(page: PageRequest) -> dict[str, Any]:
 async def read_newest_checkpoint(page: PageRequest) -> dict[str, Any] | None:
     """The newest checkpoint; None before the first."""
     try:
-        return dict(await page.get("/provenance/checkpoint"))
+        return dict(await page.call("provenance.checkpoint"))
     except GatewayError as refused:
         if refused.status != 404:
             raise
@@ -104,7 +103,7 @@ def checkpoint_verifier(checkpoint: dict[str, Any] | None) -> NoteVerifier | Non
 
 
 async def sign_checkpoint(page: PageRequest) -> Response:
-    await page.post("/provenance/checkpoint")
+    await page.call("provenance.sign")
     return page.redirect("/provenance", "signed")
 
 
@@ -121,7 +120,7 @@ async def show_run(page: PageRequest) -> Response:
     """`check` verifies the proof. A task's id stands for the first event of the task."""
     given = page.path_param("provenance_id")
     run, names, proof = await asyncio.gather(
-        page.get(f"/provenance/{quote_segment(given)}"),
+        page.call("provenance.run", provenance_id=given),
         page.queries.read_agent_names(page.tenant),
         _read_proof(page, given),
     )
@@ -152,7 +151,7 @@ def _present_run(page: PageRequest, run: dict[str, Any], given: str) -> dict[str
 async def _read_proof(page: PageRequest, given: str) -> dict[str, Any]:
     """The proof, or the gateway's refusal; what a check found, if one is asked for."""
     try:
-        proof = await page.get(f"/provenance/{quote_segment(given)}/proof")
+        proof = await page.call("provenance.proof", provenance_id=given)
     except GatewayError as refused:
         if refused.status not in NO_PROOF_STATUSES:
             raise

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stentor.core.errors import ServiceUnavailable
-from stentor.surfaces.dashboard.gateway import GatewayError, build_target
+from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.site.page import PageRequest, Site
 from stentor.surfaces.dashboard.site.sessions import (
     HOST_SESSION_COOKIE,
@@ -42,18 +42,17 @@ async def sign_in(site: Site, request: Request) -> Response:
     if site.login_throttle.is_blocked(address):
         return _render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
     try:
-        reply = await site.gateway.call(key, "GET", build_target("/whoami"))
+        who = await site.gateway.call(key, "whoami", {})
     except ServiceUnavailable as error:
         return _render_sign_in(site, request, error.message, 503)
-    if reply.status == 403:
-        return _render_sign_in(site, request, NO_READ_PERMISSION_MESSAGE, 403)
-    if reply.status == 401:
-        site.login_throttle.record_failure(address)
-        return _render_sign_in(site, request, UNKNOWN_KEY_MESSAGE, 401)
-    if reply.status != 200 or not isinstance(reply.data, dict):
+    except GatewayError as refused:
+        if refused.status == 403:
+            return _render_sign_in(site, request, NO_READ_PERMISSION_MESSAGE, 403)
+        if refused.status == 401:
+            site.login_throttle.record_failure(address)
+            return _render_sign_in(site, request, UNKNOWN_KEY_MESSAGE, 401)
         # Nothing is known of the key: the gateway is busy or out of order.
-        return _render_sign_in(site, request, GatewayError(reply).message, 429 if reply.status == 429 else 503)
-    who = reply.data
+        return _render_sign_in(site, request, refused.message, 429 if refused.status == 429 else 503)
     if who["role"] == "agent" and "admin" not in who["permissions"]:
         return _render_sign_in(site, request, AGENT_KEY_MESSAGE, 403)
     token = site.sessions.create(key, who["name"], who["role"], frozenset(who["permissions"]), who["tenant"])

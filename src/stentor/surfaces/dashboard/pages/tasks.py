@@ -12,10 +12,10 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.domains.routing import explain
-from stentor.surfaces.dashboard.gateway import GatewayError, build_target, decode_json_or_none, quote_segment
+from stentor.surfaces.dashboard.gateway import GatewayError, decode_json_or_none, quote_segment
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.site.page import PageRequest
-from stentor.web.sse import EventStreamResponse
+from stentor.web.sse import EventStreamResponse, SseEvent
 
 PAGE_SIZE = 50
 MAX_EVENTS = 500
@@ -36,7 +36,7 @@ async def list_tasks(page: PageRequest) -> Response:
     text = page.query_param("q")
     names, found = await asyncio.gather(
         page.queries.read_agent_names(page.tenant),
-        _find_by_prefix(page, text) if text else page.get("/tasks", limit=PAGE_SIZE, **wanted),
+        _find_by_prefix(page, text) if text else page.call("tasks.list", limit=PAGE_SIZE, **wanted),
     )
     return page.render(
         "tasks.html",
@@ -73,7 +73,7 @@ async def _find_by_prefix(page: PageRequest, text: str) -> dict[str, Any]:
 async def show_task(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
     trail, names, given = await asyncio.gather(
-        page.get(f"/tasks/{quote_segment(task_id)}/activity", limit=MAX_EVENTS),
+        page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS),
         page.queries.read_agent_names(page.tenant),
         page.queries.read_task_input(page.tenant, task_id, MAX_TEXT_CHARACTERS),
     )
@@ -96,7 +96,7 @@ async def show_task(page: PageRequest) -> Response:
 
 async def _read_grade(page: PageRequest, task_id: str) -> dict[str, Any] | None:
     try:
-        return dict(await page.get(f"/tasks/{quote_segment(task_id)}/grade"))
+        return dict(await page.call("tasks.get_grade", task_id=task_id))
     except GatewayError as refused:
         if refused.status == 404:
             return None
@@ -142,21 +142,21 @@ async def grade_task(page: PageRequest) -> Response:
     return await _post_action(page, "grade", "graded", body)
 
 
-async def _post_action(page: PageRequest, verb: str, notice: str, body: Any = None) -> Response:
-    path = f"/tasks/{quote_segment(page.path_param('task_id'))}"
-    await page.post(f"{path}/{verb}", body)
-    return page.redirect(path, notice)
+async def _post_action(page: PageRequest, action: str, notice: str, body: Any = None) -> Response:
+    task_id = page.path_param("task_id")
+    await page.call(f"tasks.{action}", task_id=task_id, body=body)
+    return page.redirect(f"/tasks/{quote_segment(task_id)}", notice)
 
 
 async def find_by_id(page: PageRequest) -> Response:
     """From the search of every page: a task, an agent, or a list."""
     text = page.query_param("q")
-    for path in (f"/tasks/{quote_segment(text)}", f"/registry/agents/{quote_segment(text)}") if text else ():
+    for kind, parameter in (("tasks", "task_id"), ("agents", "agent_id")) if text else ():
         try:
-            await page.get(path)
+            await page.call(f"{kind}.get", **{parameter: text})
         except GatewayError:
             continue
-        return RedirectResponse(path.removeprefix("/registry"), 303)
+        return RedirectResponse(f"/{kind}/{quote_segment(text)}", 303)
     return RedirectResponse(f"/tasks?q={quote_segment(text)}", 303)
 
 
@@ -186,10 +186,11 @@ async def stream_changes(page: PageRequest) -> Response:
 
 async def stream_task(page: PageRequest) -> Response:
     """A task's stream as the gateway gives it, with the reader's own key."""
-    task_id = quote_segment(page.path_param("task_id"))
-    await page.get(f"/tasks/{task_id}")  # whoever may not see the task hears so before a stream begins
-    address = build_target(f"/tasks/{task_id}/stream")
-    frames = page.site.gateway.stream(page.session.key, address, page.request.headers.get("last-event-id"))
+    task_id = page.path_param("task_id")
+    await page.call("tasks.get", task_id=task_id)  # whoever may not see the task hears so before a stream begins
+    after = page.request.headers.get("last-event-id")
+    steps = page.site.gateway.stream_task(page.session.key, task_id, after)
+    frames = (SseEvent(step.kind, step.data, step.id) async for step in steps)
     return EventStreamResponse(frames, page.site.stream_limit, page.session.csrf)
 
 

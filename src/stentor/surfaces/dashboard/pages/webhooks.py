@@ -36,7 +36,7 @@ async def list_webhooks(page: PageRequest) -> Response:
 async def render_list(
     page: PageRequest, problem: GatewayError | None = None, given: dict[str, Any] | None = None
 ) -> Response:
-    found = (await page.get("/webhooks"))["webhooks"]
+    found = (await page.call("webhooks.list"))["webhooks"]
     ids = [one["id"] for one in found]
     backlogs = await page.queries.read(lambda tx: messaging_queries.read_backlogs(tx, page.tenant, ids))
     return page.render(
@@ -61,8 +61,8 @@ async def render_webhook(page: PageRequest, webhook_id: str, **told: Any) -> Res
     wanted = {name: page.query_param(name) for name in ("status", "event", "cursor")}
     path = f"/webhooks/{quote_segment(webhook_id)}"
     found, log, backlogs = await asyncio.gather(
-        page.get(path),
-        page.get(f"{path}/deliveries", limit=PAGE_SIZE, **wanted),
+        page.call("webhooks.get", webhook_id=webhook_id),
+        page.call("deliveries.list", webhook_id=webhook_id, limit=PAGE_SIZE, **wanted),
         page.queries.read(lambda tx: messaging_queries.read_backlogs(tx, page.tenant, [webhook_id])),
     )
     problem = told.pop("problem", None)
@@ -97,7 +97,7 @@ async def add_webhook(page: PageRequest) -> Response:
     """The answer shows the secret, once."""
     given = await _read_webhook_form(page)
     try:
-        made = await page.post("/webhooks", given)
+        made = await page.call("webhooks.subscribe", body=given)
     except GatewayError as refused:
         return await render_list(page, _form_error(refused), given)
     return await render_webhook(page, made["id"], secret=made["secret"])
@@ -118,7 +118,7 @@ def _form_error(refused: GatewayError) -> GatewayError:
 
 async def update_webhook(page: PageRequest) -> Response:
     try:
-        await page.call("PATCH", _webhook_path(page), None, await _read_webhook_form(page))
+        await page.call("webhooks.change", webhook_id=_webhook_id(page), body=await _read_webhook_form(page))
     except GatewayError as refused:
         return await render_webhook(page, page.path_param("webhook_id"), problem=_form_error(refused))
     return page.redirect(_webhook_path(page), "saved")
@@ -133,17 +133,17 @@ async def disable_webhook(page: PageRequest) -> Response:
 
 
 async def _set_enabled(page: PageRequest, *, is_enabled: bool) -> Response:
-    await page.call("PATCH", _webhook_path(page), None, {"enabled": is_enabled})
+    await page.call("webhooks.change", webhook_id=_webhook_id(page), body={"enabled": is_enabled})
     return page.redirect(_webhook_path(page), "enabled" if is_enabled else "disabled")
 
 
 async def remove_webhook(page: PageRequest) -> Response:
-    await page.call("DELETE", _webhook_path(page))
+    await page.call("webhooks.delete", webhook_id=_webhook_id(page))
     return page.redirect("/webhooks", "removed")
 
 
 async def send_ping(page: PageRequest) -> Response:
-    made = await page.post(f"{_webhook_path(page)}/test")
+    made = await page.call("webhooks.test", webhook_id=_webhook_id(page))
     return page.redirect(f"{_webhook_path(page)}/deliveries/{quote_segment(made['id'])}", "pinged")
 
 
@@ -152,7 +152,7 @@ async def rotate_secret(page: PageRequest) -> Response:
     given = (await page.read_form()).get("overlap_seconds", "")
     overlap = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else given
     try:
-        made = await page.post(f"{_webhook_path(page)}/rotate", {"overlap_seconds": overlap})
+        made = await page.call("webhooks.rotate", webhook_id=_webhook_id(page), body={"overlap_seconds": overlap})
     except GatewayError as refused:
         return await render_webhook(page, page.path_param("webhook_id"), problem=_form_error(refused))
     return await render_webhook(
@@ -165,15 +165,19 @@ async def replay_since(page: PageRequest) -> Response:
     since = form.get("since", "")
     body = {"since": since if since.endswith("Z") else f"{since}Z", "scope": form.get("scope", "undelivered")}
     try:
-        made = await page.post(f"{_webhook_path(page)}/replay", body)
+        made = await page.call("webhooks.replay", webhook_id=_webhook_id(page), body=body)
     except GatewayError as refused:
         return await render_webhook(page, page.path_param("webhook_id"), problem=_form_error(refused))
     told = {"queued": made["queued"], "following": made["next_since"], "scope": body["scope"]}
     return await render_webhook(page, page.path_param("webhook_id"), **told)
 
 
+def _webhook_id(page: PageRequest) -> str:
+    return page.path_param("webhook_id")
+
+
 def _webhook_path(page: PageRequest) -> str:
-    return f"/webhooks/{quote_segment(page.path_param('webhook_id'))}"
+    return f"/webhooks/{quote_segment(_webhook_id(page))}"
 
 
 ACTION_ROUTES = [
@@ -191,7 +195,8 @@ ACTION_ROUTES = [
 async def show_delivery(page: PageRequest) -> Response:
     base = f"/webhooks/{quote_segment(page.path_param('webhook_id'))}"
     found, hook = await asyncio.gather(
-        page.get(f"{base}/deliveries/{quote_segment(page.path_param('delivery_id'))}"), page.get(base)
+        page.call("deliveries.get", webhook_id=_webhook_id(page), delivery_id=page.path_param("delivery_id")),
+        page.call("webhooks.get", webhook_id=_webhook_id(page)),
     )
     name, event_id = found["event"], found["message_id"]
     body = await page.queries.read(lambda tx: messaging_queries.read_delivery_body(tx, page.tenant, name, event_id))
@@ -203,7 +208,9 @@ async def show_delivery(page: PageRequest) -> Response:
 
 async def replay_delivery(page: PageRequest) -> Response:
     base = f"/webhooks/{quote_segment(page.path_param('webhook_id'))}/deliveries"
-    made = await page.post(f"{base}/{quote_segment(page.path_param('delivery_id'))}/replay")
+    made = await page.call(
+        "deliveries.replay", webhook_id=_webhook_id(page), delivery_id=page.path_param("delivery_id")
+    )
     return page.redirect(f"{base}/{quote_segment(made['id'])}", "replayed")
 
 

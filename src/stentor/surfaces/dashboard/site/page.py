@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from stentor import __version__
 from stentor.core.clock import SECOND
 from stentor.core.ids import min_id_at
-from stentor.surfaces.dashboard.gateway import GatewayClient, GatewayError, GatewayResponse, QueryParams, build_target
+from stentor.surfaces.dashboard.gateway import GatewayClient, GatewayError
 from stentor.surfaces.dashboard.presenters import filters
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.queries.task_queries import PageQueries
@@ -145,16 +145,22 @@ class PageRequest:
     def query_param(self, name: str, default: str = "") -> str:
         return self.request.query_params.get(name, default).strip()
 
-    async def get(self, path: str, **query: Any) -> Any:
-        """The data of a route of the gateway. Raises Refused."""
-        return await self.call("GET", path, query)
+    async def call(self, operation: str, **arguments: Any) -> Any:
+        """The output of an operation of the gateway, as JSON values; empty arguments count as absent.
 
-    async def post(self, path: str, body: Any = None) -> Any:
-        return await self.call("POST", path, None, {} if body is None else body)
+        Raises GatewayError, and ServiceUnavailable when no gateway answers.
+        """
+        given = {name: value for name, value in arguments.items() if value not in (None, "")}
+        return await self.site.gateway.call(self.session.key, operation, given)
 
-    async def call(self, method: str, path: str, query: QueryParams | None = None, body: Any = None) -> Any:
-        reply = await self.site.gateway.call(self.session.key, method, build_target(path, query), body)
-        return _data(reply)
+    async def read_health(self) -> dict[str, Any]:
+        """The components of the gateway; an unhealthy gateway sends them with an error status."""
+        try:
+            return dict(await self.call("health.detailed"))
+        except GatewayError as refused:
+            if isinstance(refused.data, dict) and "components" in refused.data:
+                return refused.data
+            raise
 
     async def read_form(self) -> dict[str, str]:
         """The fields of a form; a repeated one counts by its last value."""
@@ -191,12 +197,6 @@ class ThreadedHtmlResponse(HTMLResponse):
 
 
 PageHandler = Callable[[PageRequest], Awaitable[Response]]
-
-
-def _data(reply: GatewayResponse) -> Any:
-    if reply.status >= 400:
-        raise GatewayError(reply)
-    return reply.data
 
 
 def _environment() -> Environment:
