@@ -21,9 +21,9 @@ from stentor.core.db import Database
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.domains.registry.model import AllowedTool, SandboxWhitelist
 from stentor.domains.registry.service import AgentDraft
-from stentor.domains.sandbox.broker.model import Run
-from stentor.domains.sandbox.cage.cage import Cage, Room
-from stentor.domains.sandbox.cage.plan import Options, Plan
+from stentor.domains.sandbox.broker.model import SandboxRun
+from stentor.domains.sandbox.bubblewrap import RunPlan, SandboxOptions
+from stentor.domains.sandbox.process_sandbox import ProcessSandbox, RunFolders
 
 TITLE = "cages of command agents"
 CALLER = """
@@ -66,28 +66,30 @@ async def _measure(scale: Scale, folder: Path) -> list[Figure]:
     ]
 
 
-def _open(folder: Path, *, on: bool = True) -> Cage:
-    cage = Cage(folder, {}, on=on)
+def _open(folder: Path, *, on: bool = True) -> ProcessSandbox:
+    cage = ProcessSandbox(folder, {}, enabled=on)
     cage.open()
-    cage.require()
+    cage.require_host()
     return cage
 
 
-async def _starts(cage: Cage, count: int) -> list[float]:
+async def _starts(cage: ProcessSandbox, count: int) -> list[float]:
     """Milliseconds of each run."""
     return [await _start(cage) for _ in range(count)]
 
 
-async def _start(cage: Cage) -> float:
+async def _start(cage: ProcessSandbox) -> float:
     began = time.perf_counter_ns()
-    async with cage.room() as room, cage.running(_plan(room, "true"), 1_000) as caged:
-        caged.feed(b"")
-        assert await caged.code() == 0
+    async with cage.run_folders() as room, cage.start(_plan(room, "true"), 1_000) as caged:
+        caged.write_stdin(b"")
+        assert await caged.wait_exit_code() == 0
     return (time.perf_counter_ns() - began) / 1e6
 
 
-def _plan(room: Room, *command: str) -> Plan:
-    return Plan(command, room.work, Options(), 600, room.socket if room.socket.exists() else None)
+def _plan(room: RunFolders, *command: str) -> RunPlan:
+    return RunPlan(
+        command, room.work_folder, SandboxOptions(), 600, room.socket_path if room.socket_path.exists() else None
+    )
 
 
 async def _calls(folder: Path, count: int) -> list[float]:
@@ -101,15 +103,17 @@ async def _calls(folder: Path, count: int) -> list[float]:
     try:
         allowed = SandboxWhitelist((AllowedTool("read_file", ("**",), ("read",)),))
         agent = await kernel.registry.register("default", AgentDraft("ann", sandbox_whitelist=allowed), "system")
-        async with kernel.commands.cage.room() as room:
-            (room.work / "note.txt").write_text("Salt comes from rocks.")
+        async with kernel.commands.cage.run_folders() as room:
+            (room.work_folder / "note.txt").write_text("Salt comes from rocks.")
             event = agent.agent_id
-            run = Run("default", agent.agent_id, "ann", "none", "bench", event, room.work, lambda tx: None)
-            async with kernel.commands.command.broker.serving(run, room.socket):
+            run = SandboxRun(
+                "default", agent.agent_id, "ann", "none", "bench", event, room.work_folder, lambda tx: None
+            )
+            async with kernel.commands.command.broker.serve(run, room.socket_path):
                 plan = _plan(room, "python3", "-c", CALLER, str(count))
-                async with kernel.commands.cage.running(plan, 10_000_000) as caged:
-                    caged.feed(b"")
-                    text = b"".join([chunk async for chunk in caged.chunks()])
+                async with kernel.commands.cage.start(plan, 10_000_000) as caged:
+                    caged.write_stdin(b"")
+                    text = b"".join([chunk async for chunk in caged.read_stdout()])
         found: list[float] = json.loads(text)
         return found
     finally:

@@ -11,10 +11,9 @@ from bench.sizes import Scale
 from stentor.bootstrap.governance import admission
 from stentor.core import ids
 from stentor.core.security.policy import PolicyEntity, PolicySet
-from stentor.domains.governance import patch, tiers
+from stentor.domains.governance import impact
+from stentor.domains.governance.impact import AgentConfig, TierFacts
 from stentor.domains.governance.model import Changes
-from stentor.domains.governance.patch import Config
-from stentor.domains.governance.tiers import Facts
 from stentor.domains.registry import authorization as agent_policy
 from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 from stentor.domains.routing import model as routing
@@ -32,7 +31,7 @@ forbid (principal, action == Action::"use_tool", resource) when { context has pa
 forbid (principal, action == Action::"propose_update", resource) when { context.files_modified.contains("main.py") };
 """
 FILES = tuple(f"src/module_{n}.py" for n in range(20))
-FACTS = Facts("code", Changes(FILES, 40, 20, 9_000, False, False, False), trust=0.93)
+FACTS = TierFacts("code", Changes(FILES, 40, 20, 9_000, False, False, False), trust=0.93)
 REQUEST = RoutingRequest("default", "review", ("review",))
 
 
@@ -41,8 +40,8 @@ def run(scale: Scale) -> list[Figure]:
     rules, agent = PolicySet(FILE), _agent()
     candidate = AgentCandidate(agent, build_track_record(agent.composite, 0.2, 7.0, 8.0), 0.85)
     built_in, with_file = RoutingPolicy(trust_floor=0.5), RoutingPolicy(trust_floor=0.5, is_permitted=admission(rules))
-    now = patch.of(agent)
-    then = Config(now.capabilities[:1], now.runtime, now.sandbox_whitelist)
+    now = impact.agent_config(agent)
+    then = AgentConfig(now.capabilities[:1], now.runtime, now.sandbox_whitelist)
     tool, context = PolicyEntity("Tool", "files"), {"operation": "read", "path": "notes/a.md"}
 
     def figure(name: str, call: Callable[[], object], limit: float | None, how: str) -> Figure:
@@ -53,8 +52,8 @@ def run(scale: Scale) -> list[Figure]:
 
     times = f"in process, {rounds * count:,} times"
     return [
-        figure("tier p50", lambda: tiers.classify(FACTS), 50, f"`tiers.classify`, 20 files named, {times}"),
-        figure("patch compared p50", lambda: patch.widens(now, then), 50, "20 tools with 3 paths each"),
+        figure("tier p50", lambda: impact.classify_tier(FACTS), 50, f"`tiers.classify`, 20 files named, {times}"),
+        figure("patch compared p50", lambda: impact.is_widening(now, then), 50, "20 tools with 3 paths each"),
         figure(
             "admission p50", lambda: routing.find_denial(REQUEST, candidate, built_in), 50, "one candidate, all checks"
         ),

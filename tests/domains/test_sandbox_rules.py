@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stentor.core.clock import SECOND
 from stentor.domains.registry.model import AllowedNetwork, AllowedTool, SandboxWhitelist
-from stentor.domains.sandbox import globs
-from stentor.domains.sandbox.model import Access, Refusal, judge, path_allowed, spend
+from stentor.domains.sandbox import model
+from stentor.domains.sandbox.model import Access, AccessDenial, check_access, is_path_allowed, take_token
 from tests.requirements import requirement
 
 FILES = AllowedTool("files", ("notes/*.md", "src/**/*.py", "docs/**"), ("read", "write"))
@@ -43,7 +43,7 @@ WHITELIST = SandboxWhitelist(
     ],
 )
 def test_a_path_is_allowed_only_where_a_glob_says_so(path: str, allowed: bool) -> None:
-    assert path_allowed(FILES, path) is allowed
+    assert is_path_allowed(FILES, path) is allowed
 
 
 @requirement("registry.authorize-fails-closed")
@@ -52,19 +52,19 @@ def test_no_path_that_could_mean_another_place_is_matched(parts: list[str]) -> N
     anything = AllowedTool("any", ("**", "**/*", "../**", "*"), ("read",))
     path = "/".join(parts)
     if (len(parts) > 1 and {"..", ".", ""} & set(parts)) or {"\\", "\0", ".."} & set(parts):
-        assert not path_allowed(anything, path)
+        assert not is_path_allowed(anything, path)
 
 
 @pytest.mark.parametrize("pattern", ["**", "**/*", "*/etc/passwd", "**/passwd"])
 def test_a_relative_glob_matches_no_absolute_path(pattern: str) -> None:
-    assert not path_allowed(AllowedTool("t", (pattern,), ()), "/etc/passwd")
-    assert not path_allowed(AllowedTool("t", ("/**",), ()), "//etc/passwd")
-    assert path_allowed(AllowedTool("t", ("/etc/*",), ()), "/etc/passwd")
+    assert not is_path_allowed(AllowedTool("t", (pattern,), ()), "/etc/passwd")
+    assert not is_path_allowed(AllowedTool("t", ("/**",), ()), "//etc/passwd")
+    assert is_path_allowed(AllowedTool("t", ("/etc/*",), ()), "/etc/passwd")
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_any_text_is_a_glob_and_a_path_without_an_error(pattern: str, path: str) -> None:
-    assert path_allowed(AllowedTool("t", (pattern,), ()), path) in (True, False)
+    assert is_path_allowed(AllowedTool("t", (pattern,), ()), path) in (True, False)
 
 
 def as_expression(glob: str) -> str:
@@ -76,7 +76,7 @@ def as_expression(glob: str) -> str:
 
 @given(st.text("*?/ab", max_size=8), st.text("/ab*", max_size=8))
 def test_a_glob_matches_what_an_expression_of_the_same_meaning_matches(pattern: str, path: str) -> None:
-    assert globs.matches(pattern, path) is bool(re.match(as_expression(pattern), path))
+    assert model.glob_matches(pattern, path) is bool(re.match(as_expression(pattern), path))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_glob_matches_what_an_expression_of_the_same_meaning_matches(pattern: 
 )
 def test_a_path_made_for_it_does_not_keep_a_glob_busy(pattern: str, path: str) -> None:
     """An engine that tries again takes from half a minute to hours for each of these."""
-    assert not path_allowed(AllowedTool("t", (pattern,), ()), path)
+    assert not is_path_allowed(AllowedTool("t", (pattern,), ()), path)
 
 
 DENIALS = [
@@ -107,8 +107,8 @@ DENIALS = [
 @requirement("registry.authorize-denial-recorded")
 @pytest.mark.parametrize(("access", "kind"), DENIALS)
 def test_what_is_not_named_is_denied_with_its_type(access: Access, kind: str) -> None:
-    judged = judge(WHITELIST, access)
-    assert isinstance(judged, Refusal)
+    judged = check_access(WHITELIST, access)
+    assert isinstance(judged, AccessDenial)
     assert judged.type == kind
 
 
@@ -123,8 +123,8 @@ def test_what_is_not_named_is_denied_with_its_type(access: Access, kind: str) ->
     ids=["no-path", "no-port", "no-host"],
 )
 def test_an_access_that_does_not_say_enough_is_denied(access: Access, kind: str) -> None:
-    judged = judge(WHITELIST, access)
-    assert isinstance(judged, Refusal)
+    judged = check_access(WHITELIST, access)
+    assert isinstance(judged, AccessDenial)
     assert judged.type == kind
 
 
@@ -138,21 +138,21 @@ def test_an_access_that_does_not_say_enough_is_denied(access: Access, kind: str)
     ],
 )
 def test_what_is_named_is_allowed(access: Access) -> None:
-    assert isinstance(judge(WHITELIST, access), AllowedTool)
+    assert isinstance(check_access(WHITELIST, access), AllowedTool)
 
 
 def test_an_empty_allowlist_allows_nothing() -> None:
-    assert isinstance(judge(SandboxWhitelist(), Access("clock", "read")), Refusal)
+    assert isinstance(check_access(SandboxWhitelist(), Access("clock", "read")), AccessDenial)
 
 
 def test_a_bucket_empties_and_fills_again_with_time() -> None:
-    left = spend(2, None, 0)
+    left = take_token(2, None, 0)
     assert left == 1
-    left = spend(2, left, 0)
+    left = take_token(2, left, 0)
     assert left == 0
-    assert spend(2, 0.0, 29 * SECOND) is None
-    assert spend(2, 0.0, 30 * SECOND) == 0
-    assert spend(2, 0.0, 3_600 * SECOND) == 1
+    assert take_token(2, 0.0, 29 * SECOND) is None
+    assert take_token(2, 0.0, 30 * SECOND) == 0
+    assert take_token(2, 0.0, 3_600 * SECOND) == 1
 
 
 @given(st.integers(1, 50), st.lists(st.integers(0, 10 * SECOND), min_size=1, max_size=120))
@@ -160,7 +160,7 @@ def test_no_pattern_of_calls_beats_a_full_bucket_and_its_rate(limit: int, gaps: 
     tokens: float | None = None
     passed = 0
     for gap in gaps:
-        left = spend(limit, tokens, gap)
+        left = take_token(limit, tokens, gap)
         if left is not None:
             passed, tokens = passed + 1, left
         else:

@@ -16,18 +16,17 @@ from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.command import CommandDriver, DisabledDriver
 from stentor.domains.execution.sandbox_tools import LlmChat, MemorySearch, MemoryWrite
-from stentor.domains.monitoring.service import Check, Component, fixed
+from stentor.domains.monitoring.service import Check, HealthComponent, fixed_check
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Runtime
-from stentor.domains.sandbox.broker import programs
-from stentor.domains.sandbox.broker.files import ListFiles, ReadFile, WriteFile
+from stentor.domains.sandbox import bubblewrap
+from stentor.domains.sandbox.broker import command_tools
+from stentor.domains.sandbox.broker.file_tools import ListFiles, ReadFile, WriteFile
+from stentor.domains.sandbox.broker.http_tool import HttpRequest
 from stentor.domains.sandbox.broker.model import Tool
-from stentor.domains.sandbox.broker.server import Broker
-from stentor.domains.sandbox.broker.service import LIST, Tools
-from stentor.domains.sandbox.broker.web import HttpRequest
-from stentor.domains.sandbox.cage import plan
-from stentor.domains.sandbox.cage.cage import Cage
-from stentor.domains.sandbox.service import Sandbox
+from stentor.domains.sandbox.broker.service import LIST_TOOLS, ToolBroker, ToolDispatcher
+from stentor.domains.sandbox.process_sandbox import ProcessSandbox
+from stentor.domains.sandbox.service import SandboxService
 
 OFF = "Command agents are switched off here: they run programs on this host, and SERVICE_COMMAND_AGENTS allows it."
 log = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 class Commands:
     """The wired parts; `command` is None while command agents are switched off."""
 
-    cage: Cage
+    cage: ProcessSandbox
     command: CommandDriver | None
     outbound: OutboundHttp
 
@@ -59,32 +58,34 @@ class Commands:
         """The component `cage`, where programs may be run at all. Without a cage the rest of the service is well."""
         if self.command is None:
             return {}
-        if not self.cage.on:
-            return {"cage": fixed("disabled", "WITHOUT A CAGE: programs of agents have all rights of the service")}
+        if not self.cage.is_enabled:
+            return {
+                "cage": fixed_check("disabled", "WITHOUT A CAGE: programs of agents have all rights of the service")
+            }
 
-        async def check() -> Component:
+        async def check() -> HealthComponent:
             if self.cage.problem is None:
-                return Component("available", "programs run caged")
+                return HealthComponent("available", "programs run caged")
             # The reason names folders of the host, and this route is public.
-            return Component("disabled", "no cage, so command agents are refused; `stentor doctor` says why")
+            return HealthComponent("disabled", "no cage, so command agents are refused; `stentor doctor` says why")
 
         return {"cage": check}
 
 
-def cage_of(settings: Settings) -> Cage:
+def cage_of(settings: Settings) -> ProcessSandbox:
     """Not opened yet. Raises StartRefused."""
     try:
-        roots = plan.root_folders(settings.cage_roots)
+        roots = bubblewrap.parse_root_folders(settings.cage_roots)
     except ValueError as error:
         raise StartRefused(f"SERVICE_CAGE_ROOTS {error}.") from None
-    return Cage(settings.cage_dir or settings.data_dir / "cage", roots, on=settings.cage)
+    return ProcessSandbox(settings.cage_dir or settings.data_dir / "cage", roots, enabled=settings.cage)
 
 
 def open_cage(
     settings: Settings,
     db: Database,
     runlog: RunLog,
-    sandbox: Sandbox,
+    sandbox: SandboxService,
     snapshot: AgentCache,
     outbound: OutboundHttp,
     memory: Memory | None,
@@ -96,28 +97,30 @@ def open_cage(
     if not settings.command_agents:
         return Commands(cage, None, outbound)
     cage.open()
-    if not cage.on:
+    if not cage.is_enabled:
         log.warning("SERVICE_CAGE=off: the programs of command agents run WITHOUT A CAGE, with all rights of this user")
     elif cage.problem is not None:
         log.error("command agents will be refused: %s", cage.problem)
-    tools = Tools(sandbox, _tools(settings, cage, outbound, memory, llm), snapshot.get)
+    tools = ToolDispatcher(sandbox, _tools(settings, cage, outbound, memory, llm), snapshot.get)
     clean = (redactor or Redactor()).redact
-    broker = Broker(tools, cage.own)
-    snapshot.listeners.append(broker.changed)
+    broker = ToolBroker(tools, cage.give_to_sandbox_user)
+    snapshot.listeners.append(broker.handle_agent_change)
     return Commands(cage, CommandDriver(cage, broker, db, runlog, clean), outbound)
 
 
-def _tools(settings: Settings, cage: Cage, outbound: OutboundHttp, memory: Memory | None, llm: Llm) -> dict[str, Tool]:
+def _tools(
+    settings: Settings, cage: ProcessSandbox, outbound: OutboundHttp, memory: Memory | None, llm: Llm
+) -> dict[str, Tool]:
     def own(descriptor: int) -> None:
-        if plan.is_root() and cage.on:
-            os.fchown(descriptor, plan.NOBODY, plan.NOBODY)
+        if bubblewrap.is_root() and cage.is_enabled:
+            os.fchown(descriptor, bubblewrap.NOBODY_UID, bubblewrap.NOBODY_UID)
 
     found: list[Tool] = [kind(cage.roots, own) for kind in (ReadFile, WriteFile, ListFiles)]
     found += [HttpRequest(outbound), LlmChat(llm.gateway)]
     if memory is not None:
         found += [MemorySearch(memory.search, settings.vault_tenant), MemoryWrite(memory.bus, settings.vault_tenant)]
     known = {tool.name: tool for tool in found}
-    programs_ = programs.load(settings.cage_tools, cage)
-    if taken := programs_.keys() & {*known, LIST}:
+    programs_ = command_tools.load_command_tools(settings.cage_tools, cage)
+    if taken := programs_.keys() & {*known, LIST_TOOLS}:
         raise StartRefused(f"SERVICE_CAGE_TOOLS: {min(taken)!r} is the name of a tool that there is already.")
     return {**known, **programs_}

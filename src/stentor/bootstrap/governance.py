@@ -18,14 +18,12 @@ from stentor.core.security import policy as policy_files
 from stentor.core.security.policy import PolicyEntity, PolicySet
 from stentor.core.settings import Settings
 from stentor.domains.governance import probes
-from stentor.domains.governance.checkpoints import Checkpoints
-from stentor.domains.governance.deployment import Deployer
-from stentor.domains.governance.judging import Configuration, Judging
-from stentor.domains.governance.patch import Config
-from stentor.domains.governance.rollbacks import Rollbacks
-from stentor.domains.governance.runner import Runner
-from stentor.domains.governance.scoring import Scoring
-from stentor.domains.governance.service import Updates
+from stentor.domains.governance.checkpoints import CheckpointService
+from stentor.domains.governance.deployment import Deployer, GovernanceRunner
+from stentor.domains.governance.impact import AgentConfig
+from stentor.domains.governance.review import ConfigBuilder, ProposalReviewer
+from stentor.domains.governance.rollbacks import RollbackService
+from stentor.domains.governance.service import TrustScoringService, UpdateService
 from stentor.domains.registry import authorization as agent_policy
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.operations import CheckRuntime
@@ -41,12 +39,12 @@ from stentor.web.errors import field_errors
 class Governance:
     """The wired parts. `runner` runs on the event loop that serves."""
 
-    updates: Updates
-    checkpoints: Checkpoints
-    rollbacks: Rollbacks
+    updates: UpdateService
+    checkpoints: CheckpointService
+    rollbacks: RollbackService
     deployer: Deployer
-    scoring: Scoring
-    runner: Runner
+    scoring: TrustScoringService
+    runner: GovernanceRunner
 
 
 def open_governance(
@@ -65,25 +63,25 @@ def open_governance(
     """`builtins` are the names of the builtin agents that this service has; `check_runtime` refuses what a registration
     would be refused for.
     """
-    checkpoints = Checkpoints(db, runlog, registry, trust, settings.checkpoint_days)
+    checkpoints = CheckpointService(db, runlog, registry, trust, settings.checkpoint_days)
     registry.before_clear_hooks.append(checkpoints.before_clear)
-    trust.before_set_hooks.append(checkpoints.before_trust)
-    runner = Runner(db, clock, checkpoints, int(max(settings.lease, 1.5 * probes.PROBE_SECONDS) * SECOND))
-    judging = Judging(configuration(check_runtime), rules)
-    rollbacks = Rollbacks(db, runlog, checkpoints, runner.wake)
+    trust.before_set_hooks.append(checkpoints.before_trust_change)
+    runner = GovernanceRunner(db, clock, checkpoints, int(max(settings.lease, 1.5 * probes.PROBE_SECONDS) * SECOND))
+    judging = ProposalReviewer(configuration(check_runtime), rules)
+    rollbacks = RollbackService(db, runlog, checkpoints, runner.wake)
     reach = {
-        "builtin": probes.builtin(builtins),
-        "http": probes.http(outbound),
-        "worker": probes.worker,
-        "llm": probes.accepted(check_runtime),
-        "command": probes.accepted(check_runtime),
+        "builtin": probes.builtin_probe(builtins),
+        "http": probes.http_probe(outbound),
+        "worker": probes.probe_worker,
+        "llm": probes.registration_probe(check_runtime),
+        "command": probes.registration_probe(check_runtime),
     }
-    deployer = Deployer(db, runlog, registry, checkpoints, judging, probes.by_kind(reach))
-    runner.carries(deployer, rollbacks)
-    updates = Updates(
+    deployer = Deployer(db, runlog, registry, checkpoints, judging, probes.probe_by_kind(reach))
+    runner.set_handlers(deployer, rollbacks)
+    updates = UpdateService(
         db, runlog, judging, checkpoints, rollbacks, runner.wake, roles, self_approval=settings.self_approval
     )
-    return Governance(updates, checkpoints, rollbacks, deployer, Scoring(db, trust, checkpoints), runner)
+    return Governance(updates, checkpoints, rollbacks, deployer, TrustScoringService(db, trust, checkpoints), runner)
 
 
 def open_rules(settings: Settings) -> PolicySet | None:
@@ -108,10 +106,10 @@ def admission(rules: PolicySet | None) -> PolicyCheck | None:
     return permitted
 
 
-def configuration(check_runtime: CheckRuntime) -> Configuration:
+def configuration(check_runtime: CheckRuntime) -> ConfigBuilder:
     """What the registry's route would make of an agent with this configuration."""
 
-    def configured(agent: Agent, document: dict[str, Any]) -> Config:
+    def configured(agent: Agent, document: dict[str, Any]) -> AgentConfig:
         try:
             draft = Register.model_validate({"name": agent.name, **document}).to_draft()
         except ValidationError as error:
@@ -120,6 +118,6 @@ def configuration(check_runtime: CheckRuntime) -> Configuration:
             first, reason = next(iter(fields.items()))
             raise InvalidRequest(f"{first}: {reason}", {"fields": fields}) from None
         check_runtime(draft.runtime)
-        return Config(draft.capabilities, draft.runtime, draft.sandbox_whitelist)
+        return AgentConfig(draft.capabilities, draft.runtime, draft.sandbox_whitelist)
 
     return configured

@@ -47,7 +47,7 @@ async def start(server: Server, service: Service) -> None:
         shared.keys,
         shared.rate,
         shared.streams,
-        kernel.health.ready,
+        kernel.health.is_ready,
         kernel.hub.closing,
         shared.calls,
     )

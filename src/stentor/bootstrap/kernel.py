@@ -32,12 +32,12 @@ from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.rerouting import TaskRerouter
 from stentor.domains.execution.service import WorkerService
 from stentor.domains.learning.service import LearningService
-from stentor.domains.monitoring.service import Health
+from stentor.domains.monitoring.service import HealthService
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.presence import Presence
 from stentor.domains.registry.service import AgentDraft, AgentRegistry
 from stentor.domains.routing.service import RoutingEngine
-from stentor.domains.sandbox.service import Sandbox
+from stentor.domains.sandbox.service import SandboxService
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.service import TaskService
@@ -69,7 +69,7 @@ class Kernel:
     learning: LearningService
     routing: RoutingEngine
     presence: Presence
-    sandbox: Sandbox
+    sandbox: SandboxService
     dispatcher: Dispatcher
     reconciler: Reconciler
     rerouting: TaskRerouter
@@ -79,7 +79,7 @@ class Kernel:
     grades: GradeService
     workers: WorkerService
     activity: ActivityService
-    health: Health
+    health: HealthService
     memory: Memory | None
     runlog: RunLog
     task_notes: TaskNotes | None
@@ -95,7 +95,7 @@ class Kernel:
         self._stale = asyncio.Event()
         self.hurry = asyncio.Event()
         """Set when a stop is to wait for nothing that runs."""
-        self.health.check("webhooks", self.hooks.check)
+        self.health.set_check("webhooks", self.hooks.check)
         tell_changes(self.runlog, self.fanout)
         self.known.on_stale = self._stale.set
         for kind in (CacheInvalidated, Reconnected):
@@ -117,7 +117,7 @@ class Kernel:
             await self.task_notes.start()
         await self.messages.carrier.start()
         await self.hooks.start()
-        await self.governance.runner.start(alone=alone)
+        await self.governance.runner.start(is_only_process=alone)
         self._background += [asyncio.create_task(job) for job in (self.reconciler.run(), self.rerouting.run())]
         if alone:
             self._background.append(asyncio.create_task(self._watch_trust()))
@@ -165,12 +165,12 @@ class Kernel:
         news = [
             part.poll_query(since) for part in (self.registry, self.learning.view, self.llm.models, self.trust.view)
         ]
-        await apply_polls(self.db.poll, [*news, self.hooks.deliverer.news()])
+        await apply_polls(self.db.poll, [*news, self.hooks.deliverer.poll_query()])
 
     async def _first_look(self) -> None:
         """Load what is kept in memory. Trust alone may be missing: routing goes on without it, and says so."""
         news = [part.poll_query(0) for part in (self.registry, self.learning.view, self.llm.models)]
-        await apply_polls(self.db.poll, [*news, self.hooks.deliverer.news()])
+        await apply_polls(self.db.poll, [*news, self.hooks.deliverer.poll_query()])
         try:
             await apply_polls(self.db.poll, [self.trust.view.poll_query(0)])
         except Exception:

@@ -13,8 +13,8 @@ from stentor.domains.execution import dispatcher as execution
 from stentor.domains.learning import store as learning
 from stentor.domains.memory import health as memory
 from stentor.domains.messaging import store as messaging
-from stentor.domains.monitoring import figures as installation
-from stentor.domains.monitoring.metrics import Source, scrape
+from stentor.domains.monitoring import metrics as installation
+from stentor.domains.monitoring.metrics import MetricSource, build_scrape
 from stentor.domains.registry import store as registry
 from stentor.domains.tasks import metrics as tasks
 from stentor.web.request_context import GrpcCallDurations, RequestDurations
@@ -29,7 +29,7 @@ def figures(kernel: Kernel, times: RequestDurations, calls: GrpcCallDurations) -
     async def process() -> Iterable[Metric]:
         """From memory alone, so that it is there in an outage."""
         return [
-            installation.build(kernel.db.driver.name),
+            installation.build_info_metric(kernel.db.driver.name),
             *times.collect_metrics(),
             *calls.collect_metrics(),
             *outcomes.collect_metrics(),
@@ -41,18 +41,18 @@ def figures(kernel: Kernel, times: RequestDurations, calls: GrpcCallDurations) -
             *registry.agent_metrics(kernel.registry.agents),
         ]
 
-    return scrape(
+    return build_scrape(
         {
             "process": process,
-            "components": partial(installation.components, kernel.health),
-            "disk": partial(installation.disk, kernel.settings.data_dir),
+            "components": partial(installation.component_metrics, kernel.health),
+            "disk": partial(installation.disk_metrics, kernel.settings.data_dir),
             "database": _rows(kernel),
             **_memory(kernel),
         }
     )
 
 
-def _rows(kernel: Kernel) -> Source:
+def _rows(kernel: Kernel) -> MetricSource:
     """Everything that is read from the service's database, in one view of it."""
     parts: list[Part] = [
         tasks.collect_metrics,
@@ -66,7 +66,7 @@ def _rows(kernel: Kernel) -> Source:
     return lambda: kernel.db.read(lambda tx: [metric for part in parts for metric in part(tx)])
 
 
-def _memory(kernel: Kernel) -> dict[str, Source]:
+def _memory(kernel: Kernel) -> dict[str, MetricSource]:
     found = kernel.memory
     if found is None:
         return {}

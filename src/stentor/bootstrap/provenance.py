@@ -17,7 +17,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings import Settings
-from stentor.domains.monitoring.service import Component
+from stentor.domains.monitoring.service import HealthComponent
 from stentor.domains.provenance import keyfile, store
 from stentor.domains.provenance.checkpoints import CheckpointPublisher, CheckpointSink, file_sink
 from stentor.domains.provenance.operations import ProvenanceOperations
@@ -106,17 +106,17 @@ class ProvenanceParts:
         draft = EventDraft("history_accepted", "provenance", "The operator accepted another history or key.", metadata)
         self._runlog.append(tx, DEFAULT_TENANT, [draft])
 
-    async def check(self) -> Component:
+    async def check(self) -> HealthComponent:
         """For /health/detailed: whether events get their numbers."""
         lag, age = await self._lag()
         if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.delivery_problem:
-            return Component("unavailable", problem)
+            return HealthComponent("unavailable", problem)
         if age > LAGGING and self._tasks:
-            return Component("unavailable", f"{lag} events wait for their numbers, the oldest {age // SECOND} s")
+            return HealthComponent("unavailable", f"{lag} events wait for their numbers, the oldest {age // SECOND} s")
         witnessed, witnesses = self.witnesses.status()
         if not witnessed:
-            return Component("unavailable", witnesses)
-        return Component("available", f"{lag} events wait for their numbers, {witnesses}")
+            return HealthComponent("unavailable", witnesses)
+        return HealthComponent("available", f"{lag} events wait for their numbers, {witnesses}")
 
     async def _lag(self) -> tuple[int, int]:
         lag = await self._db.read(store.numbering_lag)

@@ -51,11 +51,11 @@ class Service:
 
     def refuse(self) -> None:
         """Say that nothing more should be sent here, and go on answering."""
-        self.kernel.health.leaving = True
+        self.kernel.health.is_stopping = True
 
     def leave(self) -> None:
         """Have long polls and streams end, so that the server need not cut them off."""
-        self.kernel.health.leaving = True
+        self.kernel.health.is_stopping = True
         self.kernel.hub.closing.set()
 
     def hurry(self) -> None:

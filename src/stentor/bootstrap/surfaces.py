@@ -15,7 +15,7 @@ from stentor.bootstrap import authority, dashboard, mcp, notes, vault
 from stentor.bootstrap.service import Service
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.monitoring.service import Component
+from stentor.domains.monitoring.service import HealthComponent
 from stentor.surfaces.memory_mcp.lazy_server import LazyMemoryServer
 
 if TYPE_CHECKING:
@@ -92,8 +92,12 @@ def _mcp(
 
     server = LazyMemoryServer(make)
 
-    async def check() -> Component:
-        return Component("available", "answers") if server.is_running else Component("unavailable", "it has ended")
+    async def check() -> HealthComponent:
+        return (
+            HealthComponent("available", "answers")
+            if server.is_running
+            else HealthComponent("unavailable", "it has ended")
+        )
 
-    kernel.health.check("mcp_server", check)
+    kernel.health.set_check("mcp_server", check)
     return Surface("mcp", server, [server.run])

@@ -12,14 +12,14 @@ from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import RunLog
 from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
-from stentor.domains.monitoring.service import Component
+from stentor.domains.monitoring.service import HealthComponent
 from stentor.domains.tasks.store import read_result
-from stentor.domains.webhooks import figures, listing
-from stentor.domains.webhooks.deliverer import Deliverer
-from stentor.domains.webhooks.history import History
-from stentor.domains.webhooks.outbox import Outbox, View
-from stentor.domains.webhooks.sender import Sender
-from stentor.domains.webhooks.service import Webhooks
+from stentor.domains.webhooks import queries
+from stentor.domains.webhooks.delivery_log import DeliveryLog
+from stentor.domains.webhooks.dispatcher import DeliveryDispatcher
+from stentor.domains.webhooks.outbox import SubscriptionIndex, WebhookOutbox
+from stentor.domains.webhooks.sender import WebhookSender
+from stentor.domains.webhooks.service import WebhookService
 
 THREADS = 128
 """More than there are attempts to ailing endpoints, so that names that hang do not hold up the others."""
@@ -29,20 +29,20 @@ THREADS = 128
 class Hooks:
     """The wired parts. `start` and `stop` run on the event loop that serves."""
 
-    webhooks: Webhooks
-    history: History
-    deliverer: Deliverer
+    webhooks: WebhookService
+    history: DeliveryLog
+    deliverer: DeliveryDispatcher
     outbound: OutboundHttp
 
     db: Database
 
-    async def check(self) -> Component:
+    async def check(self) -> HealthComponent:
         """For the detailed health, which is public: numbers alone."""
-        found = await self.db.read(listing.figures)
-        return Component("available", "{enabled} enabled, {disabled} disabled, {waiting} waiting".format(**found))
+        found = await self.db.read(queries.count_deliveries)
+        return HealthComponent("available", "{enabled} enabled, {disabled} disabled, {waiting} waiting".format(**found))
 
     def metrics(self, tx: Tx) -> list[Metric]:
-        return figures.metrics(tx, self.deliverer.counts)
+        return queries.collect_metrics(tx, self.deliverer.counts)
 
     async def start(self) -> None:
         await self.deliverer.start()
@@ -55,9 +55,9 @@ class Hooks:
 def open_webhooks(settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> Hooks:
     """From now on the run log writes deliveries for its events."""
     outbound = OutboundHttp(settings.outbound_allow, max_connections=0, resolver_threads=THREADS, keep_compressed=True)
-    sealer, view = Sealer(settings.data_dir, settings.master_key), View()
-    sender = Sender(outbound, clock, settings.webhook_timeout)
-    deliverer = Deliverer(
+    sealer, view = Sealer(settings.data_dir, settings.master_key), SubscriptionIndex()
+    sender = WebhookSender(outbound, clock, settings.webhook_timeout)
+    deliverer = DeliveryDispatcher(
         db,
         runlog,
         sealer,
@@ -66,10 +66,10 @@ def open_webhooks(settings: Settings, db: Database, clock: Clock, runlog: RunLog
         read_result,
         int(max(settings.lease, 2 * settings.webhook_timeout) * SECOND),
         shared=db.driver.shared,
-        retention=settings.webhook_retention * DAY,
+        retention_us=settings.webhook_retention * DAY,
     )
-    runlog.append_hooks.append(Outbox(view, deliverer.arrived).record)
-    webhooks = Webhooks(
-        db, runlog, sealer, outbound.check_url, view, deliverer.carry, deliverer.lease, deliverer.forget
+    runlog.append_hooks.append(WebhookOutbox(view, deliverer.wake_workers).record)
+    webhooks = WebhookService(
+        db, runlog, sealer, outbound.check_url, view, deliverer.deliver, deliverer.lease_us, deliverer.start_deletion
     )
-    return Hooks(webhooks, History(db, runlog, deliverer.arrived), deliverer, outbound, db)
+    return Hooks(webhooks, DeliveryLog(db, runlog, deliverer.wake_workers), deliverer, outbound, db)

@@ -34,11 +34,11 @@ from stentor.domains.execution.runtimes.http import HttpDriver
 from stentor.domains.execution.runtimes.llm import LlmDriver as LlmRuntime
 from stentor.domains.execution.service import WorkerService
 from stentor.domains.learning.service import LearningService
-from stentor.domains.monitoring.service import Health, agents_check, database_check, fixed, vault_check
+from stentor.domains.monitoring.service import HealthService, agents_check, database_check, fixed_check, vault_check
 from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.routing.model import RoutingPolicy
 from stentor.domains.routing.service import RoutingEngine
-from stentor.domains.sandbox.service import Sandbox
+from stentor.domains.sandbox.service import SandboxService
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.placement import TaskRouter
@@ -73,7 +73,7 @@ def build(
     ending = OutcomeRecorder(runlog, learning, trust, hub, independence)
     memory = open_memory(settings, db, clock, runlog) if settings.memory else None
     librarian = {"librarian": LibrarianAgent(memory.search, settings.vault_tenant).run} if memory else None
-    sandbox = Sandbox(db, registry, runlog, rules)
+    sandbox = SandboxService(db, registry, runlog, rules)
     llm = open_llm(settings, db, clock, runlog, outbound, redactor, roles)
     builtin = BuiltinDriver(librarian)
     drivers: dict[str, RuntimeDriver] = {
@@ -120,17 +120,17 @@ def build(
         grades=GradeService(db, runlog, learning, independence),
         workers=WorkerService(db, registry.agents, dispatcher, ending, hub, presence),
         activity=ActivityService(db, hub, registry.agents, reports_of(memory, settings.vault_tenant)),
-        health=Health(
+        health=HealthService(
             {
-                "api": fixed("available", "answers"),
+                "api": fixed_check("available", "answers"),
                 "database": database_check(db),
                 "agents": agents_check(registry.agents),
                 **commands.health(),
-                "mcp_server": fixed("disabled", "not started in this process"),
+                "mcp_server": fixed_check("disabled", "not started in this process"),
                 "provenance": provenance.check,
-                "vault": vault_check(memory.vault) if memory else fixed("disabled", "switched off"),
+                "vault": vault_check(memory.vault) if memory else fixed_check("disabled", "switched off"),
             },
-            apart=["provenance"],
+            optional_components=["provenance"],
         ),
         memory=memory,
         runlog=runlog,

@@ -107,7 +107,7 @@ class Office:
 
     async def idle(self) -> None:
         """Until no deployment and no rollback is under way."""
-        await soon(lambda: not self.world.kernel.governance.runner.busy)
+        await soon(lambda: not self.world.kernel.governance.runner.is_busy)
 
     async def events(self, *kinds: str) -> list[tuple[str, dict[str, Any]]]:
         """Type and metadata of the recorded events of governance, oldest first."""

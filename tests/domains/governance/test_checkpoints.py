@@ -153,7 +153,7 @@ async def test_a_checkpoint_that_is_damaged_after_the_start_fails_the_rollback(o
     body = {"checkpoint_id": checkpoint["checkpoint_id"], "reason": "x"}
     started = (await office.post("rollbacks", body)).json()
     await office.sql("update checkpoints set state_hash = 'x' where checkpoint_id = :id", id=body["checkpoint_id"])
-    await office.world.kernel.governance.rollbacks.carry("default", started["rollback_id"])
+    await office.world.kernel.governance.rollbacks.execute("default", started["rollback_id"])
     found = await office.get(f"rollbacks/{started['rollback_id']}")
     assert (found["status"], found["verified"], "corrupt" in found["notes"]) == ("failed", False, True)
     assert (await office.agent(agent))["trust_score"] == 0.5

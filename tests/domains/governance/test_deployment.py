@@ -9,8 +9,8 @@ import pytest
 
 from stentor.core.errors import SandboxUnavailable
 from stentor.domains.governance import probes
-from stentor.domains.governance.patch import Config
-from stentor.domains.governance.probes import Found
+from stentor.domains.governance.impact import AgentConfig
+from stentor.domains.governance.probes import ProbeResult
 from stentor.domains.registry.model import Agent
 from tests.conftest import MakeWorld
 from tests.domains.endpoint import answering, serving
@@ -23,11 +23,11 @@ RESULTS = {"unit_tests": {"passed": 9, "failed": 0}, "integration_tests": {"pass
 FAILED = {**RESULTS, "integration_tests": {"passed": 2, "failed": 1}}
 
 
-def finding(office: Office, found: Found) -> list[Agent]:
+def finding(office: Office, found: ProbeResult) -> list[Agent]:
     """Have every probe find this; answers the agents that are probed."""
     seen: list[Agent] = []
 
-    async def probe(agent: Agent) -> Found:
+    async def probe(agent: Agent) -> ProbeResult:
         seen.append(agent)
         return found
 
@@ -38,7 +38,7 @@ def finding(office: Office, found: Found) -> list[Agent]:
 @requirement("governance.deploy-steps", "governance.auto-approved-at-once")
 async def test_an_auto_patch_is_deployed_at_once_and_routing_sees_it(office: Office) -> None:
     agent = await office.trusted(capabilities=["echo", "sum"])
-    seen = finding(office, Found(True, "It answers."))
+    seen = finding(office, ProbeResult(True, "It answers."))
     update = await office.propose(agent, FEWER)
     assert (update["status"], update["notes"]) == ("deployed", "It answers.")
     assert update["deployed_at"] is not None
@@ -57,9 +57,9 @@ async def test_a_failed_probe_sets_the_agent_back_and_keeps_what_it_learned(offi
     agent = await office.trusted(capabilities=["echo", "sum"])
     before = await office.agent(agent)
 
-    async def probe(probed: Agent) -> Found:
+    async def probe(probed: Agent) -> ProbeResult:
         await office.world.admin.patch(f"/api/v1/registry/agents/{agent}", json={"accuracy_score": 0.9})
-        return Found(False, "Nothing answers.")
+        return ProbeResult(False, "Nothing answers.")
 
     office.world.kernel.governance.deployer.probe = probe
     update = await office.propose(agent, FEWER)
@@ -95,9 +95,9 @@ async def test_a_patch_is_applied_only_to_what_it_was_judged_against(office: Off
 async def test_an_approved_patch_that_the_registry_would_not_take_any_more_ends(office: Office) -> None:
     agent = await office.trusted(0.8, capabilities=["echo", "sum"])
     update = await office.propose(agent, FEWER)
-    judging = office.world.kernel.governance.deployer._judging
+    judging = office.world.kernel.governance.deployer._reviewer
 
-    def refusing(agent: Agent, document: dict[str, Any]) -> Config:
+    def refusing(agent: Agent, document: dict[str, Any]) -> AgentConfig:
         raise SandboxUnavailable("There is no cage any more.")
 
     judging._configuration = refusing
@@ -151,15 +151,15 @@ async def test_an_update_approved_before_the_kill_is_deployed_by_the_next_proces
 async def test_a_deployment_that_cannot_be_undone_takes_the_agent_out_of_routing(office: Office) -> None:
     agent = await office.trusted(capabilities=["echo", "sum"])
 
-    async def probe(probed: Agent) -> Found:
+    async def probe(probed: Agent) -> ProbeResult:
         await office.sql("update checkpoints set state = '{}' where agent_id = :id", id=agent)
-        return Found(False, "Nothing answers.")
+        return ProbeResult(False, "Nothing answers.")
 
     office.world.kernel.governance.deployer.probe = probe
     update = await office.propose(agent, FEWER)
     assert update["status"] == "deploying"
     assert (await office.agent(agent))["status"] == "suspended"
-    seen = finding(office, Found(True, "It answers."))
+    seen = finding(office, ProbeResult(True, "It answers."))
     await office.world.kernel.governance.deployer.deploy("default", update["update_id"])
     assert (await office.update(update["update_id"]))["status"] == "deploying"
     assert seen == []
@@ -238,7 +238,7 @@ async def test_an_endpoint_that_is_gone_or_inside_is_not_well(office: Office, ma
     known = allowed.world.kernel.registry.agents.get("default", agent)
     assert known is not None
     found = await office.world.kernel.governance.deployer.probe(known)
-    assert (found.ok, "not public" in found.what) == (False, True), "another process may allow less"
+    assert (found.is_ok, "not public" in found.detail) == (False, True), "another process may allow less"
 
 
 @requirement("governance.probes")
@@ -262,9 +262,9 @@ async def test_a_probe_that_hangs_and_a_kind_without_one_are_not_well(office: Of
     known = office.world.kernel.registry.agents.get("default", agent)
     assert known is not None
 
-    async def hangs(probed: Agent) -> Found:
+    async def hangs(probed: Agent) -> ProbeResult:
         await asyncio.sleep(3600)
         raise AssertionError
 
-    assert (await probes.by_kind({"worker": hangs}, 0.01)(known)).ok is False
-    assert (await probes.by_kind({})(known)).ok is False
+    assert (await probes.probe_by_kind({"worker": hangs}, 0.01)(known)).is_ok is False
+    assert (await probes.probe_by_kind({})(known)).is_ok is False

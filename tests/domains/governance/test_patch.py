@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.governance import patch
-from stentor.domains.governance.patch import Config
+from stentor.domains.governance import impact
+from stentor.domains.governance.impact import AgentConfig
 from stentor.domains.registry.model import AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
-from stentor.domains.sandbox.model import Access, judge
+from stentor.domains.sandbox.model import Access, check_access
 from tests.requirements import requirement
 
 RFC_7386: list[tuple[Any, Any, Any]] = [
@@ -33,25 +33,25 @@ RFC_7386: list[tuple[Any, Any, Any]] = [
     ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
 ]
 TOOL = AllowedTool("files", ("notes/**",), ("read", "write"), 60)
-CONFIG = Config(("echo", "sum"), Runtime(), SandboxWhitelist((TOOL,), AllowedNetwork(("a.example",), (443,))))
+CONFIG = AgentConfig(("echo", "sum"), Runtime(), SandboxWhitelist((TOOL,), AllowedNetwork(("a.example",), (443,))))
 
 
 @requirement("governance.agent-patch")
 @pytest.mark.parametrize(("target", "change", "expected"), RFC_7386)
 def test_the_examples_of_rfc_7386_hold(target: Any, change: Any, expected: Any) -> None:
-    assert patch.merge(target, change) == expected
+    assert impact.merge_patch(target, change) == expected
 
 
-def after(**fields: Any) -> Config:
+def after(**fields: Any) -> AgentConfig:
     return msgspec.structs.replace(CONFIG, **fields)
 
 
-def with_tool(**fields: Any) -> Config:
+def with_tool(**fields: Any) -> AgentConfig:
     tool = msgspec.structs.replace(TOOL, **fields)
     return after(sandbox_whitelist=SandboxWhitelist((tool,), CONFIG.sandbox_whitelist.network))
 
 
-def with_network(*network: Any) -> Config:
+def with_network(*network: Any) -> AgentConfig:
     return after(sandbox_whitelist=SandboxWhitelist((TOOL,), AllowedNetwork(*network)))
 
 
@@ -73,8 +73,8 @@ def with_network(*network: Any) -> Config:
         with_network(("a.example",), (443, 22)),
     ],
 )
-def test_more_of_anything_widens(wider: Config) -> None:
-    assert patch.widens(CONFIG, wider)
+def test_more_of_anything_widens(wider: AgentConfig) -> None:
+    assert impact.is_widening(CONFIG, wider)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_more_of_anything_widens(wider: Config) -> None:
         after(runtime=Runtime(options={"a": 1})),
     ],
 )
-def test_less_of_anything_does_not(narrower: Config) -> None:
-    assert not patch.widens(CONFIG, narrower)
+def test_less_of_anything_does_not(narrower: AgentConfig) -> None:
+    assert not impact.is_widening(CONFIG, narrower)
 
 
 PATHS = st.lists(st.sampled_from(["a/*", "b/*", "/c/*"]), max_size=2).map(tuple)
@@ -125,14 +125,14 @@ ACCESSES = st.builds(
 def test_a_patch_that_does_not_widen_allows_nothing_that_was_refused(
     now: SandboxWhitelist, then: SandboxWhitelist, access: Access
 ) -> None:
-    before, afterwards = (Config((), Runtime(), each) for each in (now, then))
-    if not patch.widens(before, afterwards) and isinstance(judge(then, access), AllowedTool):
-        assert isinstance(judge(now, access), AllowedTool)
+    before, afterwards = (AgentConfig((), Runtime(), each) for each in (now, then))
+    if not impact.is_widening(before, afterwards) and isinstance(check_access(then, access), AllowedTool):
+        assert isinstance(check_access(now, access), AllowedTool)
 
 
 def test_the_diff_names_each_place_with_what_was_and_what_will_be() -> None:
-    found = patch.diff(CONFIG.document, with_tool(rate_limit=1).document)
+    found = impact.diff_documents(CONFIG.document, with_tool(rate_limit=1).document)
     assert [change["path"] for change in found] == ["sandbox_whitelist.tools"]
     assert found[0]["before"][0]["rate_limit"] == 60
     assert found[0]["after"][0]["rate_limit"] == 1
-    assert patch.diff(CONFIG.document, CONFIG.document) == []
+    assert impact.diff_documents(CONFIG.document, CONFIG.document) == []

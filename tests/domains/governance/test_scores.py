@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.governance.model import NoMetrics
-from stentor.domains.governance.scores import WEIGHTS, Metrics, compute
+from stentor.domains.governance.model import TrustNotComputable
+from stentor.domains.governance.trust_formula import COMPONENT_WEIGHTS, TrustMetrics, compute_trust
 from tests.domains.governance.conftest import Office
 from tests.domains.governance.test_updates import UNKNOWN, code
 from tests.requirements import requirement
@@ -54,12 +54,12 @@ async def test_every_metric_counts_with_its_weight(office: Office) -> None:
 @requirement("governance.trust-weights")
 @pytest.mark.parametrize(("violations", "security"), [(0, 1.0), (3, 0.7), (10, 0.0), (99, 0.0)])
 def test_each_violation_costs_a_tenth_of_security(violations: int, security: float) -> None:
-    assert compute(Metrics(recent_violation_count=violations)).score == pytest.approx(security)
+    assert compute_trust(TrustMetrics(recent_violation_count=violations)).score == pytest.approx(security)
 
 
 @requirement("governance.trust-missing-metrics")
 def test_what_is_missing_is_left_out_and_the_rest_weighs_more() -> None:
-    found = compute(Metrics(successful_executions=1, total_executions=2, recent_violation_count=0))
+    found = compute_trust(TrustMetrics(successful_executions=1, total_executions=2, recent_violation_count=0))
     assert found.weights == pytest.approx({"success_rate": 0.35 / 0.6, "security": 0.25 / 0.6})
     assert found.score == pytest.approx((0.35 * 0.5 + 0.25) / 0.6)
     assert found.missing == ("code_quality", "audit", "uptime")
@@ -71,8 +71,8 @@ def test_what_is_missing_is_left_out_and_the_rest_weighs_more() -> None:
     [{}, {"successful_executions": 5}, {"successful_executions": 0, "total_executions": 0}, {"total_hours": 5.0}],
 )
 def test_nothing_known_is_no_score(metrics: dict[str, Any]) -> None:
-    with pytest.raises(NoMetrics):
-        compute(Metrics(**metrics))
+    with pytest.raises(TrustNotComputable):
+        compute_trust(TrustMetrics(**metrics))
 
 
 @requirement("governance.trust-missing-metrics")
@@ -86,7 +86,7 @@ async def test_an_agent_of_which_nothing_is_known_is_422(office: Office) -> None
     for body in bodies:
         answer = await office.post(f"agents/{agent}/trust", body)
         assert code(answer) == (422, "TRUST_NOT_COMPUTABLE")
-        assert set(answer.json()["error"]["details"]["missing"]) == set(WEIGHTS)
+        assert set(answer.json()["error"]["details"]["missing"]) == set(COMPONENT_WEIGHTS)
     assert (await office.agent(agent))["trust_score"] is None
     assert code(await office.post(f"agents/{UNKNOWN}/trust", {"metrics": ALL})) == (404, "NOT_FOUND")
 
@@ -98,7 +98,7 @@ def test_a_part_larger_than_its_whole_is_refused() -> None:
         ("downtime_hours", "total_hours"),
     ):
         with pytest.raises(InvalidRequest, match=part):
-            compute(Metrics(**{part: 2, whole: 1}))
+            compute_trust(TrustMetrics(**{part: 2, whole: 1}))
 
 
 @requirement("governance.trust-metrics-and-persist")
@@ -125,13 +125,13 @@ SHARES = st.one_of(st.none(), st.floats(0, 1))
 COUNTS = st.one_of(st.none(), st.integers(0, 50))
 
 
-@given(st.builds(Metrics, COUNTS, st.just(50), COUNTS, SHARES, SHARES, SHARES, COUNTS, st.just(50)))
-def test_a_score_lies_between_its_worst_and_its_best_component(metrics: Metrics) -> None:
+@given(st.builds(TrustMetrics, COUNTS, st.just(50), COUNTS, SHARES, SHARES, SHARES, COUNTS, st.just(50)))
+def test_a_score_lies_between_its_worst_and_its_best_component(metrics: TrustMetrics) -> None:
     try:
-        found = compute(metrics)
-    except NoMetrics:
+        found = compute_trust(metrics)
+    except TrustNotComputable:
         return
     assert min(found.components.values()) - 1e-9 <= found.score <= max(found.components.values()) + 1e-9
     assert 0 <= found.score <= 1
     assert sum(found.weights.values()) == pytest.approx(1)
-    assert {*found.components, *found.missing} == set(WEIGHTS)
+    assert {*found.components, *found.missing} == set(COMPONENT_WEIGHTS)

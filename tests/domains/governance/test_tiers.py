@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.domains.governance.impact import TierFacts, classify_tier
 from stentor.domains.governance.model import AUTO, HUMAN, MONITORED, Changes
-from stentor.domains.governance.tiers import Facts, classify
 from tests.requirements import requirement
 
 CHANGES = Changes(("a.py",), 5, 0, 1000, False, False, False)
 """Half a percent."""
-BEST = Facts("prompt", CHANGES, trust=0.95)
+BEST = TierFacts("prompt", CHANGES, trust=0.95)
 
 
 def tier(changes: dict[str, Any] | None = None, **facts: Any) -> int:
     changed = msgspec.structs.replace(BEST.changes, **(changes or {}))
-    return classify(msgspec.structs.replace(BEST, changes=changed, **facts)).tier
+    return classify_tier(msgspec.structs.replace(BEST, changes=changed, **facts)).tier
 
 
 @requirement("governance.tier-integers", "governance.tier-auto")
 def test_a_small_safe_change_of_a_trusted_agent_is_auto() -> None:
     assert (AUTO, MONITORED, HUMAN) == (1, 2, 3)
-    assert classify(BEST) == classify(BEST)
-    assert (classify(BEST).tier, classify(BEST).reasons) == (AUTO, ())
+    assert classify_tier(BEST) == classify_tier(BEST)
+    assert (classify_tier(BEST).tier, classify_tier(BEST).reasons) == (AUTO, ())
 
 
 @requirement("governance.tier-auto", "governance.tier-monitored", "governance.tier-human")
@@ -110,17 +110,17 @@ def test_a_human_decides_whatever_the_trust(facts: dict[str, Any]) -> None:
 
 
 def test_the_reasons_name_everything_that_stands_in_the_way() -> None:
-    facts = Facts("policy", Changes(), known=False)
-    reasons = " ".join(classify(facts).reasons)
+    facts = TierFacts("policy", Changes(), known=False)
+    reasons = " ".join(classify_tier(facts).reasons)
     for word in ("unknown", "breaking", "dependencies", "policy"):
         assert word in reasons
-    monitored = classify(msgspec.structs.replace(BEST, trust=0.8))
+    monitored = classify_tier(msgspec.structs.replace(BEST, trust=0.8))
     assert monitored.reasons == ("trust is not above 0.9",)
 
 
 FLAG = st.sampled_from([True, False, None])
 FACTS = st.builds(
-    Facts,
+    TierFacts,
     st.sampled_from(["prompt", "code", "policy"]),
     st.builds(
         Changes,
@@ -142,26 +142,26 @@ FACTS = st.builds(
 
 
 @given(FACTS, st.floats(0, 1))
-def test_less_trust_never_needs_less_of_a_decision(facts: Facts, less: float) -> None:
+def test_less_trust_never_needs_less_of_a_decision(facts: TierFacts, less: float) -> None:
     lower = msgspec.structs.replace(facts, trust=None if facts.trust is None else facts.trust * less)
-    assert classify(lower).tier >= classify(facts).tier
+    assert classify_tier(lower).tier >= classify_tier(facts).tier
 
 
 @given(FACTS)
-def test_a_forbid_of_the_policy_file_never_makes_the_tier_lower(facts: Facts) -> None:
-    assert classify(msgspec.structs.replace(facts, forbidden=True)).tier == HUMAN >= classify(facts).tier
+def test_a_forbid_of_the_policy_file_never_makes_the_tier_lower(facts: TierFacts) -> None:
+    assert classify_tier(msgspec.structs.replace(facts, forbidden=True)).tier == HUMAN >= classify_tier(facts).tier
 
 
 @given(FACTS)
-def test_auto_needs_every_single_condition(facts: Facts) -> None:
+def test_auto_needs_every_single_condition(facts: TierFacts) -> None:
     changes = facts.changes
-    if classify(facts).tier == AUTO:
+    if classify_tier(facts).tier == AUTO:
         assert facts.known
         assert facts.active
         assert facts.trust is not None
         assert facts.trust > 0.9
-        assert changes.ratio is not None
-        assert changes.ratio < 0.01
+        assert changes.changed_ratio is not None
+        assert changes.changed_ratio < 0.01
         assert (changes.breaking, changes.new_dependencies, changes.touches_policy) == (False, False, False)
         assert facts.update_type != "policy"
         assert (facts.widens, facts.changes_runtime, facts.forbidden) == (False, False, False)

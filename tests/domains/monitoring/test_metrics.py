@@ -226,8 +226,8 @@ async def test_a_source_that_breaks_or_hangs_is_left_out(monkeypatch: pytest.Mon
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(metrics, "SECONDS", 0.05)
-    text = (await metrics.scrape({"well": well, "breaks": breaks, "hangs": hangs})()).decode()
+    monkeypatch.setattr(metrics, "SOURCE_TIMEOUT_SECONDS", 0.05)
+    text = (await metrics.build_scrape({"well": well, "breaks": breaks, "hangs": hangs})()).decode()
     found = Scraped(text)
     assert found.of("well") == 1
     assert [found.of("collector_success", source=name) for name in ("well", "breaks", "hangs")] == [1, 0, 0]

@@ -323,7 +323,7 @@ async def test_two_processes_call_at_once_each_on_its_own_and_both_on_one_connec
 
 @requirement("sandbox.broker-bounds")
 async def test_a_client_that_never_reads_holds_nobody_up(caged: Caged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stentor.domains.sandbox.broker.server.SLOW_SECONDS", 0.5)
+    monkeypatch.setattr("stentor.domains.sandbox.broker.service.WRITE_TIMEOUT_SECONDS", 0.5)
     found = await caged.result(
         "open('big', 'w').write('x' * 1_000_000)\n"
         "slow = socket.socket(socket.AF_UNIX); slow.connect(os.environ['STENTOR_TOOLS'])\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.domains.sandbox.cage.plan import Options
+from stentor.domains.sandbox.bubblewrap import SandboxOptions
 from tests.domains.sandbox.conftest import FILES, Caged, MakeCaged
 from tests.domains.sandbox.test_service_tools import MEMORY
 
@@ -37,5 +37,12 @@ async def test_the_agent_in_sh_works(caged: Caged) -> None:
 
 
 def test_every_tool_option_and_error_is_in_the_page(driver: object) -> None:
-    for name in (*Options.__struct_fields__, "read_file", "write_file", "list_files", "http_request", "memory_search"):
+    for name in (
+        *SandboxOptions.__struct_fields__,
+        "read_file",
+        "write_file",
+        "list_files",
+        "http_request",
+        "memory_search",
+    ):
         assert f"`{name}`" in PAGE, name

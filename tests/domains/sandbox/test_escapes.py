@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stentor.domains.sandbox.cage import seccomp
+from stentor.domains.sandbox import seccomp
 from tests.domains.sandbox.conftest import Caged, MakeCaged
 from tests.patience import soon
 from tests.requirements import requirement
@@ -59,7 +59,7 @@ async def gone(marker: str) -> None:
 
 
 def number(name: str) -> int:
-    column = seccomp.MACHINES[platform.machine()].column
+    column = seccomp.ARCHITECTURES[platform.machine()].column
     return next(int(row[column] or -1) for row in seccomp._REFUSED if row[0] == name)
 
 
@@ -76,7 +76,7 @@ async def test_the_kernels_dangerous_calls_are_refused(caged: Caged) -> None:
 
 @requirement("sandbox.system-calls")
 async def test_namespaces_cannot_be_made_by_clone_either(caged: Caged) -> None:
-    clone = seccomp.MACHINES[platform.machine()].clone
+    clone = seccomp.ARCHITECTURES[platform.machine()].clone
     found = await caged.result(
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         f"first = [libc.syscall({clone}, 0x10000000 | 17, 0, 0, 0, 0), ctypes.get_errno()]\n"
@@ -272,8 +272,8 @@ async def test_a_folder_whose_sockets_would_have_too_long_a_path_is_told(make_ca
 
 
 def test_the_filter_is_well_formed_for_every_processor(driver: Any) -> None:
-    for machine, kind in seccomp.MACHINES.items():
-        code = seccomp.build(machine)
+    for machine, kind in seccomp.ARCHITECTURES.items():
+        code = seccomp.build_filter(machine)
         assert len(code) % 8 == 0
         assert len(code) // 8 < 4096
         numbers = [row[kind.column] for row in seccomp._REFUSED if row[kind.column] is not None]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
-from stentor.domains.sandbox.cage.cage import TOOL
+from stentor.domains.sandbox.process_sandbox import TOOL_SCRIPT
 from tests.domains.sandbox.conftest import FILES, Caged
 from tests.patience import soon
 from tests.requirements import requirement
@@ -55,7 +55,7 @@ async def test_the_official_mcp_client_lists_and_calls_the_tools(caged: Caged) -
     await caged.register("sleep", "600", tools=FILES)
     async with running(caged) as socket:
         command = StdioServerParameters(
-            command=sys.executable, args=[str(TOOL), "mcp"], env={"STENTOR_TOOLS": str(socket)}
+            command=sys.executable, args=[str(TOOL_SCRIPT), "mcp"], env={"STENTOR_TOOLS": str(socket)}
         )
         async with Client(stdio_client(command)) as client:
             listed = await client.list_tools()
@@ -97,7 +97,7 @@ async def test_the_mcp_server_answers_inside_the_cage(caged: Caged) -> None:
 async def test_without_a_broker_the_answer_is_no(driver: Any, tmp_path: Path) -> None:
     environ = {**os.environ, "STENTOR_TOOLS": str(tmp_path / "none.sock")}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(TOOL), "read_file", "path=a", env=environ, stderr=asyncio.subprocess.PIPE
+        sys.executable, str(TOOL_SCRIPT), "read_file", "path=a", env=environ, stderr=asyncio.subprocess.PIPE
     )
     _, errors = await process.communicate()
     assert (process.returncode, json.loads(errors)["code"]) == (1, "NO_ANSWER")

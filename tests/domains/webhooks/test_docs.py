@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
-from stentor.domains.webhooks import model, signing
+from stentor.domains.webhooks import model, sender
 from tests.requirements import requirement
 
 PAGE = (Path(__file__).parents[3] / "docs" / "webhooks.md").read_text()
@@ -28,18 +28,18 @@ def test_the_page_names_every_event_and_no_other() -> None:
 @requirement("webhooks.retries")
 def test_the_waits_are_those_of_the_convention() -> None:
     seconds = [5, 5 * 60, 30 * 60, *(hours * 3600 for hours in (2, 5, 10, 14, 20, 24))]
-    assert [wait // 1_000_000 for wait in model.RETRIES] == seconds
+    assert [wait // 1_000_000 for wait in model.RETRY_DELAYS_US] == seconds
     assert "5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h" in PAGE
 
 
 @requirement("webhooks.signed-headers")
 def test_the_example_in_python_takes_what_is_signed(capsys: pytest.CaptureFixture[str]) -> None:
-    secret = signing.new_secret()
+    secret = sender.new_secret()
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     scope: dict[str, Any] = {}
     exec(code.replace("whsec_...", secret), scope)
     body = b'{"event":"task.completed","data":{"task_id":"t"}}'
-    scope["handle"](signing.headers("m", int(time.time()), body, [secret]), body)
+    scope["handle"](sender.signature_headers("m", int(time.time()), body, [secret]), body)
     assert capsys.readouterr().out == "task.completed {'task_id': 't'}\n"
 
 
@@ -48,6 +48,6 @@ def test_the_example_in_python_takes_what_is_signed(capsys: pytest.CaptureFixtur
 def test_our_signature_is_the_official_one(body: str, message: Any, seed: bytes) -> None:
     secret = "whsec_" + base64.b64encode(seed).decode()
     now = int(time.time())
-    ours = signing.headers(str(message), now, body.encode(), [secret])
+    ours = sender.signature_headers(str(message), now, body.encode(), [secret])
     theirs = Webhook(secret).sign(str(message), datetime.fromtimestamp(now, UTC), body)
     assert ours["webhook-signature"] == theirs

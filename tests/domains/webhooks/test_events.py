@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stentor.core.runlog import RunLogEvent
-from stentor.domains.webhooks import model, naming
+from stentor.domains.webhooks import model, payloads
 from tests.conftest import MakeWorld
 from tests.domains.webhooks.conftest import Hooks
 from tests.domains.webhooks.receiver import Receiver
@@ -111,13 +111,16 @@ async def test_writes_to_the_memory_and_their_conflicts(make_world: MakeWorld, r
     ],
 )
 def test_events_of_the_run_log_have_these_names(found: RunLogEvent, name: str | None) -> None:
-    assert naming.name_of(found) == name
+    assert payloads.event_name(found) == name
 
 
 def test_every_event_but_the_ping_has_a_source_in_the_run_log() -> None:
-    told = {name for name in naming.NAMES.values() if isinstance(name, str)}
+    told = {name for name in payloads.EVENT_NAMES.values() if isinstance(name, str)}
     moves: list[dict[str, Any]] = [{"to": "suspended"}, {"to": "quarantined"}, {"override_tier": "human"}]
-    told |= {naming.name_of(event("agent_status_changed", **metadata)) or "" for metadata in moves}
-    told |= {naming.name_of(event("memory_written", status=s)) or "" for s in ("success", "conflict")}
-    told |= {naming.name_of(event("trust_changed", level="LOW")) or "", naming.name_of(event("task_failed")) or ""}
+    told |= {payloads.event_name(event("agent_status_changed", **metadata)) or "" for metadata in moves}
+    told |= {payloads.event_name(event("memory_written", status=s)) or "" for s in ("success", "conflict")}
+    told |= {
+        payloads.event_name(event("trust_changed", level="LOW")) or "",
+        payloads.event_name(event("task_failed")) or "",
+    }
     assert told == set(model.EVENTS) - {model.PING}

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from stentor.core.db import Sql
-from stentor.domains.webhooks import courier, deliverer
+from stentor.domains.webhooks import dispatcher, endpoint_worker
 from tests.conftest import MakeWorld
 from tests.domains.webhooks.conftest import Hooks
 from tests.domains.webhooks.receiver import Receiver
@@ -224,7 +224,7 @@ async def test_slow_and_dead_receivers_delay_nobody_else(hooks: Hooks) -> None:
         await hooks.world.register(f"agent-{n}")
     await soon(lambda: sum(call.path.endswith("good") for call in hooks.receiver.calls) == 60)
     slow = [call for call in hooks.receiver.calls if "slow" in call.path]
-    assert len(slow) == 8 * courier.LANES, "only so many are on their way to one endpoint"
+    assert len(slow) == 8 * endpoint_worker.MAX_CONCURRENT_DELIVERIES, "only so many are on their way to one endpoint"
     gate.set()
     await hooks.until(good["id"], status="delivered")
 
@@ -233,7 +233,7 @@ async def test_slow_and_dead_receivers_delay_nobody_else(hooks: Hooks) -> None:
 async def test_what_is_under_way_when_the_service_leaves_is_given_back(
     make_world: MakeWorld, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliverer, "LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr(dispatcher, "SHUTDOWN_SECONDS", 0.05)
     hooks = Hooks(await make_world(SERVICE_OUTBOUND_ALLOW="127.0.0.1"), receiver)
     gate = asyncio.Event()
 

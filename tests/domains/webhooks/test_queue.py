@@ -15,8 +15,8 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.domains.webhooks import model, outbox, store
-from stentor.domains.webhooks.model import Delivery, Reply, Subscription
-from stentor.domains.webhooks.outbox import Outbox, View
+from stentor.domains.webhooks.model import AttemptResult, Delivery, WebhookSubscription
+from stentor.domains.webhooks.outbox import SubscriptionIndex, WebhookOutbox
 from stentor.testing import FixedClock
 from tests.domains.webhooks.conftest import Hooks
 from tests.patience import soon
@@ -31,21 +31,21 @@ def event(task: str | None = None) -> RunLogEvent:
 
 
 async def queued(db: Database, *tasks: str | None) -> list[Delivery]:
-    made = [outbox.fresh("hook", "task.started", event(task), 0) for task in tasks]
+    made = [outbox.new_delivery("hook", "task.started", event(task), 0) for task in tasks]
 
     def work(tx: Tx) -> None:
         for one in made:
-            store.put(tx, one)
+            store.insert_delivery(tx, one)
 
     await db.write(work)
     return made
 
 
 async def claimed(db: Database, most: int = 10, lease: int = SECOND) -> list[Delivery]:
-    return await db.write(lambda tx: store.claim(tx, "hook", lease, most))
+    return await db.write(lambda tx: store.claim_due(tx, "hook", lease, most))
 
 
-OK, BAD = Reply(0, 1, 200), Reply(0, 1, 500)
+OK, BAD = AttemptResult(0, 1, 200), AttemptResult(0, 1, 500)
 
 
 @requirement("webhooks.order")
@@ -54,8 +54,8 @@ async def test_only_the_oldest_open_one_of_a_subject_is_taken(db: Database, cloc
     taken = await claimed(db)
     assert [one.delivery_id for one in taken] == [made[n].delivery_id for n in (0, 2, 3, 4)]
     assert await claimed(db) == []
-    verdict = model.judge(taken[0], BAD, clock.now(), 0.0)
-    assert await db.write(lambda tx: store.move(tx, taken[0], BAD, verdict))
+    verdict = model.decide_delivery(taken[0], BAD, clock.now(), 0.0)
+    assert await db.write(lambda tx: store.record_attempt(tx, taken[0], BAD, verdict))
     clock.advance(seconds=4)
     assert await claimed(db) == []
     clock.advance(seconds=2)
@@ -63,8 +63,8 @@ async def test_only_the_oldest_open_one_of_a_subject_is_taken(db: Database, cloc
     assert (again.delivery_id, again.attempts, again.epoch) == (made[0].delivery_id, 1, 2)
 
     def done(tx: Tx) -> bool:
-        assert store.move(tx, again, OK, model.judge(again, OK, tx.now, 0.0))
-        return store.release(tx, again)
+        assert store.record_attempt(tx, again, OK, model.decide_delivery(again, OK, tx.now, 0.0))
+        return store.release_next(tx, again)
 
     assert await db.write(done)
     assert [one.delivery_id for one in await claimed(db)] == [made[1].delivery_id]
@@ -82,12 +82,12 @@ async def test_many_blocked_ones_do_not_stand_in_the_way(db: Database) -> None:
 async def test_an_outcome_counts_only_under_the_epoch_of_its_claim(db: Database) -> None:
     await queued(db, None)
     (first,) = await claimed(db)
-    assert await db.write(lambda tx: store.give_back(tx, [first])) == 1
+    assert await db.write(lambda tx: store.requeue(tx, [first])) == 1
     (second,) = await claimed(db)
-    verdict = model.judge(first, OK, 0, 0.0)
-    assert not await db.write(lambda tx: store.move(tx, first, OK, verdict))
-    assert await db.write(lambda tx: store.give_back(tx, [first])) == 0
-    assert await db.write(lambda tx: store.move(tx, second, OK, verdict))
+    verdict = model.decide_delivery(first, OK, 0, 0.0)
+    assert not await db.write(lambda tx: store.record_attempt(tx, first, OK, verdict))
+    assert await db.write(lambda tx: store.requeue(tx, [first])) == 0
+    assert await db.write(lambda tx: store.record_attempt(tx, second, OK, verdict))
 
 
 @requirement("webhooks.several-processes", "webhooks.at-least-once")
@@ -101,9 +101,9 @@ async def test_two_takers_never_have_the_same_delivery_and_an_ended_lease_is_fou
     taken = [one.delivery_id for batch in found for one in batch]
     assert len(taken) == len(set(taken))
     assert set(taken) <= {one.delivery_id for one in made}
-    assert await db.read(lambda tx: store.lost(tx, tx.now, 100)) == []
+    assert await db.read(lambda tx: store.list_lease_expired(tx, tx.now, 100)) == []
     clock.advance(seconds=2)
-    assert len(await db.read(lambda tx: store.lost(tx, tx.now, 100))) == len(taken)
+    assert len(await db.read(lambda tx: store.list_lease_expired(tx, tx.now, 100))) == len(taken)
 
 
 async def test_the_schema_refuses_a_move_that_is_none(db: Database) -> None:
@@ -116,9 +116,9 @@ async def test_the_schema_refuses_a_move_that_is_none(db: Database) -> None:
 
 @requirement("webhooks.one-commit")
 async def test_without_a_subscription_nothing_is_written_and_with_one_it_shares_the_transaction(db: Database) -> None:
-    view, told = View(), []
+    view, told = SubscriptionIndex(), []
     runlog = RunLog(Hub())
-    runlog.append_hooks.append(Outbox(view, lambda found: told.append(set(found))).record)
+    runlog.append_hooks.append(WebhookOutbox(view, lambda found: told.append(set(found))).record)
 
     def drafts() -> list[EventDraft]:
         return [EventDraft("task_started", "execution", "m"), EventDraft("task_queued", "execution", "m")]
@@ -128,7 +128,7 @@ async def test_without_a_subscription_nothing_is_written_and_with_one_it_shares_
         return int(await db.read(lambda tx: tx.rows(COUNT)[0][0]))
 
     assert await append("default") == 0
-    view.put([subscription("default", ["task.started"])])
+    view.replace_all([subscription("default", ["task.started"])])
     assert await append("other") == 0
     assert await append("default") == 1
     assert told == [{"hook"}]
@@ -143,8 +143,8 @@ async def test_without_a_subscription_nothing_is_written_and_with_one_it_shares_
     assert told == [{"hook"}]
 
 
-def subscription(tenant: str, events: list[str]) -> Subscription:
-    return Subscription("hook", tenant, "http://x", events, "", True, None, "s", None, None, 0, "me", 0, 0)
+def subscription(tenant: str, events: list[str]) -> WebhookSubscription:
+    return WebhookSubscription("hook", tenant, "http://x", events, "", True, None, "s", None, None, 0, "me", 0, 0)
 
 
 @requirement("webhooks.retention")
@@ -209,24 +209,24 @@ async def test_metrics_and_health_tell_the_backlog_and_what_was_delivered(hooks:
 @pytest.mark.parametrize(
     ("attempts", "reply", "status", "wait"),
     [
-        (0, Reply(0, 1, 204), "delivered", None),
-        (0, Reply(0, 1, 199), "waiting", 5),
-        (1, Reply(0, 1, 304), "waiting", 300),
-        (0, Reply(0, 1, None, "gone"), "waiting", 5),
-        (0, Reply(0, 1, 429, retry_after=60 * SECOND), "waiting", 60),
-        (2, Reply(0, 1, 503, retry_after=60 * SECOND), "waiting", 1800),
-        (0, Reply(0, 1, 429, retry_after=99 * DAY), "waiting", 86_400),
-        (8, Reply(0, 1, 500), "waiting", 86_400),
-        (9, Reply(0, 1, 500), "failed", None),
-        (0, Reply(0, 1, 410), "failed", None),
+        (0, AttemptResult(0, 1, 204), "delivered", None),
+        (0, AttemptResult(0, 1, 199), "waiting", 5),
+        (1, AttemptResult(0, 1, 304), "waiting", 300),
+        (0, AttemptResult(0, 1, None, "gone"), "waiting", 5),
+        (0, AttemptResult(0, 1, 429, retry_after=60 * SECOND), "waiting", 60),
+        (2, AttemptResult(0, 1, 503, retry_after=60 * SECOND), "waiting", 1800),
+        (0, AttemptResult(0, 1, 429, retry_after=99 * DAY), "waiting", 86_400),
+        (8, AttemptResult(0, 1, 500), "waiting", 86_400),
+        (9, AttemptResult(0, 1, 500), "failed", None),
+        (0, AttemptResult(0, 1, 410), "failed", None),
     ],
 )
-def test_what_becomes_of_a_delivery(attempts: int, reply: Reply, status: str, wait: int | None) -> None:
-    one = msgspec.structs.replace(outbox.fresh("hook", "task.started", event(), 0), attempts=attempts)
-    verdict = model.judge(one, reply, 1000, 0.0)
+def test_what_becomes_of_a_delivery(attempts: int, reply: AttemptResult, status: str, wait: int | None) -> None:
+    one = msgspec.structs.replace(outbox.new_delivery("hook", "task.started", event(), 0), attempts=attempts)
+    verdict = model.decide_delivery(one, reply, 1000, 0.0)
     assert verdict.status == status
-    assert (verdict.disable is not None) == (status == "failed")
+    assert (verdict.disable_reason is not None) == (status == "failed")
     if wait is not None:
         assert verdict.due_at == 1000 + wait * SECOND
-        latest = model.judge(one, reply, 1000, 1.0).due_at
+        latest = model.decide_delivery(one, reply, 1000, 1.0).due_at
         assert verdict.due_at <= latest <= 1000 + wait * SECOND * 1.1 + 1

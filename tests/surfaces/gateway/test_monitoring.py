@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stentor import __version__
 from stentor.domains.monitoring import service
-from stentor.domains.monitoring.api import PATHS
-from stentor.domains.monitoring.service import Component, Health, fixed
+from stentor.domains.monitoring.api import PUBLIC_PATHS
+from stentor.domains.monitoring.service import HealthComponent, HealthService, fixed_check
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import OPERATIONS
@@ -47,7 +47,10 @@ async def test_the_details_name_every_component(world: World) -> None:
 
 @requirement("http.health-detailed", "http.health-ready-and-live")
 async def test_a_component_that_is_down_makes_it_unhealthy_and_not_ready_but_alive(world: World) -> None:
-    world.kernel.health._checks = {**world.kernel.health._checks, "vault": fixed("unavailable", "the folder is gone")}
+    world.kernel.health._checks = {
+        **world.kernel.health._checks,
+        "vault": fixed_check("unavailable", "the folder is gone"),
+    }
     async with stranger(world) as anybody:
         detailed, ready, live, basic = [
             await anybody.get(path) for path in (f"{BASE}/detailed", f"{BASE}/ready", f"{BASE}/live", "/health")
@@ -78,15 +81,15 @@ async def test_a_database_that_cannot_be_written_is_found(world: World) -> None:
 
 
 async def test_a_check_that_breaks_or_hangs_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def breaks() -> Component:
+    async def breaks() -> HealthComponent:
         raise RuntimeError("password hunter2")
 
-    async def hangs() -> Component:
+    async def hangs() -> HealthComponent:
         await asyncio.Event().wait()
         raise AssertionError
 
     monkeypatch.setattr(service, "CHECK_SECONDS", 0.05)
-    found = await Health({"breaks": breaks, "hangs": hangs}).components()
+    found = await HealthService({"breaks": breaks, "hangs": hangs}).check_components()
     assert {c.status for c in found.values()} == {"unavailable"}
     assert "hunter2" not in str(found)
 
@@ -135,7 +138,7 @@ async def test_the_figures_are_what_prometheus_reads(world: World) -> None:
 
 @requirement("http.head-method")
 async def test_head_on_a_public_route_answers_like_get_without_a_body(world: World) -> None:
-    for path in PATHS:
+    for path in PUBLIC_PATHS:
         told, answer = await world.admin.get(path), await world.admin.head(path)
         assert answer.status_code == told.status_code
         assert answer.headers["content-type"] == told.headers["content-type"]

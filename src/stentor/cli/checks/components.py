@@ -20,8 +20,8 @@ from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
 from stentor.core.errors import SandboxUnavailable, StartRefused
 from stentor.core.filesystem import read_lock_holder
-from stentor.domains.sandbox.broker import programs
-from stentor.domains.sandbox.cage.cage import Cage, check_folder
+from stentor.domains.sandbox.broker import command_tools
+from stentor.domains.sandbox.process_sandbox import ProcessSandbox, check_folder
 
 
 def check_vault(situation: CheckContext) -> Iterator[CheckFinding]:
@@ -77,13 +77,13 @@ def check_sandbox(situation: CheckContext) -> Iterator[CheckFinding]:
         return
     try:
         chosen = cage_of(settings)
-        programs.load(settings.cage_tools, chosen)
+        command_tools.load_command_tools(settings.cage_tools, chosen)
         check_folder(chosen.folder)
     except (StartRefused, SandboxUnavailable) as error:
         yield CheckFinding("problem", "cage", error.message)
     with tempfile.TemporaryDirectory(prefix="stentor-") as folder:
         Path(folder).chmod(0o711)
-        tried = Cage(Path(folder) / "cage", {})
+        tried = ProcessSandbox(Path(folder) / "cage", {})
         tried.open()
     if tried.problem is not None:
         yield CheckFinding("problem", "cage", f"Command agents are refused: {tried.problem}")

@@ -18,23 +18,23 @@ from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx
 from stentor.core.errors import NotFound, StentorError
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.governance import archive, patch
-from stentor.domains.governance.model import Cause, Checkpoint, CheckpointCorrupt
+from stentor.domains.governance import impact, store
+from stentor.domains.governance.model import Checkpoint, CheckpointCause, CheckpointCorrupt
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent, TrustTier
 from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.trust import store as trust_store
 from stentor.domains.trust.service import TrustService
 
-EXPIRED_AT_ONCE = 500
-MAX_ID = 64
+EXPIRE_BATCH = 500
+MAX_ID_LENGTH = 64
 
 
-class State(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class AgentState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a checkpoint says of an agent, and all that a rollback restores."""
 
     agent_id: str
-    config: patch.Config
+    config: impact.AgentConfig
     alignment_score: float
     accuracy_score: float
     efficiency_score: float
@@ -56,7 +56,7 @@ class RestoreFailed(StentorError):
     code = "RESTORE_FAILED"
 
 
-class Checkpoints:
+class CheckpointService:
     def __init__(
         self, db: Database, runlog: RunLog, registry: AgentRegistry, trust: TrustService, keep_days: int
     ) -> None:
@@ -72,21 +72,23 @@ class Checkpoints:
 
     async def get(self, tenant: str, checkpoint_id: str) -> Checkpoint:
         """As it is stored; `intact` says whether it may be restored. Raises NotFound."""
-        return await self._db.read(lambda tx: require(tx, tenant, checkpoint_id))
+        return await self._db.read(lambda tx: require_checkpoint(tx, tenant, checkpoint_id))
 
-    async def page(self, tenant: str, agent_id: str | None, before: archive.Before, limit: int) -> list[Checkpoint]:
-        return await self._db.read(lambda tx: archive.checkpoints(tx, tenant, agent_id, before, limit))
+    async def list_page(
+        self, tenant: str, agent_id: str | None, before: store.PageBefore, limit: int
+    ) -> list[Checkpoint]:
+        return await self._db.read(lambda tx: store.list_checkpoints(tx, tenant, agent_id, before, limit))
 
-    def take(self, tx: Tx, agent: Agent, cause: Cause, by: str, parent: str | None = None) -> Checkpoint:
+    def take(self, tx: Tx, agent: Agent, cause: CheckpointCause, by: str, parent: str | None = None) -> Checkpoint:
         """Record the agent's state inside the transaction that is about to change it."""
-        state = state_of(tx, agent).text
+        state = read_state(tx, agent).text
         taken_id, digest = ids.new_id(), _digest(state)
         meta = {"checkpoint_id": taken_id, "cause": cause, "state_hash": digest, "by": by}
         message = f"Checkpoint of agent {agent.name} taken."
         draft = EventDraft("checkpoint_taken", "governance", message, meta, agent_id=agent.agent_id)
         event = self._runlog.append(tx, agent.tenant, [draft], parent=parent)
         made = Checkpoint(agent.tenant, taken_id, agent.agent_id, cause, state, digest, by, tx.now, event)
-        archive.put(tx, made)
+        store.insert_checkpoint(tx, made)
         return made
 
     def before_clear(self, tx: Tx, tenant: str, agent_id: str, by: str) -> None:
@@ -94,31 +96,35 @@ class Checkpoints:
         if (agent := agents.find(tx, tenant, agent_id)) is not None:
             self.take(tx, agent, "clear_violations", by)
 
-    def before_trust(self, tx: Tx, tenant: str, entity_id: str, by: str) -> None:
+    def before_trust_change(self, tx: Tx, tenant: str, entity_id: str, by: str) -> None:
         """For trust: a score is about to be set. Not every entity is an agent."""
         if (agent := agents.find(tx, tenant, entity_id)) is not None:
             self.take(tx, agent, "trust_change", by)
 
-    def restore(self, tx: Tx, checkpoint: Checkpoint, by: str, parent: str | None, only: Sequence[str] = ()) -> None:
+    def restore(
+        self, tx: Tx, checkpoint: Checkpoint, by: str, parent: str | None, only_fields: Sequence[str] = ()
+    ) -> None:
         """Set the agent back, read it back, compare the hashes; with `only` just these fields of the configuration.
 
         Raises CheckpointCorrupt, NotFound, RestoreFailed; then nothing was changed.
         """
-        state = opened(checkpoint)
+        state = open_state(checkpoint)
         with tx.savepoint():
-            self._put_back(tx, checkpoint.tenant, state, by, parent, only)
+            self._put_back(tx, checkpoint.tenant, state, by, parent, only_fields)
             agent = require_agent(tx, checkpoint.tenant, checkpoint.agent_id)
-            if only:
-                sound = all(getattr(patch.of(agent), name) == getattr(state.config, name) for name in only)
+            if only_fields:
+                sound = all(
+                    getattr(impact.agent_config(agent), name) == getattr(state.config, name) for name in only_fields
+                )
             else:
-                sound = _digest(read_back(tx, agent, state).text) == checkpoint.state_hash
+                sound = _digest(read_comparable_state(tx, agent, state).text) == checkpoint.state_hash
             if not sound:
                 raise RestoreFailed("What was read back does not have the checkpoint's hash; nothing was changed.")
 
     def _put_back(
-        self, tx: Tx, tenant: str, state: State, by: str, parent: str | None, only: Sequence[str] = ()
+        self, tx: Tx, tenant: str, state: AgentState, by: str, parent: str | None, only: Sequence[str] = ()
     ) -> None:
-        fields: dict[str, Any] = {name: getattr(state.config, name) for name in only or patch.FIELDS}
+        fields: dict[str, Any] = {name: getattr(state.config, name) for name in only or impact.PATCHABLE_FIELDS}
         if not only:
             scores = ("alignment_score", "accuracy_score", "efficiency_score", "trust_tier")
             fields |= {name: getattr(state, name) for name in scores}
@@ -131,10 +137,10 @@ class Checkpoints:
         """Remove what is older than it is kept; answers how many."""
 
         def work(tx: Tx) -> int:
-            old = archive.expired(tx, now - self._keep, EXPIRED_AT_ONCE)
+            old = store.list_expired_checkpoints(tx, now - self._keep, EXPIRE_BATCH)
             by_tenant: dict[str, list[str]] = {}
             for tenant, checkpoint_id in old:
-                archive.drop(tx, tenant, checkpoint_id)
+                store.delete_checkpoint(tx, tenant, checkpoint_id)
                 by_tenant.setdefault(tenant, []).append(checkpoint_id)
             for tenant, gone in by_tenant.items():
                 message = f"{len(gone)} checkpoints were kept long enough."
@@ -145,12 +151,12 @@ class Checkpoints:
         return await self._db.write(work)
 
 
-def state_of(tx: Tx, agent: Agent) -> State:
+def read_state(tx: Tx, agent: Agent) -> AgentState:
     """The state now. Trust is the decayed score."""
     trust = trust_store.find(tx, agent.tenant, agent.agent_id)
-    return State(
+    return AgentState(
         agent.agent_id,
-        patch.of(agent),
+        impact.agent_config(agent),
         agent.alignment_score,
         agent.accuracy_score,
         agent.efficiency_score,
@@ -159,26 +165,26 @@ def state_of(tx: Tx, agent: Agent) -> State:
     )
 
 
-def read_back(tx: Tx, agent: Agent, wanted: State) -> State:
+def read_comparable_state(tx: Tx, agent: Agent, wanted: AgentState) -> AgentState:
     """The state now, of as much as a checkpoint speaks of: one without a trust score leaves trust as it is."""
-    state = state_of(tx, agent)
+    state = read_state(tx, agent)
     return state if wanted.trust_score is not None else msgspec.structs.replace(state, trust_score=None)
 
 
-def intact(checkpoint: Checkpoint) -> bool:
+def is_intact(checkpoint: Checkpoint) -> bool:
     try:
-        opened(checkpoint)
+        open_state(checkpoint)
     except CheckpointCorrupt:
         return False
     return True
 
 
-def opened(checkpoint: Checkpoint) -> State:
+def open_state(checkpoint: Checkpoint) -> AgentState:
     """The state, if it is what was taken. Raises CheckpointCorrupt."""
     if _digest(checkpoint.state) != checkpoint.state_hash:
         raise _corrupt(checkpoint, "its state does not have its hash")
     try:
-        state = msgspec.json.decode(checkpoint.state, type=State)
+        state = msgspec.json.decode(checkpoint.state, type=AgentState)
     except (msgspec.MsgspecError, UnicodeError):
         raise _corrupt(checkpoint, "its state is malformed") from None
     if state.agent_id != checkpoint.agent_id or state.text != checkpoint.state:
@@ -195,20 +201,20 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def possible(record_id: str) -> bool:
+def is_valid_id(record_id: str) -> bool:
     """Whether something may have this id: PostgreSQL takes no NUL, not even to compare."""
-    return 0 < len(record_id) <= MAX_ID and record_id.isprintable()
+    return 0 < len(record_id) <= MAX_ID_LENGTH and record_id.isprintable()
 
 
-def require(tx: Tx, tenant: str, checkpoint_id: str) -> Checkpoint:
-    found = archive.find(tx, tenant, checkpoint_id) if possible(checkpoint_id) else None
+def require_checkpoint(tx: Tx, tenant: str, checkpoint_id: str) -> Checkpoint:
+    found = store.find_checkpoint(tx, tenant, checkpoint_id) if is_valid_id(checkpoint_id) else None
     if found is None:
         raise NotFound("No checkpoint has this id.")
     return found
 
 
 def require_agent(tx: Tx, tenant: str, agent_id: str) -> Agent:
-    agent = agents.find(tx, tenant, agent_id) if possible(agent_id) else None
+    agent = agents.find(tx, tenant, agent_id) if is_valid_id(agent_id) else None
     if agent is None:
         raise NotFound("No agent has this id.")
     return agent

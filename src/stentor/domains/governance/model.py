@@ -12,14 +12,14 @@ from stentor.core.errors import Conflict, Forbidden, StentorError
 
 UpdateStatus = Literal["submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
 RollbackStatus = Literal["initiated", "in_progress", "completed", "failed"]
-Cause = Literal["manual", "deployment", "clear_violations", "trust_change"]
+CheckpointCause = Literal["manual", "deployment", "clear_violations", "trust_change"]
 
 AUTO, MONITORED, HUMAN = 1, 2, 3
-TIERS = {"auto": AUTO, "monitored": MONITORED, "human": HUMAN}
-TIER_NAMES = {number: name for name, number in TIERS.items()}
-DEADLINES = {AUTO: 300 * SECOND, MONITORED: 24 * HOUR, HUMAN: 72 * HOUR}
+TIER_NUMBERS = {"auto": AUTO, "monitored": MONITORED, "human": HUMAN}
+TIER_NAMES = {number: name for name, number in TIER_NUMBERS.items()}
+APPROVAL_DEADLINES = {AUTO: 300 * SECOND, MONITORED: 24 * HOUR, HUMAN: 72 * HOUR}
 """How long an approval may take, in microseconds. Past it an update is overdue, and still waits."""
-SYSTEM: Final = "system"
+SYSTEM_ACTOR: Final = "system"
 """Who decides and deploys when no principal does."""
 
 
@@ -41,7 +41,7 @@ class CheckpointCorrupt(Conflict):
     code = "CHECKPOINT_CORRUPT"
 
 
-class NoMetrics(StentorError):
+class TrustNotComputable(StentorError):
     """Nothing is known that trust could be computed from."""
 
     code, status = "TRUST_NOT_COMPUTABLE", 422
@@ -60,7 +60,7 @@ class Changes(msgspec.Struct, frozen=True):
     agent_patch: dict[str, Any] | None = None
 
     @property
-    def ratio(self) -> float | None:
+    def changed_ratio(self) -> float | None:
         """Changed lines over all lines; None when the total is unknown or zero."""
         return (self.lines_added + self.lines_deleted) / self.lines_total if self.lines_total else None
 
@@ -80,7 +80,7 @@ class Proposal(msgspec.Struct, frozen=True):
         return canonical_json.digest(msgspec.to_builtins(self))
 
 
-class Basis(msgspec.Struct, frozen=True):
+class TierBasis(msgspec.Struct, frozen=True):
     """What a tier was decided on. `risks` are the words that an approval must override; `diff` is of the patch."""
 
     trust: float | None
@@ -106,7 +106,7 @@ class Update(msgspec.Struct, frozen=True):
     proposed_by: str
     body_hash: str
     submitted_status: UpdateStatus
-    basis: Basis
+    basis: TierBasis
     base_hash: str | None
     submitted_at: int
     approval_deadline: int
@@ -124,7 +124,7 @@ class Update(msgspec.Struct, frozen=True):
     notes: str | None = None
 
     @property
-    def scheduled(self) -> bool:
+    def is_scheduled(self) -> bool:
         """Whether this service deploys it itself."""
         return self.patched
 
@@ -143,7 +143,7 @@ class Rejection(msgspec.Struct, frozen=True):
     feedback: str | None = None
 
 
-class Filter(msgspec.Struct, frozen=True):
+class UpdateFilter(msgspec.Struct, frozen=True):
     """Which updates; None means all. `before` is (submitted_at, update_id) of the last one that was seen."""
 
     status: str | None = None
@@ -158,7 +158,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     tenant: str
     checkpoint_id: str
     agent_id: str
-    cause: Cause
+    cause: CheckpointCause
     state: str
     state_hash: str
     taken_by: str

@@ -13,11 +13,10 @@ from stentor.core import canonical_json
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.domains.governance import checkpoints as states
 from stentor.domains.governance import model, wire
-from stentor.domains.governance.checkpoints import Checkpoints
-from stentor.domains.governance.model import Checkpoint, Filter, Update
-from stentor.domains.governance.rollbacks import Rollbacks
-from stentor.domains.governance.scoring import Scoring
-from stentor.domains.governance.service import Updates
+from stentor.domains.governance.checkpoints import CheckpointService
+from stentor.domains.governance.model import Checkpoint, Update, UpdateFilter
+from stentor.domains.governance.rollbacks import RollbackService
+from stentor.domains.governance.service import TrustScoringService, UpdateService
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import AgentId, Caller, IdempotencyHeader, Offset, decode_cursor, encode_cursor
@@ -35,14 +34,20 @@ Cursor = Annotated[str | None, Query(max_length=512)]
 class GovernanceOperations:
     """What admins, and proposers of updates, can do. Each method is an operation: see the table below."""
 
-    def __init__(self, updates: Updates, checkpoints: Checkpoints, rollbacks: Rollbacks, scoring: Scoring) -> None:
+    def __init__(
+        self,
+        updates: UpdateService,
+        checkpoints: CheckpointService,
+        rollbacks: RollbackService,
+        scoring: TrustScoringService,
+    ) -> None:
         self._updates, self._checkpoints, self._rollbacks, self._scoring = updates, checkpoints, rollbacks, scoring
 
     async def propose(
         self, caller: Caller, body: wire.Propose, idempotency_key: IdempotencyHeader = None
     ) -> wire.ProposedOut:
         """Propose an update of an agent; the answer says which tier has to approve it, and until when."""
-        proposal = body.proposal()
+        proposal = body.to_proposal()
         has_id = "update_id" in body.model_fields_set
         digest = proposal.body_hash if has_id else canonical_json.digest(body.model_dump(exclude={"update_id"}))
         key = _idempotency_key(caller, "updates", idempotency_key, digest)
@@ -60,8 +65,8 @@ class GovernanceOperations:
         cursor: Cursor = None,
     ) -> wire.UpdatePage:
         """Updates, newest first."""
-        wanted = Filter(_status(status), tier_number(tier), agent_id, _before(cursor))
-        updates = await self._updates.page(caller.tenant, wanted, limit + 1)
+        wanted = UpdateFilter(_status(status), parse_tier(tier), agent_id, _before(cursor))
+        updates = await self._updates.list_page(caller.tenant, wanted, limit + 1)
         return wire.UpdatePage(
             updates=[_update(update) for update in updates[:limit]],
             limit=limit,
@@ -70,7 +75,7 @@ class GovernanceOperations:
 
     async def read(self, caller: Caller, update_id: UpdateId) -> wire.UpdateOut:
         """One update, with what its tier was decided on and the diff of its patch; without `admin` one's own."""
-        return _update(await self._updates.read(caller, update_id))
+        return _update(await self._updates.get_visible(caller, update_id))
 
     async def approvals(
         self,
@@ -81,24 +86,24 @@ class GovernanceOperations:
         offset: Offset = 0,
     ) -> wire.Approvals:
         """What waits for approval, oldest first; `count` and `overdue` are of all that match."""
-        wanted = Filter(_status(status), tier_number(tier))
-        updates, count, overdue = await self._updates.waiting(caller.tenant, wanted, limit, offset)
+        wanted = UpdateFilter(_status(status), parse_tier(tier))
+        updates, count, overdue = await self._updates.list_oldest(caller.tenant, wanted, limit, offset)
         pending = [wire.PendingOut.of(update, risks=update.basis.risks) for update in updates]
         return wire.Approvals(pending=pending, count=count, overdue=overdue)
 
     async def approve(self, caller: Caller, update_id: UpdateId, body: wire.Approve) -> wire.ApprovedOut:
         """Approve an update that somebody else proposed. A patch is deployed at once."""
-        update = await self._updates.approve(caller, update_id, body.approval())
+        update = await self._updates.approve(caller, update_id, body.to_approval())
         # What lives outside this service is deployed when somebody does it.
-        return wire.ApprovedOut.of(update, deployment_time=update.approved_at if update.scheduled else None)
+        return wire.ApprovedOut.of(update, deployment_time=update.approved_at if update.is_scheduled else None)
 
     async def reject(self, caller: Caller, update_id: UpdateId, body: wire.Reject) -> wire.RejectedOut:
         """Reject an update."""
-        return wire.RejectedOut.of(await self._updates.reject(caller, update_id, body.rejection()))
+        return wire.RejectedOut.of(await self._updates.reject(caller, update_id, body.to_rejection()))
 
     async def deployed(self, caller: Caller, update_id: UpdateId, body: wire.Deployed) -> wire.UpdateOut:
         """Report an approved update that lives outside as deployed; failed tests roll it back."""
-        return _update(await self._updates.report(caller, update_id, body.test_results.model_dump()))
+        return _update(await self._updates.report_deployment(caller, update_id, body.test_results.model_dump()))
 
     async def take(self, caller: Caller, body: wire.TakeCheckpoint) -> wire.CheckpointOut:
         """Record the state of an agent with its hash."""
@@ -109,7 +114,7 @@ class GovernanceOperations:
         self, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
     ) -> wire.CheckpointPage:
         """Checkpoints, newest first, without their states."""
-        rows = await self._checkpoints.page(caller.tenant, agent_id, _before(cursor), limit + 1)
+        rows = await self._checkpoints.list_page(caller.tenant, agent_id, _before(cursor), limit + 1)
         return wire.CheckpointPage(
             checkpoints=[_checkpoint(row, with_state=False) for row in rows[:limit]],
             limit=limit,
@@ -126,13 +131,13 @@ class GovernanceOperations:
         """Set an agent back to a checkpoint."""
         key = _idempotency_key(caller, "rollbacks", idempotency_key, canonical_json.digest(body.model_dump()))
         # As it was started, so that the same request always has the same answer.
-        return wire.StartedOut.of(await self._rollbacks.start(caller, body.draft(), key), status="initiated")
+        return wire.StartedOut.of(await self._rollbacks.start(caller, body.to_draft(), key), status="initiated")
 
     async def list_rollbacks(
         self, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
     ) -> wire.RollbackPage:
         """Rollbacks, newest first."""
-        rows = await self._rollbacks.page(caller.tenant, agent_id, _before(cursor), limit + 1)
+        rows = await self._rollbacks.list_page(caller.tenant, agent_id, _before(cursor), limit + 1)
         following = _next_cursor(rows, limit, "initiated_at", "rollback_id")
         return wire.RollbackPage.of(rollbacks=rows[:limit], limit=limit, next_cursor=following)
 
@@ -144,9 +149,9 @@ class GovernanceOperations:
         """Compute an agent's trust from metrics, given or our own records, with the breakdown; stored by default."""
         request = body or wire.ComputeTrust()
         breakdown = await self._scoring.compute(
-            caller.tenant, agent_id, request.given(), caller, persist=request.persist
+            caller.tenant, agent_id, request.to_metrics(), caller, persist=request.persist
         )
-        reason = breakdown.too_little if request.persist else None
+        reason = breakdown.not_stored_reason if request.persist else None
         return wire.TrustOut.of(
             agent_id=agent_id,
             trust_score=breakdown.score,
@@ -215,9 +220,15 @@ OPERATIONS = [
 """`propose` is for a key that proposes updates of its own agent; `admin` covers it."""
 
 
-def tier_number(text: str | None) -> int | None:
+def parse_tier(text: str | None) -> int | None:
     """A tier by its number or its name. Raises KeyError."""
-    return None if text is None else model.TIERS[text] if text in model.TIERS else {"1": 1, "2": 2, "3": 3}[text]
+    return (
+        None
+        if text is None
+        else model.TIER_NUMBERS[text]
+        if text in model.TIER_NUMBERS
+        else {"1": 1, "2": 2, "3": 3}[text]
+    )
 
 
 def _update(update: Update) -> wire.UpdateOut:
@@ -227,8 +238,8 @@ def _update(update: Update) -> wire.UpdateOut:
 
 def _checkpoint(checkpoint: Checkpoint, *, with_state: bool) -> wire.CheckpointOut:
     """The state of a corrupt checkpoint is not shown: it is not what was taken."""
-    intact = states.intact(checkpoint)
-    state = states.opened(checkpoint).document if with_state and intact else None
+    intact = states.is_intact(checkpoint)
+    state = states.open_state(checkpoint).document if with_state and intact else None
     return wire.CheckpointOut.of(checkpoint, intact=intact, state=state)
 
 

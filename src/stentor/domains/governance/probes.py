@@ -17,83 +17,83 @@ from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.domains.registry.model import Agent, Runtime
 
 PROBE_SECONDS = 10.0
-NOT_FOR_HEAD = frozenset((501,))
+HEAD_UNSUPPORTED_STATUSES = frozenset((501,))
 """What servers answer to a method that they do not have; they are there all the same."""
 
 
-class Found(msgspec.Struct, frozen=True):
-    ok: bool
-    what: str
+class ProbeResult(msgspec.Struct, frozen=True):
+    is_ok: bool
+    detail: str
 
 
-Probe = Callable[[Agent], Awaitable[Found]]
+Probe = Callable[[Agent], Awaitable[ProbeResult]]
 
 
-def by_kind(probes: Mapping[str, Probe], seconds: float = PROBE_SECONDS) -> Probe:
+def probe_by_kind(probes: Mapping[str, Probe], seconds: float = PROBE_SECONDS) -> Probe:
     """One probe out of one for each kind of runtime; a kind without a probe, and one that hangs, is not found well."""
 
-    async def probe(agent: Agent) -> Found:
+    async def probe(agent: Agent) -> ProbeResult:
         kind = agent.runtime.kind
         if kind not in probes:
-            return Found(False, f"There is no probe for the runtime {kind!r}.")
+            return ProbeResult(False, f"There is no probe for the runtime {kind!r}.")
         try:
             async with asyncio.timeout(seconds):
                 return await probes[kind](agent)
         except TimeoutError:
-            return Found(False, f"The probe took longer than {seconds:g} s.")
+            return ProbeResult(False, f"The probe took longer than {seconds:g} s.")
 
     return probe
 
 
-def builtin(names: Collection[str]) -> Probe:
-    async def probe(agent: Agent) -> Found:
+def builtin_probe(names: Collection[str]) -> Probe:
+    async def probe(agent: Agent) -> ProbeResult:
         name = agent.runtime.name or ""
         there = name in names
-        return Found(there, f"The builtin agent {name!r} is {'there' if there else 'not in this service'}.")
+        return ProbeResult(there, f"The builtin agent {name!r} is {'there' if there else 'not in this service'}.")
 
     return probe
 
 
-def accepted(check: Callable[[Runtime], None]) -> Probe:
+def registration_probe(check: Callable[[Runtime], None]) -> Probe:
     """Whether a registration would take the runtime now: its program, its cage, the form of its options. A model is not
     called, because that costs money.
     """
 
-    async def probe(agent: Agent) -> Found:
+    async def probe(agent: Agent) -> ProbeResult:
         try:
             await asyncio.to_thread(check, agent.runtime)
         except StentorError as error:
-            return Found(False, error.message)
-        return Found(True, f"A registration with this {agent.runtime.kind} runtime would be taken.")
+            return ProbeResult(False, error.message)
+        return ProbeResult(True, f"A registration with this {agent.runtime.kind} runtime would be taken.")
 
     return probe
 
 
-async def worker(agent: Agent) -> Found:
-    return Found(True, "A worker cannot be probed: it pulls its work. Its next claim shows whether it works.")
+async def probe_worker(agent: Agent) -> ProbeResult:
+    return ProbeResult(True, "A worker cannot be probed: it pulls its work. Its next claim shows whether it works.")
 
 
-def http(outbound: OutboundHttp) -> Probe:
-    async def probe(agent: Agent) -> Found:
+def http_probe(outbound: OutboundHttp) -> Probe:
+    async def probe(agent: Agent) -> ProbeResult:
         import aiohttp  # a fifth of all imports at the start, for the first such probe only
 
         try:
-            return await _reach(outbound, agent.runtime.endpoint or "")
+            return await _probe_endpoint(outbound, agent.runtime.endpoint or "")
         except InvalidRequest as error:
-            return Found(False, error.message)
+            return ProbeResult(False, error.message)
         except TargetRefused:
-            return Found(False, "The endpoint's address is not public.")
+            return ProbeResult(False, "The endpoint's address is not public.")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Found(False, f"The endpoint cannot be reached ({type(error).__name__}).")
+            return ProbeResult(False, f"The endpoint cannot be reached ({type(error).__name__}).")
 
     return probe
 
 
-async def _reach(outbound: OutboundHttp, endpoint: str) -> Found:
+async def _probe_endpoint(outbound: OutboundHttp, endpoint: str) -> ProbeResult:
     import aiohttp
 
     outbound.check_url(endpoint)
     timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
     async with outbound.session.head(endpoint, timeout=timeout, allow_redirects=False) as answer:
-        there = answer.status < 500 or answer.status in NOT_FOR_HEAD
-        return Found(there, f"The endpoint answered {answer.status} to HEAD.")
+        there = answer.status < 500 or answer.status in HEAD_UNSUPPORTED_STATUSES
+        return ProbeResult(there, f"The endpoint answered {answer.status} to HEAD.")

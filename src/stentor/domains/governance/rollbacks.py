@@ -18,8 +18,8 @@ from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, NotFound
 from stentor.core.runlog import EventDraft, EventType, RunLog
-from stentor.domains.governance import archive, checkpoints, moves, patch, store
-from stentor.domains.governance.checkpoints import Checkpoints, RestoreFailed
+from stentor.domains.governance import checkpoints, impact, review, store
+from stentor.domains.governance.checkpoints import CheckpointService, RestoreFailed
 from stentor.domains.governance.model import (
     Checkpoint,
     CheckpointCorrupt,
@@ -31,8 +31,8 @@ from stentor.domains.governance.model import (
 )
 from stentor.domains.registry import authorization
 
-ESTIMATE = 2 * SECOND
-EVENTS: dict[RollbackStatus, tuple[EventType, str]] = {
+ESTIMATED_DURATION_US = 2 * SECOND
+ROLLBACK_EVENTS: dict[RollbackStatus, tuple[EventType, str]] = {
     "initiated": ("rollback_started", "Rollback started."),
     "in_progress": ("rollback_in_progress", "Rollback in progress."),
     "completed": ("rollback_completed", "Rolled back and verified."),
@@ -40,13 +40,13 @@ EVENTS: dict[RollbackStatus, tuple[EventType, str]] = {
 }
 
 
-class Rollbacks:
+class RollbackService:
     """`wake` tells the runner that there is something to do."""
 
-    def __init__(self, db: Database, runlog: RunLog, kept: Checkpoints, wake: Callable[[], None]) -> None:
+    def __init__(self, db: Database, runlog: RunLog, checkpoints: CheckpointService, wake: Callable[[], None]) -> None:
         self._db = db
         self._runlog = runlog
-        self._checkpoints = kept
+        self._checkpoints = checkpoints
         self._wake = wake
 
     async def start(self, principal: Principal, draft: RollbackDraft, key: IdempotencyKey | None = None) -> Rollback:
@@ -54,54 +54,59 @@ class Rollbacks:
 
         def work(tx: Tx) -> Rollback:
             if key is not None and (known := idempotency.find_response(tx, key)):
-                return require(tx, principal.tenant, known.body)
-            rollback = self.start_in(tx, principal, draft)
+                return require_rollback(tx, principal.tenant, known.body)
+            rollback = self.start_in_tx(tx, principal, draft)
             if key is not None:
                 idempotency.store_response(tx, key, StoredResponse(202, rollback.rollback_id))
             return rollback
 
         return await self._db.write(work)
 
-    def start_in(
-        self, tx: Tx, principal: Principal, draft: RollbackDraft, cause: str | None = None, of: Update | None = None
+    def start_in_tx(
+        self,
+        tx: Tx,
+        principal: Principal,
+        draft: RollbackDraft,
+        parent: str | None = None,
+        undone_update: Update | None = None,
     ) -> Rollback:
         """The same as a part of somebody's own transaction; `of` is the update that it undoes."""
-        checkpoint = checkpoints.require(tx, principal.tenant, draft.checkpoint_id)
-        state = checkpoints.opened(checkpoint)
+        checkpoint = checkpoints.require_checkpoint(tx, principal.tenant, draft.checkpoint_id)
+        state = checkpoints.open_state(checkpoint)
         agent = checkpoints.require_agent(tx, principal.tenant, checkpoint.agent_id)
-        if of is None and authorization.can_work_as(principal, agent):
+        if undone_update is None and authorization.can_work_as(principal, agent):
             raise SelfApproval("An agent's own key may not roll it back: ask a person, whose key has the role admin.")
-        if agent.key_name == principal.name and patch.widens(patch.of(agent), state.config):
+        if agent.key_name == principal.name and impact.is_widening(impact.agent_config(agent), state.config):
             raise SelfApproval("An agent's own key may not roll it back to more than it may do now: ask another admin.")
         rollback_id = ids.new_id()
         meta = {"rollback_id": rollback_id, "checkpoint_id": checkpoint.checkpoint_id, "status": "initiated"}
         meta |= {"by": principal.name, "reason": draft.reason}
         started = EventDraft("rollback_started", "governance", "Rollback started.", meta, agent_id=checkpoint.agent_id)
-        event = self._runlog.append(tx, principal.tenant, [started], parent=cause)
+        event = self._runlog.append(tx, principal.tenant, [started], parent=parent)
         rollback = Rollback(
             tenant=principal.tenant,
             rollback_id=rollback_id,
             checkpoint_id=checkpoint.checkpoint_id,
             agent_id=checkpoint.agent_id,
-            update_id=of.update_id if of else None,
+            update_id=undone_update.update_id if undone_update else None,
             status="initiated",
             initiated_by=principal.name,
             claimed_by=draft.claimed,
             reason=draft.reason,
             details=draft.details,
             initiated_at=tx.now,
-            estimated_completion=tx.now + ESTIMATE,
+            estimated_completion=tx.now + ESTIMATED_DURATION_US,
             completed_at=None,
             verified=False,
             notes=None,
             provenance_id=event,
             head_id=event,
         )
-        archive.start(tx, rollback)
+        store.insert_rollback(tx, rollback)
         tx.after_commit(self._wake)
         return rollback
 
-    def undo(self, tx: Tx, principal: Principal, update: Update, reason: str) -> str | None:
+    def undo_update(self, tx: Tx, principal: Principal, update: Update, reason: str) -> str | None:
         """Roll a failed update back: to the checkpoint that it names, else to the one taken when it was approved.
 
         Answers the rollback; without a checkpoint there is nothing in this service to set back.
@@ -109,41 +114,43 @@ class Rollbacks:
         checkpoint = self._for(tx, update)
         if checkpoint is None:
             note = f"{reason} There is no checkpoint of this agent, so nothing in this service was set back."
-            moves.move(tx, self._runlog, update, "rolled_back", note, {}, rolled_back_at=tx.now, notes=note)
+            review.change_status(tx, self._runlog, update, "rolled_back", note, {}, rolled_back_at=tx.now, notes=note)
             return None
         draft = RollbackDraft(checkpoint.checkpoint_id, reason)
-        return self.start_in(tx, principal, draft, update.head_id, update).rollback_id
+        return self.start_in_tx(tx, principal, draft, update.head_id, update).rollback_id
 
     def _for(self, tx: Tx, update: Update) -> Checkpoint | None:
         for wanted in (update.named_checkpoint, update.checkpoint_id):
-            found = archive.find(tx, update.tenant, wanted) if wanted else None
-            if found is not None and found.agent_id == update.agent_id and checkpoints.intact(found):
+            found = store.find_checkpoint(tx, update.tenant, wanted) if wanted else None
+            if found is not None and found.agent_id == update.agent_id and checkpoints.is_intact(found):
                 return found
         return None
 
     async def get(self, tenant: str, rollback_id: str) -> Rollback:
         """Raises NotFound."""
-        return await self._db.read(lambda tx: require(tx, tenant, rollback_id))
+        return await self._db.read(lambda tx: require_rollback(tx, tenant, rollback_id))
 
-    async def page(self, tenant: str, agent_id: str | None, before: archive.Before, limit: int) -> list[Rollback]:
-        return await self._db.read(lambda tx: archive.rollbacks(tx, tenant, agent_id, before, limit))
+    async def list_page(
+        self, tenant: str, agent_id: str | None, before: store.PageBefore, limit: int
+    ) -> list[Rollback]:
+        return await self._db.read(lambda tx: store.list_rollbacks(tx, tenant, agent_id, before, limit))
 
-    async def carry(self, tenant: str, rollback_id: str) -> None:
+    async def execute(self, tenant: str, rollback_id: str) -> None:
         """Carry a rollback to its end. Whoever comes second finds it ended; a killed process leaves it to the next."""
         await self._db.write(lambda tx: self._begin(tx, tenant, rollback_id))
         await self._db.write(lambda tx: self._finish(tx, tenant, rollback_id))
 
     def _begin(self, tx: Tx, tenant: str, rollback_id: str) -> None:
-        rollback = require(tx, tenant, rollback_id)
+        rollback = require_rollback(tx, tenant, rollback_id)
         if rollback.status == "initiated":
             self._move(tx, rollback, "in_progress")
 
     def _finish(self, tx: Tx, tenant: str, rollback_id: str) -> None:
-        rollback = require(tx, tenant, rollback_id)
+        rollback = require_rollback(tx, tenant, rollback_id)
         if rollback.status != "in_progress":
             return
         try:
-            checkpoint = checkpoints.require(tx, tenant, rollback.checkpoint_id)
+            checkpoint = checkpoints.require_checkpoint(tx, tenant, rollback.checkpoint_id)
             self._checkpoints.restore(tx, checkpoint, rollback.initiated_by, rollback.head_id)
         except (CheckpointCorrupt, NotFound, RestoreFailed) as error:
             self._move(tx, rollback, "failed", notes=error.message, completed_at=tx.now)
@@ -155,25 +162,25 @@ class Rollbacks:
         """The updates that are undone now are rolled back."""
         agent, taken = rollback.agent_id, checkpoint.checkpoint_id
         note = f"Undone by the rollback {rollback.rollback_id}."
-        for update in store.undone_by(tx, rollback.tenant, agent, taken, rollback.update_id, checkpoint.taken_at):
+        for update in store.list_undone_by(tx, rollback.tenant, agent, taken, rollback.update_id, checkpoint.taken_at):
             meta = {"rollback_id": rollback.rollback_id}
-            moves.move(tx, self._runlog, update, "rolled_back", note, meta, rolled_back_at=tx.now, notes=note)
+            review.change_status(tx, self._runlog, update, "rolled_back", note, meta, rolled_back_at=tx.now, notes=note)
 
     def _move(self, tx: Tx, rollback: Rollback, status: RollbackStatus, **fields: Any) -> Rollback:
-        event, message = EVENTS[status]
+        event, message = ROLLBACK_EVENTS[status]
         meta: dict[str, Any] = {"rollback_id": rollback.rollback_id, "checkpoint_id": rollback.checkpoint_id}
         meta |= {"status": status, "verified": fields.get("verified", False), "notes": fields.get("notes")}
         draft = EventDraft(event, "governance", message, meta, agent_id=rollback.agent_id)
         head = self._runlog.append(tx, rollback.tenant, [draft], parent=rollback.head_id)
         moved = msgspec.structs.replace(rollback, status=status, head_id=head, **fields)
-        if not archive.move(tx, rollback, moved):
+        if not store.change_rollback(tx, rollback, moved):
             raise Conflict("The rollback changed at the same moment.")
         return moved
 
 
-def require(tx: Tx, tenant: str, rollback_id: str) -> Rollback:
+def require_rollback(tx: Tx, tenant: str, rollback_id: str) -> Rollback:
     """Raises NotFound."""
-    rollback = archive.read(tx, tenant, rollback_id) if checkpoints.possible(rollback_id) else None
+    rollback = store.find_rollback(tx, tenant, rollback_id) if checkpoints.is_valid_id(rollback_id) else None
     if rollback is None:
         raise NotFound("No rollback has this id.")
     return rollback

@@ -1,4 +1,7 @@
-"""Use cases of updates: propose, decide, report, read. Every move and its event share one transaction."""
+"""Use cases of updates: propose, decide, report, read. Every move and its event share one transaction.
+
+Computes an agent's trust from metrics, given or the service's own records, and stores it if that is wanted.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,32 @@ from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from stentor.core.runlog import RunLog
-from stentor.domains.governance import model, moves, store
-from stentor.domains.governance.checkpoints import Checkpoints, possible
-from stentor.domains.governance.checkpoints import require as require_checkpoint
-from stentor.domains.governance.judging import Judging
+from stentor.domains.governance import model, review, store, trust_formula
+from stentor.domains.governance.checkpoints import CheckpointService, is_valid_id, require_agent
+from stentor.domains.governance.checkpoints import require_checkpoint as require_checkpoint
 from stentor.domains.governance.model import (
     Approval,
-    Filter,
     Proposal,
     Rejection,
     RiskNotOverridden,
     SelfApproval,
     Update,
+    UpdateFilter,
 )
-from stentor.domains.governance.rollbacks import Rollbacks
+from stentor.domains.governance.review import ProposalReviewer
+from stentor.domains.governance.rollbacks import RollbackService
+from stentor.domains.governance.trust_formula import TrustBreakdown, TrustMetrics
+from stentor.domains.learning import store as lessons
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
+from stentor.domains.trust.service import TrustService
 
-_RATIONALE = {"fields": {"rationale": "who approves an update of their own says why"}}
-OwnHand = Literal["agent", "key", "proposer"]
+_RATIONALE_REQUIRED = {"fields": {"rationale": "who approves an update of their own says why"}}
+SelfApprovalKind = Literal["agent", "key", "proposer"]
 
 
-class Updates:
+class UpdateService:
     """`wake` tells the runner that there may be something to deploy. `self_approval`: one admin is enough, also where
     there are others.
     """
@@ -44,9 +50,9 @@ class Updates:
         self,
         db: Database,
         runlog: RunLog,
-        judging: Judging,
-        checkpoints: Checkpoints,
-        rollbacks: Rollbacks,
+        reviewer: ProposalReviewer,
+        checkpoints: CheckpointService,
+        rollbacks: RollbackService,
         wake: Callable[[], None],
         roles: RoleRegistry,
         *,
@@ -54,7 +60,7 @@ class Updates:
     ) -> None:
         self._db = db
         self._runlog = runlog
-        self._judging = judging
+        self._judging = reviewer
         self._checkpoints = checkpoints
         self._rollbacks = rollbacks
         self._wake = wake
@@ -66,17 +72,17 @@ class Updates:
 
         def work(tx: Tx) -> Update:
             if key is not None and (known := idempotency.find_response(tx, key)):
-                return require(tx, principal.tenant, known.body)
-            update = self.propose_in(tx, principal, proposal)
+                return require_update(tx, principal.tenant, known.body)
+            update = self.propose_in_tx(tx, principal, proposal)
             if key is not None:
                 idempotency.store_response(tx, key, StoredResponse(202, update.update_id))
             return update
 
         return await self._db.write(work)
 
-    def propose_in(self, tx: Tx, principal: Principal, proposal: Proposal, cause: str | None = None) -> Update:
+    def propose_in_tx(self, tx: Tx, principal: Principal, proposal: Proposal, parent: str | None = None) -> Update:
         """The same as a part of somebody's own transaction. The same id with the same body is the same update."""
-        known = store.find(tx, principal.tenant, proposal.update_id)
+        known = store.find_update(tx, principal.tenant, proposal.update_id)
         if known is not None:
             if known.body_hash != proposal.body_hash:
                 raise Conflict(f"The update {proposal.update_id} was proposed before with another body. Take a new id.")
@@ -84,20 +90,22 @@ class Updates:
         agent = agents.find(tx, principal.tenant, proposal.agent_id)
         _check_proposer(principal, agent)
         _check_named(tx, principal.tenant, proposal)
-        judged = self._judging.judge(tx, principal, proposal, agent)
-        update = moves.submit(tx, self._runlog, principal, proposal, judged, cause)
-        if judged.impossible is not None:
-            decision = {"reason": judged.impossible}
-            return self._reject(tx, update, model.SYSTEM, decision)
+        judged = self._judging.review(tx, principal, proposal, agent)
+        update = review.insert_submitted(tx, self._runlog, principal, proposal, judged, parent)
+        if judged.rejection_reason is not None:
+            decision = {"reason": judged.rejection_reason}
+            return self._reject(tx, update, model.SYSTEM_ACTOR, decision)
         if update.tier == model.AUTO:
-            return self._approve(tx, update, model.SYSTEM, {"rationale": "Its tier is auto."})
+            return self._approve(tx, update, model.SYSTEM_ACTOR, {"rationale": "Its tier is auto."})
         return update
 
     async def approve(self, principal: Principal, update_id: str, approval: Approval) -> Update:
         """Raises NotFound, SelfApproval, RiskNotOverridden, Conflict unless it is submitted."""
-        return await self._db.write(lambda tx: self.approve_in(tx, principal, update_id, approval))
+        return await self._db.write(lambda tx: self.approve_in_tx(tx, principal, update_id, approval))
 
-    def approve_in(self, tx: Tx, principal: Principal, update_id: str, approval: Approval, via: Any = None) -> Update:
+    def approve_in_tx(
+        self, tx: Tx, principal: Principal, update_id: str, approval: Approval, event_extra: Any = None
+    ) -> Update:
         """The same as a part of somebody's own transaction; `via` goes into the event."""
         update = _submitted(tx, principal.tenant, update_id, "approved")
         own = self._own_hand(tx, principal, update, approval)
@@ -107,7 +115,7 @@ class Updates:
                 {"proposed_by": update.proposed_by},
             )
         if own is not None and not approval.rationale:
-            raise InvalidRequest("rationale: who approves an update of their own says why", _RATIONALE)
+            raise InvalidRequest("rationale: who approves an update of their own says why", _RATIONALE_REQUIRED)
         if update.basis.risks and not approval.override_risk:
             named = ", ".join(update.basis.risks)
             raise RiskNotOverridden(
@@ -116,26 +124,28 @@ class Updates:
             )
         alone = {"self_approved": True} if own else {}
         decision = msgspec.to_builtins(approval) | alone
-        return self._approve(tx, update, principal.name, decision, {**(via or {}), **alone})
+        return self._approve(tx, update, principal.name, decision, {**(event_extra or {}), **alone})
 
     async def reject(self, principal: Principal, update_id: str, rejection: Rejection) -> Update:
         """Raises NotFound, Conflict unless it is submitted. Who proposed it may take it back so."""
-        return await self._db.write(lambda tx: self.reject_in(tx, principal, update_id, rejection))
+        return await self._db.write(lambda tx: self.reject_in_tx(tx, principal, update_id, rejection))
 
-    def reject_in(self, tx: Tx, principal: Principal, update_id: str, rejection: Rejection, via: Any = None) -> Update:
+    def reject_in_tx(
+        self, tx: Tx, principal: Principal, update_id: str, rejection: Rejection, event_extra: Any = None
+    ) -> Update:
         """The same as a part of somebody's own transaction."""
         update = _submitted(tx, principal.tenant, update_id, "rejected")
-        return self._reject(tx, update, principal.name, msgspec.to_builtins(rejection), via)
+        return self._reject(tx, update, principal.name, msgspec.to_builtins(rejection), event_extra)
 
-    async def report(self, principal: Principal, update_id: str, results: dict[str, Any]) -> Update:
+    async def report_deployment(self, principal: Principal, update_id: str, results: dict[str, Any]) -> Update:
         """What the tests of an update that lives outside came to: failed ones roll back. Raises NotFound, Conflict."""
         rollback_id = await self._db.write(lambda tx: self._report(tx, principal, update_id, results))
         if rollback_id is not None:
             with suppress(Conflict):  # the runner, or another process, is at it
-                await self._rollbacks.carry(principal.tenant, rollback_id)
+                await self._rollbacks.execute(principal.tenant, rollback_id)
         return await self.get(principal.tenant, update_id)
 
-    async def read(self, principal: Principal, update_id: str) -> Update:
+    async def get_visible(self, principal: Principal, update_id: str) -> Update:
         """As `get`; who may only propose sees its own proposals alone."""
         update = await self.get(principal.tenant, update_id)
         if not principal.may("admin") and update.proposed_by != principal.name:
@@ -144,21 +154,23 @@ class Updates:
 
     async def get(self, tenant: str, update_id: str) -> Update:
         """Raises NotFound, the same for a foreign update as for none."""
-        return await self._db.read(lambda tx: require(tx, tenant, update_id))
+        return await self._db.read(lambda tx: require_update(tx, tenant, update_id))
 
-    async def page(self, tenant: str, wanted: Filter, limit: int) -> list[Update]:
-        return await self._db.read(lambda tx: store.page(tx, tenant, wanted, limit))
+    async def list_page(self, tenant: str, wanted: UpdateFilter, limit: int) -> list[Update]:
+        return await self._db.read(lambda tx: store.list_updates(tx, tenant, wanted, limit))
 
-    async def waiting(self, tenant: str, wanted: Filter, limit: int, offset: int) -> tuple[list[Update], int, int]:
+    async def list_oldest(
+        self, tenant: str, wanted: UpdateFilter, limit: int, offset: int
+    ) -> tuple[list[Update], int, int]:
         """Updates, oldest first; how many there are, and how many of them are past their deadline."""
 
         def read(tx: Tx) -> tuple[list[Update], int, int]:
-            found = store.waiting(tx, tenant, wanted, limit, offset)
-            return found, *store.count(tx, tenant, wanted)
+            found = store.list_oldest_updates(tx, tenant, wanted, limit, offset)
+            return found, *store.count_updates(tx, tenant, wanted)
 
         return await self._db.read(read)
 
-    def _own_hand(self, tx: Tx, principal: Principal, update: Update, approval: Approval) -> OwnHand | None:
+    def _own_hand(self, tx: Tx, principal: Principal, update: Update, approval: Approval) -> SelfApprovalKind | None:
         """Whether the one who approves can work as the agent that it changes, has its key, or proposed it."""
         agent = agents.find(tx, update.tenant, update.agent_id)
         if agent is not None and authorization.can_work_as(principal, agent):
@@ -168,7 +180,7 @@ class Updates:
         claimed = (approval.claimed or "").strip().lower()
         return "proposer" if update.proposed_by in (principal.name, claimed) else None
 
-    def _may_alone(self, principal: Principal, update: Update, own: OwnHand) -> bool:
+    def _may_alone(self, principal: Principal, update: Update, own: SelfApprovalKind) -> bool:
         """Whether a person may approve an update of their own: nobody else could, or the operator said so.
 
         An agent's key never may, and nobody in the name of another.
@@ -180,7 +192,7 @@ class Updates:
         return self._roles.is_only_admin(principal) and (own == "key" or update.proposed_by == principal.name)
 
     def _approve(self, tx: Tx, update: Update, by: str, decision: dict[str, Any], via: Any = None) -> Update:
-        drift = self._judging.drift(tx, update)
+        drift = self._judging.find_drift(tx, update)
         if drift is not None:
             raise Conflict(drift)
         fields: dict[str, Any] = {"decided_by": by, "decision": decision, "approved_at": tx.now}
@@ -190,7 +202,7 @@ class Updates:
             taken = self._checkpoints.take(tx, agent, "deployment", by, update.head_id)
             fields["checkpoint_id"] = taken.checkpoint_id
         meta = {"by": by, **(via or {})}
-        moved = moves.move(tx, self._runlog, update, "approved", f"Approved by {by}.", meta, **fields)
+        moved = review.change_status(tx, self._runlog, update, "approved", f"Approved by {by}.", meta, **fields)
         if moved.patched:
             tx.after_commit(self._wake)
         return moved
@@ -198,11 +210,11 @@ class Updates:
     def _reject(self, tx: Tx, update: Update, by: str, decision: dict[str, Any], via: Any = None) -> Update:
         fields = {"decided_by": by, "decision": decision, "rejected_at": tx.now}
         meta = {"by": by, "reason": decision.get("reason"), **(via or {})}
-        return moves.move(tx, self._runlog, update, "rejected", f"Rejected by {by}.", meta, **fields)
+        return review.change_status(tx, self._runlog, update, "rejected", f"Rejected by {by}.", meta, **fields)
 
     def _report(self, tx: Tx, principal: Principal, update_id: str, results: Mapping[str, Any]) -> str | None:
         """Answers the rollback that failed tests need."""
-        update = require(tx, principal.tenant, update_id)
+        update = require_update(tx, principal.tenant, update_id)
         if update.patched:
             raise Conflict("This service deploys the update itself; there is nothing to report.")
         if update.status != "approved":
@@ -210,16 +222,16 @@ class Updates:
         failed = sum(part["failed"] for part in results.values() if part)
         meta = {"by": principal.name, "test_results": results}
         kept = {"test_results": dict(results)}
-        update = moves.move(tx, self._runlog, update, "deploying", "Deployed outside.", meta, **kept)
+        update = review.change_status(tx, self._runlog, update, "deploying", "Deployed outside.", meta, **kept)
         if not failed:
-            moves.move(tx, self._runlog, update, "deployed", "Its tests passed.", meta, deployed_at=tx.now)
+            review.change_status(tx, self._runlog, update, "deployed", "Its tests passed.", meta, deployed_at=tx.now)
             return None
-        return self._rollbacks.undo(tx, principal, update, f"{failed} tests failed.")
+        return self._rollbacks.undo_update(tx, principal, update, f"{failed} tests failed.")
 
 
-def require(tx: Tx, tenant: str, update_id: str) -> Update:
+def require_update(tx: Tx, tenant: str, update_id: str) -> Update:
     """Raises NotFound."""
-    update = store.find(tx, tenant, update_id) if possible(update_id) else None
+    update = store.find_update(tx, tenant, update_id) if is_valid_id(update_id) else None
     if update is None:
         raise _unknown()
     return update
@@ -244,7 +256,56 @@ def _check_named(tx: Tx, tenant: str, proposal: Proposal) -> None:
 
 
 def _submitted(tx: Tx, tenant: str, update_id: str, verb: str) -> Update:
-    update = require(tx, tenant, update_id)
+    update = require_update(tx, tenant, update_id)
     if update.status != "submitted":
         raise Conflict(f"The update is {update.status} already, so it cannot be {verb}.")
     return update
+
+
+class TrustScoringService:
+    def __init__(self, db: Database, trust: TrustService, checkpoints: CheckpointService) -> None:
+        self._db = db
+        self._trust = trust
+        self._checkpoints = checkpoints
+
+    async def compute(
+        self, tenant: str, agent_id: str, given: TrustMetrics | None, by: Principal, *, persist: bool
+    ) -> TrustBreakdown:
+        """Raises NotFound, Forbidden, NoMetrics, InvalidRequest. Storing a score takes a checkpoint before; a score
+        of too little is not stored (`TrustBreakdown.not_stored_reason`).
+        """
+        work = self._store if persist else self._compute
+
+        def unit(tx: Tx) -> TrustBreakdown:
+            return work(tx, require_agent(tx, tenant, agent_id), given, by)
+
+        return await (self._db.write(unit) if persist else self._db.read(unit))
+
+    def _compute(self, tx: Tx, agent: Agent, given: TrustMetrics | None, by: Principal) -> TrustBreakdown:
+        return trust_formula.compute_trust(given if given is not None else read_recorded_metrics(tx, agent))
+
+    def _store(self, tx: Tx, agent: Agent, given: TrustMetrics | None, by: Principal) -> TrustBreakdown:
+        authorization.authorize_change(by, "trust", agent)
+        found = self._compute(tx, agent, given, by)
+        if found.not_stored_reason:
+            return found
+        self._checkpoints.take(tx, agent, "trust_change", by.name)
+        self._trust.set_score_in_tx(tx, agent.tenant, agent.agent_id, found.score, None, by.name)
+        return found
+
+
+def read_recorded_metrics(tx: Tx, agent: Agent) -> TrustMetrics:
+    """What the service knows itself; not the quality of code, nor hours of downtime.
+
+    An agent that never did anything has no violations because it had no chance: then they are unknown.
+    """
+    successes, outcomes = lessons.count_results(tx, agent.agent_id)
+    violated = bool(agents.list_violations(tx, agent.agent_id, cleared=True))
+    approved, decided = store.count_decisions(tx, agent.tenant, agent.agent_id)
+    return TrustMetrics(
+        successful_executions=successes,
+        total_executions=outcomes,
+        recent_violation_count=agent.violation_count if outcomes or violated else None,
+        approved_updates=approved,
+        total_update_attempts=decided,
+    )

@@ -1,4 +1,7 @@
-"""SQL of updates. A row becomes an Update or raises CorruptRecord."""
+"""SQL of updates. A row becomes an Update or raises CorruptRecord.
+
+SQL of checkpoints and rollbacks.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
-from stentor.domains.governance.model import Basis, Changes, Filter, Update
+from stentor.domains.governance.model import Changes, Checkpoint, Rollback, TierBasis, Update, UpdateFilter
 
 _FIELDS = Update.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
@@ -17,26 +20,28 @@ _MUTABLE = (
     *("status", "head_id", "updated_at", "decided_by", "decision", "approved_at", "rejected_at", "deployed_at"),
     *("rolled_back_at", "checkpoint_id", "test_results", "notes"),
 )
-_STRUCTURES = {"changes": Changes, "basis": Basis, "decision": dict[str, Any], "test_results": dict[str, Any]}
+_STRUCTURES = {"changes": Changes, "basis": TierBasis, "decision": dict[str, Any], "test_results": dict[str, Any]}
 
-_ONE = Sql(f"select {_COLUMNS} from governance_updates where tenant = :tenant and update_id = :update_id")
-_INSERT = Sql(f"insert into governance_updates ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
-_MOVE = Sql(
+_FIND_UPDATE = Sql(f"select {_COLUMNS} from governance_updates where tenant = :tenant and update_id = :update_id")
+_INSERT_UPDATE = Sql(
+    f"insert into governance_updates ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})"
+)
+_CHANGE_UPDATE = Sql(
     f"""update governance_updates set {", ".join(f"{name} = :{name}" for name in _MUTABLE)}
     where tenant = :tenant and update_id = :update_id and status = :from_status and head_id = :from_head"""
 )
 _WHERE = """tenant = :tenant and (:status = '' or status = :status) and (:tier = 0 or tier = :tier)
     and (:agent_id = '' or agent_id = :agent_id)"""
-_PAGE = Sql(
+_LIST_UPDATES = Sql(
     f"""select {_COLUMNS} from governance_updates where {_WHERE}
         and (submitted_at < :before or (submitted_at = :before and update_id < :before_id))
     order by submitted_at desc, update_id desc limit :limit"""
 )
-_WAITING = Sql(
+_LIST_OLDEST_UPDATES = Sql(
     f"""select {_COLUMNS} from governance_updates where {_WHERE}
     order by submitted_at, update_id limit :limit offset :offset"""
 )
-_COUNT = Sql(
+_COUNT_UPDATES = Sql(
     f"""select count(*), coalesce(sum(case when status = 'submitted' and approval_deadline < :now then 1 else 0 end), 0)
     from governance_updates where {_WHERE}"""
 )
@@ -45,13 +50,13 @@ _TO_DEPLOY = Sql(
     where patched = 1 and (status = 'approved' or (status = 'deploying' and updated_at <= :until))
     order by updated_at limit :limit"""
 )
-_UNDONE = Sql(
+_LIST_UNDONE = Sql(
     f"""select {_COLUMNS} from governance_updates
     where tenant = :tenant and agent_id = :agent_id and status in ('deployed', 'deploying')
         and (checkpoint_id = :checkpoint_id or named_checkpoint = :checkpoint_id or update_id = :update_id
             or (patched = 1 and (deployed_at is null or deployed_at >= :since)))"""
 )
-_AUDIT = Sql(
+_COUNT_DECISIONS = Sql(
     """select coalesce(sum(case when status in ('approved', 'deploying', 'deployed') then 1 else 0 end), 0),
         coalesce(sum(case when status = 'submitted' then 0 else 1 end), 0)
     from governance_updates where tenant = :tenant and agent_id = :agent_id"""
@@ -59,62 +64,64 @@ _AUDIT = Sql(
 _EVER, _LAST = 2**62, "\x7f"
 
 
-def find(tx: Tx, tenant: str, update_id: str) -> Update | None:
-    row = tx.row(_ONE, tenant=tenant, update_id=update_id)
-    return _update(row) if row else None
+def find_update(tx: Tx, tenant: str, update_id: str) -> Update | None:
+    row = tx.row(_FIND_UPDATE, tenant=tenant, update_id=update_id)
+    return _to_update(row) if row else None
 
 
-def insert(tx: Tx, update: Update) -> None:
-    tx.run(_INSERT, **_params(update))
+def insert_update(tx: Tx, update: Update) -> None:
+    tx.run(_INSERT_UPDATE, **_params(update))
 
 
-def move(tx: Tx, before: Update, after: Update) -> bool:
+def change_update(tx: Tx, before: Update, after: Update) -> bool:
     """Write what can change; false when somebody else was faster."""
     params = {name: value for name, value in _params(after).items() if name in _MUTABLE}
     key = {"tenant": before.tenant, "update_id": before.update_id}
-    return tx.run(_MOVE, **key, **params, from_status=before.status, from_head=before.head_id) == 1
+    return tx.run(_CHANGE_UPDATE, **key, **params, from_status=before.status, from_head=before.head_id) == 1
 
 
-def page(tx: Tx, tenant: str, wanted: Filter, limit: int) -> list[Update]:
+def list_updates(tx: Tx, tenant: str, wanted: UpdateFilter, limit: int) -> list[Update]:
     """Newest first."""
     before, before_id = wanted.before or (_EVER, _LAST)
-    rows = tx.rows(_PAGE, **_where(tenant, wanted), before=before, before_id=before_id, limit=limit)
-    return [_update(row) for row in rows]
+    rows = tx.rows(_LIST_UPDATES, **_where(tenant, wanted), before=before, before_id=before_id, limit=limit)
+    return [_to_update(row) for row in rows]
 
 
-def waiting(tx: Tx, tenant: str, wanted: Filter, limit: int, offset: int) -> list[Update]:
+def list_oldest_updates(tx: Tx, tenant: str, wanted: UpdateFilter, limit: int, offset: int) -> list[Update]:
     """Oldest first."""
-    return [_update(row) for row in tx.rows(_WAITING, **_where(tenant, wanted), limit=limit, offset=offset)]
+    return [
+        _to_update(row) for row in tx.rows(_LIST_OLDEST_UPDATES, **_where(tenant, wanted), limit=limit, offset=offset)
+    ]
 
 
-def count(tx: Tx, tenant: str, wanted: Filter) -> tuple[int, int]:
+def count_updates(tx: Tx, tenant: str, wanted: UpdateFilter) -> tuple[int, int]:
     """How many match, and how many of them wait past their deadline."""
-    row = tx.row(_COUNT, **_where(tenant, wanted), now=tx.now)
+    row = tx.row(_COUNT_UPDATES, **_where(tenant, wanted), now=tx.now)
     assert row is not None
     return int(row[0]), int(row[1])
 
 
-def to_deploy(tx: Tx, until: int, limit: int) -> list[tuple[str, str]]:
+def list_deployable(tx: Tx, until: int, limit: int) -> list[tuple[str, str]]:
     """Updates that this service has to deploy, and those whose deployment has not moved since `until`."""
     return [(row[0], row[1]) for row in tx.rows(_TO_DEPLOY, until=until, limit=limit)]
 
 
-def undone_by(
+def list_undone_by(
     tx: Tx, tenant: str, agent_id: str, checkpoint_id: str, update_id: str | None, since: int
 ) -> list[Update]:
     """What a restored checkpoint undoes: the updates that name it, and the patches deployed after it."""
     key = {"tenant": tenant, "agent_id": agent_id, "checkpoint_id": checkpoint_id, "update_id": update_id or ""}
-    return [_update(row) for row in tx.rows(_UNDONE, **key, since=since)]
+    return [_to_update(row) for row in tx.rows(_LIST_UNDONE, **key, since=since)]
 
 
-def audit(tx: Tx, tenant: str, agent_id: str) -> tuple[int, int]:
+def count_decisions(tx: Tx, tenant: str, agent_id: str) -> tuple[int, int]:
     """Of an agent's decided updates: those approved and not rolled back, and all."""
-    row = tx.row(_AUDIT, tenant=tenant, agent_id=agent_id)
+    row = tx.row(_COUNT_DECISIONS, tenant=tenant, agent_id=agent_id)
     assert row is not None
     return int(row[0]), int(row[1])
 
 
-def _where(tenant: str, wanted: Filter) -> dict[str, Any]:
+def _where(tenant: str, wanted: UpdateFilter) -> dict[str, Any]:
     return {
         "tenant": tenant,
         "status": wanted.status or "",
@@ -131,7 +138,7 @@ def _params(update: Update) -> dict[str, Any]:
     return params
 
 
-def _update(row: tuple[Any, ...]) -> Update:
+def _to_update(row: tuple[Any, ...]) -> Update:
     values = dict(zip(_FIELDS, row, strict=True))
     try:
         values["patched"] = bool(values["patched"])
@@ -141,3 +148,108 @@ def _update(row: tuple[Any, ...]) -> Update:
         return msgspec.convert(values, Update)
     except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
         raise CorruptRecord(f"The stored update {values['update_id']} is malformed: {error}.") from error
+
+
+_CHECKPOINT_COLUMNS = ", ".join(Checkpoint.__struct_fields__)
+_INSERT_CHECKPOINT = Sql(
+    f"""insert into checkpoints ({_CHECKPOINT_COLUMNS})
+    values ({", ".join(":" + f for f in Checkpoint.__struct_fields__)})"""
+)
+_FIND_CHECKPOINT = Sql(
+    f"select {_CHECKPOINT_COLUMNS} from checkpoints where tenant = :tenant and checkpoint_id = :checkpoint_id"
+)
+_LIST_CHECKPOINTS = Sql(
+    f"""select {_CHECKPOINT_COLUMNS} from checkpoints
+    where tenant = :tenant and (:agent_id = '' or agent_id = :agent_id)
+        and (taken_at < :before or (taken_at = :before and checkpoint_id < :before_id))
+    order by taken_at desc, checkpoint_id desc limit :limit"""
+)
+_LIST_EXPIRED_CHECKPOINTS = Sql(
+    """select tenant, checkpoint_id from checkpoints as old where taken_at < :before
+        and not exists (select 1 from rollbacks where rollbacks.tenant = old.tenant
+            and rollbacks.checkpoint_id = old.checkpoint_id and rollbacks.status in ('initiated', 'in_progress'))
+        and not exists (select 1 from governance_updates as u where u.tenant = old.tenant
+            and u.status in ('approved', 'deploying')
+            and (u.checkpoint_id = old.checkpoint_id or u.named_checkpoint = old.checkpoint_id))
+    order by taken_at limit :limit"""
+)
+_DELETE_CHECKPOINT = Sql("delete from checkpoints where tenant = :tenant and checkpoint_id = :checkpoint_id")
+
+_ROLLBACK_COLUMNS = ", ".join(Rollback.__struct_fields__)
+_INSERT_ROLLBACK = Sql(
+    f"insert into rollbacks ({_ROLLBACK_COLUMNS}) values ({', '.join(':' + f for f in Rollback.__struct_fields__)})"
+)
+_FIND_ROLLBACK = Sql(f"select {_ROLLBACK_COLUMNS} from rollbacks where tenant = :tenant and rollback_id = :rollback_id")
+_CHANGE_ROLLBACK = Sql(
+    """update rollbacks set status = :status, completed_at = :completed_at, verified = :verified, notes = :notes,
+        head_id = :head_id
+    where tenant = :tenant and rollback_id = :rollback_id and status = :from_status"""
+)
+_LIST_ROLLBACKS = Sql(
+    f"""select {_ROLLBACK_COLUMNS} from rollbacks where tenant = :tenant and (:agent_id = '' or agent_id = :agent_id)
+        and (initiated_at < :before or (initiated_at = :before and rollback_id < :before_id))
+    order by initiated_at desc, rollback_id desc limit :limit"""
+)
+_LIST_UNFINISHED_ROLLBACKS = Sql(
+    """select tenant, rollback_id from rollbacks where status in ('initiated', 'in_progress')
+    order by initiated_at limit :limit"""
+)
+PageBefore = tuple[int, str] | None
+
+
+def insert_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
+    tx.run(_INSERT_CHECKPOINT, **msgspec.structs.asdict(checkpoint))
+
+
+def find_checkpoint(tx: Tx, tenant: str, checkpoint_id: str) -> Checkpoint | None:
+    row = tx.row(_FIND_CHECKPOINT, tenant=tenant, checkpoint_id=checkpoint_id)
+    return Checkpoint(*row) if row else None
+
+
+def list_checkpoints(tx: Tx, tenant: str, agent_id: str | None, before: PageBefore, limit: int) -> list[Checkpoint]:
+    """Newest first."""
+    return [Checkpoint(*row) for row in tx.rows(_LIST_CHECKPOINTS, **_page_params(tenant, agent_id, before, limit))]
+
+
+def list_expired_checkpoints(tx: Tx, before: int, limit: int) -> list[tuple[str, str]]:
+    """Those taken before that time, but for what an open update or rollback needs."""
+    return [(row[0], row[1]) for row in tx.rows(_LIST_EXPIRED_CHECKPOINTS, before=before, limit=limit)]
+
+
+def delete_checkpoint(tx: Tx, tenant: str, checkpoint_id: str) -> None:
+    tx.run(_DELETE_CHECKPOINT, tenant=tenant, checkpoint_id=checkpoint_id)
+
+
+def insert_rollback(tx: Tx, rollback: Rollback) -> None:
+    tx.run(_INSERT_ROLLBACK, **{**msgspec.structs.asdict(rollback), "verified": int(rollback.verified)})
+
+
+def find_rollback(tx: Tx, tenant: str, rollback_id: str) -> Rollback | None:
+    row = tx.row(_FIND_ROLLBACK, tenant=tenant, rollback_id=rollback_id)
+    return _to_rollback(row) if row else None
+
+
+def change_rollback(tx: Tx, before: Rollback, after: Rollback) -> bool:
+    """False when somebody else was faster."""
+    names = ("tenant", "rollback_id", "status", "completed_at", "notes", "head_id")
+    params = {name: getattr(after, name) for name in names}
+    return tx.run(_CHANGE_ROLLBACK, **params, verified=int(after.verified), from_status=before.status) == 1
+
+
+def list_rollbacks(tx: Tx, tenant: str, agent_id: str | None, before: PageBefore, limit: int) -> list[Rollback]:
+    """Newest first."""
+    return [_to_rollback(row) for row in tx.rows(_LIST_ROLLBACKS, **_page_params(tenant, agent_id, before, limit))]
+
+
+def list_unfinished_rollbacks(tx: Tx, limit: int) -> list[tuple[str, str]]:
+    return [(row[0], row[1]) for row in tx.rows(_LIST_UNFINISHED_ROLLBACKS, limit=limit)]
+
+
+def _page_params(tenant: str, agent_id: str | None, before: PageBefore, limit: int) -> dict[str, Any]:
+    moment, last = before or (_EVER, _LAST)
+    return {"tenant": tenant, "agent_id": agent_id or "", "before": moment, "before_id": last, "limit": limit}
+
+
+def _to_rollback(row: tuple[Any, ...]) -> Rollback:
+    values = dict(zip(Rollback.__struct_fields__, row, strict=True))
+    return Rollback(**{**values, "verified": bool(values["verified"])})

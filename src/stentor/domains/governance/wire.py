@@ -9,15 +9,15 @@ from pydantic import Field, StringConstraints, model_validator
 from stentor.core import ids
 from stentor.domains.governance.model import (
     Approval,
-    Cause,
     Changes,
+    CheckpointCause,
     Proposal,
     Rejection,
     RollbackDraft,
     RollbackStatus,
     UpdateStatus,
 )
-from stentor.domains.governance.scores import Metrics
+from stentor.domains.governance.trust_formula import TrustMetrics
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name, ResponseModel, Score, StructFields, Text, Timestamp, UuidText
 
@@ -61,7 +61,7 @@ class Propose(RequestModel):
     changes: ChangesIn
     checkpoint_id: UuidText | None = None
 
-    def proposal(self) -> Proposal:
+    def to_proposal(self) -> Proposal:
         given = self.changes.model_dump()
         changes = Changes(**{**given, "files_modified": tuple(given["files_modified"])})
         return Proposal(self.update_id, self.agent_id, self.update_type, self.description, changes, self.checkpoint_id)
@@ -74,7 +74,7 @@ class Approve(RequestModel):
     rationale: Reason
     override_risk: bool
 
-    def approval(self) -> Approval:
+    def to_approval(self) -> Approval:
         return Approval(self.approved_by, self.rationale, self.override_risk)
 
 
@@ -87,7 +87,7 @@ class Reject(RequestModel):
     reason: Reason
     feedback: Text
 
-    def rejection(self) -> Rejection:
+    def to_rejection(self) -> Rejection:
         return Rejection(self.rejected_by, self.reason, self.feedback)
 
 
@@ -134,7 +134,7 @@ class StartRollback(RequestModel):
     reason: Reason
     details: Text
 
-    def draft(self) -> RollbackDraft:
+    def to_draft(self) -> RollbackDraft:
         return RollbackDraft(self.checkpoint_id, self.reason, self.details, self.initiated_by)
 
 
@@ -159,13 +159,13 @@ class ComputeTrust(RequestModel):
     metrics: MetricsIn | None = None
     persist: bool = True
 
-    def given(self) -> Metrics | None:
+    def to_metrics(self) -> TrustMetrics | None:
         if self.metrics is None:
             return None
         values = self.metrics.model_dump()
         for name in ("passed_lints", "no_dead_code"):
             values[name] = None if values[name] is None else float(values[name])
-        return Metrics(**values)
+        return TrustMetrics(**values)
 
 
 class ProposedOut(ResponseModel):
@@ -236,7 +236,7 @@ class Approvals(ResponseModel):
 class ApprovedOut(ResponseModel):
     update_id: str
     status: UpdateStatus
-    deployment_scheduled: Annotated[bool, Field(validation_alias="scheduled")]
+    deployment_scheduled: Annotated[bool, Field(validation_alias="is_scheduled")]
     deployment_time: Timestamp | None
 
 
@@ -249,7 +249,7 @@ class RejectedOut(ResponseModel):
 class CheckpointOut(ResponseModel):
     checkpoint_id: str
     agent_id: str
-    cause: Cause
+    cause: CheckpointCause
     state_hash: str
     intact: bool
     taken_by: str

@@ -11,13 +11,15 @@ from starlette.responses import Response
 
 from stentor import __version__
 from stentor.domains.monitoring.metrics import CONTENT_TYPE
-from stentor.domains.monitoring.service import Component, Health
+from stentor.domains.monitoring.service import HealthComponent, HealthService
 from stentor.web.operations import Operation
 from stentor.web.routes import PUBLIC, GatewayRoute, requires_permission
 from stentor.web.wire import COMMON_ERROR_RESPONSES, Caller, JsonResponse, ResponseModel
 
-HEALTH = "/api/v1/health"
-PATHS = frozenset(("/health", HEALTH, f"{HEALTH}/detailed", f"{HEALTH}/ready", f"{HEALTH}/live", "/api/v1"))
+HEALTH_PATH = "/api/v1/health"
+PUBLIC_PATHS = frozenset(
+    ("/health", HEALTH_PATH, f"{HEALTH_PATH}/detailed", f"{HEALTH_PATH}/ready", f"{HEALTH_PATH}/live", "/api/v1")
+)
 """Public routes of this module."""
 
 _GROUPS = "tasks atp memory governance trust hebbian llm webhooks provenance health whoami".split()
@@ -27,7 +29,7 @@ ENDPOINTS = {name: f"/api/v1/{name}" for name in _GROUPS} | {
     "metrics": "/metrics",
 }
 
-METRICS: dict[int | str, dict[str, Any]] = {
+METRICS_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
     **{status: COMMON_ERROR_RESPONSES[status] for status in (401, 403)},
 }
@@ -71,12 +73,12 @@ class Information(ResponseModel):
 
 
 class HealthOperations:
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: HealthService) -> None:
         self._health = health
 
     async def detailed(self, caller: Caller) -> Detailed:
         """Each component with its detail."""
-        return _describe(await self._health.components())
+        return _describe(await self._health.check_components())
 
 
 OPERATIONS = [
@@ -84,42 +86,42 @@ OPERATIONS = [
 ]
 
 
-def _describe(components: Mapping[str, Component]) -> Detailed:
+def _describe(components: Mapping[str, HealthComponent]) -> Detailed:
     is_down = any(component.status == "unavailable" for component in components.values())
     status: Literal["healthy", "unhealthy"] = "unhealthy" if is_down else "healthy"
     return Detailed.of(status=status, service="stentor", version=__version__, components=components)
 
 
-def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
+def router(health: HealthService, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
     api = APIRouter(tags=["health"], route_class=GatewayRoute, responses={400: COMMON_ERROR_RESPONSES[400]})
     public = requires_permission(PUBLIC)
 
     @api.get("/health", response_model=Liveness, openapi_extra=public)
-    @api.get(HEALTH, response_model=Liveness, openapi_extra=public)
+    @api.get(HEALTH_PATH, response_model=Liveness, openapi_extra=public)
     async def liveness() -> JsonResponse:
         """The service answers."""
         return JsonResponse({"status": "ok", "service": "stentor", "version": __version__})
 
     @api.get(
-        f"{HEALTH}/detailed",
+        f"{HEALTH_PATH}/detailed",
         response_model=Detailed,
         responses={503: {"model": Detailed}},
         openapi_extra=public,
     )
     async def detailed(request: Request) -> JsonResponse:
         """Each component, with its detail for callers with a key; 503 when one is unavailable."""
-        components = await health.components()
+        components = await health.check_components()
         known = "principal" in request.scope.get("state", {})
-        report = _describe(components if known else {name: one.bare for name, one in components.items()})
+        report = _describe(components if known else {name: one.without_details for name, one in components.items()})
         return JsonResponse(report.model_dump(), 503 if report.status == "unhealthy" else 200)
 
-    @api.get(f"{HEALTH}/ready", response_model=Ready, responses={503: {"model": Ready}}, openapi_extra=public)
+    @api.get(f"{HEALTH_PATH}/ready", response_model=Ready, responses={503: {"model": Ready}}, openapi_extra=public)
     async def ready() -> JsonResponse:
         """Whether to send requests here."""
-        is_ready = await health.ready()
+        is_ready = await health.is_ready()
         return JsonResponse({"ready": is_ready}, 200 if is_ready else 503)
 
-    @api.get(f"{HEALTH}/live", response_model=Live, openapi_extra=public)
+    @api.get(f"{HEALTH_PATH}/live", response_model=Live, openapi_extra=public)
     async def live() -> JsonResponse:
         """The process lives."""
         return JsonResponse({"alive": True})
@@ -137,7 +139,7 @@ def router(health: Health, scrape: Callable[[], Awaitable[bytes]]) -> APIRouter:
             }
         )
 
-    @api.get("/metrics", response_class=Response, responses=METRICS)
+    @api.get("/metrics", response_class=Response, responses=METRICS_RESPONSES)
     async def metrics() -> Response:
         """Figures for Prometheus; needs a key that may read."""
         return Response(await scrape(), media_type=CONTENT_TYPE)

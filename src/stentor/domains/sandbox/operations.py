@@ -10,7 +10,7 @@ from stentor.core.errors import Forbidden
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import ViolationType
 from stentor.domains.sandbox.model import Access
-from stentor.domains.sandbox.service import Sandbox
+from stentor.domains.sandbox.service import SandboxService
 from stentor.web.operations import Operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import AgentId, Caller, Name, ResponseModel, Text
@@ -36,7 +36,7 @@ class Verdict(ResponseModel):
 
 
 class SandboxOperations:
-    def __init__(self, sandbox: Sandbox, agents: AgentCache) -> None:
+    def __init__(self, sandbox: SandboxService, agents: AgentCache) -> None:
         self._sandbox, self._agents = sandbox, agents
 
     async def authorize(self, caller: Caller, agent_id: AgentId, body: Authorize) -> Verdict:
@@ -46,10 +46,10 @@ class SandboxOperations:
             raise Forbidden("This key may not ask for this agent.")
         access = Access(body.tool, body.operation, body.path, body.host, body.port)
         verdict = await self._sandbox.authorize(caller.tenant, agent_id, access)
-        refusal = verdict.refusal
+        refusal = verdict.denial
         return Verdict.of(
             verdict.agent,
-            allowed=verdict.allowed,
+            allowed=verdict.is_allowed,
             reason=refusal.details if refusal else None,
             violation=refusal.type if refusal else None,
         )

@@ -1,4 +1,4 @@
-"""May this agent do this? Denials are violations, and the third one quarantines. Fails closed."""
+"""Decide whether an agent may do something. Denials are violations, and the third one quarantines. Fails closed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.sandbox import model, store
-from stentor.domains.sandbox.model import Access, Refusal
+from stentor.domains.sandbox.model import Access, AccessDenial
 
-Guard = Callable[[Tx], None]
-Complete = Callable[[Access], Access]
+TxGuard = Callable[[Tx], None]
+CompleteAccess = Callable[[Access], Access]
 """What an access means for the tool of this service that it names: the broker and the check judge the same."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    allowed: bool
-    refusal: Refusal | None
+class AccessDecision(msgspec.Struct, frozen=True):
+    is_allowed: bool
+    denial: AccessDenial | None
     agent: Agent
 
 
-class Sandbox:
+class SandboxService:
     """`rules`: the policy file, which may refuse what the whitelist allows."""
 
     def __init__(self, db: Database, registry: AgentRegistry, runlog: RunLog, rules: PolicySet | None = None) -> None:
@@ -36,7 +36,7 @@ class Sandbox:
         self._registry = registry
         self._runlog = runlog
         self._rules = rules
-        self.complete: Complete = lambda access: access
+        self.complete_access: CompleteAccess = lambda access: access
 
     async def authorize(
         self,
@@ -46,16 +46,16 @@ class Sandbox:
         *,
         task_id: str | None = None,
         parent: str | None = None,
-        guard: Guard | None = None,
-    ) -> Verdict:
+        guard: TxGuard | None = None,
+    ) -> AccessDecision:
         """Judge one access and record it; what is refused is a violation in the same transaction.
 
         The events hang under `parent`, of the task; `guard` may raise to have nothing happen.
         """
 
-        access = self.complete(access)
+        access = self.complete_access(access)
 
-        def work(tx: Tx) -> Verdict:
+        def work(tx: Tx) -> AccessDecision:
             if guard is not None:
                 guard(tx)
             agent = agents.find(tx, tenant, agent_id)
@@ -70,34 +70,34 @@ class Sandbox:
                 agent = self._registry.record_violation(
                     tx, agent, refusal.type, refusal.details, task_id=task_id, parent=head
                 )
-            return Verdict(refusal is None, refusal, agent)
+            return AccessDecision(refusal is None, refusal, agent)
 
         return await self._db.write(work)
 
-    def _refusal(self, tx: Tx, agent: Agent, access: Access) -> Refusal | None:
+    def _refusal(self, tx: Tx, agent: Agent, access: Access) -> AccessDenial | None:
         if agent.status != "active":
-            return Refusal("missing_capability", f"The agent is {agent.status}.")
-        judged = model.judge(agent.sandbox_whitelist, access)
-        if isinstance(judged, Refusal):
+            return AccessDenial("missing_capability", f"The agent is {agent.status}.")
+        judged = model.check_access(agent.sandbox_whitelist, access)
+        if isinstance(judged, AccessDenial):
             return judged
         if access.capability is not None and access.capability not in agent.capability_set:
-            return Refusal(
+            return AccessDenial(
                 "missing_capability", f"The tool {judged.name!r} needs the capability {access.capability!r}."
             )
         if (refused := self._forbidden(agent, access)) is not None:
             return refused
         if judged.rate_limit:
-            left = model.spend(judged.rate_limit, *store.bucket(tx, agent.agent_id, judged.name))
+            left = model.take_token(judged.rate_limit, *store.read_bucket(tx, agent.agent_id, judged.name))
             if left is None:
                 limit = f"more than {judged.rate_limit} calls a minute"
-                return Refusal("rate_limit", f"The tool {judged.name!r} was called {limit}.")
+                return AccessDenial("rate_limit", f"The tool {judged.name!r} was called {limit}.")
             store.put_bucket(tx, agent.agent_id, judged.name, left)
         return None
 
-    def _forbidden(self, agent: Agent, access: Access) -> Refusal | None:
+    def _forbidden(self, agent: Agent, access: Access) -> AccessDenial | None:
         if self._rules is None:
             return None
-        host = None if access.host is None else model.plain_host(access.host)
+        host = None if access.host is None else model.normalize_host(access.host)
         context = {"operation": access.operation, "path": access.path, "host": host, "port": access.port}
         ruling = self._rules.authorize(
             "use_tool", agent_policy.to_policy_entity(agent), PolicyEntity("Tool", access.tool), context
@@ -105,4 +105,4 @@ class Sandbox:
         if ruling.allowed:
             return None
         by = ", ".join(ruling.reasons) or "no permit"
-        return Refusal("unauthorized_tool", f"The policy of this service refuses {access.tool!r} ({by}).")
+        return AccessDenial("unauthorized_tool", f"The policy of this service refuses {access.tool!r} ({by}).")

@@ -39,23 +39,23 @@ EVENTS = (
     "trust.level_changed",
     PING,
 )
-PATTERNS = ("*", *dict.fromkeys(f"{name.partition('.')[0]}.*" for name in EVENTS))
+EVENT_PATTERNS = ("*", *dict.fromkeys(f"{name.partition('.')[0]}.*" for name in EVENTS))
 MINUTE = 60 * SECOND
-RETRIES = (
+RETRY_DELAYS_US = (
     *(5 * SECOND, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR),
     *(10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR),
 )
 """How long after the first, second, ... failed attempt the next one comes, in microseconds."""
-JITTER = 0.1
+JITTER_RATIO = 0.1
 """A wait is lengthened by up to this share of it."""
-LONGEST_HOLD = 24 * HOUR
-GONE = 410
-BUSY = (429, 503)
+MAX_HOLD_US = 24 * HOUR
+GONE_STATUS = 410
+BUSY_STATUSES = (429, 503)
 
-Status = Literal["waiting", "sending", "delivered", "failed"]
+DeliveryStatus = Literal["waiting", "sending", "delivered", "failed"]
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class WebhookSubscription(msgspec.Struct, frozen=True):
     """`events` as they were asked for, patterns included. Nothing is sent before `hold_until`."""
 
     subscription_id: str
@@ -74,7 +74,7 @@ class Subscription(msgspec.Struct, frozen=True):
     updated_at: int
 
     @property
-    def bound(self) -> tuple[str, str, str]:
+    def seal_context(self) -> tuple[str, str, str]:
         """What its secrets are sealed for."""
         return "webhook", self.tenant, self.subscription_id
 
@@ -88,7 +88,7 @@ class Delivery(msgspec.Struct, frozen=True):
     event_id: str
     event: str
     subject: str
-    status: Status
+    status: DeliveryStatus
     attempts: int
     epoch: int
     created_at: int
@@ -104,7 +104,7 @@ class Delivery(msgspec.Struct, frozen=True):
         return self.due_at if self.status == "waiting" else None
 
 
-class Reply(msgspec.Struct, frozen=True):
+class AttemptResult(msgspec.Struct, frozen=True):
     """What an attempt met: a status, or an error where no answer came. `retry_after` is in microseconds."""
 
     started_at: int
@@ -115,11 +115,11 @@ class Reply(msgspec.Struct, frozen=True):
     retry_after: int | None = None
 
     @property
-    def success(self) -> bool:
+    def is_success(self) -> bool:
         return self.status_code is not None and 200 <= self.status_code < 300
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class DeliveryAttempt(msgspec.Struct, frozen=True):
     """An attempt as the log shows it."""
 
     attempt: int
@@ -130,45 +130,46 @@ class Attempt(msgspec.Struct, frozen=True):
     response: str | None
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class DeliveryDecision(msgspec.Struct, frozen=True):
     """`due_at` for waiting; `disable` is the reason to send this endpoint nothing more; `hold_until` for all of it."""
 
-    status: Status
+    status: DeliveryStatus
     due_at: int = 0
-    disable: str | None = None
+    disable_reason: str | None = None
     hold_until: int | None = None
 
 
-def judge(delivery: Delivery, reply: Reply, now: int, chance: float) -> Verdict:
+def decide_delivery(delivery: Delivery, reply: AttemptResult, now: int, jitter: float) -> DeliveryDecision:
     """What becomes of a delivery. `chance` from 0 to 1 is the draw of the jitter."""
-    if reply.success:
-        return Verdict("delivered")
+    if reply.is_success:
+        return DeliveryDecision("delivered")
     if delivery.event == PING:
-        return Verdict("failed")
-    if reply.status_code == GONE:
-        return Verdict("failed", disable="The receiver answered 410 Gone.")
-    if delivery.attempts >= len(RETRIES):
-        return Verdict("failed", disable=f"A delivery failed {delivery.attempts + 1} times.")
-    asked = min(reply.retry_after or 0, LONGEST_HOLD)
-    wait = int(RETRIES[delivery.attempts] * (1 + JITTER * chance))
-    hold = now + asked if asked and reply.status_code in BUSY else None
-    return Verdict("waiting", now + max(wait, asked), hold_until=hold)
+        return DeliveryDecision("failed")
+    if reply.status_code == GONE_STATUS:
+        return DeliveryDecision("failed", disable_reason="The receiver answered 410 Gone.")
+    if delivery.attempts >= len(RETRY_DELAYS_US):
+        return DeliveryDecision("failed", disable_reason=f"A delivery failed {delivery.attempts + 1} times.")
+    asked = min(reply.retry_after or 0, MAX_HOLD_US)
+    wait = int(RETRY_DELAYS_US[delivery.attempts] * (1 + JITTER_RATIO * jitter))
+    hold = now + asked if asked and reply.status_code in BUSY_STATUSES else None
+    return DeliveryDecision("waiting", now + max(wait, asked), hold_until=hold)
 
 
-def checked(names: Iterable[str]) -> list[str]:
+def validate_events(names: Iterable[str]) -> list[str]:
     """The names without repetition. Raises InvalidRequest for one that no event has."""
     asked = list(dict.fromkeys(names))
-    unknown = [name for name in asked if name not in EVENTS and name not in PATTERNS]
+    unknown = [name for name in asked if name not in EVENTS and name not in EVENT_PATTERNS]
     if unknown:
         shown = ", ".join(repr(name[:100]) for name in unknown[:5])
+        events, patterns = ", ".join(EVENTS), ", ".join(EVENT_PATTERNS)
         raise InvalidRequest(
-            f"events: {shown} is no event. The events are {', '.join(EVENTS)}; the patterns {', '.join(PATTERNS)}.",
-            {"unknown": unknown[:5], "events": list(EVENTS), "patterns": list(PATTERNS)},
+            f"events: {shown} is no event. The events are {events}; the patterns {patterns}.",
+            {"unknown": unknown[:5], "events": list(EVENTS), "patterns": list(EVENT_PATTERNS)},
         )
     return asked
 
 
-def meant(names: Iterable[str]) -> list[str]:
+def expand_events(names: Iterable[str]) -> list[str]:
     """The events that names and patterns stand for."""
     found: set[str] = set()
     for name in names:

@@ -12,8 +12,8 @@ from stentor.core.clock import SECOND, micros_from_datetime
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import InvalidRequest
 from stentor.domains.webhooks import model, wire
-from stentor.domains.webhooks.history import History
-from stentor.domains.webhooks.service import Webhooks
+from stentor.domains.webhooks.delivery_log import DeliveryLog
+from stentor.domains.webhooks.service import WebhookService
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import After, Caller, IdempotencyHeader, decode_cursor, encode_cursor
@@ -25,7 +25,7 @@ DeliveryId = Annotated[str, Path(description="The delivery's id."), AfterValidat
 class WebhookOperations:
     """What admins can do with webhooks. Each method is an operation: see the table below."""
 
-    def __init__(self, webhooks: Webhooks, history: History) -> None:
+    def __init__(self, webhooks: WebhookService, history: DeliveryLog) -> None:
         self._webhooks, self._history = webhooks, history
 
     async def subscribe(
@@ -41,7 +41,7 @@ class WebhookOperations:
 
     async def list_webhooks(self, caller: Caller) -> wire.Webhooks:
         """All webhooks, oldest first, without their secrets."""
-        subscriptions = await self._webhooks.every(caller.tenant)
+        subscriptions = await self._webhooks.list_subscriptions(caller.tenant)
         return wire.Webhooks.of(webhooks=subscriptions, total=len(subscriptions))
 
     async def read(self, caller: Caller, webhook_id: WebhookId) -> wire.WebhookOut:
@@ -87,7 +87,7 @@ class WebhookOperations:
             "created_after": None if created_after is None else micros_from_datetime(created_after),
             "before": None if cursor is None else decode_cursor(cursor, str)[0],
         }
-        rows, has_more = await self._history.page(caller.tenant, webhook_id, limit, filters)
+        rows, has_more = await self._history.list_page(caller.tenant, webhook_id, limit, filters)
         following = encode_cursor(rows[-1].delivery_id) if has_more else None
         return wire.Deliveries.of(deliveries=rows, limit=limit, next_cursor=following)
 

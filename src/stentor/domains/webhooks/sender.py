@@ -1,9 +1,17 @@
-"""One attempt: a signed POST through the guard of outbound HTTP, and what came back, cut short."""
+"""One attempt: a signed POST through the guard of outbound HTTP, and what came back, cut short.
+
+Signatures as Standard Webhooks 1.0 has them: HMAC-SHA256 over `id.timestamp.body`, one for each secret.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import secrets
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -13,44 +21,44 @@ from stentor import __version__
 from stentor.core.clock import SECOND, Clock, micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
-from stentor.domains.webhooks import signing
-from stentor.domains.webhooks.model import Reply
+from stentor.domains.webhooks.model import AttemptResult
 
 if TYPE_CHECKING:
     import aiohttp
 
-TIMEOUT = 15.0
+
+DEFAULT_TIMEOUT_SECONDS = 15.0
 """Seconds until the head of the answer: name, connection, request and its status."""
 BODY_SECONDS = 2.0
 """How long its body may take; the status counts whatever becomes of the body."""
-MOST_READ = 4096
+MAX_BODY_BYTES = 4096
 """Bytes of an answer's body that are read; the connection is closed when there are more."""
-KEPT = 1000
+MAX_LOGGED_CHARACTERS = 1000
 """Characters of it that the log keeps."""
-HEADERS = {
+REQUEST_HEADERS = {
     "Content-Type": "application/json",
     "User-Agent": f"stentor-webhooks/{__version__}",
     "Accept-Encoding": "identity",
 }
 
 
-class Sender:
+class WebhookSender:
     """`outbound` is its own, so that receivers and agents do not wait for each other's connections."""
 
-    def __init__(self, outbound: OutboundHttp, clock: Clock, timeout: float = TIMEOUT) -> None:
+    def __init__(self, outbound: OutboundHttp, clock: Clock, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._outbound = outbound
         self._clock = clock
-        self._timeout = timeout
+        self._timeout = timeout_seconds
 
     def now(self) -> int:
         return self._clock.now()
 
-    async def send(self, url: str, message_id: str, body: bytes, secrets: list[str]) -> Reply:
+    async def send(self, url: str, message_id: str, body: bytes, secrets: list[str]) -> AttemptResult:
         """Never raises for what a receiver does."""
         import aiohttp  # a fifth of all imports at the start, for the first delivery only
 
         now, started = self._clock.now(), time.perf_counter()
-        headers = HEADERS | signing.headers(message_id, now // SECOND, body, secrets)
+        headers = REQUEST_HEADERS | signature_headers(message_id, now // SECOND, body, secrets)
         status = retry_after = text = error = None
         try:
             self._outbound.check_url(url)
@@ -61,7 +69,7 @@ class Sender:
         duration = int((time.perf_counter() - started) * 1000)
         if status is not None and 300 <= status < 400:
             error = "The receiver redirects, and redirects are not followed."
-        return Reply(now, duration, status, error, text, retry_after)
+        return AttemptResult(now, duration, status, error, text, retry_after)
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str, str | None]:
         import aiohttp
@@ -81,11 +89,11 @@ async def _start_of(answer: aiohttp.ClientResponse) -> str:
     read = bytearray()
     with suppress(aiohttp.ClientError, OSError, TimeoutError):
         async with asyncio.timeout(BODY_SECONDS):
-            while len(read) < MOST_READ and (chunk := await answer.content.read(MOST_READ - len(read))):
+            while len(read) < MAX_BODY_BYTES and (chunk := await answer.content.read(MAX_BODY_BYTES - len(read))):
                 read += chunk
     if not answer.content.at_eof():
         answer.close()
-    return read.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")[:KEPT]
+    return read.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_LOGGED_CHARACTERS]
 
 
 def _reason(failure: Exception, timeout: float) -> str:
@@ -122,3 +130,27 @@ def _retry_after(value: str | None, now: int) -> int | None:
 
 def _aware(moment: datetime) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+SECRET_PREFIX = "whsec_"  # noqa: S105
+_SECRET_BYTES = 32
+
+
+def new_secret() -> str:
+    """`whsec_` and 32 random bytes in base64."""
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+
+
+def signature_headers(message_id: str, seconds: int, body: bytes, keys: Iterable[str]) -> dict[str, str]:
+    """The three headers of an attempt at a Unix time. `keys` are secrets with their prefix."""
+    content = f"{message_id}.{seconds}.".encode() + body
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(seconds),
+        "webhook-signature": " ".join(_signature(key, content) for key in keys),
+    }
+
+
+def _signature(secret: str, content: bytes) -> str:
+    key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
+    return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()

@@ -15,21 +15,21 @@ from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable
 from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.core.security.sealing import Sealer
-from stentor.domains.webhooks import listing, model, outbox, signing, store
-from stentor.domains.webhooks.model import Attempt, Delivery, Subscription
-from stentor.domains.webhooks.outbox import View
+from stentor.domains.webhooks import model, outbox, queries, sender, store
+from stentor.domains.webhooks.model import Delivery, DeliveryAttempt, WebhookSubscription
+from stentor.domains.webhooks.outbox import SubscriptionIndex
 
-MOST = 100
+MAX_SUBSCRIPTIONS = 100
 """Subscriptions of one tenant."""
 
 
-class Carries(Protocol):
+class DeliverFunction(Protocol):
     """Makes an attempt at a delivery that is in hand; None when its outcome is not known."""
 
-    async def __call__(self, subscription: Subscription, delivery: Delivery, /) -> Any: ...
+    async def __call__(self, subscription: WebhookSubscription, delivery: Delivery, /) -> Any: ...
 
 
-class Webhooks:
+class WebhookService:
     """`check` refuses an address that can be judged without resolving it; `forget` deletes a webhook's deliveries."""
 
     def __init__(
@@ -37,35 +37,35 @@ class Webhooks:
         db: Database,
         runlog: RunLog,
         sealer: Sealer,
-        check: Callable[[str], None],
-        view: View,
-        carry: Carries,
-        lease: int,
-        forget: Callable[[str], None],
+        check_url: Callable[[str], None],
+        index: SubscriptionIndex,
+        deliver: DeliverFunction,
+        lease_us: int,
+        delete_deliveries: Callable[[str], None],
     ) -> None:
         self._db = db
         self._runlog = runlog
         self._sealer = sealer
-        self._check = check
-        self._view = view
-        self._carry = carry
-        self._lease = lease
-        self._forget = forget
+        self._check = check_url
+        self._view = index
+        self._carry = deliver
+        self._lease = lease_us
+        self._forget = delete_deliveries
 
     async def subscribe(
         self, principal: Principal, url: str, events: list[str], description: str, key: IdempotencyKey | None = None
-    ) -> tuple[Subscription, str]:
+    ) -> tuple[WebhookSubscription, str]:
         """The subscription and its secret. Raises InvalidRequest, Conflict past the most of a tenant, and
         IdempotencyMismatch; the same key and body answer the same, secret included.
         """
         self._check(url)
-        asked, secret = model.checked(events), signing.new_secret()
+        asked, secret = model.validate_events(events), sender.new_secret()
 
         def work(tx: Tx) -> Any:
             if key is not None and (known := idempotency.find_response(tx, key)):
                 return known.body
-            if len(store.of_tenant(tx, principal.tenant)) >= MOST:
-                raise Conflict(f"This tenant has {MOST} webhooks, which is the most allowed: delete one.")
+            if len(store.list_subscriptions(tx, principal.tenant)) >= MAX_SUBSCRIPTIONS:
+                raise Conflict(f"This tenant has {MAX_SUBSCRIPTIONS} webhooks, which is the most allowed: delete one.")
             made = self._made(principal, url, asked, description, secret, tx.now)
             store.insert(tx, made)
             self._changed(tx, made, "subscribed", principal.name)
@@ -74,13 +74,13 @@ class Webhooks:
                 idempotency.store_response(tx, key, StoredResponse(201, answer))
             return answer
 
-        kept = msgspec.convert(await self._db.write(work), Subscription)
+        kept = msgspec.convert(await self._db.write(work), WebhookSubscription)
         return kept, self._opened(kept)
 
     def _made(
         self, principal: Principal, url: str, events: list[str], description: str, secret: str, now: int
-    ) -> Subscription:
-        made = Subscription(
+    ) -> WebhookSubscription:
+        made = WebhookSubscription(
             subscription_id=ids.new_id(),
             tenant=principal.tenant,
             url=url,
@@ -96,53 +96,55 @@ class Webhooks:
             created_at=now,
             updated_at=now,
         )
-        return msgspec.structs.replace(made, sealed_secret=self._sealer.seal(secret, *made.bound))
+        return msgspec.structs.replace(made, sealed_secret=self._sealer.seal(secret, *made.seal_context))
 
-    def _opened(self, subscription: Subscription) -> str:
-        secret = self._sealer.open(subscription.sealed_secret, *subscription.bound)
+    def _opened(self, subscription: WebhookSubscription) -> str:
+        secret = self._sealer.open(subscription.sealed_secret, *subscription.seal_context)
         if secret is None:
             raise ServiceUnavailable("The secret was sealed under another master key. Subscribe with another key.")
         return secret
 
-    async def every(self, tenant: str) -> list[Subscription]:
+    async def list_subscriptions(self, tenant: str) -> list[WebhookSubscription]:
         """Oldest first."""
-        return await self._db.read(lambda tx: store.of_tenant(tx, tenant))
+        return await self._db.read(lambda tx: store.list_subscriptions(tx, tenant))
 
-    async def get(self, tenant: str, subscription_id: str) -> Subscription:
+    async def get(self, tenant: str, subscription_id: str) -> WebhookSubscription:
         """Raises NotFound, the same for a foreign one as for none."""
-        return await self._db.read(lambda tx: require(tx, tenant, subscription_id))
+        return await self._db.read(lambda tx: require_subscription(tx, tenant, subscription_id))
 
-    async def change(self, principal: Principal, subscription_id: str, changes: dict[str, Any]) -> Subscription:
+    async def change(self, principal: Principal, subscription_id: str, changes: dict[str, Any]) -> WebhookSubscription:
         """Any of url, events, description, enabled. Enabling forgets why it was disabled and any wait it asked for."""
         if not changes:
             raise InvalidRequest("Nothing is to be changed: name url, events, description or enabled.")
         if "url" in changes:
             self._check(changes["url"])
         if "events" in changes:
-            changes = {**changes, "events": model.checked(changes["events"])}
+            changes = {**changes, "events": model.validate_events(changes["events"])}
         if changes.get("enabled"):
             changes = {**changes, "disabled_reason": None, "hold_until": 0}
         elif "enabled" in changes:
             changes = {**changes, "disabled_reason": f"Disabled by {principal.name}."}
         return await self._db.write(lambda tx: self._put(tx, principal, subscription_id, changes, "changed"))
 
-    async def rotate(self, principal: Principal, subscription_id: str, overlap: int) -> tuple[Subscription, str]:
+    async def rotate(
+        self, principal: Principal, subscription_id: str, overlap_us: int
+    ) -> tuple[WebhookSubscription, str]:
         """A new secret; the old one signs too for `overlap` microseconds."""
-        secret = signing.new_secret()
+        secret = sender.new_secret()
 
-        def work(tx: Tx) -> Subscription:
-            known = require(tx, principal.tenant, subscription_id)
-            changes: dict[str, Any] = {"sealed_secret": self._sealer.seal(secret, *known.bound)}
-            changes |= {"old_secret": known.sealed_secret if overlap else None}
-            changes |= {"old_until": tx.now + overlap if overlap else None}
+        def work(tx: Tx) -> WebhookSubscription:
+            known = require_subscription(tx, principal.tenant, subscription_id)
+            changes: dict[str, Any] = {"sealed_secret": self._sealer.seal(secret, *known.seal_context)}
+            changes |= {"old_secret": known.sealed_secret if overlap_us else None}
+            changes |= {"old_until": tx.now + overlap_us if overlap_us else None}
             return self._put(tx, principal, subscription_id, changes, "rotated")
 
         return await self._db.write(work), secret
 
     def _put(
         self, tx: Tx, principal: Principal, subscription_id: str, changes: dict[str, Any], what: str
-    ) -> Subscription:
-        known = require(tx, principal.tenant, subscription_id)
+    ) -> WebhookSubscription:
+        known = require_subscription(tx, principal.tenant, subscription_id)
         changed = msgspec.structs.replace(known, **changes, updated_at=max(tx.now, known.updated_at + 1))
         store.update(tx, changed)
         self._changed(tx, changed, what, principal.name)
@@ -152,33 +154,33 @@ class Webhooks:
         """What waits for it is not sent; its log is gone."""
 
         def work(tx: Tx) -> None:
-            known = require(tx, principal.tenant, subscription_id)
+            known = require_subscription(tx, principal.tenant, subscription_id)
             store.delete(tx, principal.tenant, subscription_id)
             self._changed(tx, known, "deleted", principal.name)
             tx.after_commit(lambda: self._forget(subscription_id))
 
         await self._db.write(work)
 
-    async def ping(self, principal: Principal, subscription_id: str) -> tuple[Delivery, list[Attempt]]:
+    async def ping(self, principal: Principal, subscription_id: str) -> tuple[Delivery, list[DeliveryAttempt]]:
         """Deliver webhook.ping now, also to a disabled one; the delivery after its only attempt."""
         drawn = ids.new_id()
 
-        def work(tx: Tx) -> tuple[Subscription, Delivery]:
-            known = require(tx, principal.tenant, subscription_id)
+        def work(tx: Tx) -> tuple[WebhookSubscription, Delivery]:
+            known = require_subscription(tx, principal.tenant, subscription_id)
             meta = {"webhook_id": subscription_id, "by": principal.name}
             draft = EventDraft("webhook_pinged", "webhooks", "Webhook tested.", meta, event_id=drawn)
             self._runlog.append(tx, known.tenant, [draft])
             event = RunLogEvent.from_draft(draft, known.tenant, None, None, tx.now)
-            waiting = outbox.fresh(subscription_id, model.PING, event, tx.now)
+            waiting = outbox.new_delivery(subscription_id, model.PING, event, tx.now)
             held = msgspec.structs.replace(waiting, status="sending", epoch=1)
-            store.put(tx, held, tx.now + self._lease)
+            store.insert_delivery(tx, held, tx.now + self._lease)
             return known, held
 
         subscription, held = await self._db.write(work)
         await self._carry(subscription, held)
-        return await self._db.read(lambda tx: delivery(tx, principal.tenant, subscription_id, held.delivery_id))
+        return await self._db.read(lambda tx: require_delivery(tx, principal.tenant, subscription_id, held.delivery_id))
 
-    def _changed(self, tx: Tx, subscription: Subscription, what: str, by: str) -> None:
+    def _changed(self, tx: Tx, subscription: WebhookSubscription, what: str, by: str) -> None:
         """Its event, and the view of all subscriptions after the commit. Addresses may hold tokens: the event names
         the host alone."""
         meta = {
@@ -192,11 +194,11 @@ class Webhooks:
         self._runlog.append(
             tx, subscription.tenant, [EventDraft("webhook_changed", "webhooks", f"Webhook {what}.", meta)]
         )
-        subscriptions = store.every(tx)
-        tx.after_commit(lambda: self._view.put(subscriptions))
+        subscriptions = store.list_all_subscriptions(tx)
+        tx.after_commit(lambda: self._view.replace_all(subscriptions))
 
 
-def require(tx: Tx, tenant: str, subscription_id: str) -> Subscription:
+def require_subscription(tx: Tx, tenant: str, subscription_id: str) -> WebhookSubscription:
     """Raises NotFound."""
     found = store.find(tx, tenant, subscription_id)
     if found is None:
@@ -204,9 +206,11 @@ def require(tx: Tx, tenant: str, subscription_id: str) -> Subscription:
     return found
 
 
-def delivery(tx: Tx, tenant: str, subscription_id: str, delivery_id: str) -> tuple[Delivery, list[Attempt]]:
+def require_delivery(
+    tx: Tx, tenant: str, subscription_id: str, delivery_id: str
+) -> tuple[Delivery, list[DeliveryAttempt]]:
     """A delivery with its attempts. Raises NotFound."""
-    found = listing.find(tx, tenant, subscription_id, delivery_id)
+    found = queries.find_delivery(tx, tenant, subscription_id, delivery_id)
     if found is None:
         raise NotFound("No delivery of this webhook has this id.")
-    return found, listing.attempts(tx, delivery_id)
+    return found, queries.list_attempts(tx, delivery_id)

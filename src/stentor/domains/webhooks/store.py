@@ -9,9 +9,9 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.errors import CorruptRecord
-from stentor.domains.webhooks.model import Delivery, Reply, Subscription, Verdict
+from stentor.domains.webhooks.model import AttemptResult, Delivery, DeliveryDecision, WebhookSubscription
 
-_FIELDS = Subscription.__struct_fields__
+_FIELDS = WebhookSubscription.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _ONE = Sql(
     f"select {_COLUMNS} from webhook_subscriptions where tenant = :tenant and subscription_id = :subscription_id"
@@ -34,7 +34,7 @@ _HOLD = Sql(
     where subscription_id = :subscription_id and hold_until < :until"""
 )
 
-ROUNDS, LOOKED_AT = 10, 32
+CLAIM_ROUNDS, CLAIM_LOOKAHEAD = 10, 32
 """How many rows a claim looks at beyond those it wants, and how often when they stand behind others."""
 DELIVERY_FIELDS = Delivery.__struct_fields__
 DELIVERY_COLUMNS = ", ".join(DELIVERY_FIELDS)
@@ -83,11 +83,11 @@ _LOST = Sql(
 )
 
 
-def insert(tx: Tx, subscription: Subscription) -> None:
+def insert(tx: Tx, subscription: WebhookSubscription) -> None:
     tx.run(_INSERT, **_row(subscription))
 
 
-def update(tx: Tx, subscription: Subscription) -> None:
+def update(tx: Tx, subscription: WebhookSubscription) -> None:
     tx.run(_UPDATE, **_row(subscription))
 
 
@@ -101,57 +101,57 @@ def disable(tx: Tx, subscription_id: str, reason: str) -> bool:
     return tx.run(_DISABLE, subscription_id=subscription_id, reason=reason, now=tx.now) == 1
 
 
-def hold(tx: Tx, subscription_id: str, until: int) -> None:
+def hold_deliveries(tx: Tx, subscription_id: str, until: int) -> None:
     tx.run(_HOLD, subscription_id=subscription_id, until=until)
 
 
-def find(tx: Tx, tenant: str, subscription_id: str) -> Subscription | None:
+def find(tx: Tx, tenant: str, subscription_id: str) -> WebhookSubscription | None:
     row = tx.row(_ONE, tenant=tenant, subscription_id=subscription_id)
     return _subscription(row) if row else None
 
 
-def by_id(tx: Tx, subscription_id: str) -> Subscription | None:
+def find_in_any_tenant(tx: Tx, subscription_id: str) -> WebhookSubscription | None:
     """Whatever its tenant: for the service itself, never for a caller."""
     row = tx.row(_BY_ID, subscription_id=subscription_id)
     return _subscription(row) if row else None
 
 
-def of_tenant(tx: Tx, tenant: str) -> list[Subscription]:
+def list_subscriptions(tx: Tx, tenant: str) -> list[WebhookSubscription]:
     """Oldest first."""
     return [_subscription(row) for row in tx.rows(_OF_TENANT, tenant=tenant)]
 
 
-def every(tx: Tx) -> list[Subscription]:
+def list_all_subscriptions(tx: Tx) -> list[WebhookSubscription]:
     return [_subscription(row) for row in tx.rows(_ALL)]
 
 
-def put(tx: Tx, delivery: Delivery, lease_until: int | None = None) -> None:
+def insert_delivery(tx: Tx, delivery: Delivery, lease_until: int | None = None) -> None:
     """Written at the commit, many at once."""
     tx.append(DELIVERIES, (*msgspec.structs.astuple(delivery), lease_until))
 
 
-def some_due(tx: Tx, subscription_id: str) -> bool:
+def has_due(tx: Tx, subscription_id: str) -> bool:
     return tx.row(_SOME_DUE, subscription_id=subscription_id, now=tx.now) is not None
 
 
-def claim(tx: Tx, subscription_id: str, lease: int, most: int) -> list[Delivery]:
+def claim_due(tx: Tx, subscription_id: str, lease_us: int, limit: int) -> list[Delivery]:
     """Take deliveries that are due, the oldest first. One that stands behind another of its subject is put off
     until that one's next step, so that it is looked at once and not at every claim."""
     taken: list[Delivery] = []
-    for _ in range(ROUNDS):
-        due = tx.rows(_DUE, subscription_id=subscription_id, now=tx.now, limit=most + LOOKED_AT)
+    for _ in range(CLAIM_ROUNDS):
+        due = tx.rows(_DUE, subscription_id=subscription_id, now=tx.now, limit=limit + CLAIM_LOOKAHEAD)
         for delivery_id, epoch, head in due:
             if head != delivery_id:
                 tx.run(_BEHIND, delivery_id=delivery_id, head=head)
-            elif len(taken) < most:
+            elif len(taken) < limit:
                 key = {"delivery_id": delivery_id, "epoch": epoch}
-                taken += [delivery_of(row) for row in tx.rows(_CLAIM, **key, lease_until=tx.now + lease)]
-        if len(taken) == most or len(due) < most + LOOKED_AT:
+                taken += [to_delivery(row) for row in tx.rows(_CLAIM, **key, lease_until=tx.now + lease_us)]
+        if len(taken) == limit or len(due) < limit + CLAIM_LOOKAHEAD:
             break
     return taken
 
 
-def move(tx: Tx, held: Delivery, reply: Reply, verdict: Verdict) -> bool:
+def record_attempt(tx: Tx, held: Delivery, reply: AttemptResult, verdict: DeliveryDecision) -> bool:
     """Write an attempt and what becomes of the delivery; False when it is in other hands."""
     ended = None if verdict.status == "waiting" else tx.now
     moved = tx.run(
@@ -171,37 +171,37 @@ def move(tx: Tx, held: Delivery, reply: Reply, verdict: Verdict) -> bool:
     return True
 
 
-def release(tx: Tx, held: Delivery) -> bool:
+def release_next(tx: Tx, held: Delivery) -> bool:
     """Let the next one of the subject go; whether there was one that waited for this."""
     if not held.subject:
         return False
     return tx.run(_RELEASE, subscription_id=held.subscription_id, subject=held.subject, now=tx.now) == 1
 
 
-def give_back(tx: Tx, deliveries: list[Delivery]) -> int:
+def requeue(tx: Tx, deliveries: list[Delivery]) -> int:
     """They were not sent, or nobody knows: they are due as before, and no attempt is counted."""
     return sum(tx.run(_GIVE_BACK, delivery_id=one.delivery_id, epoch=one.epoch) for one in deliveries)
 
 
-def lost(tx: Tx, before: int, limit: int) -> list[Delivery]:
+def list_lease_expired(tx: Tx, before: int, limit: int) -> list[Delivery]:
     """Deliveries whose lease ended before a time."""
-    return [delivery_of(row) for row in tx.rows(_LOST, before=before, limit=limit)]
+    return [to_delivery(row) for row in tx.rows(_LOST, before=before, limit=limit)]
 
 
-def delivery_of(row: tuple[Any, ...]) -> Delivery:
+def to_delivery(row: tuple[Any, ...]) -> Delivery:
     return Delivery(*row)
 
 
-def _row(subscription: Subscription) -> dict[str, Any]:
+def _row(subscription: WebhookSubscription) -> dict[str, Any]:
     values = msgspec.structs.asdict(subscription)
     return values | {"events": jsontext.dump(subscription.events), "enabled": int(subscription.enabled)}
 
 
-def _subscription(row: tuple[Any, ...]) -> Subscription:
+def _subscription(row: tuple[Any, ...]) -> WebhookSubscription:
     values = dict(zip(_FIELDS, row, strict=True))
     try:
         values["events"] = jsontext.load(values["events"])
         values["enabled"] = bool(values["enabled"])
-        return msgspec.convert(values, Subscription)
+        return msgspec.convert(values, WebhookSubscription)
     except msgspec.MsgspecError as error:
         raise CorruptRecord(f"The stored webhook {values['subscription_id']!r} is malformed: {error}.") from error

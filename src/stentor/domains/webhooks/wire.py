@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import ResponseModel, Time, Timestamp
 
-WEEK = 7 * 86_400
+WEEK_SECONDS = 7 * 86_400
 
 
 def _visible(text: str) -> str:
@@ -57,7 +57,7 @@ class Change(RequestModel):
 class Rotate(RequestModel):
     model_config = example_config(overlap_seconds=3600)
 
-    overlap_seconds: Annotated[int, Field(ge=0, le=WEEK)] = 86_400
+    overlap_seconds: Annotated[int, Field(ge=0, le=WEEK_SECONDS)] = 86_400
 
 
 class ReplaySince(RequestModel):

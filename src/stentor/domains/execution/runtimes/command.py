@@ -17,13 +17,12 @@ from stentor.domains.execution import runtimes
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.registry.model import Agent, Runtime
-from stentor.domains.sandbox.broker.model import Run
-from stentor.domains.sandbox.broker.server import Broker
-from stentor.domains.sandbox.cage import plan
-from stentor.domains.sandbox.cage.cage import Cage, Room
-from stentor.domains.sandbox.cage.plan import Plan
-from stentor.domains.sandbox.cage.process import Caged, OutputTooLarge
-from stentor.domains.sandbox.cage.roots import program_folder
+from stentor.domains.sandbox import bubblewrap
+from stentor.domains.sandbox.broker.model import SandboxRun
+from stentor.domains.sandbox.broker.service import ToolBroker
+from stentor.domains.sandbox.bubblewrap import RunPlan, find_program_folder
+from stentor.domains.sandbox.process import OutputTooLarge, SandboxedProcess
+from stentor.domains.sandbox.process_sandbox import ProcessSandbox, RunFolders
 from stentor.domains.tasks.model import TaskClaim
 from stentor.domains.tasks.service import require_task
 
@@ -38,7 +37,9 @@ MAX_TOKENS_PER_CHUNK = 32
 class CommandDriver:
     """`clean` takes secrets out of what a program wrote on its error output."""
 
-    def __init__(self, cage: Cage, broker: Broker, db: Database, runlog: RunLog, redact: Callable[[str], str]) -> None:
+    def __init__(
+        self, cage: ProcessSandbox, broker: ToolBroker, db: Database, runlog: RunLog, redact: Callable[[str], str]
+    ) -> None:
         self._cage = cage
         self.broker = broker
         self._db = db
@@ -47,17 +48,17 @@ class CommandDriver:
 
     def check_runtime(self, runtime: Runtime) -> None:
         """Raises InvalidRequest, or CageUnavailable where this service would not run it."""
-        plan.check_command(runtime.command)
-        options = plan.options_of(runtime.options)
-        self._cage.require()
-        program_folder(self._cage.roots, options.program)
+        bubblewrap.check_command(runtime.command)
+        options = bubblewrap.parse_options(runtime.options)
+        self._cage.require_host()
+        find_program_folder(self._cage.roots, options.program)
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         """Fails closed: without a cage nothing is run, and that is not held against the agent."""
         try:
             self.check_runtime(agent.runtime)
-            options = plan.options_of(agent.runtime.options)
-            async with self._cage.room(agent.agent_id if options.folder == "kept" else None) as room:
+            options = bubblewrap.parse_options(agent.runtime.options)
+            async with self._cage.run_folders(agent.agent_id if options.folder == "kept" else None) as room:
                 return await self._run(claim, agent, room, OutputParser(emit))
         except SandboxUnavailable as error:
             raise ProviderFailed(error.code, error.message) from None
@@ -66,14 +67,18 @@ class CommandDriver:
         except OSError as error:
             raise ProviderFailed("CAGE_UNAVAILABLE", f"The run could not be started: {error.strerror}.") from None
 
-    async def _run(self, claim: TaskClaim, agent: Agent, room: Room, answer: OutputParser) -> AttemptOutcome:
-        options = plan.options_of(agent.runtime.options)
-        program = program_folder(self._cage.roots, options.program)
-        planned = Plan(agent.runtime.command, room.work, options, claim.timeout_seconds, room.socket, program)
+    async def _run(self, claim: TaskClaim, agent: Agent, room: RunFolders, answer: OutputParser) -> AttemptOutcome:
+        options = bubblewrap.parse_options(agent.runtime.options)
+        program = find_program_folder(self._cage.roots, options.program)
+        planned = RunPlan(
+            agent.runtime.command, room.work_folder, options, claim.timeout_seconds, room.socket_path, program
+        )
         asked_by, guard = claim.submitted_by, _guard(claim)
-        run = Run(claim.tenant, agent.agent_id, agent.name, claim.task_id, asked_by, claim.head_id, room.work, guard)
-        async with self.broker.serving(run, room.socket), self._cage.running(planned, MAX_OUTPUT_BYTES) as caged:
-            caged.feed(jsontext.encode(runtimes.task_payload(claim)))
+        run = SandboxRun(
+            claim.tenant, agent.agent_id, agent.name, claim.task_id, asked_by, claim.head_id, room.work_folder, guard
+        )
+        async with self.broker.serve(run, room.socket_path), self._cage.start(planned, MAX_OUTPUT_BYTES) as caged:
+            caged.write_stdin(jsontext.encode(runtimes.task_payload(claim)))
             try:
                 code = await _unless_refused(run, _read(caged, answer))
             except OutputTooLarge:
@@ -81,7 +86,7 @@ class CommandDriver:
                     "OUTPUT_TOO_LARGE", f"The program wrote more than {MAX_OUTPUT_BYTES} bytes."
                 ) from None
             finally:
-                await self._keep(claim, caged.errors)
+                await self._keep(claim, caged.stderr_tail)
         if code != 0:
             raise AgentFailed("COMMAND_FAILED", f"The program ended with the exit code {code}.")
         return answer.outcome()
@@ -172,16 +177,16 @@ def _token(line: bytes) -> str | None:
     return token if len(found) == 1 and isinstance(token, str) else None
 
 
-async def _read(caged: Caged, answer: OutputParser) -> int:
-    async for chunk in caged.chunks():
+async def _read(caged: SandboxedProcess, answer: OutputParser) -> int:
+    async for chunk in caged.read_stdout():
         answer.feed(chunk)
         await asyncio.sleep(0)  # reading what has come already lets nobody else run
-    return await caged.code()
+    return await caged.wait_exit_code()
 
 
-async def _unless_refused(run: Run, reading: Coroutine[Any, Any, int]) -> int:
+async def _unless_refused(run: SandboxRun, reading: Coroutine[Any, Any, int]) -> int:
     """The exit code. Raises AgentFailed as soon as the agent is quarantined or suspended by one of its own calls."""
-    work, refused = asyncio.create_task(reading), asyncio.create_task(run.refused.wait())
+    work, refused = asyncio.create_task(reading), asyncio.create_task(run.revoked.wait())
     try:
         await asyncio.wait({work, refused}, return_when=asyncio.FIRST_COMPLETED)
         if refused.done():

@@ -17,15 +17,15 @@ from stentor.domains.atp.bodies import (
 )
 from stentor.domains.atp.model import AtpHeader
 from stentor.domains.governance.model import Approval, Changes, Proposal, Rejection, RollbackDraft, Update
-from stentor.domains.governance.rollbacks import Rollbacks
-from stentor.domains.governance.service import Updates
+from stentor.domains.governance.rollbacks import RollbackService
+from stentor.domains.governance.service import UpdateService
 from stentor.domains.messaging.model import ActionContext, ActionResult, CommitStep, MessageRoute, ZoneAction
 
 ITSELF = MessageRoute((), "Governance does it itself.")
 
 
 class GovernanceZone:
-    def __init__(self, updates: Updates, rollbacks: Rollbacks) -> None:
+    def __init__(self, updates: UpdateService, rollbacks: RollbackService) -> None:
         self._updates = updates
         self._rollbacks = rollbacks
 
@@ -48,7 +48,7 @@ class GovernanceZone:
         assert isinstance(body, ProposeUpdateBody)
         proposal = _proposal(body)
         return lambda tx: ActionResult(
-            _proposed(self._updates.propose_in(tx, work.principal, proposal, work.parent_event_id)), ITSELF
+            _proposed(self._updates.propose_in_tx(tx, work.principal, proposal, work.parent_event_id)), ITSELF
         )
 
     async def approve(self, work: ActionContext) -> CommitStep:
@@ -60,7 +60,7 @@ class GovernanceZone:
         update_id = body.update_id
 
         def close(tx: Tx) -> ActionResult:
-            update = self._updates.approve_in(tx, work.principal, update_id, approval, _via(work))
+            update = self._updates.approve_in_tx(tx, work.principal, update_id, approval, _via(work))
             return ActionResult(_decided(update), ITSELF)
 
         return close
@@ -71,7 +71,7 @@ class GovernanceZone:
         rejection, update_id = Rejection(body.rejected_by, body.reason, body.feedback), body.update_id
 
         def close(tx: Tx) -> ActionResult:
-            update = self._updates.reject_in(tx, work.principal, update_id, rejection, _via(work))
+            update = self._updates.reject_in_tx(tx, work.principal, update_id, rejection, _via(work))
             return ActionResult(_decided(update), ITSELF)
 
         return close
@@ -83,7 +83,7 @@ class GovernanceZone:
         draft = RollbackDraft(body.checkpoint_id, body.reason, body.details, body.initiated_by)
 
         def close(tx: Tx) -> ActionResult:
-            started = self._rollbacks.start_in(tx, work.principal, draft, work.parent_event_id)
+            started = self._rollbacks.start_in_tx(tx, work.principal, draft, work.parent_event_id)
             shown = {"rollback_id": started.rollback_id, "checkpoint_id": started.checkpoint_id}
             times = {"estimated_completion": format_iso(started.estimated_completion)}
             return ActionResult(shown | {"status": started.status} | times, ITSELF)
@@ -106,7 +106,7 @@ def _proposed(update: Update) -> dict[str, Any]:
 def _decided(update: Update) -> dict[str, Any]:
     shown = {"update_id": update.update_id, "status": update.status, "tier": update.tier}
     times = {name: format_iso_or_none(getattr(update, name)) for name in ("approved_at", "rejected_at")}
-    return shown | times | {"deployment_scheduled": update.scheduled and update.status == "approved"}
+    return shown | times | {"deployment_scheduled": update.is_scheduled and update.status == "approved"}
 
 
 def _via(work: ActionContext) -> dict[str, str]:

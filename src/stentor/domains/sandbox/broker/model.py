@@ -15,7 +15,7 @@ from stentor.core.errors import InvalidRequest, StentorError
 from stentor.domains.sandbox.model import Access
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ToolRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line of the socket. `operation` may be left out where the tool has only one."""
 
     tool: str
@@ -30,7 +30,7 @@ class ToolFailed(StentorError):
     code, status = "TOOL_FAILED", 502
 
 
-class Run:
+class SandboxRun:
     """One attempt of an agent at a task that the key `asked_by` submitted. `parent` is the event that its calls hang
     under; `guard` raises in the transaction of a call when the attempt is over.
     """
@@ -40,11 +40,11 @@ class Run:
         guard: Callable[[Tx], None],
     ) -> None:  # fmt: skip
         self.tenant, self.agent_id, self.agent_name = tenant, agent_id, agent_name
-        self.task_id, self.asked_by, self.parent = task_id, asked_by, parent
-        self.work = work
+        self.task_id, self.submitted_by, self.parent_event_id = task_id, asked_by, parent
+        self.work_folder = work
         self.guard = guard
-        self.calls = 0
-        self.refused = asyncio.Event()
+        self.call_count = 0
+        self.revoked = asyncio.Event()
         """Set when the agent is quarantined or suspended: the run is to end."""
 
 
@@ -54,7 +54,7 @@ class Tool(ABC):
     name: str
     description: str
     operations: tuple[str, ...]
-    seconds: float = 30.0
+    timeout_seconds: float = 30.0
 
     @property
     @abstractmethod
@@ -62,33 +62,33 @@ class Tool(ABC):
         """The JSON schema of its arguments."""
 
     @abstractmethod
-    def access(self, call: Call) -> Access:
+    def to_access(self, call: ToolRequest) -> Access:
         """What the call means. Raises InvalidRequest."""
 
-    def completed(self, access: Access) -> Access:
+    def complete_access(self, access: Access) -> Access:
         """The access as it is judged, for one that was described instead of called. Twice changes nothing."""
         return access
 
     @abstractmethod
-    async def act(self, run: Run, call: Call) -> Any:
+    async def execute(self, run: SandboxRun, call: ToolRequest) -> Any:
         """Do it, once it was granted. Raises StentorError."""
 
 
-class Shaped(Tool):
+class TypedTool(Tool):
     """A tool whose arguments are a struct. Subclasses name it as `asked`."""
 
-    asked: type[msgspec.Struct]
+    arguments_type: type[msgspec.Struct]
 
     @property
     def parameters(self) -> dict[str, Any]:
-        (_,), defined = msgspec.json.schema_components([self.asked], ref_template="{name}")
-        schema = defined[self.asked.__name__]
+        (_,), defined = msgspec.json.schema_components([self.arguments_type], ref_template="{name}")
+        schema = defined[self.arguments_type.__name__]
         return {"type": "object", **{k: v for k, v in schema.items() if k in ("properties", "required")}}
 
-    def arguments(self, call: Call) -> Any:
-        return converted(call.arguments, self.asked, self.name)
+    def parse_arguments(self, call: ToolRequest) -> Any:
+        return convert_struct(call.arguments, self.arguments_type, self.name)
 
-    def operation(self, call: Call) -> str:
+    def resolve_operation(self, call: ToolRequest) -> str:
         """Raises InvalidRequest."""
         operation = call.operation or self.operations[0]
         if operation not in self.operations:
@@ -96,7 +96,7 @@ class Shaped(Tool):
         return operation
 
 
-def converted(value: Any, shape: Any, name: str) -> Any:
+def convert_struct(value: Any, shape: Any, name: str) -> Any:
     """Raises InvalidRequest."""
     try:
         return msgspec.convert(value, shape)

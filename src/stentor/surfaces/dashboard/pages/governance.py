@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from stentor.core.clock import format_iso
 from stentor.domains.governance import model
-from stentor.domains.governance.operations import tier_number
+from stentor.domains.governance.operations import parse_tier
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import agent_view, change_review
 from stentor.surfaces.dashboard.queries import run_log_queries
@@ -51,7 +51,7 @@ async def list_updates(page: PageRequest) -> Response:
         "cursor": page.query_param("cursor"),
     }
     found = await page.call("updates.list", limit=PAGE_SIZE, **query)
-    now, tier = page.site.now(), tier_number(wanted["tier"] or None) or 0
+    now, tier = page.site.now(), parse_tier(wanted["tier"] or None) or 0
     (counts, overdue), names = await asyncio.gather(
         page.queries.read(lambda tx: run_log_queries.count_updates(tx, page.tenant, wanted["agent"], tier, now)),
         page.queries.read_agent_names(page.tenant),

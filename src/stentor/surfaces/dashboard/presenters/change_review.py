@@ -8,7 +8,7 @@ import msgspec
 
 from stentor.core import json_diff
 from stentor.core.json_diff import DiffLine
-from stentor.domains.governance import patch
+from stentor.domains.governance import impact
 from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets
 
 MAX_LINES = 2_000
@@ -70,8 +70,8 @@ def _cut(line: str) -> str:
 
 def review_rollback(state: dict[str, Any], record: dict[str, Any]) -> ChangeReview:
     """What a rollback to this state of a checkpoint would change of the agent as it is."""
-    now = {name: record[name] for name in patch.FIELDS}
-    found = patch.diff(now, {name: state["config"][name] for name in patch.FIELDS})
+    now = {name: record[name] for name in impact.PATCHABLE_FIELDS}
+    found = impact.diff_documents(now, {name: state["config"][name] for name in impact.PATCHABLE_FIELDS})
     for name in SCORE_FIELDS:
         # A checkpoint without a trust score leaves trust as it is.
         if name in state and state[name] != record[name]:

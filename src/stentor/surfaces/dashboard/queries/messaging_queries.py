@@ -15,7 +15,7 @@ from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.db import Sql, Tx
 from stentor.domains.atp.model import PRIORITIES
 from stentor.domains.tasks.store import read_result
-from stentor.domains.webhooks import listing, naming
+from stentor.domains.webhooks import payloads, queries
 
 LOOKED_AT = 2_000
 """Messages that a filtered list looks at before it asks to go on."""
@@ -145,8 +145,8 @@ def read_backlogs(tx: Tx, tenant: str, subscription_ids: Iterable[str]) -> dict[
 
 def read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
     """The JSON that is posted for an event; None when the run log does not have it any more."""
-    event = listing.event(tx, event_id)
+    event = queries.find_event(tx, event_id)
     if event is None or event.tenant != tenant:
         return None
     result = read_result(tx, tenant, event.task_id or "") if name == "task.completed" else None
-    return jsontext.decode(naming.payload(name, event, result))
+    return jsontext.decode(payloads.build_payload(name, event, result))

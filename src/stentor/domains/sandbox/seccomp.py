@@ -18,14 +18,14 @@ import msgspec
 ALLOW, KILL, ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 EPERM, NOSYS, NO_FAMILY = (ERRNO | code for code in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT))
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-NAMESPACES = 0x7E02_0000
+NAMESPACE_FLAGS = 0x7E02_0000
 """All CLONE_NEW* flags."""
-X32 = 0x4000_0000
-FAMILIES = (1, 2, 10)
+X32_BIT = 0x4000_0000
+ADDRESS_FAMILIES = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6. Others, such as AF_VSOCK, are not all bound to the network namespace."""
-TYPES = (1, 2, 5)
+SOCKET_TYPES = (1, 2, 5)
 """SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET: no raw sockets."""
-TERMINAL = (0x5412, 0x541C)
+TERMINAL_IOCTLS = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: typing into somebody else's terminal."""
 
 # The name, its number on x86-64, its number on arm64 (None where it does not exist).
@@ -94,7 +94,7 @@ _REFUSED: tuple[tuple[str, int | None, int | None], ...] = (
 )
 
 
-class Machine(msgspec.Struct, frozen=True):
+class Architecture(msgspec.Struct, frozen=True):
     """`column` is the place of its numbers in a row of the table."""
 
     audit: int
@@ -106,47 +106,47 @@ class Machine(msgspec.Struct, frozen=True):
     has_x32: bool = False
 
 
-MACHINES = {
-    "x86_64": Machine(0xC000_003E, 1, clone=56, socket=41, socketpair=53, ioctl=16, has_x32=True),
-    "aarch64": Machine(0xC000_00B7, 2, clone=220, socket=198, socketpair=199, ioctl=29),
+ARCHITECTURES = {
+    "x86_64": Architecture(0xC000_003E, 1, clone=56, socket=41, socketpair=53, ioctl=16, has_x32=True),
+    "aarch64": Architecture(0xC000_00B7, 2, clone=220, socket=198, socketpair=199, ioctl=29),
 }
 _CLONE3 = 435
 
 
-def refused() -> tuple[str, ...]:
+def refused_calls() -> tuple[str, ...]:
     """The names of the calls that are always refused."""
     return tuple(name for name, *_ in _REFUSED)
 
 
-def supported(machine: str = "") -> bool:
+def is_supported(machine: str = "") -> bool:
     """Whether there is a filter for this kind of processor."""
-    return (machine or platform.machine()) in MACHINES
+    return (machine or platform.machine()) in ARCHITECTURES
 
 
-def build(machine: str = "") -> bytes:
+def build_filter(machine: str = "") -> bytes:
     """The filter for a kind of processor, the present one unless named. A call of another architecture kills."""
-    kind = MACHINES[machine or platform.machine()]
+    kind = ARCHITECTURES[machine or platform.machine()]
     code = [_step(_LOAD, 4), _step(_EQUAL, kind.audit, 1, 0), _step(_RETURN, KILL), _step(_LOAD, 0)]
     if kind.has_x32:  # the same calls under other numbers
-        code += [_step(_AT_LEAST, X32, 0, 1), _step(_RETURN, KILL)]
+        code += [_step(_AT_LEAST, X32_BIT, 0, 1), _step(_RETURN, KILL)]
     for row in _REFUSED:
         number = row[kind.column]
         if isinstance(number, int):
             code += [_step(_EQUAL, number, 0, 1), _step(_RETURN, EPERM)]
     # Its flags lie in memory, which a filter cannot read; libraries fall back to clone.
     code += [_step(_EQUAL, _CLONE3, 0, 1), _step(_RETURN, NOSYS)]
-    code += _block(kind.clone, [_argument(0), _step(_ANY_BIT, NAMESPACES, 0, 1), _step(_RETURN, EPERM)])
+    code += _block(kind.clone, [_argument(0), _step(_ANY_BIT, NAMESPACE_FLAGS, 0, 1), _step(_RETURN, EPERM)])
     for number in (kind.socket, kind.socketpair):
-        code += _block(number, [_argument(0), *_only(FAMILIES, NO_FAMILY)])
-    code += _block(kind.socket, [_argument(1), _step(_AND, 0xF), *_only(TYPES, EPERM)])
-    code += _block(kind.ioctl, [_argument(1), *(s for cmd in TERMINAL for s in _refuse(cmd))])
+        code += _block(number, [_argument(0), *_only(ADDRESS_FAMILIES, NO_FAMILY)])
+    code += _block(kind.socket, [_argument(1), _step(_AND, 0xF), *_only(SOCKET_TYPES, EPERM)])
+    code += _block(kind.ioctl, [_argument(1), *(s for cmd in TERMINAL_IOCTLS for s in _refuse(cmd))])
     return b"".join([*code, _step(_RETURN, ALLOW)])
 
 
-def descriptor() -> int:
+def open_filter() -> int:
     """The filter in a file of its own in memory, to be handed to a program and closed."""
     made = os.memfd_create("seccomp", os.MFD_CLOEXEC)
-    os.write(made, build())
+    os.write(made, build_filter())
     os.lseek(made, 0, os.SEEK_SET)
     return made
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-CHUNK = 65_536
-KEPT_ERRORS = 16_384
+CHUNK_BYTES = 65_536
+MAX_STDERR_BYTES = 16_384
 """Bytes at the end of the error output that are kept."""
 GRACE_SECONDS = 2.0
 log = logging.getLogger(__name__)
@@ -21,31 +21,31 @@ class OutputTooLarge(Exception):
     """The program wrote more than it may."""
 
 
-class Caged:
+class SandboxedProcess:
     """`process` is the outermost program; in a cage its end is the end of everything within."""
 
-    def __init__(self, process: asyncio.subprocess.Process, most: int, *, alone: bool) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, max_output_bytes: int, *, unsandboxed: bool) -> None:
         self._process = process
-        self._left = most
-        self._alone = alone
+        self._left = max_output_bytes
+        self._alone = unsandboxed
         self._errors = b""
         self._side: list[asyncio.Task[None]] = [asyncio.create_task(self._collect())]
         self._grace = GRACE_SECONDS
 
-    def feed(self, data: bytes) -> None:
+    def write_stdin(self, data: bytes) -> None:
         """Send this on standard input and close it. A program that does not read it is its own affair."""
         self._side.append(asyncio.create_task(self._write(data)))
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def read_stdout(self) -> AsyncIterator[bytes]:
         """Standard output as it comes. Raises OutputTooLarge."""
         assert self._process.stdout is not None
-        while chunk := await self._process.stdout.read(CHUNK):
+        while chunk := await self._process.stdout.read(CHUNK_BYTES):
             self._count(chunk)
             yield chunk
         if self._left < 0:
             raise OutputTooLarge
 
-    async def code(self) -> int:
+    async def wait_exit_code(self) -> int:
         """The exit code once the program has ended; above 128 for a signal."""
         code = await self._process.wait()
         with suppress(TimeoutError):  # a process left behind may hold the pipe until it is gone
@@ -54,11 +54,11 @@ class Caged:
         return code if code >= 0 else 128 - code
 
     @property
-    def errors(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of what the program wrote on its error output."""
         return self._errors.decode("utf-8", "replace")
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """SIGTERM to the program, SIGKILL to the whole cage; returns when nothing of it is left to wait for."""
         # What is still written is read and dropped: a full pipe would hold the program, and its end.
         self._side.append(asyncio.create_task(self._drain()))
@@ -78,12 +78,12 @@ class Caged:
 
     async def _drain(self) -> None:
         assert self._process.stdout is not None
-        while await self._process.stdout.read(CHUNK):
+        while await self._process.stdout.read(CHUNK_BYTES):
             pass
 
     def _terminate(self) -> None:
         """The agent's own process is the grandchild: the outermost program would not pass the signal on."""
-        targets = [self._process.pid] if self._alone else inner(self._process.pid)
+        targets = [self._process.pid] if self._alone else list_inner_pids(self._process.pid)
         for pid in targets:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGTERM)
@@ -111,15 +111,15 @@ class Caged:
 
     async def _collect(self) -> None:
         assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(CHUNK):
-            self._errors = (self._errors + chunk)[-KEPT_ERRORS:]
+        while chunk := await self._process.stderr.read(CHUNK_BYTES):
+            self._errors = (self._errors + chunk)[-MAX_STDERR_BYTES:]
             self._left -= len(chunk)
             if self._left < 0:
                 self._grace = 0.0
                 self._kill()
 
 
-def inner(pid: int) -> list[int]:
+def list_inner_pids(pid: int) -> list[int]:
     """The processes that the cage's own init started; none when the system does not tell."""
     return [grandchild for child in _children(pid) for grandchild in _children(child)]
 
@@ -132,22 +132,22 @@ def _children(pid: int) -> list[int]:
 
 
 @asynccontextmanager
-async def started(
-    line: Sequence[str],
-    most: int,
+async def start_process(
+    command: Sequence[str],
+    max_output_bytes: int,
     *,
     descriptors: Sequence[int] = (),
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
-    alone: bool = False,
-) -> AsyncIterator[Caged]:
+    unsandboxed: bool = False,
+) -> AsyncIterator[SandboxedProcess]:
     """A program that has begun; at the end of the block it is over. `most` bytes of output; `alone`: without a cage.
 
     Raises OSError when it cannot be started.
     """
     # In the thread of the event loop: a cage dies with the thread that started it.
     process = await asyncio.create_subprocess_exec(
-        *line,
+        *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -156,8 +156,8 @@ async def started(
         cwd=folder,
         start_new_session=True,
     )
-    caged = Caged(process, most, alone=alone)
+    caged = SandboxedProcess(process, max_output_bytes, unsandboxed=unsandboxed)
     try:
         yield caged
     finally:
-        await asyncio.shield(asyncio.create_task(caged.end()))
+        await asyncio.shield(asyncio.create_task(caged.stop()))

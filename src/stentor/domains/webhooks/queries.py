@@ -1,22 +1,28 @@
-"""SQL of the delivery log: pages, attempts, the events of a delivery, what is purged, figures."""
+"""SQL of the delivery log: pages, attempts, the events of a delivery, what is purged, figures.
+
+What metrics tell of webhooks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
 from stentor.core import ids, jsontext
-from stentor.core.clock import HOUR
+from stentor.core.clock import HOUR, SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.runlog import RunLogEvent
-from stentor.domains.webhooks.model import Attempt, Delivery
-from stentor.domains.webhooks.naming import NAMES
-from stentor.domains.webhooks.store import DELIVERY_COLUMNS, delivery_of
+from stentor.domains.webhooks.model import Delivery, DeliveryAttempt
+from stentor.domains.webhooks.payloads import EVENT_NAMES
+from stentor.domains.webhooks.store import DELIVERY_COLUMNS, to_delivery
 
-SKEW = HOUR
+MAX_CLOCK_SKEW_US = HOUR
 """How far the clocks that ids and times come from may lie apart."""
-_OF = "tenant = :tenant and subscription_id = :subscription_id"
-_ONE = Sql(f"select {DELIVERY_COLUMNS} from webhook_deliveries where {_OF} and delivery_id = :delivery_id")
-_FRAGMENTS = {
+_WHERE = "tenant = :tenant and subscription_id = :subscription_id"
+_FIND_DELIVERY = Sql(f"select {DELIVERY_COLUMNS} from webhook_deliveries where {_WHERE} and delivery_id = :delivery_id")
+_FILTERS = {
     "status": "status = :status",
     "event": "event = :event",
     "created_after": "created_at > :created_after",
@@ -28,7 +34,7 @@ _ATTEMPTS = Sql(
 )
 _EVENT_COLUMNS = ", ".join(RunLogEvent.__struct_fields__)
 _EVENT = Sql(f"select {_EVENT_COLUMNS} from events where event_id = :event_id")
-_TYPES = ", ".join(f"'{name}'" for name in NAMES)
+_TYPES = ", ".join(f"'{name}'" for name in EVENT_NAMES)
 _EVENTS = Sql(
     f"""select {_EVENT_COLUMNS} from events where event_id > :after and event_id < :before and tenant = :tenant
         and happened_at >= :since and happened_at < :until and event_type in ({_TYPES})
@@ -58,62 +64,62 @@ _SUBSCRIPTIONS = Sql("select enabled, count(*) from webhook_subscriptions group 
 _pages: dict[tuple[str, ...], Sql] = {}
 
 
-def find(tx: Tx, tenant: str, subscription_id: str, delivery_id: str) -> Delivery | None:
-    row = tx.row(_ONE, tenant=tenant, subscription_id=subscription_id, delivery_id=delivery_id)
-    return delivery_of(row) if row else None
+def find_delivery(tx: Tx, tenant: str, subscription_id: str, delivery_id: str) -> Delivery | None:
+    row = tx.row(_FIND_DELIVERY, tenant=tenant, subscription_id=subscription_id, delivery_id=delivery_id)
+    return to_delivery(row) if row else None
 
 
-def page(tx: Tx, tenant: str, subscription_id: str, limit: int, wanted: dict[str, Any]) -> list[Delivery]:
+def read_page(tx: Tx, tenant: str, subscription_id: str, limit: int, filters: dict[str, Any]) -> list[Delivery]:
     """Newest first. `wanted` may have status, event, created_after, and `before` which it goes on."""
-    names = tuple(name for name in _FRAGMENTS if wanted.get(name) is not None)
-    sql = _pages.get(names) or _pages.setdefault(names, _page(names))
-    params = {name: wanted[name] for name in names}
+    names = tuple(name for name in _FILTERS if filters.get(name) is not None)
+    sql = _pages.get(names) or _pages.setdefault(names, _page_sql(names))
+    params = {name: filters[name] for name in names}
     rows = tx.rows(sql, tenant=tenant, subscription_id=subscription_id, limit=limit, **params)
-    return [delivery_of(row) for row in rows]
+    return [to_delivery(row) for row in rows]
 
 
-def _page(names: tuple[str, ...]) -> Sql:
-    where = " and ".join([_OF, *(_FRAGMENTS[name] for name in names)])
+def _page_sql(names: tuple[str, ...]) -> Sql:
+    where = " and ".join([_WHERE, *(_FILTERS[name] for name in names)])
     return Sql(
         f"select {DELIVERY_COLUMNS} from webhook_deliveries where {where} order by delivery_id desc limit :limit"
     )
 
 
-def attempts(tx: Tx, delivery_id: str) -> list[Attempt]:
+def list_attempts(tx: Tx, delivery_id: str) -> list[DeliveryAttempt]:
     """Oldest first."""
-    return [Attempt(*row) for row in tx.rows(_ATTEMPTS, delivery_id=delivery_id)]
+    return [DeliveryAttempt(*row) for row in tx.rows(_ATTEMPTS, delivery_id=delivery_id)]
 
 
-def event(tx: Tx, event_id: str) -> RunLogEvent | None:
+def find_event(tx: Tx, event_id: str) -> RunLogEvent | None:
     row = tx.row(_EVENT, event_id=event_id)
-    return _event(row) if row else None
+    return _to_event(row) if row else None
 
 
-def events(tx: Tx, tenant: str, since: int, until: int, after: str, limit: int) -> list[RunLogEvent]:
+def list_events(tx: Tx, tenant: str, since: int, until: int, after: str, limit: int) -> list[RunLogEvent]:
     """A tenant's events of a span of time that may be events of webhooks, in the order of their ids, after an id."""
-    low, high = ids.min_id_at(since - SKEW), ids.min_id_at(until + SKEW)
+    low, high = ids.min_id_at(since - MAX_CLOCK_SKEW_US), ids.min_id_at(until + MAX_CLOCK_SKEW_US)
     span = {"since": since, "until": until, "after": max(after, low), "before": high}
-    return [_event(row) for row in tx.rows(_EVENTS, tenant=tenant, limit=limit, **span)]
+    return [_to_event(row) for row in tx.rows(_EVENTS, tenant=tenant, limit=limit, **span)]
 
 
-def handled(tx: Tx, subscription_id: str, event_id: str) -> bool:
+def is_handled(tx: Tx, subscription_id: str, event_id: str) -> bool:
     """Whether an event was delivered to a subscription, or will be."""
     return tx.row(_HANDLED, subscription_id=subscription_id, event_id=event_id) is not None
 
 
-def purge(tx: Tx, before: str, limit: int) -> int:
+def purge_ended(tx: Tx, before: str, limit: int) -> int:
     """Forget what ended, and what waits for nobody, with ids below `before`; answers how many deliveries."""
     tx.run(_PURGE_ATTEMPTS, before=before, limit=limit)
     return tx.run(_PURGE, before=before, limit=limit)
 
 
-def purge_of(tx: Tx, subscription_id: str, limit: int) -> int:
+def purge_subscription(tx: Tx, subscription_id: str, limit: int) -> int:
     """Forget deliveries of a subscription that is gone; answers how many."""
     tx.run(_ORPHAN_ATTEMPTS, subscription_id=subscription_id, limit=limit)
     return tx.run(_ORPHAN_DELIVERIES, subscription_id=subscription_id, limit=limit)
 
 
-def figures(tx: Tx) -> dict[str, int]:
+def count_deliveries(tx: Tx) -> dict[str, int]:
     """Subscriptions `enabled` and `disabled`, deliveries `waiting` of enabled ones and `sending`, and the `oldest` that
     waits (microseconds; 0 for none)."""
     subscriptions = {row[0]: int(row[1]) for row in tx.rows(_SUBSCRIPTIONS)}
@@ -123,6 +129,32 @@ def figures(tx: Tx) -> dict[str, int]:
     return counts | {"waiting": int(waiting), "sending": int(sending), "oldest": int(oldest or 0)}
 
 
-def _event(row: tuple[Any, ...]) -> RunLogEvent:
+def _to_event(row: tuple[Any, ...]) -> RunLogEvent:
     *fields, metadata = row
     return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
+
+
+ATTEMPT_RESULTS = ("delivered", "retried", "failed")
+
+
+def collect_metrics(tx: Tx, counts: Mapping[str, int]) -> list[Metric]:
+    """`counts` are the deliverer's."""
+    found = count_deliveries(tx)
+    attempts = CounterMetricFamily("stentor_webhook_attempts", "Attempts since the start.", labels=["result"])
+    for result in ATTEMPT_RESULTS:
+        attempts.add_metric([result], counts.get(result, 0))
+    subscriptions = GaugeMetricFamily("stentor_webhooks", "Webhooks by whether they are enabled.", labels=["state"])
+    for state in ("enabled", "disabled"):
+        subscriptions.add_metric([state], found[state])
+    disabled = counts.get("disabled", 0)
+    oldest = (tx.now - found["oldest"]) / SECOND if found["oldest"] else 0.0
+    return [
+        GaugeMetricFamily(
+            "stentor_webhook_backlog", "Deliveries that wait, of enabled webhooks.", value=found["waiting"]
+        ),
+        GaugeMetricFamily("stentor_webhook_oldest_seconds", "Age of the oldest that waits.", value=oldest),
+        GaugeMetricFamily("stentor_webhook_sending", "Deliveries under way.", value=found["sending"]),
+        attempts,
+        CounterMetricFamily("stentor_webhooks_disabled", "Webhooks switched off by the service.", value=disabled),
+        subscriptions,
+    ]

@@ -20,58 +20,58 @@ from msgspec import Meta
 
 from stentor.core import filesystem
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from stentor.domains.sandbox.broker.model import Call, Run, Shaped, ToolFailed
+from stentor.domains.sandbox.broker.model import SandboxRun, ToolFailed, ToolRequest, TypedTool
 from stentor.domains.sandbox.model import Access
 
-MOST = 1 << 20
-ENTRIES = 10_000
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MAX_FILE_BYTES = 1 << 20
+MAX_ENTRIES = 10_000
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 FilePath = Annotated[
     str,
     Meta(min_length=1, max_length=4096, description="Relative to the work folder, or /ROOT/... for a mapped folder."),
 ]
 Roots = Mapping[str, tuple[Path, bool]]
-Own = Callable[[int], None]
+ChangeOwner = Callable[[int], None]
 """Gives a new file or folder, by its descriptor, to the caged user."""
 
 
-class ReadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReadFileArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: FilePath
     offset: Annotated[int, Meta(ge=0, description="First byte.")] = 0
-    limit: Annotated[int, Meta(ge=1, le=MOST, description="Bytes at most.")] = MOST
+    limit: Annotated[int, Meta(ge=1, le=MAX_FILE_BYTES, description="Bytes at most.")] = MAX_FILE_BYTES
 
 
-class WriteAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WriteFileArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: FilePath
-    content: Annotated[str, Meta(max_length=MOST, description="The whole content.")]
+    content: Annotated[str, Meta(max_length=MAX_FILE_BYTES, description="The whole content.")]
     encoding: Annotated[str, Meta(pattern="^(utf-8|base64)$")] = "utf-8"
 
 
-class ListAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ListFilesArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: FilePath = "."
 
 
-class _Files(Shaped):
-    def __init__(self, roots: Roots, own: Own) -> None:
+class _FileTool(TypedTool):
+    def __init__(self, roots: Roots, own: ChangeOwner) -> None:
         self._roots = roots
         self._own = own
 
-    def access(self, call: Call) -> Access:
-        return Access(self.name, self.operation(call), path=self.arguments(call).path)
+    def to_access(self, call: ToolRequest) -> Access:
+        return Access(self.name, self.resolve_operation(call), path=self.parse_arguments(call).path)
 
-    async def act(self, run: Run, call: Call) -> Any:
-        asked = self.arguments(call)
-        with _told(asked.path):
+    async def execute(self, run: SandboxRun, call: ToolRequest) -> Any:
+        asked = self.parse_arguments(call)
+        with _file_errors(asked.path):
             return await asyncio.to_thread(self._do, run, asked)
 
-    def _do(self, run: Run, asked: Any) -> Any:
+    def _do(self, run: SandboxRun, asked: Any) -> Any:
         raise NotImplementedError
 
-    def _place(self, run: Run, path: str, *, writing: bool = False) -> tuple[Path, list[str]]:
+    def _place(self, run: SandboxRun, path: str, *, writing: bool = False) -> tuple[Path, list[str]]:
         """The root and the names beneath it. Raises NotFound, Forbidden."""
         if not path.startswith("/"):
-            return run.work, [part for part in path.split("/") if part != "."]
+            return run.work_folder, [part for part in path.split("/") if part != "."]
         name, *parts = path[1:].split("/")
         if name not in self._roots:
             raise NotFound(f"There is no folder /{name}; the operator maps them with SERVICE_CAGE_ROOTS.")
@@ -81,13 +81,13 @@ class _Files(Shaped):
         return root, parts
 
 
-class ReadFile(_Files):
+class ReadFile(_FileTool):
     name = "read_file"
     description = "Reads a file: text, or base64 where it is none."
     operations = ("read",)
-    asked = ReadAsked
+    arguments_type = ReadFileArguments
 
-    def _do(self, run: Run, asked: ReadAsked) -> dict[str, Any]:
+    def _do(self, run: SandboxRun, asked: ReadFileArguments) -> dict[str, Any]:
         root, parts = self._place(run, asked.path)
         with _folder(root, parts[:-1]) as folder, _file(folder, parts) as file:
             data = os.pread(file, asked.limit, asked.offset)
@@ -99,13 +99,13 @@ class ReadFile(_Files):
             return shown | {"content": base64.b64encode(data).decode(), "encoding": "base64"}
 
 
-class WriteFile(_Files):
+class WriteFile(_FileTool):
     name = "write_file"
     description = "Writes a whole file, in the place of one that is there; folders are made as needed."
     operations = ("write",)
-    asked = WriteAsked
+    arguments_type = WriteFileArguments
 
-    def _do(self, run: Run, asked: WriteAsked) -> dict[str, Any]:
+    def _do(self, run: SandboxRun, asked: WriteFileArguments) -> dict[str, Any]:
         root, parts = self._place(run, asked.path, writing=True)
         if not parts:
             raise InvalidRequest("The path names a folder.")
@@ -131,18 +131,18 @@ class WriteFile(_Files):
             raise
 
 
-class ListFiles(_Files):
+class ListFiles(_FileTool):
     name = "list_files"
     description = "Lists a folder."
     operations = ("list",)
-    asked = ListAsked
+    arguments_type = ListFilesArguments
 
-    def _do(self, run: Run, asked: ListAsked) -> dict[str, Any]:
+    def _do(self, run: SandboxRun, asked: ListFilesArguments) -> dict[str, Any]:
         root, parts = self._place(run, asked.path)
         found: list[dict[str, Any]] = []
         with _folder(root, parts) as folder, os.scandir(folder) as entries:
             for entry in entries:
-                if len(found) == ENTRIES:
+                if len(found) == MAX_ENTRIES:
                     return {"path": asked.path, "entries": found, "more": True}
                 found.append(_entry(entry))
         return {"path": asked.path, "entries": sorted(found, key=lambda one: str(one["name"])), "more": False}
@@ -154,7 +154,7 @@ def _entry(entry: os.DirEntry[str]) -> dict[str, Any]:
     return {"name": name, "kind": kind, "size": entry.stat(follow_symlinks=False).st_size if kind == "file" else None}
 
 
-def _bytes(asked: WriteAsked) -> bytes:
+def _bytes(asked: WriteFileArguments) -> bytes:
     try:
         return asked.content.encode() if asked.encoding == "utf-8" else base64.b64decode(asked.content, validate=True)
     except ValueError:
@@ -162,7 +162,7 @@ def _bytes(asked: WriteAsked) -> bytes:
 
 
 @contextmanager
-def _folder(root: Path, parts: list[str], *, make: Own | None = None) -> Iterator[int]:
+def _folder(root: Path, parts: list[str], *, make: ChangeOwner | None = None) -> Iterator[int]:
     """The folder beneath the root, which alone may lie behind a link; `make` makes what is missing."""
     opened = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -175,15 +175,15 @@ def _folder(root: Path, parts: list[str], *, make: Own | None = None) -> Iterato
         os.close(opened)
 
 
-def _step(above: int, name: str, make: Own | None) -> int:
+def _step(above: int, name: str, make: ChangeOwner | None) -> int:
     try:
-        return os.open(name, _FOLDER, dir_fd=above)
+        return os.open(name, _FOLDER_FLAGS, dir_fd=above)
     except FileNotFoundError:
         if make is None:
             raise
     with suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=above)
-    opened = os.open(name, _FOLDER, dir_fd=above)
+    opened = os.open(name, _FOLDER_FLAGS, dir_fd=above)
     make(opened)
     os.fchmod(opened, filesystem.inherited_mode(above, 0o755))
     return opened
@@ -192,7 +192,7 @@ def _step(above: int, name: str, make: Own | None) -> int:
 @contextmanager
 def _file(folder: int, parts: list[str]) -> Iterator[int]:
     """Raises Forbidden for anything but a plain file with one name: a hard link may be another folder's file."""
-    opened = os.open(parts[-1] if parts else ".", _FILE, dir_fd=folder)
+    opened = os.open(parts[-1] if parts else ".", _FILE_FLAGS, dir_fd=folder)
     try:
         info = os.fstat(opened)
         if not stat.S_ISREG(info.st_mode):
@@ -205,7 +205,7 @@ def _file(folder: int, parts: list[str]) -> Iterator[int]:
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
+def _file_errors(path: str) -> Iterator[None]:
     """Failures of the file system, each with the path and what to make of it."""
     try:
         yield

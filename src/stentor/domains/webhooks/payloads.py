@@ -15,10 +15,10 @@ from stentor.core.clock import format_iso
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.webhooks.model import PING
 
-LARGEST = 256 * 1024
+MAX_FIELD_BYTES = 256 * 1024
 """Bytes of JSON that one field of `data` may have; a larger one is null and named in `truncated`."""
 
-Naming = Callable[[RunLogEvent], str | None]
+EventNamer = Callable[[RunLogEvent], str | None]
 
 
 def _status(event: RunLogEvent) -> str | None:
@@ -41,7 +41,7 @@ def _trust(event: RunLogEvent) -> str | None:
     return "trust.level_changed" if moved else None
 
 
-NAMES: Mapping[str, str | Naming] = {
+EVENT_NAMES: Mapping[str, str | EventNamer] = {
     "prompt_received": "task.submitted",
     "task_started": "task.started",
     "task_completed": "task.completed",
@@ -63,7 +63,7 @@ NAMES: Mapping[str, str | Naming] = {
     "sentinel_alert": "sentinel.alert",
     "trust_changed": _trust,
 }
-_STATUS = {
+_TASK_STATUSES = {
     "task.started": "executing",
     "task.completed": "completed",
     "task.failed": "failed",
@@ -73,20 +73,20 @@ _STATUS = {
 }
 
 
-def name_of(event: RunLogEvent) -> str | None:
+def event_name(event: RunLogEvent) -> str | None:
     """The webhook event that an event of the run log is; None for most."""
-    name = NAMES.get(event.event_type)
+    name = EVENT_NAMES.get(event.event_type)
     return name if name is None or isinstance(name, str) else name(event)
 
 
-def subject_of(event: RunLogEvent) -> str:
+def event_subject(event: RunLogEvent) -> str:
     """Events with one subject are delivered in their order; an empty subject has none."""
     if event.task_id is not None:
         return f"task:{event.task_id}"
     return f"agent:{event.agent_id}" if event.agent_id is not None else ""
 
 
-def payload(name: str, event: RunLogEvent, result: str | None) -> bytes:
+def build_payload(name: str, event: RunLogEvent, result: str | None) -> bytes:
     """The body of a delivery; `result` is a completed task's, as JSON text."""
     data = _bounded(_data(name, event, result))
     return jsontext.encode({"event": name, "type": name, "timestamp": format_iso(event.happened_at), "data": data})
@@ -95,8 +95,8 @@ def payload(name: str, event: RunLogEvent, result: str | None) -> bytes:
 def _data(name: str, event: RunLogEvent, result: str | None) -> dict[str, Any]:
     own: dict[str, Any] = {"task_id": event.task_id, "agent_id": event.agent_id, "duration_ms": event.duration_ms}
     data = {field: value for field, value in own.items() if value is not None} | _details(event)
-    if name in _STATUS:
-        data["status"] = _STATUS[name]
+    if name in _TASK_STATUSES:
+        data["status"] = _TASK_STATUSES[name]
     if name == "task.completed":
         data["result"] = None if result is None else msgspec.Raw(result.encode())
     if name != PING:
@@ -114,7 +114,7 @@ def _details(event: RunLogEvent) -> dict[str, Any]:
 
 
 def _bounded(data: dict[str, Any]) -> dict[str, Any]:
-    if len(jsontext.encode(data)) <= LARGEST:
+    if len(jsontext.encode(data)) <= MAX_FIELD_BYTES:
         return data
-    cut = [field for field, value in data.items() if len(jsontext.encode(value)) > LARGEST]
+    cut = [field for field, value in data.items() if len(jsontext.encode(value)) > MAX_FIELD_BYTES]
     return data | dict.fromkeys(cut) | {"truncated": cut}

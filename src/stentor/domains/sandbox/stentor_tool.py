@@ -22,7 +22,7 @@ ANNOTATIONS = {"read_file", "list_files", "memory_search"}
 NO_METHOD, BAD_REQUEST, BAD_PARAMETERS = -32601, -32600, -32602
 
 
-class Broker:
+class BrokerClient:
     """One connection to the run's socket, made when it is first needed."""
 
     def __init__(self, path: str) -> None:
@@ -56,7 +56,7 @@ def _failed(code: str, message: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    broker = Broker(os.environ.get("STENTOR_TOOLS", "/stentor/tools.sock"))
+    broker = BrokerClient(os.environ.get("STENTOR_TOOLS", "/stentor/tools.sock"))
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(__doc__ or "")
         return 0 if arguments else 2
@@ -93,7 +93,7 @@ def _read(arguments: list[str]) -> tuple[str, dict[str, Any], str | None]:
     return name, values, operation
 
 
-def serve(broker: Broker) -> int:
+def serve(broker: BrokerClient) -> int:
     """JSON-RPC, a message a line, until standard input ends."""
     for line in sys.stdin.buffer:
         if not line.strip():
@@ -114,7 +114,7 @@ def _send(message: dict[str, Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-def _answer(broker: Broker, message: Any) -> dict[str, Any] | None:
+def _answer(broker: BrokerClient, message: Any) -> dict[str, Any] | None:
     """None for a notification."""
     if not isinstance(message, dict) or not isinstance(message.get("method"), str):
         return {"jsonrpc": "2.0", "id": None, "error": {"code": BAD_REQUEST, "message": "That is no request."}}
@@ -130,7 +130,7 @@ def _answer(broker: Broker, message: Any) -> dict[str, Any] | None:
     return {**head, **known[method](broker, parameters)}
 
 
-def _initialize(broker: Broker, parameters: dict[str, Any]) -> dict[str, Any]:
+def _initialize(broker: BrokerClient, parameters: dict[str, Any]) -> dict[str, Any]:
     asked = parameters.get("protocolVersion")
     return {
         "result": {
@@ -142,11 +142,11 @@ def _initialize(broker: Broker, parameters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ping(broker: Broker, parameters: dict[str, Any]) -> dict[str, Any]:
+def _ping(broker: BrokerClient, parameters: dict[str, Any]) -> dict[str, Any]:
     return {"result": {}}
 
 
-def _tools(broker: Broker, parameters: dict[str, Any]) -> dict[str, Any]:
+def _tools(broker: BrokerClient, parameters: dict[str, Any]) -> dict[str, Any]:
     answer = broker.call("tools", {})
     if not answer.get("ok"):
         return {"error": {"code": -32000, "message": answer["error"]["message"]}}
@@ -161,7 +161,7 @@ def _described(tool: dict[str, Any]) -> dict[str, Any]:
     return {**shown, "annotations": {"readOnlyHint": tool["name"] in ANNOTATIONS}}
 
 
-def _call(broker: Broker, parameters: dict[str, Any]) -> dict[str, Any]:
+def _call(broker: BrokerClient, parameters: dict[str, Any]) -> dict[str, Any]:
     name, arguments = parameters.get("name"), parameters.get("arguments") or {}
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return {"error": {"code": BAD_PARAMETERS, "message": "A call needs a name, and arguments as an object."}}

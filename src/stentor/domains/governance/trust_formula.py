@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.governance.model import NoMetrics
+from stentor.domains.governance.model import TrustNotComputable
 
-WEIGHTS = {"success_rate": 0.35, "security": 0.25, "code_quality": 0.20, "audit": 0.15, "uptime": 0.05}
-PER_VIOLATION = 0.1
-NEEDED = ("success_rate", "security")
+COMPONENT_WEIGHTS = {"success_rate": 0.35, "security": 0.25, "code_quality": 0.20, "audit": 0.15, "uptime": 0.05}
+VIOLATION_PENALTY = 0.1
+REQUIRED_COMPONENTS = ("success_rate", "security")
 """A score is stored only when these are known: one metric alone could move an agent across two tiers."""
 
 
-class Metrics(msgspec.Struct, frozen=True):
+class TrustMetrics(msgspec.Struct, frozen=True):
     """What is known of an agent; None is unknown."""
 
     successful_executions: int | None = None
@@ -28,7 +28,7 @@ class Metrics(msgspec.Struct, frozen=True):
     total_hours: float | None = None
 
 
-class Breakdown(msgspec.Struct, frozen=True):
+class TrustBreakdown(msgspec.Struct, frozen=True):
     """`weights` are as they counted: of the components that are known, adding up to 1."""
 
     score: float
@@ -38,37 +38,39 @@ class Breakdown(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
 
     @property
-    def too_little(self) -> str | None:
+    def not_stored_reason(self) -> str | None:
         """Why the score may not be stored; None when it may."""
-        missing = [name for name in NEEDED if name in self.missing]
+        missing = [name for name in REQUIRED_COMPONENTS if name in self.missing]
         return f"Not stored: {' and '.join(missing)} must be known for that." if missing else None
 
 
-def compute(metrics: Metrics) -> Breakdown:
+def compute_trust(metrics: TrustMetrics) -> TrustBreakdown:
     """Raises NoMetrics when no component is known, InvalidRequest for a part that is larger than its whole."""
     known = {name: value for name, value in _components(metrics).items() if value is not None}
     if not known:
-        raise NoMetrics("No metric is known that a trust score could be computed from.", {"missing": list(WEIGHTS)})
-    total = sum(WEIGHTS[name] for name in known)
-    weights = {name: round(WEIGHTS[name] / total, 12) for name in known}
-    parts = {name: round(known[name] * WEIGHTS[name] / total, 12) for name in known}
+        raise TrustNotComputable(
+            "No metric is known that a trust score could be computed from.", {"missing": list(COMPONENT_WEIGHTS)}
+        )
+    total = sum(COMPONENT_WEIGHTS[name] for name in known)
+    weights = {name: round(COMPONENT_WEIGHTS[name] / total, 12) for name in known}
+    parts = {name: round(known[name] * COMPONENT_WEIGHTS[name] / total, 12) for name in known}
     score = min(1.0, round(sum(parts.values()), 12))
-    return Breakdown(score, known, weights, parts, tuple(name for name in WEIGHTS if name not in known))
+    return TrustBreakdown(score, known, weights, parts, tuple(name for name in COMPONENT_WEIGHTS if name not in known))
 
 
-def _components(metrics: Metrics) -> dict[str, float | None]:
+def _components(metrics: TrustMetrics) -> dict[str, float | None]:
     violations = metrics.recent_violation_count
     down = _share(metrics, "downtime_hours", "total_hours")
     return {
         "success_rate": _share(metrics, "successful_executions", "total_executions"),
-        "security": None if violations is None else round(max(0.0, 1 - PER_VIOLATION * violations), 12),
+        "security": None if violations is None else round(max(0.0, 1 - VIOLATION_PENALTY * violations), 12),
         "code_quality": _mean(metrics.coverage_ratio, metrics.passed_lints, metrics.no_dead_code),
         "audit": _share(metrics, "approved_updates", "total_update_attempts"),
         "uptime": None if down is None else 1 - down,
     }
 
 
-def _share(metrics: Metrics, part: str, whole: str) -> float | None:
+def _share(metrics: TrustMetrics, part: str, whole: str) -> float | None:
     """None without both, and for a whole of nothing."""
     given, total = getattr(metrics, part), getattr(metrics, whole)
     if given is None or total is None:

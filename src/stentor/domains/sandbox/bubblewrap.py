@@ -1,10 +1,13 @@
-"""What a caged program gets, and the command line that gives it exactly that. Pure but for one look at the host."""
+"""What a caged program gets, and the command line that gives it exactly that. Pure but for one look at the host.
+
+The folders that the operator maps, and where a program beneath one lies.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,16 +16,16 @@ from msgspec import Meta
 
 from stentor.core.errors import InvalidRequest
 
-NOBODY = 65534
-WORK, HOME, AGENT, TOOLS = "/work", "/stentor", "/agent", "/stentor/tools.sock"
-PATH = "/stentor:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+NOBODY_UID = 65534
+WORK_PATH, STENTOR_PATH, AGENT_PATH, SOCKET_PATH = "/work", "/stentor", "/agent", "/stentor/tools.sock"
+PATH_VARIABLE = "/stentor:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TMP_BYTES, SHM_BYTES = 64 << 20, 16 << 20
-MAX_ARGUMENTS, MAX_ARGUMENT = 256, 65_536
+MAX_ARGUMENTS, MAX_ARGUMENT_LENGTH = 256, 65_536
 _ROOT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
-_LINKED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_USR_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SandboxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`options` of a command agent. Memory, CPU time, files and open files count for each process by itself.
 
     `cpu_seconds` 0 is as long as the task may take. `folder` is the work folder: `fresh` for each run, or `kept`
@@ -38,33 +41,33 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     program: str | None = None
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RunPlan(msgspec.Struct, frozen=True):
     """One run. `work` is the only folder that can be written; `socket` is the broker's, None for no broker."""
 
     command: tuple[str, ...]
-    work: Path
-    options: Options
-    seconds: int
-    socket: Path | None = None
-    program: Path | None = None
+    work_folder: Path
+    options: SandboxOptions
+    timeout_seconds: int
+    socket_path: Path | None = None
+    program_folder: Path | None = None
 
 
-class Host(msgspec.Struct, frozen=True):
+class SandboxHost(msgspec.Struct, frozen=True):
     """The programs that a cage is made of, and what of the root folder points into /usr."""
 
     bwrap: str
     prlimit: str
     setpriv: str
     tool: Path
-    root: bool
+    is_root: bool
     links: tuple[tuple[str, str], ...]
     folders: tuple[str, ...]
 
 
-def options_of(given: dict[str, Any]) -> Options:
+def parse_options(given: dict[str, Any]) -> SandboxOptions:
     """Raises InvalidRequest."""
     try:
-        return msgspec.convert(given, Options)
+        return msgspec.convert(given, SandboxOptions)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"The runtime's options are wrong: {error}.") from None
 
@@ -73,11 +76,11 @@ def check_command(command: Sequence[str]) -> None:
     """Raises InvalidRequest."""
     if not command or not command[0] or len(command) > MAX_ARGUMENTS:
         raise InvalidRequest(f"A command runtime needs a command: a list of 1 to {MAX_ARGUMENTS} texts.")
-    if any("\0" in part or len(part) > MAX_ARGUMENT for part in command):
-        raise InvalidRequest(f"A part of the command has a NUL or is longer than {MAX_ARGUMENT} characters.")
+    if any("\0" in part or len(part) > MAX_ARGUMENT_LENGTH for part in command):
+        raise InvalidRequest(f"A part of the command has a NUL or is longer than {MAX_ARGUMENT_LENGTH} characters.")
 
 
-def root_folders(settings: Sequence[str]) -> dict[str, tuple[Path, bool]]:
+def parse_root_folders(settings: Sequence[str]) -> dict[str, tuple[Path, bool]]:
     """`name=/folder` or `name=/folder:rw` to the folder and whether it may be written. Raises ValueError."""
     found: dict[str, tuple[Path, bool]] = {}
     for entry in settings:
@@ -90,24 +93,24 @@ def root_folders(settings: Sequence[str]) -> dict[str, tuple[Path, bool]]:
     return found
 
 
-def look() -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+def find_usr_links() -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Links and folders of the host's root that programs in /usr need."""
-    paths = [Path("/") / name for name in _LINKED]
+    paths = [Path("/") / name for name in _USR_LINKS]
     links = tuple((str(path.readlink()), str(path)) for path in paths if path.is_symlink())
     return links, tuple(str(path) for path in paths if path.is_dir() and not path.is_symlink())
 
 
-def environment(tools: str) -> dict[str, str]:
-    return {"PATH": PATH, "HOME": WORK, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "STENTOR_TOOLS": tools}  # noqa: S108
+def build_environment(tools: str) -> dict[str, str]:
+    return {"PATH": PATH_VARIABLE, "HOME": WORK_PATH, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "STENTOR_TOOLS": tools}  # noqa: S108
 
 
-def caged(host: Host, plan: Plan, seccomp: int) -> list[str]:
+def build_sandbox_command(host: SandboxHost, plan: RunPlan, seccomp: int) -> list[str]:
     """The whole command line; `seccomp` is the filter's descriptor, which the program inherits."""
-    drop = ["--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--"]
+    drop = ["--reuid", str(NOBODY_UID), "--regid", str(NOBODY_UID), "--clear-groups", "--"]
     # As root, the outer user would be root as well, whom neither file modes nor the limit of processes bind.
-    line = [host.setpriv, *drop] if host.root else []
+    line = [host.setpriv, *drop] if host.is_root else []
     line += [host.bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
-    line += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "cage", "--seccomp", str(seccomp)]
+    line += ["--uid", str(NOBODY_UID), "--gid", str(NOBODY_UID), "--hostname", "cage", "--seccomp", str(seccomp)]
     line += ["--ro-bind", "/usr", "/usr"]
     for target, name in host.links:
         line += ["--symlink", target, name]
@@ -115,21 +118,21 @@ def caged(host: Host, plan: Plan, seccomp: int) -> list[str]:
         line += ["--ro-bind-try", name, name]
     line += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
     line += ["--remount-ro", "/dev", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"]  # noqa: S108
-    line += ["--bind", str(plan.work), WORK, "--ro-bind", str(host.tool), f"{HOME}/stentor-tool"]
-    if plan.socket is not None:
-        line += ["--ro-bind", str(plan.socket), TOOLS]
-    if plan.program is not None:
-        line += ["--ro-bind", str(plan.program), AGENT]
-    line += ["--remount-ro", "/", "--chdir", WORK]
-    for name, value in environment(TOOLS).items():
+    line += ["--bind", str(plan.work_folder), WORK_PATH, "--ro-bind", str(host.tool), f"{STENTOR_PATH}/stentor-tool"]
+    if plan.socket_path is not None:
+        line += ["--ro-bind", str(plan.socket_path), SOCKET_PATH]
+    if plan.program_folder is not None:
+        line += ["--ro-bind", str(plan.program_folder), AGENT_PATH]
+    line += ["--remount-ro", "/", "--chdir", WORK_PATH]
+    for name, value in build_environment(SOCKET_PATH).items():
         line += ["--setenv", name, value]
-    return [*line, "--", *limited(host.prlimit, plan)]
+    return [*line, "--", *build_limited_command(host.prlimit, plan)]
 
 
-def limited(prlimit: str, plan: Plan) -> list[str]:
+def build_limited_command(prlimit: str, plan: RunPlan) -> list[str]:
     """The command under its limits. They are set inside, where the count of processes is the cage's own."""
     options = plan.options
-    cpu = options.cpu_seconds or plan.seconds
+    cpu = options.cpu_seconds or plan.timeout_seconds
     limits = {
         "as": options.memory_mb << 20,
         "nproc": options.processes,
@@ -143,3 +146,21 @@ def limited(prlimit: str, plan: Plan) -> list[str]:
 
 def is_root() -> bool:
     return os.geteuid() == 0
+
+
+def find_program_folder(roots: Mapping[str, tuple[Path, bool]], program: str | None) -> Path | None:
+    """The folder of `ROOT` or `ROOT/sub/folder`. Raises InvalidRequest for what leads elsewhere."""
+    if program is None:
+        return None
+    name, *parts = program.split("/")
+    if name not in roots:
+        raise InvalidRequest(
+            f"There is no root {name!r} for 'program'; the operator maps them with SERVICE_CAGE_ROOTS."
+        )
+    root = roots[name][0]
+    found = root.joinpath(*parts)
+    if any(part in ("", ".", "..") for part in parts) or not found.resolve().is_relative_to(root.resolve()):
+        raise InvalidRequest(f"The program {program!r} does not lie beneath its root.")
+    if not found.is_dir():
+        raise InvalidRequest(f"The program {program!r} is no folder.")
+    return found.resolve()
