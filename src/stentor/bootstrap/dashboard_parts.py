@@ -29,7 +29,6 @@ from stentor.surfaces.dashboard.gateway import GatewayClient, InProcessGatewayCl
 from stentor.surfaces.dashboard.pages import app as pages
 from stentor.surfaces.dashboard.presenters.resources import RankingSettings
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
-from stentor.surfaces.dashboard.queries.task_queries import PageQueries
 from stentor.surfaces.dashboard.site.page import Site
 from stentor.surfaces.dashboard.store import DashboardStore
 from stentor.surfaces.dashboard.streaming import InstructionExecutor
@@ -100,7 +99,7 @@ def build(
     prometheus = PrometheusClient(settings.metrics_url, settings.metrics_timeout)
     streams = StreamLimit(settings.max_streams, closing)
     lifetime = settings.session_hours * 3600
-    site = Site(caller, PageQueries(db, clock), prometheus, streams, settings.sentinel_threshold, lifetime)
+    site = Site(caller, db, clock, prometheus, streams, settings.sentinel_threshold, lifetime)
     work = InstructionExecutor(stores, gateway, notes, closing)
     routers = [
         api.create_task_router(stores),

@@ -52,6 +52,14 @@ def decode(body: bytes) -> Any:
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
 
 
+def decode_or_none(body: bytes) -> Any:
+    """Return the value of a JSON text, None for what is not JSON."""
+    try:
+        return decode(body) if body else None
+    except InvalidRequest:
+        return None
+
+
 def check_shape(body: bytes) -> None:
     """Raises InvalidRequest for a text with too many levels or containers, before a decoder meets them."""
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:

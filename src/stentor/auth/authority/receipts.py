@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from joserfc.jwk import OKPKey
 
 from stentor.auth.authority import claims as claims_of
-from stentor.auth.authority import delegation, jws, proof
+from stentor.auth.authority import delegation, jws, proof, use_store
 from stentor.auth.authority.claims import CLOCK_LEEWAY_S, ReceiptClaims, ReceiptError
 from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.credential_detection import strip_uri_credentials
@@ -23,19 +23,13 @@ from stentor.auth.authority.keys import thumbprint
 from stentor.auth.authority.proof import ProofRequest
 from stentor.core import ids
 from stentor.core.clock import HOUR, SECOND, Clock
-from stentor.core.db import Database, Sql, Tx
+from stentor.core.db import Database, Tx
 from stentor.core.errors import AuthorityDenied, AuthorityRefused, InvalidRequest, StoreUnavailable
 
 RETENTION_MARGIN_US = HOUR
 """How long a use is stored beyond its expiry, because the clock of another process may be behind."""
 PURGE_INTERVAL_US = 60 * SECOND
 
-_REMEMBER = Sql(
-    "insert into authority_uses (use_hash, expires_at) values (:use_hash, :expires_at) "
-    "on conflict (use_hash) do nothing"
-)
-_KNOWN = Sql("select 1 from authority_uses where use_hash = :use_hash")
-_FORGET = Sql("delete from authority_uses where expires_at <= :before")
 log = logging.getLogger(__name__)
 
 
@@ -221,14 +215,14 @@ class ReplayGuard:
 
         def write(tx: Tx) -> bool:
             if now - self._purged_at >= PURGE_INTERVAL_US:
-                tx.run(_FORGET, before=now - RETENTION_MARGIN_US)
+                use_store.delete_expired(tx, now - RETENTION_MARGIN_US)
                 # Only after the commit: a purge that was rolled back must be tried again at the next use.
                 tx.after_commit(lambda: self._mark_purged(now))
-            if tx.run(_REMEMBER, use_hash=use_hash, expires_at=expires_at) == 1:
+            if use_store.insert_use(tx, use_hash, expires_at):
                 if session_hash is not None:
-                    tx.run(_REMEMBER, use_hash=session_hash, expires_at=expires_at)
+                    use_store.insert_use(tx, session_hash, expires_at)
                 return True
-            return session_hash is not None and tx.row(_KNOWN, use_hash=session_hash) is not None
+            return session_hash is not None and use_store.has_use(tx, session_hash)
 
         if not await self._db.write(write):
             raise ReceiptError("it was already used")

@@ -14,9 +14,10 @@ import msgspec
 from prometheus_client.core import Metric
 
 from stentor.core.clock import SECOND, format_iso_or_none
-from stentor.core.db import Sql, Tx
+from stentor.core.db import Tx
 from stentor.core.db.leader import LeaderElection
 from stentor.core.metrics import gauge_family, histogram_family
+from stentor.domains.memory import store
 from stentor.domains.memory.caches import DocumentCache
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.index.index import SearchIndex
@@ -27,7 +28,6 @@ from stentor.domains.notes.model import Vault
 HealthStatus = Literal["healthy", "degraded", "unhealthy"]
 CHECK_SECONDS = 2.0
 _UNKNOWN_STATS = {"total_documents": None, "total_size_mb": None, "cache_hit_ratio": None, "last_sync": None}
-_COUNT_PENDING_WRITES = Sql("select count(*), min(created_at) from memory_intents")
 
 
 class ComponentHealth(msgspec.Struct, frozen=True):
@@ -97,10 +97,10 @@ class MemoryHealth:
 
 def collect_write_metrics(tx: Tx) -> Iterable[Metric]:
     """Return the metrics of pending writes, from the service's database."""
-    count, oldest = tx.rows(_COUNT_PENDING_WRITES)[0]
-    age = 0.0 if oldest is None else max(0, tx.now - int(oldest)) / SECOND
+    count, oldest_at = store.count_open_intents(tx)
+    age = 0.0 if oldest_at is None else max(0, tx.now - oldest_at) / SECOND
     yield gauge_family(
-        "stentor_memory_writes_open", "Recorded writes that are not known to be in the vault yet.", int(count)
+        "stentor_memory_writes_open", "Recorded writes that are not known to be in the vault yet.", count
     )
     yield gauge_family("stentor_memory_write_oldest_seconds", "Age of the oldest of these writes.", age)
 

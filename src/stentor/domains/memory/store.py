@@ -29,6 +29,12 @@ _LIST_INTENTS = Sql(
     """select write_id, path, before_hash, after_hash, created_at from memory_intents where created_at <= :until
     order by write_id"""
 )
+_COUNT_INTENTS = Sql("select count(*), min(created_at) from memory_intents")
+_FIND_RECORD_VERSION = Sql("select version, raw_hash from memory_records where path = :path")
+_SAVE_RECORD_VERSION = Sql(
+    """insert into memory_records (path, version, raw_hash) values (:path, :version, :raw_hash)
+    on conflict (path) do update set version = excluded.version, raw_hash = excluded.raw_hash"""
+)
 _SAVE_VERSION = Sql(
     """insert into memory_versions (path, content_hash, content, size, origin, created_at)
     values (:path, :content_hash, :content, :size, :origin, :now)
@@ -91,6 +97,22 @@ def list_open_intents(tx: Tx, min_age_us: int | None, key_prefix: str = "") -> l
     return [
         msgspec.structs.replace(intent, path=path) for intent, name, colon, path in parts if name + colon == key_prefix
     ]
+
+
+def count_open_intents(tx: Tx) -> tuple[int, int | None]:
+    """Count the open intents; the second value is when the oldest was recorded, in microseconds."""
+    count, oldest_at = tx.rows(_COUNT_INTENTS)[0]
+    return int(count), None if oldest_at is None else int(oldest_at)
+
+
+def find_record_version(tx: Tx, path: str) -> tuple[int, str] | None:
+    """Return the last version number of a governed record with the hash of its file."""
+    row = tx.row(_FIND_RECORD_VERSION, path=path)
+    return None if row is None else (int(row[0]), str(row[1]))
+
+
+def save_record_version(tx: Tx, path: str, version: int, file_hash: str) -> None:
+    tx.run(_SAVE_RECORD_VERSION, path=path, version=version, raw_hash=file_hash)
 
 
 def save_version(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from stentor.core.db import Database, Sql
+from stentor.core.db import Database, idempotency
 from stentor.domains.notes.model import Vault
 from stentor.domains.registry.agent_cache import AgentCache
 
@@ -17,8 +17,6 @@ ComponentStatus = Literal["available", "unavailable", "disabled"]
 CHECK_SECONDS = 2.0
 CACHE_SECONDS = 1.0
 """Health is public: its checks are run at most this often, whoever asks."""
-
-_PROBE = Sql("delete from idempotency_keys where created_at < 0")
 
 
 class HealthComponent(msgspec.Struct, frozen=True):
@@ -84,7 +82,7 @@ def database_check(db: Database) -> Check:
     """A real write transaction: a full disk is found here before a caller finds it."""
 
     async def check() -> HealthComponent:
-        await db.write(lambda tx: tx.run(_PROBE), ())
+        await db.write(idempotency.probe_write, ())
         return HealthComponent("available", db.driver.name)
 
     return check

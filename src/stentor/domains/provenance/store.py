@@ -35,6 +35,10 @@ _SOME_WAIT = Sql("select 1 from events_waiting limit 1")
 _LAG = Sql("select count(*), min(event_id) from events_waiting")
 _TIME = Sql("select happened_at from events where event_id = :event_id")
 _LAST = Sql("select max(number) from provenance_leaves")
+_LEAF_HASH = Sql(
+    """select l.hash from provenance_leaves l join events e on e.event_id = l.event_id
+    where e.tenant = :tenant and l.event_id = :event_id"""
+)
 _NUMBER = Sql("select number from provenance_leaves where event_id = :event_id")
 _TILE = Sql("select hashes from provenance_tiles where level = :level and position = :position")
 _LAST_TILE = Sql("select position, hashes from provenance_tiles where level = :level order by position desc limit 1")
@@ -203,6 +207,12 @@ def update_note(tx: Tx, size: int, note: str) -> None:
 def number_of(tx: Tx, event_id: str) -> int | None:
     row = tx.row(_NUMBER, event_id=event_id)
     return int(row[0]) if row else None
+
+
+def find_leaf_hash(tx: Tx, tenant: str, event_id: str) -> str | None:
+    """Return the hash, in hex, that an event was numbered with; None before it has a number."""
+    row = tx.row(_LEAF_HASH, tenant=tenant, event_id=event_id)
+    return None if row is None else str(row[0])
 
 
 def find_event(tx: Tx, tenant: str, event_id: str) -> Row | None:

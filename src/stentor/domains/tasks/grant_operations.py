@@ -8,7 +8,8 @@ from fastapi import Path
 from pydantic import AfterValidator, Field
 
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.tasks.grants import MAX_GRANT_CAPABILITIES, MAX_GRANT_SECONDS, GrantRequest, GrantService
+from stentor.domains.tasks.grant_model import MAX_GRANT_CAPABILITIES, MAX_GRANT_SECONDS, GrantRequest
+from stentor.domains.tasks.grants import GrantService
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config

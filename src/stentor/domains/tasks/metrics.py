@@ -9,7 +9,7 @@ from typing import get_args
 from prometheus_client.core import Metric
 
 from stentor.core.clock import SECOND
-from stentor.core.db import Sql, Tx
+from stentor.core.db import Tx
 from stentor.core.live import Hub
 from stentor.core.metrics import (
     LONG_BUCKETS_S,
@@ -21,16 +21,12 @@ from stentor.core.metrics import (
     labeled_histogram_family,
 )
 from stentor.core.runlog import RunLogEvent
+from stentor.domains.tasks import queries
 from stentor.domains.tasks.model import TASK_STATUSES, OutcomeClass
 
 OUTCOMES: tuple[str, ...] = get_args(OutcomeClass)
 PRIORITIES = range(4)
 _TERMINAL_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled", "dispatch_denied"))
-# Count tenant by tenant: the table has a row for every hour and its key begins with the tenant, so that one query over
-# all tenants would scan the table.
-_NEXT_TENANT = Sql("select min(tenant) from task_counts where tenant > :after")
-_COUNT_STATUSES = Sql("select status, sum(n) from task_counts where tenant = :tenant and hour = -1 group by status")
-_OLDEST_QUEUED_AT = Sql("select min(queued_at) from tasks where status = 'queued' and priority = :priority")
 
 
 def collect_metrics(tx: Tx) -> Iterable[Metric]:
@@ -42,18 +38,15 @@ def collect_metrics(tx: Tx) -> Iterable[Metric]:
 
 def _count_by_status(tx: Tx) -> dict[str, float]:
     counts: Counter[str] = Counter(dict.fromkeys(TASK_STATUSES, 0))
-    tenant = ""
-    while (row := tx.row(_NEXT_TENANT, after=tenant)) and row[0] is not None:
-        tenant = row[0]
-        counts.update({status: int(n) for status, n in tx.rows(_COUNT_STATUSES, tenant=tenant)})
+    for tenant in queries.iter_tenants(tx):
+        counts.update(queries.count_by_status(tx, tenant))
     return {status: float(n) for status, n in counts.items()}
 
 
 def _oldest_wait_s(tx: Tx) -> float:
     # One query per priority: each is one lookup in the index of queued tasks, which begins with the priority.
-    rows = [tx.row(_OLDEST_QUEUED_AT, priority=priority) for priority in PRIORITIES]
-    oldest = min((row[0] for row in rows if row and row[0] is not None), default=tx.now)
-    return max(0, tx.now - int(oldest)) / SECOND
+    times = [queries.find_oldest_queued_at(tx, priority) for priority in PRIORITIES]
+    return max(0, tx.now - min((time for time in times if time is not None), default=tx.now)) / SECOND
 
 
 class OutcomeMetrics:

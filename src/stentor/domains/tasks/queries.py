@@ -6,6 +6,7 @@ of role agent may read the tasks of its own agents, every other key all tasks of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from stentor.auth.principal import Principal
@@ -40,6 +41,20 @@ _COLUMNS = "task_id, status, assigned_agent, type, created_at, completion_time"
 _SUBMITTED = "submitted_by = :key"
 _ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
 _FIND_PARENT = Sql("select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id")
+_COUNT_BY_STATUS = Sql("select status, sum(n) from task_counts where tenant = :tenant and hour = -1 group by status")
+# Tenant by tenant: the table has a row for every hour and its key begins with the tenant, so that one query over all
+# tenants would scan it.
+_NEXT_TENANT = Sql("select min(tenant) from task_counts where tenant > :after")
+_OLDEST_QUEUED_AT = Sql("select min(queued_at) from tasks where status = 'queued' and priority = :priority")
+_LIST_BY_ID_PREFIX = Sql(
+    f"""select {_COLUMNS} from tasks where tenant = :tenant and substr(task_id, 1, :length) = :prefix
+    order by task_id limit :limit"""
+)
+_FIND_INPUT = Sql("select substr(input, 1, :length) from tasks where tenant = :tenant and task_id = :task_id")
+_LIST_NEWEST_INPUTS = Sql(
+    """select task_id, substr(input, 1, :length) from tasks where tenant = :tenant
+    order by created_at desc, task_id desc limit :limit"""
+)
 _statements: dict[tuple[str, ...], Sql] = {}
 """Compiled statements by kind and conditions; there are only a few combinations."""
 
@@ -83,6 +98,43 @@ def count_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
         "created_after": _CONDITIONS["created_after"] + " and created_at < :hour_end",
     }
     return total + _count(tx, ("part", *names), "select count(*) from tasks where", conditions, params)
+
+
+def count_by_status(tx: Tx, tenant: str) -> dict[str, int]:
+    """Count all tasks that there ever were by their present status; a status without tasks is left out."""
+    return {str(status): int(n) for status, n in tx.rows(_COUNT_BY_STATUS, tenant=tenant) if n}
+
+
+def iter_tenants(tx: Tx) -> Iterator[str]:
+    """Yield the tenants that have tasks."""
+    tenant = ""
+    while (row := tx.row(_NEXT_TENANT, after=tenant)) and row[0] is not None:
+        tenant = str(row[0])
+        yield tenant
+
+
+def find_oldest_queued_at(tx: Tx, priority: int) -> int | None:
+    """Return since when the oldest queued task of a priority waits, in microseconds."""
+    row = tx.row(_OLDEST_QUEUED_AT, priority=priority)
+    return None if row is None or row[0] is None else int(row[0])
+
+
+def list_by_id_prefix(tx: Tx, tenant: str, prefix: str, limit: int) -> list[TaskSummary]:
+    """List the tasks whose id begins with a text."""
+    rows = tx.rows(_LIST_BY_ID_PREFIX, tenant=tenant, prefix=prefix, length=len(prefix), limit=limit)
+    return [TaskSummary(*row) for row in rows]
+
+
+def read_input(tx: Tx, tenant: str, task_id: str, length: int) -> str | None:
+    """Return the first characters of the JSON input of a task."""
+    row = tx.row(_FIND_INPUT, tenant=tenant, task_id=task_id, length=length)
+    return None if row is None else str(row[0])
+
+
+def read_newest_inputs(tx: Tx, tenant: str, length: int, limit: int) -> dict[str, str]:
+    """Return the first characters of the JSON input of each of the newest tasks, by the id of the task."""
+    rows = tx.rows(_LIST_NEWEST_INPUTS, tenant=tenant, length=length, limit=limit)
+    return {str(task_id): str(text) for task_id, text in rows}
 
 
 def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], params: dict[str, Any]) -> int:

@@ -27,6 +27,14 @@ _LIST_RECENT_CHANGES = Sql(
     """select entity_id, kind, delta, score, cause, happened_at from trust_changes
     where tenant = :tenant order by change_id desc limit :limit"""
 )
+MAX_SCANNED_CHANGES = 20_000
+"""Newest changes of the tenant among which those of one entity are searched."""
+_LIST_CHANGES_OF_ENTITY = Sql(
+    f"""select entity_id, kind, delta, score, cause, happened_at from (
+        select change_id, entity_id, kind, delta, score, cause, happened_at from trust_changes
+        where tenant = :tenant order by change_id desc limit {MAX_SCANNED_CHANGES}
+    ) as newest where entity_id = :entity_id order by change_id desc limit :limit"""
+)
 
 
 def find(tx: Tx, tenant: str, entity_id: str) -> TrustEntity | None:
@@ -62,3 +70,9 @@ def insert_change(tx: Tx, tenant: str, entity: TrustEntity, kind: ChangeKind, de
 
 def list_recent_changes(tx: Tx, tenant: str, limit: int) -> list[TrustChange]:
     return [TrustChange(*row) for row in tx.rows(_LIST_RECENT_CHANGES, tenant=tenant, limit=limit)]
+
+
+def list_entity_changes(tx: Tx, tenant: str, entity_id: str, limit: int) -> list[TrustChange]:
+    """List the newest changes of one entity, as far as they are among the newest of the tenant."""
+    rows = tx.rows(_LIST_CHANGES_OF_ENTITY, tenant=tenant, entity_id=entity_id, limit=limit)
+    return [TrustChange(*row) for row in rows]

@@ -5,13 +5,14 @@ What metrics tell of webhooks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from stentor.core import ids, jsontext
-from stentor.core.clock import HOUR, SECOND
+from stentor.core.clock import HOUR, SECOND, format_iso
 from stentor.core.db import Sql, Tx
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.webhooks.model import Delivery, DeliveryAttempt
@@ -61,7 +62,27 @@ _BACKLOG = Sql(
 )
 _SENDING = Sql("select count(*) from webhook_deliveries where status = 'sending'")
 _SUBSCRIPTIONS = Sql("select enabled, count(*) from webhook_subscriptions group by enabled")
+MAX_COUNTED_DELIVERIES = 1_000
+"""A backlog is counted up to one more than this."""
+_COUNT_WAITING = Sql(
+    f"""select count(*) from (select 1 from webhook_deliveries where subscription_id = :subscription_id
+        and tenant = :tenant and status = 'waiting' limit {MAX_COUNTED_DELIVERIES + 1}) as counted"""
+)
+_FIND_NEXT_DUE = Sql(
+    """select created_at from webhook_deliveries where subscription_id = :subscription_id and tenant = :tenant
+    and status = 'waiting' order by due_at, delivery_id limit 1"""
+)
+_COUNT_DISABLED = Sql(
+    "select count(*) from webhook_subscriptions where tenant = :tenant and disabled_reason is not null"
+)
 _pages: dict[tuple[str, ...], Sql] = {}
+
+
+class WebhookBacklog(msgspec.Struct, frozen=True):
+    """Deliveries that wait. `since` is when the event of the next one happened, in ISO 8601."""
+
+    count: int
+    since: str | None
 
 
 def find_delivery(tx: Tx, tenant: str, subscription_id: str, delivery_id: str) -> Delivery | None:
@@ -88,6 +109,22 @@ def _page_sql(names: tuple[str, ...]) -> Sql:
 def list_attempts(tx: Tx, delivery_id: str) -> list[DeliveryAttempt]:
     """Oldest first."""
     return [DeliveryAttempt(*row) for row in tx.rows(_ATTEMPTS, delivery_id=delivery_id)]
+
+
+def read_backlogs(tx: Tx, tenant: str, subscription_ids: Iterable[str]) -> dict[str, WebhookBacklog]:
+    """Return what waits for each subscription."""
+    backlogs = {}
+    for subscription_id in subscription_ids:
+        params = {"tenant": tenant, "subscription_id": subscription_id}
+        count = int(tx.rows(_COUNT_WAITING, **params)[0][0])
+        row = tx.row(_FIND_NEXT_DUE, **params) if count else None
+        backlogs[subscription_id] = WebhookBacklog(count, format_iso(row[0]) if row else None)
+    return backlogs
+
+
+def count_disabled(tx: Tx, tenant: str) -> int:
+    """Count the webhooks that were disabled, by failing or by hand."""
+    return int(tx.rows(_COUNT_DISABLED, tenant=tenant)[0][0])
 
 
 def find_event(tx: Tx, event_id: str) -> RunLogEvent | None:

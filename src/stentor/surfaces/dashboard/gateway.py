@@ -12,8 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.core import jsontext
-from stentor.core.errors import FeatureNotImplemented, InvalidRequest, StentorError
+from stentor.core.errors import FeatureNotImplemented, StentorError
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.submission import SubmissionService
 from stentor.surfaces.dashboard.instruction import PlannedTask
@@ -65,16 +64,6 @@ class GatewayError(Exception):
 def quote_segment(text: str) -> str:
     """One segment of a path, whatever characters it has."""
     return quote(text, safe="")
-
-
-def decode_json_or_none(content: bytes) -> Any:
-    """JSON, or None for what is not JSON."""
-    if not content:
-        return None
-    try:
-        return jsontext.decode(content)
-    except InvalidRequest:
-        return None
 
 
 class AcceptedTask(msgspec.Struct, frozen=True):

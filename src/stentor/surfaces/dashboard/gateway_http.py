@@ -19,7 +19,6 @@ from stentor.surfaces.dashboard.gateway import (
     AcceptedTask,
     GatewayError,
     TaskStreamEvent,
-    decode_json_or_none,
     quote_segment,
 )
 from stentor.surfaces.dashboard.instruction import PlannedTask
@@ -205,7 +204,7 @@ class HttpGatewayClient:
             async with session.request(
                 method, url, data=content, headers=headers, allow_redirects=False, timeout=timeout
             ) as answer:
-                status, data = answer.status, decode_json_or_none(await answer.read())
+                status, data = answer.status, jsontext.decode_or_none(await answer.read())
         except CONNECTION_ERRORS as error:
             raise ServiceUnavailable(NO_RESPONSE_MESSAGE) from error
         if status >= 400:
@@ -219,7 +218,7 @@ class HttpGatewayClient:
         try:
             async with session.get(url, headers=headers, allow_redirects=False, timeout=timeout) as answer:
                 if answer.status != 200:
-                    raise _gateway_error(answer.status, decode_json_or_none(await answer.read()))
+                    raise _gateway_error(answer.status, jsontext.decode_or_none(await answer.read()))
                 async for step in _parse_events(answer.content):
                     yield step
         except CONNECTION_ERRORS as error:

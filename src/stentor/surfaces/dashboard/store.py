@@ -2,27 +2,26 @@
 
 Fails closed with one kind of error: what cannot be read is a 500 (second contract, "Dashboard service"), except in
 the governance snapshot, which says by its flags what is missing.
-
-SQL of what only the dashboard reads.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from stentor.core import jsontext
+from stentor.core import runlog_queries
 from stentor.core.clock import Clock
-from stentor.core.db import Database, Sql, Tx
+from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
 from stentor.domains.activity import service as activity_store
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.notes.model import Vault
+from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry import store as registry_store
 from stentor.domains.registry.model import Agent
 from stentor.domains.reports.model import VaultReport
@@ -33,6 +32,8 @@ from stentor.domains.tasks.model import MAX_ID_LENGTH
 from stentor.domains.trust import store as trust_store
 
 T = TypeVar("T")
+MAX_SCANNED_EVENTS = 20_000
+"""Newest events among which the last routing decision is searched."""
 log = logging.getLogger(__name__)
 
 
@@ -155,7 +156,7 @@ class DashboardStore:
 
         def read(tx: Tx) -> list[str]:
             found = registry_store.find(tx, self.tenant, agent.lower())
-            return [found.agent_id] if found else select_agent_ids_by_name(tx, self.tenant, agent)
+            return [found.agent_id] if found else registry_queries.list_ids_by_name(tx, self.tenant, agent)
 
         found = await self._read("The agent registry", read)
         if len(found) == 1:
@@ -181,7 +182,7 @@ class DashboardStore:
         return {agent.agent_id: agent.name for agent in registry_store.list_agents(tx, self.tenant)[0]}
 
     async def get_last_decision(self) -> LastRoutingDecision | None:
-        return await self._read("The run log", lambda tx: select_last_decision(tx, self.tenant))
+        return await self._read("The run log", lambda tx: read_last_decision(tx, self.tenant))
 
     async def _read(self, what: str, fn: Callable[[Tx], T]) -> T:
         try:
@@ -219,20 +220,6 @@ def _unreadable(what: str, error: Exception) -> StentorError:
     return StentorError(f"{what} cannot be read. The log of the dashboard service says why.")
 
 
-MAX_SCANNED_EVENTS = 20_000
-"""Events among which the last decision is looked for."""
-_LAST_DECISION = Sql(
-    f"""select happened_at, metadata from (
-        select event_id, tenant, event_type, happened_at, metadata from events
-        order by event_id desc limit {MAX_SCANNED_EVENTS}
-    ) as newest
-    where tenant = :tenant and event_type = 'routing_decision' order by event_id desc limit 1"""
-)
-_AGENT_IDS_BY_NAME = Sql(
-    "select agent_id from agents where tenant = :tenant and name = :name order by agent_id limit 2"
-)
-
-
 class LastRoutingDecision(msgspec.Struct, frozen=True):
     """The settings of routing as its last decision recorded them; the time in microseconds."""
 
@@ -243,22 +230,12 @@ class LastRoutingDecision(msgspec.Struct, frozen=True):
     trust_available: bool
 
 
-def select_last_decision(tx: Tx, tenant: str) -> LastRoutingDecision | None:
-    """None when there was none lately. Raises CorruptRecord."""
-    row = tx.row(_LAST_DECISION, tenant=tenant)
-    if row is None:
+def read_last_decision(tx: Tx, tenant: str) -> LastRoutingDecision | None:
+    """Return the settings of the last decision; None if there was none lately. Raises CorruptRecord."""
+    event = runlog_queries.find_latest_event(tx, tenant, "routing_decision", MAX_SCANNED_EVENTS)
+    if event is None:
         return None
     try:
-        return msgspec.convert({"at": row[0], **_routing(row[1])}, LastRoutingDecision)
+        return msgspec.convert({"at": event.happened_at, **event.metadata["routing"]}, LastRoutingDecision)
     except (msgspec.MsgspecError, KeyError, TypeError) as error:
         raise CorruptRecord("The last routing decision in the run log is malformed.") from error
-
-
-def _routing(metadata: str) -> dict[str, Any]:
-    found: dict[str, Any] = jsontext.load(metadata)["routing"]
-    return found
-
-
-def select_agent_ids_by_name(tx: Tx, tenant: str, name: str) -> list[str]:
-    """Ids of the agents with this name, two at most: one is wanted."""
-    return [str(row[0]) for row in tx.rows(_AGENT_IDS_BY_NAME, tenant=tenant, name=name)]

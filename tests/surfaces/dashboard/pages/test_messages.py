@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.surfaces.dashboard.queries import messaging_queries
+from stentor.domains.messaging import queries as messaging_queries
 from tests.domains.messaging.conftest import Post, task
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
@@ -150,11 +150,11 @@ async def test_a_filtered_list_looks_at_a_bounded_number_of_messages_at_a_time(
     first = await post(site, priority="high")
     for _ in range(3):
         await post(site)
-    sql = messaging_queries._FILTERED.text.replace(f"limit {messaging_queries.LOOKED_AT}", "limit 2")
-    last = messaging_queries._LAST_LOOKED_AT.text.replace(f"limit {messaging_queries.LOOKED_AT}", "limit 2")
-    monkeypatch.setattr(messaging_queries, "_FILTERED", type(messaging_queries._FILTERED)(sql))
-    monkeypatch.setattr(messaging_queries, "_LAST_LOOKED_AT", type(messaging_queries._FILTERED)(last))
-    monkeypatch.setattr(messaging_queries, "LOOKED_AT", 2)
+    sql = messaging_queries._LIST_FILTERED.text.replace(f"limit {messaging_queries.MAX_SCANNED_MESSAGES}", "limit 2")
+    last = messaging_queries._LAST_SCANNED.text.replace(f"limit {messaging_queries.MAX_SCANNED_MESSAGES}", "limit 2")
+    monkeypatch.setattr(messaging_queries, "_LIST_FILTERED", type(messaging_queries._LIST_FILTERED)(sql))
+    monkeypatch.setattr(messaging_queries, "_LAST_SCANNED", type(messaging_queries._LIST_FILTERED)(last))
+    monkeypatch.setattr(messaging_queries, "MAX_SCANNED_MESSAGES", 2)
     page = await site.part("/messages", priority="high")
     assert "Look further back" in page
     found = re.search(r'hx-get="(/messages\?[^"]+)"', page)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.surfaces.dashboard.queries import task_queries
+from stentor.domains.tasks import chart_queries
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -44,7 +44,7 @@ async def test_the_charts_get_columns_of_one_length(site: Site, chosen: str) -> 
 async def test_percentiles_of_very_many_tasks_are_those_of_a_sample_over_all_of_the_time(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_queries, "SAMPLED", 4)  # of eight tasks every third microsecond
+    monkeypatch.setattr(chart_queries, "MAX_SAMPLED_TASKS", 4)  # of eight tasks every third microsecond
     agent = await site.world.register("ann")
     for _ in range(8):
         await site.world.do(agent)

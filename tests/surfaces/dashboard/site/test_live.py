@@ -7,8 +7,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 
+from stentor.core import runlog_queries
+from stentor.core.db import Tx
 from stentor.core.ids import new_id
-from stentor.surfaces.dashboard.queries.task_queries import EventCount, PageQueries
+from stentor.core.runlog_queries import EventCount
 from stentor.surfaces.dashboard.site import live_updates
 from stentor.surfaces.dashboard.site.live_updates import LiveUpdates, topic_of
 from stentor.web.sse import SseEvent
@@ -29,7 +31,7 @@ async def ended(frames: AsyncIterator[SseEvent]) -> None:
 
 @requirement("dashboard.live")
 async def test_readers_hear_of_their_own_tenant_in_one_message_however_much_happens(world: World) -> None:
-    told = LiveUpdates(PageQueries(world.kernel.db, world.clock))
+    told = LiveUpdates(world.kernel.db)
     ours, theirs = told.stream_changes("default", new_id()), told.stream_changes("other", new_id())
     assert (await anext(ours)).data == (await anext(theirs)).data == {"topics": []}
     elsewhere = asyncio.ensure_future(anext(theirs))
@@ -53,7 +55,7 @@ async def test_readers_hear_of_their_own_tenant_in_one_message_however_much_happ
 async def test_what_happened_while_a_page_was_on_its_way_is_told_first(world: World) -> None:
     made = new_id()
     await world.register("ann")
-    told = LiveUpdates(PageQueries(world.kernel.db, world.clock))
+    told = LiveUpdates(world.kernel.db)
     ours, theirs, later = (
         told.stream_changes(name, since) for name, since in (("default", made), ("other", made), ("default", new_id()))
     )
@@ -66,20 +68,19 @@ async def test_what_happened_while_a_page_was_on_its_way_is_told_first(world: Wo
 
 @requirement("dashboard.live")
 async def test_an_outage_of_the_store_ends_no_stream(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = PageQueries(world.kernel.db, world.clock)
-    told = LiveUpdates(rows)
+    told = LiveUpdates(world.kernel.db)
     frames = told.stream_changes("default", new_id())
     await anext(frames)
     await asyncio.sleep(0.1)
-    whole, failed = rows.count_events_after, asyncio.Event()
+    whole, failed, loop = runlog_queries.count_events_after, asyncio.Event(), asyncio.get_running_loop()
 
-    async def broken(after: str) -> list[EventCount]:
-        failed.set()
+    def broken(tx: Tx, after: str) -> list[EventCount]:
+        loop.call_soon_threadsafe(failed.set)
         raise OSError("the disk is away")
 
-    monkeypatch.setattr(rows, "count_events_after", broken)
+    monkeypatch.setattr(runlog_queries, "count_events_after", broken)
     await failed.wait()
-    monkeypatch.setattr(rows, "count_events_after", whole)
+    monkeypatch.setattr(runlog_queries, "count_events_after", whole)
     await world.register("ann")
     assert (await asyncio.wait_for(anext(frames), 60)).data == {"topics": ["agents"]}
     await ended(frames)

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Meta
 
 from stentor.auth.authority.context import NAMED_VAULT_PREFIX, VAULT_NAMESPACE
-from stentor.core.db import Sql, Tx
+from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
+from stentor.domains.memory import store
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.notes import paths
 
@@ -25,12 +26,6 @@ SearchMode = Literal["keyword", "semantic", "hybrid"]
 Disposition = Literal["created", "updated", "replayed"]
 NonEmptyStr = Annotated[str, Meta(min_length=1)]
 Sha256Hex = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]*$")]
-
-_FIND_VERSION = Sql("select version, raw_hash from memory_records where path = :path")
-_SAVE_VERSION = Sql(
-    """insert into memory_records (path, version, raw_hash) values (:path, :version, :raw_hash)
-    on conflict (path) do update set version = excluded.version, raw_hash = excluded.raw_hash"""
-)
 
 
 class RecordAddress(msgspec.Struct, frozen=True):
@@ -123,21 +118,20 @@ def record_versions(tx: Tx, path: str, *file_hashes: str) -> int:
 
     A state equal to the previous one is not a new version. A change from outside counts when it is first recorded.
     """
-    row = tx.row(_FIND_VERSION, path=path)
-    version, last_hash = (int(row[0]), str(row[1])) if row else (0, "")
+    version, last_hash = store.find_record_version(tx, path) or (0, "")
     stored_version = version
     for file_hash in file_hashes:
         if file_hash and file_hash != last_hash:
             version, last_hash = version + 1, file_hash
     if version != stored_version:
-        tx.run(_SAVE_VERSION, path=path, version=version, raw_hash=last_hash)
+        store.save_record_version(tx, path, version, last_hash)
     return version
 
 
 def find_version(tx: Tx, path: str, file_hash: str) -> int | None:
     """Return the version number if the last recorded state has this file hash, else None."""
-    row = tx.row(_FIND_VERSION, path=path)
-    return int(row[0]) if row and row[1] == file_hash else None
+    version, last_hash = store.find_record_version(tx, path) or (None, "")
+    return version if last_hash == file_hash else None
 
 
 def encode_cursor(offset: int, search_key: list[Any]) -> str:

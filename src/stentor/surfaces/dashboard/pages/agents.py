@@ -13,14 +13,16 @@ from starlette.responses import Response
 
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
+from stentor.domains.learning import queries as learning_queries
 from stentor.domains.learning.model import SentinelAlert, Weight
+from stentor.domains.registry import queries as registry_queries
+from stentor.domains.registry.queries import AgentListFilter
+from stentor.domains.trust import store as trust_store
 from stentor.domains.trust.model import TrustChange
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import agent_view
 from stentor.surfaces.dashboard.presenters import agent_view as shown
 from stentor.surfaces.dashboard.presenters.resources import render_agent_card as text_card
-from stentor.surfaces.dashboard.queries import agent_queries
-from stentor.surfaces.dashboard.queries.agent_queries import AgentListFilter
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.store import read_scored_agent
 from stentor.web.wire import decode_cursor, encode_cursor
@@ -46,9 +48,7 @@ async def list_agents(page: PageRequest) -> Response:
     )
     now = page.site.now()
     wanted = _agent_filter(filters, _read_cursor(page))
-    rows, total = await page.queries.read(
-        lambda tx: agent_queries.list_agents(tx, page.tenant, wanted, now, PAGE_SIZE + 1)
-    )
+    rows, total = await page.read(registry_queries.list_agents, wanted, now, PAGE_SIZE + 1)
     shown = rows[:PAGE_SIZE]
     return page.render(
         "agents.html",
@@ -102,7 +102,7 @@ async def show_weights(page: PageRequest) -> Response:
     """Agents by task types."""
     await page.call("agents.list", limit=1)
     after, now = _read_cursor(page), page.site.now()
-    heat = await page.queries.read(lambda tx: agent_queries.read_heat_map(tx, page.tenant, after, now, PAGE_SIZE))
+    heat = await page.read(learning_queries.read_heat_map, after, now, PAGE_SIZE)
     values = [cell.weight for row in heat.rows for cell in row[2].values()]
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
     return page.render(
@@ -132,6 +132,7 @@ ROUTES = [("GET", "/agents", list_agents), ("GET", "/agents/weights", show_weigh
 
 
 LISTED_TASKS, LISTED_HISTORY, LISTED_UPDATES = 10, 100, 5
+MAX_TRUST_CHANGES = 200
 AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
 
 
@@ -145,8 +146,8 @@ async def show_agent(page: PageRequest) -> Response:
         page.call("tasks.list", agent_id=agent_id, limit=LISTED_TASKS),
         page.call("updates.list", agent_id=agent_id, limit=LISTED_UPDATES),
         _compute_trust(page, agent_id),
-        page.queries.read_agent_names(page.tenant),
-        page.queries.read(lambda tx: _read_records(tx, page.tenant, agent_id)),
+        page.read(registry_queries.read_names),
+        page.read(_read_records, agent_id),
     )
     changes, weights, alerts = found
     return page.render(
@@ -175,9 +176,9 @@ async def _get_agent(page: PageRequest, agent_id: str) -> dict[str, Any]:
 
 def _read_records(tx: Tx, tenant: str, agent_id: str) -> AgentRecords:
     return (
-        agent_queries.read_trust_changes(tx, tenant, agent_id),
-        agent_queries.read_weights(tx, tenant, agent_id),
-        agent_queries.read_alerts(tx, tenant, agent_id),
+        trust_store.list_entity_changes(tx, tenant, agent_id, MAX_TRUST_CHANGES),
+        learning_queries.list_top_weights(tx, tenant, agent_id),
+        learning_queries.list_agent_alerts(tx, tenant, agent_id),
     )
 
 
@@ -196,7 +197,7 @@ async def show_card(page: PageRequest) -> Response:
     agent_id = page.path_param("agent_id")
     record = await _get_agent(page, agent_id)
     now = page.site.now()
-    found, weights = await page.queries.read(lambda tx: read_scored_agent(tx, page.tenant, agent_id, now))
+    found, weights = await page.read(read_scored_agent, agent_id, now)
     return page.render("agent-card.html", agent=record, card=text_card(found, weights, now))
 
 

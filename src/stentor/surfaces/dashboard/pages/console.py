@@ -13,16 +13,19 @@ import msgspec
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
+from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.domains.conversation.model import extract_result_text
+from stentor.domains.registry import queries as registry_queries
+from stentor.domains.tasks import queries as task_queries
 from stentor.surfaces.dashboard import instruction
-from stentor.surfaces.dashboard.gateway import GatewayError, decode_json_or_none, quote_segment
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.instruction import Instruction
-from stentor.surfaces.dashboard.queries import task_queries
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 LISTED_TASKS = 8
 """Newest tasks that are listed."""
+INPUT_PREFIX_CHARACTERS = 200
 MAX_INPUT_CHARACTERS = 200_000
 """Characters of an instruction or a result."""
 PENDING_STATUSES = ("queued", "pending_approval", "executing")
@@ -38,7 +41,7 @@ async def submit_instruction(page: PageRequest) -> Response:
     """A task that nobody may take is stored too, and shown as any other."""
     fields = read_fields(await page.read_form())
     try:
-        names = await page.queries.read_agent_names(page.tenant)
+        names = await page.read(registry_queries.read_names)
         found = await page.call("tasks.submit", body=build_task_body(fields, names))
     except InvalidRequest as error:
         return await _render_console(page, fields, error.status, error.message)
@@ -61,10 +64,10 @@ async def show_run(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
     trail, given = await asyncio.gather(
         page.call("tasks.activity", task_id=task_id),
-        page.queries.read_task_input(page.tenant, task_id, MAX_INPUT_CHARACTERS),
+        page.read(task_queries.read_input, task_id, MAX_INPUT_CHARACTERS),
     )
     task = trail["task"] or {}
-    asked = None if given is None else decode_json_or_none(given.encode()) or given
+    asked = None if given is None else jsontext.decode_or_none(given.encode()) or given
     values = {
         "task_id": task_id,
         "task": task,
@@ -99,8 +102,8 @@ async def _render_console(
     agents, runs, inputs, names = await asyncio.gather(
         _list_active_agents(page),
         page.call("tasks.list", limit=LISTED_TASKS),
-        page.queries.read(lambda tx: task_queries.read_newest_inputs(tx, page.tenant, 2 * LISTED_TASKS)),
-        page.queries.read_agent_names(page.tenant),
+        page.read(task_queries.read_newest_inputs, INPUT_PREFIX_CHARACTERS, 2 * LISTED_TASKS),
+        page.read(registry_queries.read_names),
     )
     return page.render(
         "console-run.html" if values else "console.html",
@@ -132,7 +135,7 @@ def _input_excerpt(text: str | None) -> str:
     """The first words of an input, whether or not its JSON text is cut."""
     if text is None:
         return ""
-    whole = decode_json_or_none(text.encode())
+    whole = jsontext.decode_or_none(text.encode())
     return extract_result_text(whole) if whole is not None else text.lstrip('{["')
 
 

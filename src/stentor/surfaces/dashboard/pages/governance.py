@@ -6,17 +6,20 @@ Checkpoints of agents and rollbacks to them.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from stentor.core import runlog_queries
 from stentor.core.clock import format_iso
+from stentor.core.db import Tx
 from stentor.domains.governance import model
+from stentor.domains.governance import queries as governance_queries
 from stentor.domains.governance.operations import parse_tier
+from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import agent_view, change_review
-from stentor.surfaces.dashboard.queries import run_log_queries
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE = 50
@@ -31,6 +34,8 @@ TABS = {
 }
 """Value of the query: its name, and the states that it counts."""
 TIERS = model.TIER_NAMES
+MAX_HISTORY_EVENTS = 20
+"""Events of one record that are listed."""
 TEST_KINDS = ("unit_tests", "integration_tests")
 DECISION_ERRORS = (400, 403, 409, 422)
 """Refusals that the review shows in its place."""
@@ -53,8 +58,8 @@ async def list_updates(page: PageRequest) -> Response:
     found = await page.call("updates.list", limit=PAGE_SIZE, **query)
     now, tier = page.site.now(), parse_tier(wanted["tier"] or None) or 0
     (counts, overdue), names = await asyncio.gather(
-        page.queries.read(lambda tx: run_log_queries.count_updates(tx, page.tenant, wanted["agent"], tier, now)),
-        page.queries.read_agent_names(page.tenant),
+        page.read(governance_queries.count_updates, wanted["agent"], tier, now),
+        page.read(registry_queries.read_names),
     )
     return page.render(
         "governance.html",
@@ -93,10 +98,8 @@ async def _render_update(page: PageRequest, refused: GatewayError | None = None)
     update_id = page.path_param("update_id")
     found = await page.call("updates.get", update_id=update_id)
     moves, names = await asyncio.gather(
-        page.queries.read(
-            lambda tx: run_log_queries.read_history(tx, page.tenant, "update", update_id, found["provenance_id"])
-        ),
-        page.queries.read_agent_names(page.tenant),
+        page.read(_read_history, "update", update_id, found["provenance_id"]),
+        page.read(registry_queries.read_names),
     )
     changes = dict(found["changes"])
     changes["agent_patch"] = agent_view.mask_secrets(changes.get("agent_patch"))
@@ -182,7 +185,7 @@ async def _render_list(page: PageRequest, kind: str) -> Response:
     agent_id = page.query_param("agent")
     found, names = await asyncio.gather(
         page.call(f"{kind}.list", limit=CHECKPOINT_PAGE_SIZE, agent_id=agent_id, cursor=page.query_param("cursor")),
-        page.queries.read_agent_names(page.tenant),
+        page.read(registry_queries.read_names),
     )
     query = {"agent": agent_id, "cursor": found["next_cursor"]}
     address = f"/governance/{kind}?{urlencode({name: value for name, value in query.items() if value})}"
@@ -199,9 +202,7 @@ async def _render_list(page: PageRequest, kind: str) -> Response:
 async def show_checkpoint(page: PageRequest) -> Response:
     checkpoint_id = page.path_param("checkpoint_id")
     found = await page.call("checkpoints.get", checkpoint_id=checkpoint_id)
-    record, names = await asyncio.gather(
-        _find_agent(page, found["agent_id"]), page.queries.read_agent_names(page.tenant)
-    )
+    record, names = await asyncio.gather(_find_agent(page, found["agent_id"]), page.read(registry_queries.read_names))
     state = found["state"]
     return page.render(
         "checkpoint.html",
@@ -228,8 +229,8 @@ async def show_rollback(page: PageRequest) -> Response:
     found = await page.call("rollbacks.get", rollback_id=rollback_id)
     first = found["provenance_id"]
     moves, names = await asyncio.gather(
-        page.queries.read(lambda tx: run_log_queries.read_history(tx, page.tenant, "rollback", rollback_id, first)),
-        page.queries.read_agent_names(page.tenant),
+        page.read(_read_history, "rollback", rollback_id, first),
+        page.read(registry_queries.read_names),
     )
     steps = ROLLBACK_STEPS if found["status"] != "failed" else (*ROLLBACK_STEPS[:2], "failed")
     return page.render("rollback.html", block="live", rollback=found, moves=moves, names=names, steps=steps)
@@ -251,3 +252,26 @@ CHECKPOINT_ROUTES = [
     ("GET", "/governance/rollbacks", list_rollbacks),
     ("GET", "/governance/rollbacks/{rollback_id}", show_rollback),
 ]
+
+
+def _read_history(
+    tx: Tx, tenant: str, kind: Literal["update", "rollback"], record_id: str, first: str
+) -> list[dict[str, Any]]:
+    """Return the events of a record, oldest first, from `first` on; events that the run log lost are left out."""
+    events: list[dict[str, Any]] = []
+    event_id = governance_queries.find_head_event(tx, tenant, kind, record_id)
+    while event_id is not None and len(events) < MAX_HISTORY_EVENTS:
+        event = runlog_queries.find_event(tx, tenant, event_id)
+        if event is None:
+            break
+        events.append(
+            {
+                "event_id": event_id,
+                "timestamp": format_iso(event.happened_at),
+                "event_type": event.event_type,
+                "message": event.message,
+                "metadata": event.metadata,
+            }
+        )
+        event_id = None if event_id == first else event.parent_id
+    return events[::-1]

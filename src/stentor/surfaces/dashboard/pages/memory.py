@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,13 +16,16 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core.clock import micros_from_datetime
+from stentor.core import runlog_queries
+from stentor.core.clock import SECOND, micros_from_datetime
+from stentor.core.db import Tx
+from stentor.core.ids import min_id_at
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
+from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.presenters import note_rendering
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
-from stentor.surfaces.dashboard.queries import run_log_queries
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 SEARCH_MODES = {"hybrid": "By both", "keyword": "By word", "semantic": "By meaning"}
@@ -115,6 +119,10 @@ ROUTES = [("GET", "/memory", show_memory), ("GET", "/memory/health", show_health
 
 
 MAX_NAMED_VERSIONS = 20
+EVENT_ID_SKEW_US = SECOND
+"""How far the id of an event may lie from the time of its transaction."""
+MAX_SCANNED_EVENTS = 2_000
+"""Events that are searched around each version."""
 """Versions, the newest ones, whose writer is looked for."""
 
 
@@ -187,10 +195,8 @@ async def _add_writers(
 ) -> list[dict[str, Any]]:
     times = [(one["version"], micros_from_datetime(datetime.fromisoformat(one["created_at"]))) for one in versions]
     names, writers = await asyncio.gather(
-        page.queries.read_agent_names(page.tenant),
-        page.queries.read(
-            lambda tx: run_log_queries.read_version_writers(tx, page.tenant, path, vault, times[:MAX_NAMED_VERSIONS])
-        ),
+        page.read(registry_queries.read_names),
+        page.read(_read_version_writers, path, vault, times[:MAX_NAMED_VERSIONS]),
     )
     nobody = ("", None)
     return [
@@ -262,3 +268,20 @@ NOTE_ROUTES = [
     ("GET", "/memory/note/changed", show_changed),
     ("GET", "/memory/open", follow_link),
 ]
+
+
+def _read_version_writers(
+    tx: Tx, tenant: str, path: str, vault: str, versions: Iterable[tuple[str, int]]
+) -> dict[str, tuple[str, str | None]]:
+    """Return who wrote each version, key and agent by content hash, as far as the run log tells.
+
+    `versions` are content hashes with their times in microseconds.
+    """
+    writers: dict[str, tuple[str, str | None]] = {}
+    for content_hash, at in versions:
+        low, high = min_id_at(at - EVENT_ID_SKEW_US), min_id_at(at + EVENT_ID_SKEW_US)
+        for event in runlog_queries.list_events_between(tx, tenant, "memory_written", low, high, MAX_SCANNED_EVENTS):
+            note = (event.metadata.get("path"), event.metadata.get("vault", DEFAULT_VAULT))
+            if note == (path, vault) and event.metadata.get("after_hash") == content_hash:
+                writers[content_hash] = (str(event.metadata.get("by") or ""), event.agent_id)
+    return writers

@@ -11,13 +11,15 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
 from stentor.domains.atp.json_format import UUID_PATTERN
 from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES
-from stentor.surfaces.dashboard.gateway import GatewayError, decode_json_or_none, quote_segment
+from stentor.domains.messaging import queries
+from stentor.domains.registry import queries as registry_queries
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters.filters import format_json
-from stentor.surfaces.dashboard.queries import messaging_queries
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE = 50
@@ -39,9 +41,9 @@ async def list_messages(page: PageRequest) -> Response:
     if wanted["before"] and not UUID_PATTERN.fullmatch(wanted["before"]):
         raise InvalidRequest("before: must be the id of a message.")
     (found, following), states, names = await asyncio.gather(
-        page.queries.read(lambda tx: messaging_queries.list_messages(tx, page.tenant, **wanted, limit=PAGE_SIZE)),
-        page.queries.read(lambda tx: messaging_queries.count_messages_by_status(tx, page.tenant)),
-        page.queries.read_agent_names(page.tenant),
+        page.read(queries.list_messages, **wanted, limit=PAGE_SIZE),
+        page.read(queries.count_messages_by_status),
+        page.read(registry_queries.read_names),
     )
     return page.render(
         "messages.html",
@@ -49,7 +51,7 @@ async def list_messages(page: PageRequest) -> Response:
         messages=found,
         queue=queue,
         states=states,
-        latest=messaging_queries.MAX_COUNTED_MESSAGES,
+        latest=queries.MAX_COUNTED_MESSAGES,
         names=names,
         wanted=wanted,
         more=urlencode({**wanted, "before": following}) if following else None,
@@ -63,8 +65,8 @@ async def show_message(page: PageRequest) -> Response:
     found, answer, more, names = await asyncio.gather(
         page.call("messages.get", message_id=message_id),
         _read_response(page, message_id),
-        page.queries.read(lambda tx: messaging_queries.read_message_details(tx, page.tenant, message_id)),
-        page.queries.read_agent_names(page.tenant),
+        page.read(queries.read_message_details, message_id),
+        page.read(registry_queries.read_names),
     )
     content = found["message"]["payload"]["content"]
     return page.render(
@@ -73,7 +75,7 @@ async def show_message(page: PageRequest) -> Response:
         message=found,
         message_id=message_id,
         header=found["message"]["header"],
-        content=decode_json_or_none(content.encode("utf-8", "replace")) or content,
+        content=jsontext.decode_or_none(content.encode("utf-8", "replace")) or content,
         answer=answer,
         more=more,
         names=names,
@@ -103,7 +105,7 @@ async def show_composer(page: PageRequest) -> Response:
     form = template["template"]
     content = form["payload"]["content"]
     return _render_composer(
-        page, template, {**form["header"], "content": format_json(decode_json_or_none(content.encode()) or content)}
+        page, template, {**form["header"], "content": format_json(jsontext.decode_or_none(content.encode()) or content)}
     )
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from starlette.responses import Response
 
 from stentor.core.clock import SECOND
+from stentor.domains.llm import queries
+from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.queries import model_queries
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 DAY_RANGES = (7, 30)
@@ -72,13 +73,11 @@ async def _render_providers(
         page.call("llm.config"),
         page.call("llm.providers") if admin else _no_providers(),
         page.call("llm.models"),
-        page.queries.read(lambda tx: model_queries.read_registered_providers(tx, page.tenant)),
-        page.queries.read(lambda tx: model_queries.read_recent_calls(tx, page.tenant, page.site.now())),
-        page.queries.read_agent_names(page.tenant),
+        page.read(queries.read_registered_providers),
+        page.read(queries.read_recent_calls, page.site.now()),
+        page.read(registry_queries.read_names),
     )
-    spending = await page.queries.read(
-        lambda tx: model_queries.read_spending(tx, page.tenant, config["budgets"], page.site.now())
-    )
+    spending = await page.read(queries.read_spending, config["budgets"], page.site.now())
     return page.render(
         "providers.html",
         problem.status if problem else 200,

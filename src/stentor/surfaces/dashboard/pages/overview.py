@@ -7,9 +7,17 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from stentor.core.db import Tx
 from stentor.core.errors import StentorError
+from stentor.domains.governance import queries as governance_queries
+from stentor.domains.learning import queries as learning_queries
+from stentor.domains.llm.queries import read_cost_series
+from stentor.domains.registry import queries as registry_queries
+from stentor.domains.tasks import chart_queries
+from stentor.domains.tasks import queries as task_queries
+from stentor.domains.tasks.chart_queries import CHART_RANGES
+from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.queries.task_queries import CHART_RANGES
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 TASK_STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
@@ -25,8 +33,8 @@ PENDING_ITEMS = (
 async def show_overview(page: PageRequest) -> Response:
     chosen = page.query_param("range", "1h")
     states, waiting, health = await asyncio.gather(
-        page.queries.count_tasks_by_status(page.tenant),
-        page.queries.count_pending(page.tenant),
+        page.read(task_queries.count_by_status),
+        page.read(_count_pending),
         page.site.cache.get_or_create("health", lambda: _read_components(page)),
     )
     waiting["pending_approval"] = states.get("pending_approval", 0)
@@ -39,6 +47,16 @@ async def show_overview(page: PageRequest) -> Response:
         range=chosen if chosen in CHART_RANGES else "1h",
         ranges=tuple(CHART_RANGES),
     )
+
+
+def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
+    """Count what waits for a human, by kind."""
+    return {
+        "approvals": governance_queries.count_submitted(tx, tenant),
+        "quarantined": registry_queries.count_quarantined(tx, tenant),
+        "alerts": learning_queries.count_open_alerts(tx, tenant),
+        "webhooks": webhook_queries.count_disabled(tx, tenant),
+    }
 
 
 def _pending_items(page: PageRequest, waiting: dict[str, int]) -> list[tuple[int, str, str]]:
@@ -55,11 +73,11 @@ async def get_series(page: PageRequest) -> Response:
 
 
 async def _read_series(page: PageRequest, chosen: str) -> dict[str, Any]:
-    span = page.queries.time_buckets(chosen)
+    span = chart_queries.time_buckets(chosen, page.site.now())
     outcomes, durations, cost = await asyncio.gather(
-        page.queries.read_outcomes(page.tenant, span),
-        page.queries.read_durations(page.tenant, span),
-        page.queries.read_cost(page.tenant, span),
+        page.read(chart_queries.read_outcomes, span),
+        page.read(chart_queries.read_durations, span),
+        page.read(read_cost_series, span.start, span.width, span.count),
     )
     return {"times": span.times, "outcomes": outcomes, "durations": durations, "cost": cost}
 

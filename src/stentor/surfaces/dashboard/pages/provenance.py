@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import SECOND, format_iso_or_none
+from stentor.core.db import Tx
 from stentor.core.ids import min_id_at
+from stentor.domains.provenance import store as provenance_store
 from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, parse_verifier
+from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import provenance_view
 from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, check_proof
-from stentor.surfaces.dashboard.queries import run_log_queries
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 LISTED_RUNS = 25
@@ -36,7 +39,7 @@ async def show_provenance(page: PageRequest) -> Response:
         _read_log_state(page),
         read_newest_checkpoint(page),
         page.call("tasks.list", limit=LISTED_RUNS),
-        page.queries.read_agent_names(page.tenant),
+        page.read(registry_queries.read_names),
     )
     return page.render(
         "provenance.html",
@@ -67,9 +70,7 @@ async def _find_run(page: PageRequest, text: str) -> str | None:
 
 
 async def _read_log_state(page: PageRequest) -> dict[str, Any]:
-    state, health = await asyncio.gather(
-        page.queries.read(run_log_queries.read_tree_state), read_provenance_health(page)
-    )
+    state, health = await asyncio.gather(page.site.db.read(_read_tree_state), read_provenance_health(page))
     return {"state": state, "since": format_iso_or_none(state.since), "health": health}
 
 
@@ -121,7 +122,7 @@ async def show_run(page: PageRequest) -> Response:
     given = page.path_param("provenance_id")
     run, names, proof = await asyncio.gather(
         page.call("provenance.run", provenance_id=given),
-        page.queries.read_agent_names(page.tenant),
+        page.read(registry_queries.read_names),
         _read_proof(page, given),
     )
     return page.render(
@@ -163,7 +164,7 @@ async def _read_proof(page: PageRequest, given: str) -> dict[str, Any]:
 async def _verify_proof(page: PageRequest, proof: dict[str, Any]) -> ProofCheck:
     event_id = proof["provenance_id"]
     recorded, newest = await asyncio.gather(
-        page.queries.read(lambda tx: run_log_queries.read_recorded_hash(tx, page.tenant, event_id)),
+        page.read(provenance_store.find_leaf_hash, event_id),
         read_newest_checkpoint(page),
     )
     key = checkpoint_verifier(newest)
@@ -171,3 +172,16 @@ async def _verify_proof(page: PageRequest, proof: dict[str, Any]) -> ProofCheck:
 
 
 RUN_ROUTES = [("GET", "/provenance/{provenance_id:path}", show_run)]
+
+
+class _TreeState(msgspec.Struct, frozen=True):
+    """The Merkle tree that all tenants share; `since` is when the oldest unnumbered event happened, in microseconds."""
+
+    size: int
+    waiting: int
+    since: int | None
+
+
+def _read_tree_state(tx: Tx) -> _TreeState:
+    lag = provenance_store.numbering_lag(tx)
+    return _TreeState(provenance_store.tree_size(tx), lag.events, lag.oldest_at)

@@ -10,9 +10,12 @@ from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core.clock import format_iso, format_iso_or_none
+from stentor.core import jsontext
+from stentor.domains.registry import queries as registry_queries
 from stentor.domains.routing import explain
-from stentor.surfaces.dashboard.gateway import GatewayError, decode_json_or_none, quote_segment
+from stentor.domains.tasks import queries as task_queries
+from stentor.domains.tasks.operations import Row as TaskRow
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
@@ -35,7 +38,7 @@ async def list_tasks(page: PageRequest) -> Response:
     }
     text = page.query_param("q")
     names, found = await asyncio.gather(
-        page.queries.read_agent_names(page.tenant),
+        page.read(registry_queries.read_names),
         _find_by_prefix(page, text) if text else page.call("tasks.list", limit=PAGE_SIZE, **wanted),
     )
     return page.render(
@@ -62,20 +65,17 @@ def _selectable_agents(page: PageRequest, names: dict[str, str], tasks: list[dic
 
 async def _find_by_prefix(page: PageRequest, text: str) -> dict[str, Any]:
     """Tasks whose id begins with the text; an id that exists is the first."""
-    rows = [] if "\0" in text else await page.queries.find_tasks_by_prefix(page.tenant, text, PAGE_SIZE)
-    columns = ("task_id", "status", "assigned_agent", "type", "created_at", "completed_at")
-    found = [
-        dict(zip(columns, (*row[:4], format_iso(row[4]), format_iso_or_none(row[5])), strict=True)) for row in rows
-    ]
-    return {"tasks": found, "total": len(found), "next_cursor": None}
+    tasks = [] if "\0" in text else await page.read(task_queries.list_by_id_prefix, text, PAGE_SIZE)
+    rows = [TaskRow.of(task).model_dump(mode="json", by_alias=True) for task in tasks]
+    return {"tasks": rows, "total": len(rows), "next_cursor": None}
 
 
 async def show_task(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
     trail, names, given = await asyncio.gather(
         page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS),
-        page.queries.read_agent_names(page.tenant),
-        page.queries.read_task_input(page.tenant, task_id, MAX_TEXT_CHARACTERS),
+        page.read(registry_queries.read_names),
+        page.read(task_queries.read_input, task_id, MAX_TEXT_CHARACTERS),
     )
     ended = trail["task"] is not None and trail["task"]["status"] == "completed"
     return page.render(
@@ -105,7 +105,7 @@ async def _read_grade(page: PageRequest, task_id: str) -> dict[str, Any] | None:
 
 def _value(text: str | None) -> Any:
     """What the JSON text says, or the text itself where it was cut."""
-    return None if text is None else decode_json_or_none(text.encode()) or text
+    return None if text is None else jsontext.decode_or_none(text.encode()) or text
 
 
 def _routing(decision: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -138,7 +138,9 @@ async def reject_task(page: PageRequest) -> Response:
 async def grade_task(page: PageRequest) -> Response:
     form = await page.read_form()
     comment = form.get("comment")
-    body = {"grade": decode_json_or_none(form.get("grade", "").encode())} | ({"comment": comment} if comment else {})
+    body = {"grade": jsontext.decode_or_none(form.get("grade", "").encode())} | (
+        {"comment": comment} if comment else {}
+    )
     return await _post_action(page, "grade", "graded", body)
 
 

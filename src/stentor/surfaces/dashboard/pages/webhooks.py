@@ -13,10 +13,12 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from stentor.core import jsontext
 from stentor.core.clock import DAY, format_iso
-from stentor.domains.webhooks import model
+from stentor.core.db import Tx
+from stentor.domains.tasks.store import read_result
+from stentor.domains.webhooks import model, payloads, queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.queries import messaging_queries
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE = 50
@@ -38,14 +40,14 @@ async def render_list(
 ) -> Response:
     found = (await page.call("webhooks.list"))["webhooks"]
     ids = [one["id"] for one in found]
-    backlogs = await page.queries.read(lambda tx: messaging_queries.read_backlogs(tx, page.tenant, ids))
+    backlogs = await page.read(queries.read_backlogs, ids)
     return page.render(
         "webhooks.html",
         problem.status if problem else 200,
         block="live",
         webhooks=found,
         backlogs=backlogs,
-        most=messaging_queries.MAX_COUNTED_DELIVERIES,
+        most=queries.MAX_COUNTED_DELIVERIES,
         problem=problem,
         given=given or {"url": "", "description": "", "events": ["task.*"]},
         kinds=EVENTS_BY_KIND,
@@ -63,7 +65,7 @@ async def render_webhook(page: PageRequest, webhook_id: str, **told: Any) -> Res
     found, log, backlogs = await asyncio.gather(
         page.call("webhooks.get", webhook_id=webhook_id),
         page.call("deliveries.list", webhook_id=webhook_id, limit=PAGE_SIZE, **wanted),
-        page.queries.read(lambda tx: messaging_queries.read_backlogs(tx, page.tenant, [webhook_id])),
+        page.read(queries.read_backlogs, [webhook_id]),
     )
     problem = told.pop("problem", None)
     return page.render(
@@ -77,7 +79,7 @@ async def render_webhook(page: PageRequest, webhook_id: str, **told: Any) -> Res
         wanted=wanted,
         more=urlencode({**wanted, "cursor": log["next_cursor"] or ""}),
         backlog=backlogs[webhook_id],
-        most=messaging_queries.MAX_COUNTED_DELIVERIES,
+        most=queries.MAX_COUNTED_DELIVERIES,
         states=DELIVERY_STATUSES,
         events=model.EVENTS,
         kinds=EVENTS_BY_KIND,
@@ -199,7 +201,7 @@ async def show_delivery(page: PageRequest) -> Response:
         page.call("webhooks.get", webhook_id=_webhook_id(page)),
     )
     name, event_id = found["event"], found["message_id"]
-    body = await page.queries.read(lambda tx: messaging_queries.read_delivery_body(tx, page.tenant, name, event_id))
+    body = await page.read(_read_delivery_body, name, event_id)
     return page.render(
         "delivery.html", block="live", delivery=found, hook=hook, base=base, address=f"{base}/deliveries/{found['id']}",
         body=body,
@@ -218,3 +220,12 @@ DELIVERY_ROUTES = [
     ("GET", "/webhooks/{webhook_id}/deliveries/{delivery_id}", show_delivery),
     ("POST", "/webhooks/{webhook_id}/deliveries/{delivery_id}/replay", replay_delivery),
 ]
+
+
+def _read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
+    """Return the JSON that is posted for an event; None if the run log does not have it."""
+    event = queries.find_event(tx, event_id)
+    if event is None or event.tenant != tenant:
+        return None
+    result = read_result(tx, tenant, event.task_id or "") if name == "task.completed" else None
+    return jsontext.decode(payloads.build_payload(name, event, result))

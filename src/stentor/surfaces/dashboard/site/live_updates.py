@@ -11,8 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 
+from stentor.core import runlog_queries
+from stentor.core.db import Database
 from stentor.core.errors import StoreUnavailable
-from stentor.surfaces.dashboard.queries.task_queries import EventCount, PageQueries
+from stentor.core.runlog_queries import EventCount
 from stentor.web.sse import SseEvent
 
 POLL_SECONDS = 1.0
@@ -39,8 +41,8 @@ log = logging.getLogger(__name__)
 
 
 class LiveUpdates:
-    def __init__(self, rows: PageQueries) -> None:
-        self._rows = rows
+    def __init__(self, db: Database) -> None:
+        self._db = db
         self._readers: dict[asyncio.Event, tuple[str, set[str]]] = {}
         self._watching: asyncio.Task[None] | None = None
 
@@ -71,7 +73,7 @@ class LiveUpdates:
     async def _before(self, tenant: str, since: str) -> set[str]:
         """What a reader who comes now has not heard of; what comes from now on it is told."""
         try:
-            return topics_of(await self._rows.count_events_after(since), tenant)
+            return topics_of(await self._db.read(lambda tx: runlog_queries.count_events_after(tx, since)), tenant)
         except StoreUnavailable as error:
             log.warning("what is new cannot be read: %s", error)
             return set()
@@ -85,7 +87,7 @@ class LiveUpdates:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _look(self, last: str) -> str:
-        changes = await self._rows.count_events_after(last)
+        changes = await self._db.read(lambda tx: runlog_queries.count_events_after(tx, last))
         for woken, (tenant, waiting) in self._readers.items():
             if found := topics_of(changes, tenant):
                 waiting |= found

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -16,18 +16,20 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from stentor import __version__
-from stentor.core.clock import SECOND
+from stentor.core.clock import SECOND, Clock
+from stentor.core.db import Database, Tx
 from stentor.core.ids import min_id_at
 from stentor.surfaces.dashboard.gateway import GatewayClient, GatewayError
 from stentor.surfaces.dashboard.presenters import filters
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
-from stentor.surfaces.dashboard.queries.task_queries import PageQueries
 from stentor.surfaces.dashboard.site import assets
 from stentor.surfaces.dashboard.site.live_updates import LiveUpdates
 from stentor.surfaces.dashboard.site.sessions import LoginThrottle, Session, SessionStore
 from stentor.surfaces.dashboard.site.ttl_cache import TtlCache
 from stentor.web.sse import StreamLimit
 
+P = ParamSpec("P")
+T = TypeVar("T")
 MENU = (
     ("/", "Overview", "o"),
     ("/tasks", "Tasks", "t"),
@@ -76,23 +78,25 @@ NOTICES = {
 
 
 class Site:
-    """What all pages share. `rows` are read for the tenant of whoever is signed in; `threshold` is the sentinel's."""
+    """What all pages share. `threshold` is the sentinel's; `lifetime` is that of a session, in seconds."""
 
     def __init__(
         self,
         caller: GatewayClient,
-        rows: PageQueries,
+        db: Database,
+        clock: Clock,
         prometheus: PrometheusClient,
         streams: StreamLimit,
         threshold: float,
         lifetime: float,
     ) -> None:
         self.gateway = caller
-        self.queries = rows
+        self.db = db
+        self._clock = clock
         self.prometheus = prometheus
         self.stream_limit = streams
         self.sentinel_threshold = threshold
-        self.live_updates = LiveUpdates(rows)
+        self.live_updates = LiveUpdates(db)
         self.sessions = SessionStore(time.monotonic, lifetime)
         self.login_throttle = LoginThrottle(MAX_FAILED_SIGN_INS, time.monotonic)
         self.templates = _environment()
@@ -111,7 +115,7 @@ class Site:
         await self.gateway.close()
 
     def now(self) -> int:
-        return self.queries.clock.now()
+        return self._clock.now()
 
 
 class PageRequest:
@@ -134,16 +138,16 @@ class PageRequest:
         oldest = min_id_at(self.site.now() - MAX_LOOKBACK_US)
         return max(oldest, min(asked, self.since)) if EVENT_ID_PREFIX.fullmatch(asked) else self.since
 
-    @property
-    def queries(self) -> PageQueries:
-        return self.site.queries
-
     def path_param(self, name: str) -> str:
         """A part of the path."""
         return str(self.request.path_params[name])
 
     def query_param(self, name: str, default: str = "") -> str:
         return self.request.query_params.get(name, default).strip()
+
+    async def read(self, query: Callable[Concatenate[Tx, str, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a query of a domain for the tenant of whoever is signed in."""
+        return await self.site.db.read(lambda tx: query(tx, self.tenant, *args, **kwargs))
 
     async def call(self, operation: str, **arguments: Any) -> Any:
         """The output of an operation of the gateway, as JSON values; empty arguments count as absent.

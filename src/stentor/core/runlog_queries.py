@@ -1,0 +1,74 @@
+"""Reads of the run log across tasks; the events of one task are read in `runlog`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.db import Sql, Tx
+from stentor.core.db.driver import Row
+from stentor.core.errors import CorruptRecord
+from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
+
+MAX_COUNTED_EVENTS = 5_000
+_COLUMNS = ", ".join(EVENT_COLUMNS)
+_FIND = Sql(f"select {_COLUMNS} from events where tenant = :tenant and event_id = :event_id")
+_COUNT_AFTER = Sql(
+    f"""select tenant, event_type, count(*), max(event_id) from (
+        select tenant, event_type, event_id from events where event_id > :after
+        order by event_id limit {MAX_COUNTED_EVENTS}
+    ) as new group by tenant, event_type"""
+)
+# Tenant and type are filtered outside: the inner query walks the primary key and stops after `scanned` rows.
+_FIND_LATEST = Sql(
+    f"""select {_COLUMNS} from (select {_COLUMNS} from events order by event_id desc limit :scanned) as newest
+    where tenant = :tenant and event_type = :event_type order by event_id desc limit 1"""
+)
+_LIST_BETWEEN = Sql(
+    f"""select {_COLUMNS} from (
+        select {_COLUMNS} from events where event_id > :low and event_id < :high order by event_id limit :scanned
+    ) as near where tenant = :tenant and event_type = :event_type"""
+)
+
+
+class EventCount(msgspec.Struct, frozen=True):
+    """How many events of a type a tenant has after some event, and the id of the last one."""
+
+    tenant: str
+    event_type: str
+    count: int
+    last_event_id: str
+
+
+def find_event(tx: Tx, tenant: str, event_id: str) -> RunLogEvent | None:
+    """Raises CorruptRecord."""
+    row = tx.row(_FIND, tenant=tenant, event_id=event_id)
+    return None if row is None else _to_event(row)
+
+
+def count_events_after(tx: Tx, after: str) -> list[EventCount]:
+    """Count the events of all tenants after an event id, 5,000 events at most."""
+    return [EventCount(*row) for row in tx.rows(_COUNT_AFTER, after=after)]
+
+
+def find_latest_event(tx: Tx, tenant: str, event_type: str, scanned: int) -> RunLogEvent | None:
+    """Return the latest event of a type among the last `scanned` events of the log. Raises CorruptRecord."""
+    row = tx.row(_FIND_LATEST, tenant=tenant, event_type=event_type, scanned=scanned)
+    return None if row is None else _to_event(row)
+
+
+def list_events_between(
+    tx: Tx, tenant: str, event_type: str, low: str, high: str, scanned: int
+) -> list[RunLogEvent]:  # fmt: skip
+    """List the events of a type among the first `scanned` events between two ids. Raises CorruptRecord."""
+    ids = {"low": low, "high": high}
+    rows = tx.rows(_LIST_BETWEEN, tenant=tenant, event_type=event_type, scanned=scanned, **ids)
+    return [_to_event(row) for row in rows]
+
+
+def _to_event(row: Row) -> RunLogEvent:
+    *fields, metadata = row
+    try:
+        return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
+    except msgspec.DecodeError as error:
+        raise CorruptRecord(f"The event {row[0]!r} of the run log is malformed.") from error

@@ -1,0 +1,111 @@
+"""SQL of the charts: tasks by outcome, and how long they took, in buckets of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stentor.core.clock import DAY, HOUR, SECOND
+from stentor.core.db import Sql, Tx
+from stentor.domains.tasks.model import TASK_STATUSES
+
+MINUTE_US = 60 * SECOND
+CHART_RANGES = {"1h": (HOUR, MINUTE_US), "24h": (DAY, HOUR), "7d": (7 * DAY, 6 * HOUR)}
+"""Length and width of a bucket by name, in microseconds."""
+MAX_SCANNED_TASKS = 100_000
+"""Limit of the tasks of one status that a chart of minutes reads, and of those that a chart of durations samples."""
+MAX_SAMPLED_TASKS = 20_000
+"""Approximate number of tasks that a chart of durations reads, spread evenly over its time."""
+DURATION_BOUNDS_US: tuple[int, ...] = tuple(10**power * lead * 1000 for power in range(7) for lead in (1, 2, 5))
+"""Upper bounds of durations in microseconds, from a millisecond: 1, 2, 5, 10, ... ."""
+
+_COUNT_BY_HOUR = Sql(
+    """select hour, status, sum(n) from task_counts
+    where tenant = :tenant and hour >= :first and n <> 0 group by hour, status"""
+)
+# One status at a time, so that the index holds everything the query reads.
+_COUNT_BY_MINUTE = Sql(
+    f"""select (created_at - :start) / :width as bucket, count(*) from (
+        select created_at from tasks where tenant = :tenant and status = :status and created_at >= :start
+        order by created_at desc, task_id desc limit {MAX_SCANNED_TASKS}
+    ) as newest group by bucket"""
+)
+_COUNT_SINCE = Sql("select coalesce(sum(n), 0) from task_counts where tenant = :tenant and hour >= :first")
+_BIN = " ".join(f"when duration <= {bound} then {n}" for n, bound in enumerate(DURATION_BOUNDS_US))
+_COUNT_DURATIONS = Sql(
+    f"""select bucket, bin, count(*) from (
+        select (ended - :start) / :width as bucket, case {_BIN} else {len(DURATION_BOUNDS_US)} end as bin from (
+            select completion_time as ended, completion_time - start_time as duration from tasks
+            where tenant = :tenant and created_at >= :start and created_at % :step = 0
+                and start_time is not null and completion_time >= :start
+            order by created_at desc, task_id desc limit {MAX_SCANNED_TASKS}
+        ) as newest
+    ) as binned group by bucket, bin"""
+)
+
+
+class TimeBuckets(msgspec.Struct, frozen=True):
+    """A range of time in buckets of one width; microseconds."""
+
+    start: int
+    width: int
+    count: int
+
+    @property
+    def times(self) -> list[int]:
+        """The start of each bucket in seconds."""
+        return [(self.start + n * self.width) // SECOND for n in range(self.count)]
+
+
+def time_buckets(range_name: str, now: int) -> TimeBuckets:
+    """Return the buckets of a range that ends with the bucket of `now`."""
+    length, width = CHART_RANGES[range_name]
+    end = now // width * width + width
+    return TimeBuckets(end - length, width, length // width)
+
+
+def read_outcomes(tx: Tx, tenant: str, span: TimeBuckets) -> dict[str, list[int]]:
+    """Count the tasks of each bucket by their present status; a task counts where it was submitted."""
+    series: dict[str, list[int]] = {}
+    for bucket, status, n in _count_submitted(tx, tenant, span):
+        if 0 <= bucket < span.count:
+            series.setdefault(str(status), [0] * span.count)[int(bucket)] += int(n)
+    return series
+
+
+def _count_submitted(tx: Tx, tenant: str, span: TimeBuckets) -> Sequence[tuple[Any, ...]]:
+    """Return rows of (bucket, status, count)."""
+    if span.width >= HOUR:
+        rows = tx.rows(_COUNT_BY_HOUR, tenant=tenant, first=span.start // HOUR)
+        return [((hour * HOUR - span.start) // span.width, status, n) for hour, status, n in rows]
+    bounds = {"start": span.start, "width": span.width}
+    return [
+        (bucket, status, n)
+        for status in TASK_STATUSES
+        for bucket, n in tx.rows(_COUNT_BY_MINUTE, tenant=tenant, status=status, **bounds)
+    ]
+
+
+def read_durations(tx: Tx, tenant: str, span: TimeBuckets) -> dict[str, list[float | None]]:
+    """Return percentiles 50 and 95 of the seconds that tasks took, by the bucket in which they ended.
+
+    None for a bucket in which none ended. Durations are rounded up to the next bound of 1, 2, 5.
+    """
+    submitted = int(tx.rows(_COUNT_SINCE, tenant=tenant, first=span.start // HOUR)[0][0])
+    step = 1 + submitted // MAX_SAMPLED_TASKS
+    histograms: list[dict[int, int]] = [{} for _ in range(span.count)]
+    for bucket, bin_, n in tx.rows(_COUNT_DURATIONS, tenant=tenant, start=span.start, width=span.width, step=step):
+        if 0 <= bucket < span.count:
+            histograms[int(bucket)][int(bin_)] = int(n)
+    return {name: [_percentile(bins, q) for bins in histograms] for name, q in (("p50", 0.5), ("p95", 0.95))}
+
+
+def _percentile(bins: dict[int, int], q: float) -> float | None:
+    total, seen = sum(bins.values()), 0
+    for bin_ in sorted(bins):
+        seen += bins[bin_]
+        if seen >= q * total:
+            return float(DURATION_BOUNDS_US[min(bin_, len(DURATION_BOUNDS_US) - 1)] / SECOND)
+    return None
