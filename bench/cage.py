@@ -99,19 +99,19 @@ async def _calls(folder: Path, count: int) -> list[float]:
     driver = SqliteDriver(folder / "stentor.db")
     migrations.upgrade(driver)
     kernel = bootstrap.build(chosen, Database(driver), SystemClock())
-    assert kernel.commands.command is not None
+    assert kernel.command_agents.command is not None
     try:
         allowed = SandboxWhitelist((AllowedTool("read_file", ("**",), ("read",)),))
-        agent = await kernel.registry.register("default", AgentDraft("ann", sandbox_whitelist=allowed), "system")
-        async with kernel.commands.cage.run_folders() as room:
+        agent = await kernel.agents.registry.register("default", AgentDraft("ann", sandbox_whitelist=allowed), "system")
+        async with kernel.command_agents.sandbox.run_folders() as room:
             (room.work_folder / "note.txt").write_text("Salt comes from rocks.")
             event = agent.agent_id
             run = SandboxRun(
                 "default", agent.agent_id, "ann", "none", "bench", event, room.work_folder, lambda tx: None
             )
-            async with kernel.commands.command.broker.serve(run, room.socket_path):
+            async with kernel.command_agents.command.broker.serve(run, room.socket_path):
                 plan = _plan(room, "python3", "-c", CALLER, str(count))
-                async with kernel.commands.cage.start(plan, 10_000_000) as caged:
+                async with kernel.command_agents.sandbox.start(plan, 10_000_000) as caged:
                     caged.write_stdin(b"")
                     text = b"".join([chunk async for chunk in caged.read_stdout()])
         found: list[float] = json.loads(text)

@@ -8,7 +8,7 @@ from statistics import median
 
 from bench.figures import Figure, at_most, percentile, spread
 from bench.sizes import Scale
-from stentor.bootstrap.governance import admission
+from stentor.bootstrap.parts.agents import routing_policy_check
 from stentor.core import ids
 from stentor.core.security.policy import PolicyEntity, PolicySet
 from stentor.domains.governance import impact
@@ -39,7 +39,10 @@ def run(scale: Scale) -> list[Figure]:
     rounds, count = scale.pick(scale.rounds, 3), scale.pick(5_000, 300)
     rules, agent = PolicySet(FILE), _agent()
     candidate = AgentCandidate(agent, build_track_record(agent.composite, 0.2, 7.0, 8.0), 0.85)
-    built_in, with_file = RoutingPolicy(trust_floor=0.5), RoutingPolicy(trust_floor=0.5, is_permitted=admission(rules))
+    built_in, with_file = (
+        RoutingPolicy(trust_floor=0.5),
+        RoutingPolicy(trust_floor=0.5, is_permitted=routing_policy_check(rules)),
+    )
     now = impact.agent_config(agent)
     then = AgentConfig(now.capabilities[:1], now.runtime, now.sandbox_whitelist)
     tool, context = PolicyEntity("Tool", "files"), {"operation": "read", "path": "notes/a.md"}

@@ -20,7 +20,7 @@ from typing import Any
 from bench.sizes import say
 from stentor import bootstrap
 from stentor.auth.principal import Principal
-from stentor.bootstrap.memory import Memory
+from stentor.bootstrap.parts.memory import Memory
 from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
@@ -123,23 +123,23 @@ def _open(folder: Path) -> tuple[Memory, Database]:
 
 async def _index(memory: Memory) -> None:
     started = time.perf_counter()
-    notes = await memory.indexer.reconcile()
+    notes = await memory.default.indexer.reconcile()
     say(f"retrieval: {notes:,} documents by word, {time.perf_counter() - started:.0f} s")
-    made = await memory.meanings.embed_pending()
+    made = await memory.default.embeddings.embed_pending()
     say(f"retrieval: {made:,} documents by meaning, {time.perf_counter() - started:.0f} s")
 
 
 def _modes(memory: Memory) -> dict[str, Ask]:
     async def by_word(query: str) -> list[str]:
-        found, _ = await memory.search.keyword(ASKING, query.split(), SEARCH_FIELDS, "any", DEPTH)
+        found, _ = await memory.default.search.keyword(ASKING, query.split(), SEARCH_FIELDS, "any", DEPTH)
         return [match.path for match in found]
 
     async def by_meaning(query: str) -> list[str]:
-        found, _ = await memory.search.semantic(ASKING, query, None, DEPTH, SearchFilters())
+        found, _ = await memory.default.search.semantic(ASKING, query, None, DEPTH, SearchFilters())
         return [match.path for match in found]
 
     async def by_both(query: str) -> list[str]:
-        found, _ = await memory.search.hybrid(ASKING, query, DEPTH, SearchFilters())
+        found, _ = await memory.default.search.hybrid(ASKING, query, DEPTH, SearchFilters())
         return [match.path for match in found]
 
     return {"keyword": by_word, "semantic": by_meaning, "hybrid": by_both}

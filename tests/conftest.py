@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from stentor import bootstrap
 from stentor.auth.api_keys import KeyRing, _digest, parse_key_variable
 from stentor.bootstrap import Kernel
-from stentor.bootstrap.entrance import Entrance, entrance
+from stentor.bootstrap.surface_context import SurfaceContext, open_surface_context
 from stentor.core import settings
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver
@@ -159,7 +159,7 @@ class World:
     runlog: BrokenRunLog
     app: ASGIApp
     ring: KeyRing
-    entrance: Entrance
+    context: SurfaceContext
     clients: dict[str, httpx.AsyncClient] = field(default_factory=dict)
 
     @property
@@ -240,7 +240,7 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
         ring = KeyRing(
             {_digest(k): p for k, p in (parse_key_variable(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())}
         )
-        shared = entrance(kernel, ring)
+        shared = open_surface_context(kernel, ring)
         app = bootstrap.application(kernel, shared)
         world = World(kernel, clock, logs[0], app, ring, shared)
         for name, value in KEYS.items():

@@ -85,7 +85,7 @@ async def test_a_timer_that_fires_a_little_early_does_not_make_a_pulse_beat_twic
 
 
 async def test_a_table_that_is_gone_takes_down_no_other_look(world: World) -> None:
-    db = world.kernel.db
+    db = world.kernel.infra.db
     number, broken, other = await asyncio.gather(
         db.poll(lambda tx: 7), db.poll(lambda tx: tx.rows(MISSING)), db.poll(lambda tx: 8), return_exceptions=True
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stentor.bootstrap.governance import admission
+from stentor.bootstrap.parts.agents import routing_policy_check
 from stentor.core.security import policy
 from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyEntity, PolicyInvalid, PolicySet
 from stentor.domains.registry import authorization as agent_policy
@@ -216,7 +216,7 @@ CANDIDATES = st.builds(
 def test_no_policy_admits_what_the_built_in_checks_refuse(text: str, candidate: AgentCandidate, floor: float) -> None:
     request = RoutingRequest("default", "x", ("sum",))
     built_in = routing.find_denial(request, candidate, RoutingPolicy(trust_floor=floor))
-    with_file = RoutingPolicy(trust_floor=floor, is_permitted=admission(PolicySet(text)))
+    with_file = RoutingPolicy(trust_floor=floor, is_permitted=routing_policy_check(PolicySet(text)))
     if built_in is not None:
         assert routing.find_denial(request, candidate, with_file) is built_in
 

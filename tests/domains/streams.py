@@ -32,7 +32,7 @@ def parse(text: str) -> list[Frame]:
 
 async def watched(world: World) -> None:
     """Wait until somebody reads a stream live, and every reader has read what was there before."""
-    while not (known := world.kernel.hub._watchers):
+    while not (known := world.kernel.infra.hub._watchers):
         await asyncio.sleep(0.001)
     for reader in [one for readers in known.values() for one in readers]:
         reader.put(STALE)
@@ -51,4 +51,4 @@ async def watch(world: World, task_id: str, after: str | None = None) -> list[Fr
 
 async def at_rest(world: World) -> None:
     """Wait until nothing runs here: a task's row says that it ended before its runtime is gone."""
-    await soon(lambda: not world.kernel.dispatcher.count_running())
+    await soon(lambda: not world.kernel.tasks.dispatcher.count_running())

@@ -37,7 +37,7 @@ async def eventful(world: World) -> str:
     await world.admin.post(f"{path}/approve")
     await world.claim(agent, lease_seconds=5)
     world.clock.advance(seconds=6)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     claim = await world.claim(agent)
     await world.admin.post(f"{path}/fail", json={"epoch": claim["epoch"], "error": {"message": "no"}})
     await world.admin.post(f"{path}/retry")
@@ -155,7 +155,7 @@ async def flood(world: World, task_id: str) -> None:
         values (:event_id, 'default', :task_id, 1, 'tool_called', 'test', '', '{}')"""
     )
     rows = [{"event_id": f"{head}-{i:04}", "task_id": task_id} for i in range(600)]
-    await world.kernel.db.write(lambda tx: tx.many(event, rows))
+    await world.kernel.infra.db.write(lambda tx: tx.many(event, rows))
 
 
 @requirement("activity.limit-range")
@@ -258,7 +258,7 @@ UNREADABLE = [
 async def test_a_trail_that_cannot_be_read_is_500_and_shows_no_exception(world: World, damage: str) -> None:
     await world.register()
     task_id = await world.submit()
-    await world.kernel.db.write(lambda tx: tx.run(Sql(damage)))
+    await world.kernel.infra.db.write(lambda tx: tx.run(Sql(damage)))
     answer = await world.admin.get(f"/api/v1/tasks/{task_id}/activity")
     assert answer.status_code == 500, answer.text
     assert not {"Traceback", "select", "sqlite", "psycopg"} & set(answer.text.split())

@@ -169,7 +169,7 @@ async def test_a_lost_lease_stops_the_old_attempt_and_starts_a_new_one(place: Pl
     await asyncio.wait_for(endpoint.arrived.wait(), 60)
     endpoint.handler = answering({"result": "second"})
     world.clock.advance(seconds=61)
-    await world.kernel.reconciler.tick(1)
+    await world.kernel.tasks.reconciler.tick(1)
     task = await world.ended(task_id)
     assert (task["status"], task["result"], task["attempts"]) == ("completed", "second", 2)
     await asyncio.wait_for(endpoint.broken_off.wait(), 60)
@@ -181,7 +181,7 @@ async def test_the_lease_of_work_inside_the_service_is_renewed(place: Place) -> 
     await asyncio.wait_for(endpoint.arrived.wait(), 60)
     for _ in range(4):
         world.clock.advance(seconds=40)
-        await world.kernel.reconciler.tick(0)
+        await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "executing"
     assert len(endpoint.calls) == 1
 
@@ -237,7 +237,7 @@ async def test_a_private_or_strange_endpoint_is_refused_at_registration(world: W
 async def test_a_name_that_resolves_to_a_private_address_is_refused_when_called(world: World) -> None:
     async with serving(answering({"result": "inside"})) as endpoint:
         runtime = Runtime("http", endpoint=f"http://localhost:{endpoint.port}/")
-        await world.kernel.registry.register("default", AgentDraft("sly", ("echo",), runtime=runtime), "system")
+        await world.kernel.agents.registry.register("default", AgentDraft("sly", ("echo",), runtime=runtime), "system")
         task = await world.ended(await world.submit())
         assert (task["status"], task["error"]["code"]) == ("failed", "ENDPOINT_REFUSED")
         assert endpoint.calls == []

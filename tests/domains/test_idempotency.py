@@ -62,10 +62,10 @@ async def test_while_the_first_request_runs_the_same_key_is_409(world: World) ->
         held.set()
         go_on.wait(60)
 
-    holding = asyncio.create_task(world.kernel.db.write(hold))
+    holding = asyncio.create_task(world.kernel.infra.db.write(hold))
     await asyncio.to_thread(held.wait, 30)
     first = asyncio.create_task(post(world))
-    while not world.kernel.submission._running:
+    while not world.kernel.tasks.submission._running:
         await asyncio.sleep(0)
     second = await post(world)
     go_on.set()
@@ -100,8 +100,8 @@ async def test_old_keys_are_forgotten_by_the_reconciler(world: World) -> None:
     await post(world)
     kept = Sql("select count(*) from idempotency_keys")
     world.clock.advance(days=1)
-    await world.kernel.reconciler.tick(3_599)
-    assert await world.kernel.db.read(lambda tx: tx.row(kept)) == (0,)
+    await world.kernel.tasks.reconciler.tick(3_599)
+    assert await world.kernel.infra.db.read(lambda tx: tx.row(kept)) == (0,)
 
 
 @requirement("activity.log-is-fail-closed")

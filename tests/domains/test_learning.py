@@ -28,7 +28,7 @@ async def weights(world: World, agent: str) -> dict[str, float]:
 
 async def spoil_learning(world: World, task_id: str) -> None:
     """Make the lesson of the first attempt collide, as a lesson that fails for any reason would."""
-    await world.kernel.db.write(lambda tx: tx.run(SPOIL, task_id=task_id))
+    await world.kernel.infra.db.write(lambda tx: tx.run(SPOIL, task_id=task_id))
 
 
 async def outcome(world: World, agent: str, task_id: str, **fields: Any) -> Any:
@@ -161,15 +161,15 @@ async def test_a_failed_lesson_leaves_the_outcome_standing_and_is_learned_later(
     assert (await world.admin.get(f"/api/v1/trust/{agent}")).status_code == 404
     stream = await world.admin.get(f"/api/v1/tasks/{task_id}/stream")
     assert '"error":"Learning from the outcome failed' in stream.text.split("event: complete")[1]
-    await world.kernel.db.write(lambda tx: tx.run(MEND))
+    await world.kernel.infra.db.write(lambda tx: tx.run(MEND))
     world.clock.advance(seconds=2)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     assert await weights(world, agent) == {"echo": pytest.approx(1 + math.tanh(0.05))}
     assert (await world.admin.get(f"/api/v1/trust/{agent}")).json()["data"]["score"] == 0.52
     assert (await world.events(task_id))[-1]["event_type"] == "learning_updated"
     world.clock.advance(seconds=20)
-    await world.kernel.reconciler.tick(0)
-    assert await world.kernel.db.read(lambda tx: tx.row(LEARNED)) == (1,)
+    await world.kernel.tasks.reconciler.tick(0)
+    assert await world.kernel.infra.db.read(lambda tx: tx.row(LEARNED)) == (1,)
     assert '"error":null' in (await world.admin.get(f"/api/v1/tasks/{task_id}/stream")).text
 
 
@@ -181,8 +181,8 @@ async def test_a_lesson_that_fails_again_waits_for_the_next_time(world: World) -
     await outcome(world, agent, task_id)
     for _ in range(2):
         world.clock.advance(seconds=20)
-        await world.kernel.reconciler.tick(0)
-    assert await world.kernel.db.read(lambda tx: tx.row(PENDING, task_id=task_id)) == (1,)
+        await world.kernel.tasks.reconciler.tick(0)
+    assert await world.kernel.infra.db.read(lambda tx: tx.row(PENDING, task_id=task_id)) == (1,)
     assert await weights(world, agent) == {}
 
 

@@ -75,10 +75,10 @@ async def test_a_lost_lease_puts_the_task_back_and_its_next_claim_has_a_higher_e
     task_id = await world.submit()
     first = await world.claim(agent, lease_seconds=30)
     world.clock.advance(seconds=29)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "executing"
     world.clock.advance(seconds=2)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     task = await world.task(task_id)
     assert (task["status"], task["start_time"], task["assigned_agent"]) == ("queued", None, agent)
     assert (await kinds(world, task_id))[-1] == "task_requeued"
@@ -94,7 +94,7 @@ async def test_when_no_attempts_are_left_a_lost_lease_fails_the_task(make_world:
     for _ in range(2):
         await world.claim(agent, lease_seconds=5)
         world.clock.advance(seconds=6)
-        await world.kernel.reconciler.tick(0)
+        await world.kernel.tasks.reconciler.tick(0)
     task = await world.task(task_id)
     assert (task["status"], task["error"]["code"]) == ("failed", "LEASE_LOST")
     assert (task["outcome_class"], task["attempts"]) == ("agent_failure", 2)
@@ -110,7 +110,7 @@ async def test_a_task_past_its_timeout_is_aborted_whatever_its_lease(world: Worl
     task_id = await world.submit(timeout_seconds=60)
     epoch = (await world.claim(agent, lease_seconds=3600))["epoch"]
     world.clock.advance(seconds=61)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     task = await world.task(task_id)
     assert (task["status"], task["error"]["code"], task["outcome_class"]) == ("aborted", "TIMEOUT", "timeout")
     assert task["learning_eligible"] is True
@@ -126,7 +126,7 @@ async def test_waiting_in_the_queue_uses_up_no_timeout(world: World) -> None:
     agent = await world.register()
     task_id = await world.submit(timeout_seconds=5)
     world.clock.advance(seconds=60)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     assert (await world.claim(agent, lease_seconds=60))["task_id"] == task_id
 
 
@@ -136,8 +136,8 @@ async def test_two_reconcilers_repair_a_task_once(make_world: MakeWorld) -> None
     task_id = await world.submit()
     await world.claim(agent, lease_seconds=5)
     world.clock.advance(seconds=6)
-    await world.kernel.reconciler.tick(0)
-    await second.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
+    await second.kernel.tasks.reconciler.tick(0)
     assert (await kinds(world, task_id)).count("task_requeued") == 1
 
 
@@ -149,10 +149,10 @@ async def test_a_repair_that_cannot_be_recorded_is_done_later(world: World) -> N
     world.runlog.broken = True
     world.clock.advance(seconds=6)
     with pytest.raises(Exception, match="run log"):
-        await world.kernel.reconciler.tick(0)
+        await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "executing"
     world.runlog.broken = False
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "queued"
 
 
@@ -161,7 +161,7 @@ async def test_a_repair_that_cannot_be_recorded_is_done_later(world: World) -> N
 async def test_what_a_scan_offers_again_does_not_hide_what_waits_behind_it(world: World) -> None:
     agent = await world.register()
     first, second = [await world.submit() for _ in range(2)]
-    take_up = await world.kernel.db.read(world.kernel.dispatcher.refill_query())
+    take_up = await world.kernel.infra.db.read(world.kernel.tasks.dispatcher.refill_query())
     assert (await world.claim(agent))["task_id"] == first
     take_up()
     assert (await world.claim(agent))["task_id"] == second
@@ -179,14 +179,14 @@ async def test_a_forgotten_queue_entry_is_found_again(make_world: MakeWorld) -> 
 async def interrupted(world: World, **fields: Any) -> str:
     """A builtin agent's task that was executing when its process went away."""
     await world.register("sum", capabilities=["sum"], runtime={"kind": "builtin", "name": "summarizer"})
-    await world.kernel.dispatcher.close(0, asyncio.Event())
+    await world.kernel.tasks.dispatcher.close(0, asyncio.Event())
     task_id = await world.submit(input="One sentence. Another one.", required_capabilities=["sum"], **fields)
     executing = Sql(
         "update tasks set status = 'executing', epoch = epoch + 1, start_time = queued_at, "
         "lease_until = queued_at + 60000000, deadline_at = queued_at + 300000000 where task_id = :task_id"
     )
     count = Sql("update task_counts set status = 'executing' where status = 'queued'")
-    await world.kernel.db.write(lambda tx: (tx.run(executing, task_id=task_id), tx.run(count)))
+    await world.kernel.infra.db.write(lambda tx: (tx.run(executing, task_id=task_id), tx.run(count)))
     return task_id
 
 
@@ -205,8 +205,8 @@ async def test_work_that_ran_inside_the_service_is_taken_up_at_the_next_start(ma
 async def test_a_start_beside_other_processes_takes_up_only_what_lost_its_lease(make_world: MakeWorld) -> None:
     task_id = await interrupted(await make_world())
     later = await make_world()
-    if later.kernel.db.driver.shared:
+    if later.kernel.infra.db.driver.shared:
         assert (await later.task(task_id))["status"] == "executing"
         later.clock.advance(seconds=61)
-        await later.kernel.reconciler.tick(0)
+        await later.kernel.tasks.reconciler.tick(0)
     assert (await later.ended(task_id))["status"] == "completed"

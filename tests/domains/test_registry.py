@@ -216,14 +216,16 @@ async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
     world = await make_world()
     agent = await world.register("broken", alignment_score=1.0)
     sound = await world.register("sound")
-    await world.kernel.db.write(lambda tx: tx.run(Sql(f"update agents set {column} = {value} where name = 'broken'")))
+    await world.kernel.infra.db.write(
+        lambda tx: tx.run(Sql(f"update agents set {column} = {value} where name = 'broken'"))
+    )
     with pytest.raises(RegistryRecordError):
-        await world.kernel.db.read(lambda tx: store.find(tx, "default", agent))
+        await world.kernel.infra.db.read(lambda tx: store.find(tx, "default", agent))
     answer = await world.admin.get(f"{PATH}/{agent}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "REGISTRY_RECORD_INVALID")
-    later = bootstrap.build(world.kernel.settings, world.kernel.db, world.clock)
+    later = bootstrap.build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
     await later.refresh(0)
-    assert [a.agent_id for a in later.registry.agents.list_capable("default", ["echo"])] == [sound]
+    assert [a.agent_id for a in later.agents.registry.agents.list_capable("default", ["echo"])] == [sound]
     await world.kernel.refresh(0)
     assert (await world.admin.get(PATH)).json()["malformed"] == [agent]
     assert (await world.clients["OTHER"].get(PATH)).json()["malformed"] == []

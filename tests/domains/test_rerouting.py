@@ -46,7 +46,7 @@ async def decisions(world: World, task_id: str) -> list[dict[str, Any]]:
 
 async def stays(world: World, task_id: str, agent: str) -> None:
     """Whatever was to be looked at has been looked at, and the task waits where it did."""
-    await world.kernel.rerouting.tick()
+    await world.kernel.tasks.rerouting.tick()
     assert (await world.task(task_id))["assigned_agent"] == agent
 
 
@@ -75,9 +75,9 @@ async def test_a_task_is_not_moved_to_the_worker_that_it_waits_for_when_that_is_
     agent_id = await world.register("back", **BOASTS)
     assert await polls(world, agent_id) == []
     task_id = await world.submit(queue_timeout_seconds=3600)
-    agent = world.kernel.registry.agents.get("default", agent_id)
+    agent = world.kernel.agents.registry.agents.get("default", agent_id)
     assert agent is not None
-    assert await world.kernel.rerouting._look_at(agent) == (0, None)
+    assert await world.kernel.tasks.rerouting._look_at(agent) == (0, None)
     assert len(await decisions(world, task_id)) == 1
 
 
@@ -184,10 +184,10 @@ async def test_a_moved_task_keeps_its_place_and_the_end_of_its_patience(world: W
     world.clock.advance(seconds=1)
     newer = await world.submit(agent_preference=here)
     world.clock.advance(seconds=INTERVAL)
-    world.kernel.presence.record_seen(here)
+    world.kernel.agents.presence.record_seen(here)
     await assigned(world, old, here)
     world.clock.advance(seconds=30)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     late = await world.task(old)
     assert (late["status"], late["error"]["code"]) == ("aborted", "QUEUE_TIMEOUT")
     assert [claim["task_id"] for claim in await polls(world, here)] == [newer]
@@ -201,7 +201,7 @@ async def test_the_older_of_two_is_claimed_first_though_it_came_by_a_move(world:
     world.clock.advance(seconds=1)
     newer = await world.submit(agent_preference=here)
     world.clock.advance(seconds=INTERVAL)
-    world.kernel.presence.record_seen(here)
+    world.kernel.agents.presence.record_seen(here)
     await assigned(world, old, here)
     assert [claim["task_id"] for claim in await polls(world, here)] == [old, newer]
 
@@ -222,7 +222,7 @@ async def test_who_read_the_task_before_it_moved_changes_nothing(world: World) -
             store.end_without_learning(tx, task, "cancelled", "cancelled", None, "head of a cancellation"),
         )
 
-    assert await world.kernel.db.write(late) == (True, False, False)
+    assert await world.kernel.infra.db.write(late) == (True, False, False)
 
 
 @requirement("routing.offline-again")
@@ -230,7 +230,7 @@ async def test_two_that_come_and_go_do_not_throw_a_task_to_and_fro(world: World)
     one, two = await world.register("one", **BOASTS), await world.register("two", **MODEST)
     task_id = await world.submit()
     world.clock.advance(seconds=31)
-    world.kernel.presence.record_seen(two)
+    world.kernel.agents.presence.record_seen(two)
     world.clock.advance(seconds=30)
     await assigned(world, task_id, two)
     world.clock.advance(seconds=31)  # now the second is silent for too long, half a minute after the move
@@ -284,8 +284,8 @@ async def test_a_retry_and_a_lost_lease_are_moved_as_well(world: World) -> None:
     await world.claim(gone, lease_seconds=10)
     here = await world.register("here", **MODEST)
     world.clock.advance(seconds=INTERVAL + 1)
-    world.kernel.presence.record_seen(here)
-    await world.kernel.reconciler.tick(1)
+    world.kernel.agents.presence.record_seen(here)
+    await world.kernel.tasks.reconciler.tick(1)
     await assigned(world, task_id, here)
     (claim,) = await polls(world, here)
     assert claim["epoch"] == 2

@@ -31,8 +31,8 @@ async def one(world: World, fails: set[str], **fields: Any) -> str:
 
 async def learn(world: World, lessons: list[EligibleOutcome]) -> None:
     """As if these tasks had ended, in one transaction."""
-    learning = world.kernel.learning
-    await world.kernel.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
+    learning = world.kernel.agents.learning
+    await world.kernel.infra.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
 
 
 async def routing_of(world: World, task_id: str) -> dict[str, Any]:
@@ -115,11 +115,11 @@ async def test_a_task_that_waits_too_long_is_aborted_and_teaches_nothing(world: 
     task_id = await world.submit(queue_timeout_seconds=30)
     held = await world.submit(queue_timeout_seconds=30)
     world.clock.advance(seconds=29)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "queued"
     assert (await world.claim(agent, lease_seconds=3600))["task_id"] == task_id
     world.clock.advance(seconds=2)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     running, late = await world.task(task_id), await world.task(held)
     assert running["status"] == "executing"
     assert (late["status"], late["error"]["code"], late["learning_eligible"]) == ("aborted", "QUEUE_TIMEOUT", False)
@@ -134,13 +134,13 @@ async def test_a_retry_waits_as_long_again(world: World) -> None:
     await world.register()
     task_id = await world.submit(queue_timeout_seconds=30)
     world.clock.advance(seconds=31)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     assert (await world.admin.post(f"/api/v1/tasks/{task_id}/retry")).status_code == 202
     world.clock.advance(seconds=29)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "queued"
     world.clock.advance(seconds=2)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "aborted"
 
 
@@ -246,7 +246,7 @@ async def test_a_record_of_the_version_before_counts(make_world: MakeWorld) -> N
         await one(world, {bad})
     before = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": good})).json()
     forget = "update hebbian_weights set rewards = '', tick = 0, since_change = -1, changed_tick = 0, mean_cost = null"
-    await world.kernel.db.write(lambda tx: tx.run(Sql(forget)))
+    await world.kernel.infra.db.write(lambda tx: tx.run(Sql(forget)))
     again: World = await make_world()
     task_id = await again.submit()
     assert (await again.task(task_id))["assigned_agent"] == good
@@ -276,7 +276,7 @@ async def test_an_agents_key_grades_what_it_asked_for_and_never_its_own_work(wor
 async def test_an_endpoint_that_cannot_be_reached_is_left_for_half_a_minute(world: World) -> None:
     runtime = {"kind": "http", "endpoint": "https://agents.example.com/work"}
     await world.register("endpoint", runtime=runtime, **BOASTS)
-    presence, agents = world.kernel.presence, world.kernel.registry.agents.list_of_tenant("default")
+    presence, agents = world.kernel.agents.presence, world.kernel.agents.registry.agents.list_of_tenant("default")
     endpoint = next(agent for agent in agents if agent.name == "endpoint")
     for online in (True, True, False):
         presence.record_failed_delivery(endpoint.agent_id)

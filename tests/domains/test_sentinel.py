@@ -10,20 +10,20 @@ from tests.requirements import requirement
 
 async def teach(world: World, agent: str, outcomes: str) -> None:
     """One lesson for each letter: S is a success, F a failure. All in one transaction."""
-    learning, start = world.kernel.learning, len(await entries(world, agent))
+    learning, start = world.kernel.agents.learning, len(await entries(world, agent))
     lessons = [
         EligibleOutcome("default", f"{agent}-{start + i}", 1, agent, "echo", letter == "S", 1.0, 10)
         for i, letter in enumerate(outcomes)
     ]
-    await world.kernel.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
+    await world.kernel.infra.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
 
 
 async def entries(world: World, agent: str) -> list[object]:
-    return list((await world.kernel.learning.list_history(agent, 1000))[0])
+    return list((await world.kernel.agents.learning.list_history(agent, 1000))[0])
 
 
 async def open_alerts(world: World) -> list[SentinelAlert]:
-    return await world.kernel.learning.list_alerts(open_only=True)
+    return await world.kernel.agents.learning.list_alerts(open_only=True)
 
 
 @requirement("learning.sentinel-alert")
@@ -39,7 +39,7 @@ async def test_an_alert_opens_with_the_fiftieth_swinging_outcome_and_resolves_wh
     assert len(await open_alerts(world)) == 1
     await teach(world, agent, "F" * 10)
     assert await open_alerts(world) == []
-    (kept,) = await world.kernel.learning.list_alerts()
+    (kept,) = await world.kernel.agents.learning.list_alerts()
     assert (kept.alert_id, kept.resolved_at) == (alert.alert_id, world.clock.now())
 
 
@@ -47,7 +47,7 @@ async def test_an_alert_opens_with_the_fiftieth_swinging_outcome_and_resolves_wh
 async def test_an_alert_that_comes_back_is_a_new_one(world: World) -> None:
     agent = await world.register()
     await teach(world, agent, "SF" * 25 + "F" * 30 + "SF" * 25)
-    found = await world.kernel.learning.list_alerts()
+    found = await world.kernel.agents.learning.list_alerts()
     assert [alert.resolved_at is None for alert in found] == [True, False]
 
 

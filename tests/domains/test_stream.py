@@ -82,7 +82,7 @@ async def test_a_task_that_does_not_complete_ends_with_an_error_frame(world: Wor
             await tell(world, task_id, "cancel")
         else:
             world.clock.advance(seconds=301)
-            await world.kernel.reconciler.tick(0)
+            await world.kernel.tasks.reconciler.tick(0)
 
     frames = await live(world, task_id, end)
     assert [f.event for f in frames if f.event in END] == ["error"]
@@ -111,7 +111,7 @@ async def test_a_reader_resumes_between_tokens_while_the_attempt_runs(world: Wor
         await tell(world, task_id, "tokens", epoch=epoch, tokens=["c"])
         await tell(world, task_id, "complete", epoch=epoch, result="abc")
 
-    steps = world.kernel.activity.stream("default", task_id, None)
+    steps = world.kernel.tasks.activity.stream("default", task_id, None)
     first = [await anext(steps) for _ in range(5)]
     await steps.aclose()  # type: ignore[attr-defined]
     assert (first[-1].kind, first[-1].data) == ("token", {"text": "a"})
@@ -133,7 +133,7 @@ async def test_tokens_of_a_lost_attempt_are_not_mixed_with_those_of_the_next(wor
 
     async def again() -> None:
         world.clock.advance(seconds=31)
-        await world.kernel.reconciler.tick(0)
+        await world.kernel.tasks.reconciler.tick(0)
         epoch = (await world.claim(agent))["epoch"]
         await tell(world, task_id, "tokens", epoch=epoch, tokens=["x", "y"])
         await tell(world, task_id, "complete", epoch=epoch, result="xy")
@@ -147,7 +147,7 @@ async def test_tokens_of_a_lost_attempt_are_not_mixed_with_those_of_the_next(wor
 
 async def test_a_reader_that_is_too_slow_is_cut_with_an_error_and_can_resume(world: World) -> None:
     task_id, epoch = await talking(world)
-    steps = world.kernel.activity.stream("default", task_id, None)
+    steps = world.kernel.tasks.activity.stream("default", task_id, None)
     seen = [await anext(steps) for _ in range(6)]
     for _ in range(2):
         await tell(world, task_id, "tokens", epoch=epoch, tokens=["x"] * 900)
@@ -181,9 +181,9 @@ async def test_a_failure_while_streaming_shows_no_exception(world: World) -> Non
     task_id, epoch = await talking(world)
 
     async def damage() -> None:
-        await world.kernel.db.write(lambda tx: tx.run(Sql("update tasks set metadata = 'secret detail'")))
-        world.kernel.hub.publish("default", task_id, [])
-        await world.kernel.db.write(lambda tx: world.runlog.append(tx, "default", [ended], task_id=task_id))
+        await world.kernel.infra.db.write(lambda tx: tx.run(Sql("update tasks set metadata = 'secret detail'")))
+        world.kernel.infra.hub.publish("default", task_id, [])
+        await world.kernel.infra.db.write(lambda tx: world.runlog.append(tx, "default", [ended], task_id=task_id))
 
     ended = EventDraft("task_failed", "execution", "Failed.")
     frames = await live(world, task_id, damage)
@@ -309,8 +309,8 @@ def test_the_work_goes_on_when_the_reader_leaves_and_the_reader_may_come_back(se
 @pytest.mark.parametrize("end", ["complete", "fail", "cancel"])
 async def test_however_a_task_ends_its_tokens_are_forgotten(world: World, end: str) -> None:
     task_id, epoch = await talking(world)
-    assert world.kernel.hub.tokens("default", task_id)
+    assert world.kernel.infra.hub.tokens("default", task_id)
     held: dict[str, Any] = {"epoch": epoch}
     about = {"complete": held | {"result": 1}, "fail": held | {"error": {"message": "no"}}, "cancel": {}}[end]
     await tell(world, task_id, end, **about)
-    assert not world.kernel.hub.tokens("default", task_id)
+    assert not world.kernel.infra.hub.tokens("default", task_id)

@@ -69,7 +69,7 @@ async def test_an_answer_that_an_earlier_version_kept_gets_its_provenance(world:
     known = {name: first.json()[name] for name in ("task_id", "status")}
     old = known | {"estimated_start": 1, "estimated_completion": 2}
     keep = Sql("update idempotency_keys set answer = :answer")
-    await world.kernel.db.write(lambda tx: tx.run(keep, answer=jsontext.dump(old)))
+    await world.kernel.infra.db.write(lambda tx: tx.run(keep, answer=jsontext.dump(old)))
     again = await world.admin.post(PATH, json=BODY, headers=keyed)
     assert again.json() == first.json()
 

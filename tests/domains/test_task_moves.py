@@ -53,7 +53,7 @@ async def task_in(world: World, status: str) -> str:
         await post(world, task_id, "fail", epoch=claim["epoch"], error={"message": "no"})
     elif status == "aborted":
         world.clock.advance(seconds=301)
-        await world.kernel.reconciler.tick(0)
+        await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == status
     return task_id
 
@@ -194,9 +194,9 @@ async def test_the_database_refuses_every_move_that_is_not_listed(world: World, 
             "deadline_at = 1 where task_id = :task_id"
         )
         with pytest.raises(Exception, match="does not make this move") as refused:
-            await world.kernel.db.write(lambda tx, sql=move: tx.run(sql, task_id=task_id))  # type: ignore[misc]
+            await world.kernel.infra.db.write(lambda tx, sql=move: tx.run(sql, task_id=task_id))  # type: ignore[misc]
         assert not isinstance(refused.value, StoreUnavailable)
-        still = await world.kernel.db.read(lambda tx: tx.row(Sql(row), task_id=task_id, status=source))
+        still = await world.kernel.infra.db.read(lambda tx: tx.row(Sql(row), task_id=task_id, status=source))
         assert still == (1,), target
 
 

@@ -131,7 +131,9 @@ async def test_an_idle_score_decays_when_read_and_reading_writes_nothing(world: 
     decayed = await data(world, "e")
     assert decayed["score"] == pytest.approx(0.9 * 0.99**10)
     assert (decayed["level"], decayed["lastUpdated"]) == ("HIGH", before["lastUpdated"])
-    stored = await world.kernel.db.read(lambda tx: tx.row(Sql("select score from trust_scores where entity_id = 'e'")))
+    stored = await world.kernel.infra.db.read(
+        lambda tx: tx.row(Sql("select score from trust_scores where entity_id = 'e'"))
+    )
     assert stored == (0.9,)
     assert (await post(world, "e/success"))["newScore"] == pytest.approx(0.9 * 0.99**10 + 0.02)
 

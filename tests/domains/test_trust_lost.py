@@ -23,7 +23,7 @@ async def available(world: World) -> bool:
 
 
 async def run(world: World, sql: Sql) -> None:
-    await world.kernel.db.write(lambda tx: tx.run(sql))
+    await world.kernel.infra.db.write(lambda tx: tx.run(sql))
 
 
 @requirement("routing.trust-lost-while-running")
@@ -42,13 +42,13 @@ async def test_trust_that_goes_away_is_left_out_until_it_is_back(make_world: Mak
     done = {"epoch": claim["epoch"], "result": "hi"}  # what is learned from it cannot be kept now
     assert (await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json=done)).status_code == 200
     world.clock.advance(seconds=5)
-    later = bootstrap.build(world.kernel.settings, world.kernel.db, world.clock)
-    await later._first_look()
-    await later.reconciler.recover(is_single_process=False)
-    assert not later.trust.view.is_available
-    assert later.registry.agents.get("default", agent_id) is not None
+    later = bootstrap.build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
+    await later._load()
+    await later.tasks.reconciler.recover(is_single_process=False)
+    assert not later.agents.trust.view.is_available
+    assert later.agents.registry.agents.get("default", agent_id) is not None
     await run(world, BACK)
     await soon(lambda: available(world))
-    await later.reconciler.tick(RELEARN_TICKS)
+    await later.tasks.reconciler.tick(RELEARN_TICKS)
     history = (await world.admin.get(f"/api/v1/hebbian/history/{agent_id}")).json()
     assert history["total_entries"] == 1, "the lesson that waited"

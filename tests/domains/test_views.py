@@ -18,17 +18,17 @@ OTHERS_NAME = Sql("update agents set name = :name where agent_id = :id")
 
 async def look(world: World, part: Any) -> Callable[[], None]:
     """Everything is read; what is read is not taken in yet."""
-    taking: Callable[[], None] = await world.kernel.db.read(part.poll_query(0))
+    taking: Callable[[], None] = await world.kernel.infra.db.read(part.poll_query(0))
     return taking
 
 
 async def others(world: World, sql: Sql, **values: Any) -> None:
     """As another process does it: this one does not hear of it."""
-    await world.kernel.db.write(lambda tx: tx.run(sql, **values))
+    await world.kernel.infra.db.write(lambda tx: tx.run(sql, **values))
 
 
 async def score(world: World, agent: str) -> float | None:
-    return world.kernel.trust.view.score("default", agent, world.clock.now())
+    return world.kernel.agents.trust.view.score("default", agent, world.clock.now())
 
 
 async def trust(world: World, agent: str, value: float) -> None:
@@ -39,18 +39,18 @@ async def test_of_trust(world: World) -> None:
     agent, other = [await world.register(f"agent{n}") for n in range(2)]
     for one in (agent, other):
         await trust(world, one, 0.2)
-    take = await look(world, world.kernel.trust.view)
+    take = await look(world, world.kernel.agents.trust.view)
     await trust(world, agent, 0.8)
     take()
     assert [await score(world, one) for one in (agent, other)] == [0.8, 0.2]
     await others(world, OTHERS_TRUST, score=0.6, id=agent)
-    (await look(world, world.kernel.trust.view))()
+    (await look(world, world.kernel.agents.trust.view))()
     assert await score(world, agent) == 0.6
 
 
 async def test_of_weights(world: World) -> None:
     agent = await world.register()
-    view = world.kernel.learning.view
+    view = world.kernel.agents.learning.view
     await world.do(agent)
     take = await look(world, view)
     before = view.records("default", "echo").weights_by_agent[agent].weight
@@ -65,7 +65,7 @@ async def test_of_weights(world: World) -> None:
 
 async def test_of_agents(world: World) -> None:
     agent = await world.register("old")
-    registry = world.kernel.registry
+    registry = world.kernel.agents.registry
     take = await look(world, registry)
     scored = await world.admin.patch(f"/api/v1/registry/agents/{agent}", json={"accuracy_score": 0.9})
     assert scored.status_code == 200
@@ -83,8 +83,8 @@ async def test_of_agents(world: World) -> None:
 async def test_of_two_looks_at_once_neither_undoes_anything(world: World) -> None:
     agent = await world.register()
     await trust(world, agent, 0.2)
-    first = await look(world, world.kernel.trust.view)
-    second = await look(world, world.kernel.trust.view)
+    first = await look(world, world.kernel.agents.trust.view)
+    second = await look(world, world.kernel.agents.trust.view)
     await trust(world, agent, 0.8)
     first()
     assert await score(world, agent) == 0.8
@@ -94,8 +94,8 @@ async def test_of_two_looks_at_once_neither_undoes_anything(world: World) -> Non
 
 async def test_a_look_that_failed_is_no_look(world: World) -> None:
     agent = await world.register()
-    world.kernel.trust.view.poll_query(0)  # its transaction never came
+    world.kernel.agents.trust.view.poll_query(0)  # its transaction never came
     await trust(world, agent, 0.3)
     await others(world, OTHERS_TRUST, score=0.7, id=agent)
-    (await look(world, world.kernel.trust.view))()
+    (await look(world, world.kernel.agents.trust.view))()
     assert await score(world, agent) == 0.7

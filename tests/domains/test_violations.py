@@ -120,7 +120,7 @@ async def test_a_third_violation_quarantines_the_agent(world: World) -> None:
         assert await status(world, agent) == expected
     row = Sql("select violation_count, status from agents where agent_id = :agent_id")
     last = Sql("select max(happened_at) from violations where agent_id = :agent_id")
-    stored = await world.kernel.db.read(lambda tx: (tx.row(row, agent_id=agent), tx.row(last, agent_id=agent)))
+    stored = await world.kernel.infra.db.read(lambda tx: (tx.row(row, agent_id=agent), tx.row(last, agent_id=agent)))
     assert stored == ((3, "quarantined"), (world.clock.now(),))
     lifted = await world.admin.post(f"{PATH}/{agent}/activate")
     assert lifted.status_code == 409
@@ -143,9 +143,9 @@ async def test_every_violation_is_a_new_version_of_the_agent_though_the_clock_st
     """By it a process sees at a claim that what it knows of an agent is old."""
     agent, seen = await world.register(), []
     for _ in range(3):
-        seen.append(world.kernel.registry.agents.version(agent))
+        seen.append(world.kernel.agents.registry.agents.version(agent))
         await authorize(world, agent, BAD)
-        stored = await world.kernel.db.read(lambda tx: store.find(tx, "default", agent))
+        stored = await world.kernel.infra.db.read(lambda tx: store.find(tx, "default", agent))
         assert stored is not None
         assert stored.updated_at not in seen
 

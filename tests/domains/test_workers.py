@@ -142,7 +142,7 @@ async def test_a_heartbeat_moves_the_end_of_the_lease(world: World) -> None:
         world.clock.advance(seconds=8)
         renewed = await tell(world, task_id, "heartbeat", epoch=epoch, lease_seconds=10)
         assert renewed.json()["lease_until"] == format_iso(world.clock.now() + 10 * SECOND)
-        await world.kernel.reconciler.tick(0)
+        await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "executing"
 
 
@@ -206,7 +206,7 @@ async def test_an_epoch_that_is_not_the_tasks_current_one_changes_nothing(world:
     task_id = await world.submit()
     stale = (await world.claim(agent, lease_seconds=5))["epoch"]
     world.clock.advance(seconds=6)
-    await world.kernel.reconciler.tick(0)
+    await world.kernel.tasks.reconciler.tick(0)
     current = (await world.claim(agent))["epoch"]
     assert current == stale + 1
     before = await world.task(task_id), await world.events(task_id)

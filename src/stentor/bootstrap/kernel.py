@@ -1,218 +1,266 @@
-"""The wired parts of the service, and how they start and stop."""
+"""All domains wired together, and how they start and stop. Read `build` for what needs what."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from stentor.auth.principal import RoleRegistry
-from stentor.bootstrap.cage import Commands
-from stentor.bootstrap.governance import Governance
-from stentor.bootstrap.llm import Llm
-from stentor.bootstrap.memory import Memory
-from stentor.bootstrap.messaging import Messages
-from stentor.bootstrap.processes import tell_changes
-from stentor.bootstrap.provenance import ProvenanceParts
-from stentor.bootstrap.tasknotes import TaskNotes
-from stentor.bootstrap.webhooks import Hooks
+from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
+from stentor.bootstrap.parts.agents import AgentServices, open_agents
+from stentor.bootstrap.parts.command_agents import CommandAgents, open_command_agents
+from stentor.bootstrap.parts.governance import Governance, open_governance
+from stentor.bootstrap.parts.llm import LlmParts, open_llm
+from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
+from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
+from stentor.bootstrap.parts.provenance import ProvenanceParts
+from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
+from stentor.bootstrap.parts.tasks import TaskServices, open_tasks
+from stentor.bootstrap.parts.webhooks import WebhookParts, open_webhooks
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
 from stentor.core.db.polling import apply_polls
 from stentor.core.errors import StoreUnavailable
-from stentor.core.fanout import CacheInvalidated, Fanout, Reconnected
-from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.fanout import CacheInvalidated, Reconnected
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.core.timers import sleep_until_tick, wait_until_tick
-from stentor.domains.activity.service import ActivityService
-from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
-from stentor.domains.execution.reconciler import Reconciler
-from stentor.domains.execution.rerouting import TaskRerouter
-from stentor.domains.execution.service import WorkerService
-from stentor.domains.learning.service import LearningService
-from stentor.domains.monitoring.service import HealthService
+from stentor.domains.execution.runtimes import RuntimeDriver
+from stentor.domains.execution.runtimes.builtin import BuiltinDriver, LibrarianAgent
+from stentor.domains.execution.runtimes.http import HttpDriver
+from stentor.domains.execution.runtimes.llm import LlmDriver
+from stentor.domains.monitoring.service import HealthService, agents_check, database_check, fixed_check, vault_check
 from stentor.domains.registry.model import Runtime
-from stentor.domains.registry.presence import Presence
-from stentor.domains.registry.service import AgentDraft, AgentRegistry
-from stentor.domains.routing.service import RoutingEngine
-from stentor.domains.sandbox.service import SandboxService
-from stentor.domains.tasks.grades import GradeService
-from stentor.domains.tasks.grants import GrantService
-from stentor.domains.tasks.service import TaskService
-from stentor.domains.tasks.submission import SubmissionService
-from stentor.domains.trust.service import TrustService
+from stentor.domains.registry.service import AgentDraft
 
-REFRESH_OVERLAP = 5 * SECOND
-"""How far a refresh looks back, for commits that ended after their time was taken."""
+REFRESH_OVERLAP_US = 5 * SECOND
+"""How far a refresh looks back: a row may become visible after later ones, by the time its commit took."""
 REMIND_SECONDS = 5.0
-LEAST_SECONDS = 0.05
-"""Between two refreshes, however many changes others tell of."""
+MIN_REFRESH_SECONDS = 0.05
+"""Pause before a refresh, so that many notices of changes cause one."""
 log = logging.getLogger(__name__)
+
+
+class StartStop(Protocol):
+    async def start(self) -> Any: ...
+
+    async def stop(self) -> None: ...
 
 
 @dataclass
 class Kernel:
-    """The wired parts. `start` and `stop` run on the event loop that serves."""
+    """The services of all domains. `start` and `stop` run on the event loop that serves."""
 
-    settings: Settings
-    db: Database
-    clock: Clock
-    fanout: Fanout
-    known: RegistryFreshness
-    hub: Hub
-    roles: RoleRegistry
-    outbound: OutboundHttp
-    registry: AgentRegistry
-    trust: TrustService
-    learning: LearningService
-    routing: RoutingEngine
-    presence: Presence
-    sandbox: SandboxService
-    dispatcher: Dispatcher
-    reconciler: Reconciler
-    rerouting: TaskRerouter
-    submission: SubmissionService
-    grants: GrantService
-    tasks: TaskService
-    grades: GradeService
-    workers: WorkerService
-    activity: ActivityService
+    infra: Infrastructure
+    agents: AgentServices
+    tasks: TaskServices
+    llm: LlmParts
+    command_agents: CommandAgents
+    governance: Governance
+    messaging: MessagingParts
+    webhooks: WebhookParts
+    provenance: ProvenanceParts
     health: HealthService
     memory: Memory | None
-    runlog: RunLog
     task_notes: TaskNotes | None
-    messages: Messages
-    llm: Llm
-    commands: Commands
-    hooks: Hooks
-    provenance: ProvenanceParts
-    governance: Governance
+    skip_drain: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to have a stop wait for no running task."""
+    _exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _stale: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when another process has changed what this one holds in memory."""
 
     def __post_init__(self) -> None:
-        self._background: list[asyncio.Task[None]] = []
-        self._stale = asyncio.Event()
-        self.hurry = asyncio.Event()
-        """Set when a stop is to wait for nothing that runs."""
-        self.health.set_check("webhooks", self.hooks.check)
-        tell_changes(self.runlog, self.fanout)
-        self.known.on_stale = self._stale.set
-        for kind in (CacheInvalidated, Reconnected):
-            self.fanout.subscribe(kind, lambda _: self._stale.set())
+        # Also for a kernel that was never started, or not as a whole.
+        self._exit_stack.push_async_callback(asyncio.to_thread, self.infra.db.close)
 
     async def start(self, tenants: list[str]) -> int:
-        """Load what lives in memory, take up what an earlier process left; answers how many tasks."""
-        await self.provenance.start()
-        await self.fanout.start()
-        await self._first_look()
-        if self.settings.builtin_agents:
-            for tenant in tenants:
+        """Load what is held in memory and start the background work; return how many tasks were recovered.
+
+        What is started is stopped in reverse order, also if a later start fails.
+        """
+        async with AsyncExitStack() as stack:
+            await _start(stack, self.infra.fanout)
+            await _start(stack, self.provenance)
+            stack.push_async_callback(self.infra.outbound.close)
+            await self._load()
+            for tenant in tenants if self.infra.settings.builtin_agents else ():
                 await self._register_builtins(tenant)
-        alone = not self.db.driver.shared
-        found = await self.reconciler.recover(is_single_process=alone)
-        if self.memory is not None:
-            await self.memory.start()
-        if self.task_notes is not None:
-            await self.task_notes.start()
-        await self.messages.carrier.start()
-        await self.hooks.start()
-        await self.governance.runner.start(is_only_process=alone)
-        self._background += [asyncio.create_task(job) for job in (self.reconciler.run(), self.rerouting.run())]
-        if alone:
-            self._background.append(asyncio.create_task(self._watch_trust()))
-        else:
-            self._background += [asyncio.create_task(job) for job in (self._keep_fresh(), self._remind())]
-        return found
+            recovered = await self.tasks.reconciler.recover(is_single_process=self.infra.is_single_process)
+            for part in (self.memory, self.task_notes):
+                if part is not None:
+                    await _start(stack, part)
+            stack.push_async_callback(self.llm.stop)
+            await _start(stack, self.webhooks)
+            # Tasks that end while they are drained still call models, write notes and queue deliveries.
+            stack.push_async_callback(self._drain)
+            await self.governance.runner.start(is_only_process=self.infra.is_single_process)
+            stack.push_async_callback(self.governance.runner.stop)
+            await _start(stack, self.messaging.processor)
+            self._start_background(stack)
+            self._exit_stack.push_async_exit(stack.pop_all())
+        return recovered
 
     async def stop(self) -> None:
-        """Take no more work, stop what runs, close the store. Nothing that was answered is lost."""
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        await self.messages.carrier.stop()
-        await self.governance.runner.stop()
-        await self._drain()
-        await self.hooks.stop()
-        await self.llm.stop()
-        if self.task_notes is not None:
-            await self.task_notes.stop()
-        if self.memory is not None:
-            await self.memory.stop()
-        await self.outbound.close()
-        await self.provenance.stop()
-        await self.fanout.stop()
-        await asyncio.to_thread(self.db.close)
+        """Take no more work, end what runs, close the database. Nothing that was acknowledged is lost."""
+        await self._exit_stack.aclose()
+
+    def _start_background(self, stack: AsyncExitStack) -> None:
+        jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [self.tasks.reconciler.run, self.tasks.rerouting.run]
+        if self.infra.is_single_process:
+            jobs.append(self._watch_trust)
+        else:
+            jobs += [self._keep_fresh, self._remind]
+        running = [asyncio.create_task(job()) for job in jobs]
+
+        async def cancel() -> None:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+        stack.push_async_callback(cancel)
 
     async def _drain(self) -> None:
-        """What does not end in time is handed to others, where there are others."""
-        if (running := self.dispatcher.count_running()) and self.settings.drain:
+        """Let running tasks end; those that take too long are handed to other processes, if there are any."""
+        dispatcher, drain_seconds = self.tasks.dispatcher, self.infra.settings.drain
+        if (running := dispatcher.count_running()) and drain_seconds:
             text = "%d tasks run here and have %g s to end; one more signal stops them at once"
-            log.warning(text, running, self.settings.drain)
-        left = await self.dispatcher.close(self.settings.drain, self.hurry)
+            log.warning(text, running, drain_seconds)
+        unfinished = await dispatcher.close(drain_seconds, self.skip_drain)
         try:
-            await self.reconciler.release_claims(left)
+            await self.tasks.reconciler.release_claims(unfinished)
         except StoreUnavailable:
-            log.warning("%d tasks are taken up by others when their leases end", len(left))
+            log.warning("shutdown: claims not released, their leases expire tasks=%d", len(unfinished))
+
+    async def refresh(self, since: int) -> None:
+        """Load what changed since a time (microseconds) of everything that is held in memory."""
+        views = (self.agents.registry, self.agents.learning.view, self.llm.models, self.agents.trust.view)
+        polls = [view.poll_query(since) for view in views]
+        await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
+
+    async def _load(self) -> None:
+        """Load what is held in memory. Trust alone may be missing: routing works without it, and says so."""
+        polls = [view.poll_query(0) for view in (self.agents.registry, self.agents.learning.view, self.llm.models)]
+        await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
+        try:
+            await apply_polls(self.infra.db.poll, [self.agents.trust.view.poll_query(0)])
+        except Exception:
+            log.exception("trust cannot be read; tasks are routed without it")
 
     async def _remind(self) -> None:
         while True:
             await sleep_until_tick(REMIND_SECONDS)
-            self.hub.renew_interest()
-
-    async def refresh(self, since: int) -> None:
-        """Take in what changed since, of all that is kept in memory."""
-        news = [
-            part.poll_query(since) for part in (self.registry, self.learning.view, self.llm.models, self.trust.view)
-        ]
-        await apply_polls(self.db.poll, [*news, self.hooks.deliverer.poll_query()])
-
-    async def _first_look(self) -> None:
-        """Load what is kept in memory. Trust alone may be missing: routing goes on without it, and says so."""
-        news = [part.poll_query(0) for part in (self.registry, self.learning.view, self.llm.models)]
-        await apply_polls(self.db.poll, [*news, self.hooks.deliverer.poll_query()])
-        try:
-            await apply_polls(self.db.poll, [self.trust.view.poll_query(0)])
-        except Exception:
-            log.exception("trust cannot be read; tasks are routed without it")
+            self.infra.hub.renew_interest()
 
     async def _watch_trust(self) -> None:
-        """Find out that trust cannot be read, or can be again, where nothing else looks for what others wrote.
+        """Notice that trust has become unreadable or readable, where no refresh of other processes' changes runs.
 
-        After an outage all scores are read, because this process may have missed the first look.
+        After an outage all scores are read, because this process may have missed the first load.
         """
+        trust = self.agents.trust.view
         while True:
-            await sleep_until_tick(self.settings.snapshot_refresh)
-            since = self.clock.now() if self.trust.view.is_available else 0
+            await sleep_until_tick(self.infra.settings.snapshot_refresh)
+            since = self.infra.clock.now() if trust.is_available else 0
             try:
-                await apply_polls(self.db.poll, [self.trust.view.poll_query(since)])
-            except Exception as error:  # noqa: BLE001 - the view says that it is not available, and routing tells
+                await apply_polls(self.infra.db.poll, [trust.poll_query(since)])
+            except Exception as error:  # noqa: BLE001 - the view is marked unavailable, and routing reports it
                 log.debug("trust cannot be read: %s", error)
 
     async def _keep_fresh(self) -> None:
-        since = self.clock.now()
+        since = self.infra.clock.now()
         while True:
-            await wait_until_tick(self._stale, self.settings.snapshot_refresh)
+            await wait_until_tick(self._stale, self.infra.settings.snapshot_refresh)
             if self._stale.is_set():
-                await asyncio.sleep(LEAST_SECONDS)
+                await asyncio.sleep(MIN_REFRESH_SECONDS)
             self._stale.clear()
-            started = self.clock.now()
+            started = self.infra.clock.now()
             try:
-                await self.refresh(since - REFRESH_OVERLAP)
+                await self.refresh(since - REFRESH_OVERLAP_US)
                 since = started
-                self.dispatcher.registry_refreshed()
+                self.tasks.dispatcher.registry_refreshed()
             except StoreUnavailable:
-                continue  # the database says in the log that it is out; routing goes on with what is known
+                continue  # the database logs its outage; routing uses what is in memory
             except Exception:
-                # Fails open: routing goes on with what is known, and the health route tells.
+                # Fails open: routing uses what is in memory, and the health check reports the outage.
                 log.exception("the view of the registry could not be refreshed")
 
     async def _register_builtins(self, tenant: str) -> None:
-        known = {agent.runtime.name for agent in self.registry.agents.list_of_tenant(tenant) if agent.runtime.name}
-        wanted: dict[str, tuple[str, ...]] = {"summarizer": ("summarize",)}
-        if self.memory is not None and tenant == self.settings.vault_tenant:
-            wanted["librarian"] = ("search", "answer")
-        for name, capabilities in wanted.items():
+        registry = self.agents.registry
+        known = {agent.runtime.name for agent in registry.agents.list_of_tenant(tenant) if agent.runtime.name}
+        builtins: dict[str, tuple[str, ...]] = {"summarizer": ("summarize",)}
+        if self.memory is not None and tenant == self.infra.settings.vault_tenant:
+            builtins["librarian"] = ("search", "answer")
+        for name, capabilities in builtins.items():
             if name not in known:
                 draft = AgentDraft(name, capabilities, runtime=Runtime("builtin", name))
-                await self.registry.register(tenant, draft, "system")
+                await registry.register(tenant, draft, "system")
+
+    def follow_changes(self) -> None:
+        """Refresh as soon as another process changes something, or when its notices may have been missed."""
+        self.tasks.freshness.on_stale = self._stale.set
+        for message_type in (CacheInvalidated, Reconnected):
+            self.infra.fanout.subscribe(message_type, lambda _: self._stale.set())
+
+
+async def _start(stack: AsyncExitStack, part: StartStop) -> None:
+    await part.start()
+    stack.push_async_callback(part.stop)
+
+
+def build(
+    settings: Settings,
+    db: Database,
+    clock: Clock,
+    create_runlog: Callable[[Hub], RunLog] = RunLog,
+    redactor: Redactor | None = None,
+) -> Kernel:
+    """Wire all domains over a database whose schema is up to date. Raises StartRefused."""
+    infra = open_infrastructure(settings, db, clock, create_runlog, redactor)
+    agents = open_agents(infra)
+    memory = open_memory(infra) if settings.memory else None
+    llm = open_llm(infra)
+    command_agents = open_command_agents(infra, agents, memory, llm)
+    librarian = {"librarian": LibrarianAgent(memory.default.search, settings.vault_tenant).run} if memory else None
+    builtin = BuiltinDriver(librarian)
+    drivers: dict[str, RuntimeDriver] = {
+        "builtin": builtin,
+        "http": HttpDriver(infra.outbound, agents.presence),
+        "llm": LlmDriver(llm.gateway),
+        "command": command_agents.driver,
+    }
+    tasks = open_tasks(infra, agents, drivers, report_lookup(memory, settings.vault_tenant))
+    governance = open_governance(infra, agents, builtin.names, command_agents.check_runtime)
+    provenance = ProvenanceParts(infra)
+    webhooks = open_webhooks(infra)
+    kernel = Kernel(
+        infra=infra,
+        agents=agents,
+        tasks=tasks,
+        llm=llm,
+        command_agents=command_agents,
+        governance=governance,
+        messaging=open_messaging(infra, agents, tasks, memory, governance, command_agents.check_runtime),
+        webhooks=webhooks,
+        provenance=provenance,
+        health=HealthService(
+            {
+                "api": fixed_check("available", "answers"),
+                "database": database_check(db),
+                "agents": agents_check(agents.registry.agents),
+                **command_agents.health(),
+                "mcp_server": fixed_check("disabled", "not started in this process"),
+                "provenance": provenance.check,
+                "vault": vault_check(memory.default.vault) if memory else fixed_check("disabled", "switched off"),
+                "webhooks": webhooks.check,
+            },
+            optional_components=["provenance"],
+        ),
+        memory=memory,
+        task_notes=open_task_notes(infra, memory, tasks, agents.registry.agents) if memory else None,
+    )
+    kernel.follow_changes()
+    return kernel

@@ -1,4 +1,4 @@
-"""Wires metrics: where each figure of a scrape comes from."""
+"""Wires the metrics: what a scrape collects, and from where."""
 
 from __future__ import annotations
 
@@ -19,55 +19,51 @@ from stentor.domains.registry import store as registry
 from stentor.domains.tasks import metrics as tasks
 from stentor.web.request_context import GrpcCallDurations, RequestDurations
 
-Part = Callable[[Tx], Iterable[Metric]]
 
+def scrape_function(
+    kernel: Kernel, durations: RequestDurations, grpc_durations: GrpcCallDurations
+) -> Callable[[], Awaitable[bytes]]:
+    """Return a function that answers one scrape of this process."""
+    outcomes = tasks.OutcomeMetrics(kernel.infra.hub)
 
-def figures(kernel: Kernel, times: RequestDurations, calls: GrpcCallDurations) -> Callable[[], Awaitable[bytes]]:
-    """A function that answers one scrape of this process."""
-    outcomes = tasks.OutcomeMetrics(kernel.hub)
-
-    async def process() -> Iterable[Metric]:
-        """From memory alone, so that it is there in an outage."""
+    async def collect_process_metrics() -> Iterable[Metric]:
+        # From memory alone, so that they are there while the database is down.
         return [
-            installation.build_info_metric(kernel.db.driver.name),
-            *times.collect_metrics(),
-            *calls.collect_metrics(),
+            installation.build_info_metric(kernel.infra.db.driver.name),
+            *durations.collect_metrics(),
+            *grpc_durations.collect_metrics(),
             *outcomes.collect_metrics(),
-            *execution.collect_metrics(kernel.dispatcher),
-            *kernel.submission.collect_metrics(),
-            *kernel.routing.collect_metrics(),
-            *kernel.db.collect_metrics(),
+            *execution.collect_metrics(kernel.tasks.dispatcher),
+            *kernel.tasks.submission.collect_metrics(),
+            *kernel.agents.routing.collect_metrics(),
+            *kernel.infra.db.collect_metrics(),
             *kernel.llm.gateway.call_metrics.collect_metrics(),
-            *registry.agent_metrics(kernel.registry.agents),
+            *registry.agent_metrics(kernel.agents.registry.agents),
         ]
 
-    return build_scrape(
-        {
-            "process": process,
-            "components": partial(installation.component_metrics, kernel.health),
-            "disk": partial(installation.disk_metrics, kernel.settings.data_dir),
-            "database": _rows(kernel),
-            **_memory(kernel),
-        }
-    )
+    sources: dict[str, MetricSource] = {
+        "process": collect_process_metrics,
+        "components": partial(installation.component_metrics, kernel.health),
+        "disk": partial(installation.disk_metrics, kernel.infra.settings.data_dir),
+        "database": _database_source(kernel),
+    }
+    if kernel.memory is not None:
+        vault = kernel.memory.default
+        sources["memory"] = partial(
+            memory.collect_index_metrics, vault.index, vault.indexer, vault.embeddings, kernel.memory.leader
+        )
+    return build_scrape(sources)
 
 
-def _rows(kernel: Kernel) -> MetricSource:
-    """Everything that is read from the service's database, in one view of it."""
-    parts: list[Part] = [
+def _database_source(kernel: Kernel) -> MetricSource:
+    """Return a source that reads all metrics of the database in one snapshot."""
+    collectors: list[Callable[[Tx], Iterable[Metric]]] = [
         tasks.collect_metrics,
         learning.collect_metrics,
         registry.violation_metrics,
         messaging.collect_metrics,
         memory.collect_write_metrics,
-        kernel.hooks.metrics,
-        kernel.provenance.figures,
+        kernel.webhooks.collect_metrics,
+        kernel.provenance.collect_metrics,
     ]
-    return lambda: kernel.db.read(lambda tx: [metric for part in parts for metric in part(tx)])
-
-
-def _memory(kernel: Kernel) -> dict[str, MetricSource]:
-    found = kernel.memory
-    if found is None:
-        return {}
-    return {"memory": partial(memory.collect_index_metrics, found.index, found.indexer, found.meanings, found.leader)}
+    return lambda: kernel.infra.db.read(lambda tx: [metric for collect in collectors for metric in collect(tx)])

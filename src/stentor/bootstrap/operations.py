@@ -1,9 +1,10 @@
-"""The table of operations: what the service offers, and from which parts each piece of it is made."""
+"""The table of all operations, and the services that each of them calls."""
 
 from __future__ import annotations
 
-from stentor.bootstrap.entrance import Entrance
 from stentor.bootstrap.kernel import Kernel
+from stentor.bootstrap.parts.agents import AgentServices
+from stentor.bootstrap.surface_context import SurfaceContext
 from stentor.domains.activity import operations as activity
 from stentor.domains.execution import operations as execution
 from stentor.domains.governance import operations as governance
@@ -15,7 +16,6 @@ from stentor.domains.modelrouting import operations as modelrouting
 from stentor.domains.monitoring import api as monitoring
 from stentor.domains.provenance import operations as provenance
 from stentor.domains.registry import operations as registry
-from stentor.domains.registry.model import Agent
 from stentor.domains.sandbox import operations as sandbox
 from stentor.domains.tasks import grant_operations as grants
 from stentor.domains.tasks import operations as tasks
@@ -42,66 +42,77 @@ OPERATIONS: list[Operation] = [
     *modelrouting.OPERATIONS,
     *memory.OPERATIONS,
 ]
-"""All that Stentor offers, unbound: for clients that need to know only where an operation is."""
+"""All operations without their services, for clients that need to know only where an operation is."""
 
 
 def task_operations(kernel: Kernel) -> list[Operation]:
-    return bind(tasks.OPERATIONS, tasks.TaskOperations(kernel.submission, kernel.tasks, kernel.grades))
+    services = kernel.tasks
+    return bind(tasks.OPERATIONS, tasks.TaskOperations(services.submission, services.service, services.grades))
 
 
 def message_operations(kernel: Kernel) -> list[Operation]:
-    return bind(messaging.OPERATIONS, messaging.MessageOperations(kernel.messages.messaging))
+    return bind(messaging.OPERATIONS, messaging.MessageOperations(kernel.messaging.service))
 
 
-def operations(kernel: Kernel, shared: Entrance) -> list[tuple[str, list[Operation]]]:
-    """All operations by the tag under which the OpenAPI shows them; those that are called most come first."""
-    agents = kernel.registry.agents
-
-    def trust_of(tenant: str, agent_id: str) -> float | None:
-        return kernel.trust.view.score(tenant, agent_id, kernel.clock.now())
-
-    def presence_of(agent: Agent) -> tuple[bool, int | None]:
-        return kernel.presence.is_online(agent), kernel.presence.last_seen(agent.agent_id)
-
-    registered = registry.RegistryOperations(kernel.registry, trust_of, kernel.commands.check_runtime, presence_of)
-    learned = learning.LearningOperations(
-        kernel.learning,
-        lambda tenant, agent_id: agents.get(tenant, agent_id) is not None,
-        lambda caller, agent_id: kernel.registry.authorize(caller, "connection", agent_id),
-    )
-    scores = trust.TrustOperations(
-        kernel.trust, lambda caller, entity_id: kernel.registry.authorize(caller, "trust", entity_id)
-    )
-    models = llm.LlmOperations(
-        kernel.llm.gateway,
-        shared.talk,
-        kernel.messages.messaging.resolve_speaker,
-        kernel.llm.prices,
-        kernel.llm.about,
-    )
-    parts = kernel.governance
-    updates = governance.GovernanceOperations(parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring)
-    hooks = webhooks.WebhookOperations(kernel.hooks.webhooks, kernel.hooks.history)
-    tables = [
-        ("tasks", task_operations(kernel)),
-        ("tasks", bind(activity.OPERATIONS, activity.ActivityOperations(kernel.activity, kernel.tasks.notice))),
-        ("workers", bind(execution.OPERATIONS, execution.WorkerOperations(kernel.workers))),
-        ("authority", bind(grants.OPERATIONS, grants.GrantOperations(kernel.grants, agents))),
-        ("registry", bind(registry.OPERATIONS, registered)),
-        ("registry", bind(sandbox.OPERATIONS, sandbox.SandboxOperations(kernel.sandbox, agents))),
-        ("hebbian", bind(learning.OPERATIONS, learned)),
-        ("trust", bind(learning.TRUST_OPERATIONS, learned)),
-        ("trust", bind(trust.OPERATIONS, scores)),
-        ("provenance", bind(provenance.OPERATIONS, kernel.provenance.operations())),
-        ("health", bind(monitoring.OPERATIONS, monitoring.HealthOperations(kernel.health))),
-        ("atp", message_operations(kernel)),
-        ("webhooks", bind(webhooks.OPERATIONS, hooks)),
-        ("governance", bind(governance.OPERATIONS, updates)),
-        ("llm", bind(llm.OPERATIONS, models)),
-        ("llm", bind(modelrouting.OPERATIONS, modelrouting.AnswerOperations(kernel.llm.answers))),
+def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[Operation]]]:
+    """Return all operations by their OpenAPI tag. Routes are matched in this order, so frequent ones come first."""
+    services, agents, parts = kernel.tasks, kernel.agents, kernel.governance
+    known_agents = agents.registry.agents
+    lessons = _learning_operations(agents)
+    tables: list[tuple[str, list[Operation], object]] = [
+        ("tasks", activity.OPERATIONS, activity.ActivityOperations(services.activity, services.service.notice)),
+        ("workers", execution.OPERATIONS, execution.WorkerOperations(services.workers)),
+        ("authority", grants.OPERATIONS, grants.GrantOperations(services.grants, known_agents)),
+        (
+            "registry",
+            registry.OPERATIONS,
+            registry.RegistryOperations(
+                agents.registry, agents.trust_score, kernel.command_agents.check_runtime, agents.last_seen
+            ),
+        ),
+        ("registry", sandbox.OPERATIONS, sandbox.SandboxOperations(agents.sandbox, known_agents)),
+        ("hebbian", learning.OPERATIONS, lessons),
+        ("trust", learning.TRUST_OPERATIONS, lessons),
+        (
+            "trust",
+            trust.OPERATIONS,
+            trust.TrustOperations(
+                agents.trust, lambda caller, entity_id: agents.registry.authorize(caller, "trust", entity_id)
+            ),
+        ),
+        ("provenance", provenance.OPERATIONS, kernel.provenance.operations()),
+        ("health", monitoring.OPERATIONS, monitoring.HealthOperations(kernel.health)),
+        ("atp", messaging.OPERATIONS, messaging.MessageOperations(kernel.messaging.service)),
+        (
+            "webhooks",
+            webhooks.OPERATIONS,
+            webhooks.WebhookOperations(kernel.webhooks.service, kernel.webhooks.delivery_log),
+        ),
+        (
+            "governance",
+            governance.OPERATIONS,
+            governance.GovernanceOperations(parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring),
+        ),
+        ("llm", llm.OPERATIONS, _llm_operations(kernel, context)),
+        ("llm", modelrouting.OPERATIONS, modelrouting.AnswerOperations(kernel.llm.answers)),
     ]
     if kernel.memory is not None:
-        vaults = kernel.memory.named(kernel.task_notes.steps if kernel.task_notes else kernel.memory.indexer)
-        documents = memory.MemoryOperations(vaults, kernel.settings.vault_tenant)
-        tables.append(("memory", bind(memory.OPERATIONS, documents)))
-    return tables
+        vaults = kernel.memory.registry(kernel.task_notes.maintenance if kernel.task_notes else None)
+        documents = memory.MemoryOperations(vaults, kernel.infra.settings.vault_tenant)
+        tables.append(("memory", memory.OPERATIONS, documents))
+    return [("tasks", task_operations(kernel)), *((tag, bind(table, owner)) for tag, table, owner in tables)]
+
+
+def _learning_operations(agents: AgentServices) -> learning.LearningOperations:
+    return learning.LearningOperations(
+        agents.learning,
+        lambda tenant, agent_id: agents.registry.agents.get(tenant, agent_id) is not None,
+        lambda caller, agent_id: agents.registry.authorize(caller, "connection", agent_id),
+    )
+
+
+def _llm_operations(kernel: Kernel, context: SurfaceContext) -> llm.LlmOperations:
+    parts = kernel.llm
+    return llm.LlmOperations(
+        parts.gateway, context.chat, kernel.messaging.service.resolve_speaker, parts.prices, parts.config
+    )

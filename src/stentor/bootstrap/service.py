@@ -1,21 +1,20 @@
-"""A kernel as a service: its lock on the data folder, its schema, its keys, and the gateway over it."""
+"""A kernel as a service: the lock on its data folder, its schema, its keys, and the gateway over it."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from fastapi import APIRouter
 from starlette.types import ASGIApp
 
 from stentor.auth import api_keys as key_files
 from stentor.auth.api_keys import LoadedKeys
-from stentor.bootstrap.entrance import Entrance, entrance
-from stentor.bootstrap.kernel import Kernel
-from stentor.bootstrap.monitoring import figures
+from stentor.bootstrap.kernel import Kernel, build
+from stentor.bootstrap.monitoring import scrape_function
 from stentor.bootstrap.operations import operations
-from stentor.bootstrap.wiring import build
+from stentor.bootstrap.surface_context import SurfaceContext, open_surface_context
 from stentor.core import filesystem, migrations
 from stentor.core.clock import SystemClock, format_iso
 from stentor.core.db import Database, database_url
@@ -42,33 +41,35 @@ class Service:
 
     kernel: Kernel
     keys: LoadedKeys
-    entrance: Entrance
+    context: SurfaceContext
     app: ASGIApp
     lock: DataFolderLock | None
 
     async def start(self) -> int:
         return await self.kernel.start(self.keys.key_ring.tenants)
 
-    def refuse(self) -> None:
-        """Say that nothing more should be sent here, and go on answering."""
+    def mark_unready(self) -> None:
+        """Report that this process is not ready, and keep answering."""
         self.kernel.health.is_stopping = True
 
-    def leave(self) -> None:
-        """Have long polls and streams end, so that the server need not cut them off."""
-        self.kernel.health.is_stopping = True
-        self.kernel.hub.closing.set()
+    def close_streams(self) -> None:
+        """End long polls and streams, so that the server need not cut them off."""
+        self.mark_unready()
+        self.kernel.infra.hub.closing.set()
 
-    def hurry(self) -> None:
-        """Have the stop wait for nothing that runs."""
-        self.kernel.hurry.set()
+    def skip_drain(self) -> None:
+        """Have the stop wait for no running task."""
+        self.kernel.skip_drain.set()
 
     async def stop(self) -> None:
-        await self.kernel.stop()
-        self._release()
+        try:
+            await self.kernel.stop()
+        finally:
+            self._release()
 
     def abandon(self) -> None:
-        """Instead of a start: nothing runs yet."""
-        self.kernel.db.close()
+        """Close a service that was never started."""
+        self.kernel.infra.db.close()
         self._release()
 
     def _release(self) -> None:
@@ -77,14 +78,14 @@ class Service:
 
 
 def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> Service:
-    """Lock the folder, bring the schema up to date, wire everything. Raises StartRefused."""
+    """Lock the data folder, migrate the schema, wire everything. Raises StartRefused."""
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StartRefused(f"The data folder {settings.data_dir} cannot be made: {error.strerror}.") from None
+        raise StartRefused(f"The data folder {settings.data_dir} cannot be created: {error.strerror}.") from None
     filesystem.restrict_permissions(settings.data_dir)
     clock = SystemClock()
-    lock = _hold(settings, format_iso(clock.now()))
+    lock = _lock_data_folder(settings, format_iso(clock.now()))
     try:
         for name, meta in setting_infos().items():
             if meta.secret and (value := getattr(settings, name)):
@@ -95,20 +96,21 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         migrations.prepare_schema(driver, migrate=settings.migrate)
         loaded = key_files.load_keys(settings, environ, redactor)
         kernel = build(settings, Database(driver), clock, redactor=redactor)
-        shared = entrance(kernel, loaded.key_ring)
-        return Service(kernel, loaded, shared, application(kernel, shared), lock)
+        context = open_surface_context(kernel, loaded.key_ring)
+        return Service(kernel, loaded, context, application(kernel, context), lock)
     except BaseException:
         if lock is not None:
             lock.release()
         raise
 
 
-def _hold(settings: Settings, since: str) -> DataFolderLock | None:
-    """Raises StartRefused when another service holds a folder with the database in it. Services that share a PostgreSQL
-    may share the folder too: commands find the first one there.
+def _lock_data_folder(settings: Settings, started_at: str) -> DataFolderLock | None:
+    """Raises StartRefused if another service holds a folder with the database in it.
+
+    Services that share a PostgreSQL may share the folder too; commands find the first one there.
     """
     try:
-        return DataFolderLock(settings.data_dir, since)
+        return DataFolderLock(settings.data_dir, started_at)
     except StartRefused:
         if not settings.database_url:
             raise
@@ -123,36 +125,33 @@ def open_driver(settings: Settings) -> Driver:
     except ImportError:
         raise StartRefused("PostgreSQL needs the extra: pip install 'stentor[postgres]'.") from None
     try:
-        found = database_url.parse_postgres_url(settings.database_url)
+        parsed = database_url.parse_postgres_url(settings.database_url)
     except ValueError as error:
         raise StartRefused(f"SERVICE_DATABASE_URL {error}.") from None
-    driver: Driver = module.PostgresDriver(found.url)
+    driver: Driver = module.PostgresDriver(parsed.url)
     return driver
 
 
-def application(kernel: Kernel, shared: Entrance) -> ASGIApp:
-    """The gateway over a kernel; a process without that role answers only for its health and its metrics."""
-    times = RequestDurations()
-    if "gateway" in kernel.settings.roles:
-        return _behind_the_gate(_routers(kernel, shared, times), kernel, shared, times)
-    monitoring = monitoring_api.router(kernel.health, figures(kernel, times, shared.calls))
-    return _behind_the_gate([monitoring], kernel, shared, times)
+def application(kernel: Kernel, context: SurfaceContext) -> ASGIApp:
+    """Return the gateway over a kernel; a process without that role serves only its health and its metrics."""
+    durations = RequestDurations()
+    metrics = monitoring_api.router(kernel.health, scrape_function(kernel, durations, context.grpc_durations))
+    routers = [*_routers(kernel, context, metrics)] if "gateway" in kernel.infra.settings.roles else [metrics]
+    max_body_bytes = kernel.infra.settings.max_body_mb * 1_000_000
+    return gateway.build(routers, context.keys, context.rate_limiter, max_body_bytes, durations)
 
 
-def _behind_the_gate(routers: list[Any], kernel: Kernel, shared: Entrance, times: RequestDurations) -> ASGIApp:
-    return gateway.build(routers, shared.keys, shared.rate, kernel.settings.max_body_mb * 1_000_000, times)
-
-
-def _routers(kernel: Kernel, shared: Entrance, times: RequestDurations) -> list[Any]:
-    streams = shared.streams
-    unbuilt = later.PREFIXES if kernel.memory is not None else later.PREFIXES | later.MEMORY
+def _routers(kernel: Kernel, context: SurfaceContext, metrics: APIRouter) -> list[APIRouter]:
+    """Return the routers in the order in which they are matched."""
+    streams, activity = context.stream_limit, kernel.tasks.activity
+    missing = later.PREFIXES if kernel.memory is not None else later.PREFIXES | later.MEMORY
     return [
         provenance_operations.router(kernel.provenance.operations()),
-        *(operation_routes(table, tag) for tag, table in operations(kernel, shared)),
-        activity_operations.router(kernel.activity, streams),
-        kernel.messages.router(kernel.activity, streams),
-        llm_streaming.router(shared.talk, streams),
-        later.router(unbuilt),
-        monitoring_api.router(kernel.health, figures(kernel, times, shared.calls)),
-        openai_api.router(kernel.llm.gateway, shared.talk, streams),
+        *(operation_routes(table, tag) for tag, table in operations(kernel, context)),
+        activity_operations.router(activity, streams),
+        kernel.messaging.router(activity, streams),
+        llm_streaming.router(context.chat, streams),
+        later.router(missing),
+        metrics,
+        openai_api.router(kernel.llm.gateway, context.chat, streams),
     ]

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from stentor import bootstrap
 from stentor.auth import api_keys as key_files
 from stentor.auth.principal import PERMISSIONS
-from stentor.bootstrap.entrance import entrance
+from stentor.bootstrap.surface_context import open_surface_context
 from stentor.cli.command import Access
 from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, print_notice
 from stentor.core import migrations
@@ -118,7 +118,7 @@ async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Red
     kernel = bootstrap.build(settings, Database(driver), SystemClock())
     try:
         await kernel.refresh(0)
-        yield bootstrap.application(kernel, entrance(kernel, loaded.key_ring))
+        yield bootstrap.application(kernel, open_surface_context(kernel, loaded.key_ring))
     finally:
         await kernel.stop()
 
@@ -146,9 +146,9 @@ def require_current_schema(driver: Driver) -> None:
 async def _drain(kernel: bootstrap.Kernel) -> None:
     """Let what runs in this process end: it would otherwise have to be begun anew."""
     until = asyncio.get_running_loop().time() + DRAIN_SECONDS
-    while kernel.dispatcher.count_running():
+    while kernel.tasks.dispatcher.count_running():
         if asyncio.get_running_loop().time() > until:
-            left = kernel.dispatcher.count_running()
+            left = kernel.tasks.dispatcher.count_running()
             print_notice(f"Tasks still running here: {left}. The next start of the service takes them up.", "yellow")
             return
         await asyncio.sleep(0.02)

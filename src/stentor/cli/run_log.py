@@ -21,8 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import httpx
 
 from stentor import bootstrap
-from stentor.bootstrap.provenance import outside
-from stentor.bootstrap.provenance import outside as kept_outside
+from stentor.bootstrap.parts.provenance import external_state
 from stentor.cli.local_service import require_current_schema, require_database
 from stentor.cli.output import EXIT_USAGE, CommandFailed, print_notice
 from stentor.core import settings
@@ -111,7 +110,7 @@ def read_local_checkpoints(
     """The newest checkpoints that the installation keeps outside its database: whoever rewrote all of the database
     left these. Raises CommandFailed for a file that cannot be read.
     """
-    places = kept_outside(chosen)
+    places = external_state(chosen)
     try:
         notes = [(f"keys/{places.state_path.name}", places.read_checkpoint())]
         if places.checkpoint_file is not None:
@@ -290,7 +289,7 @@ def find_objection(chosen: Settings) -> tuple[str | None, int, str]:
     require_database(chosen)
     driver = bootstrap.open_driver(chosen)
     require_current_schema(driver)
-    signer, kept = keyfile.find_signer(keyfile.key_path(chosen)), outside(chosen)
+    signer, kept = keyfile.find_signer(keyfile.key_path(chosen)), external_state(chosen)
     verifier = signer.verifier if signer else None
     state, delivered = kept.read_checkpoint(), kept.read_last_delivered()
     connection = driver.reader()
@@ -313,7 +312,7 @@ def accept_run_log(chosen: Settings, reason: str, *, new_key: bool) -> Acceptanc
     key, made = _ensure_key(chosen, new_key=new_key)
     acceptance = Acceptance(reason.strip(), size, root, key.text)
     try:
-        outside(chosen).save_acceptance(acceptance)
+        external_state(chosen).save_acceptance(acceptance)
     except OSError as error:
         raise CommandFailed(f"The acceptance cannot be written: {error.strerror}.") from None
     return AcceptanceResult(acceptance, against, key.text if made else None)

@@ -11,7 +11,7 @@ from stentor.auth.authority import keys, receipts
 from stentor.auth.authority.claims import MAX_LIFETIME_S, ReceiptClaims
 from stentor.auth.authority.keys import thumbprint
 from stentor.auth.authority.receipts import ReceiptVerifier
-from stentor.bootstrap.authority import open_verifier
+from stentor.bootstrap.surfaces.memory_mcp import open_receipt_verifier as open_verifier
 from stentor.core import settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database

@@ -114,7 +114,7 @@ class Office:
         import json
 
         sql = Sql("select event_type, metadata from events where component = 'governance' order by event_id")
-        rows = await self.world.kernel.db.read(lambda tx: tx.rows(sql))
+        rows = await self.world.kernel.infra.db.read(lambda tx: tx.rows(sql))
         return [(kind, json.loads(meta)) for kind, meta in rows if not kinds or kind in kinds]
 
     async def sql(self, text: str, **params: Any) -> int:
@@ -123,7 +123,7 @@ class Office:
         def work(tx: Tx) -> int:
             return tx.run(Sql(text), **params)
 
-        return await self.world.kernel.db.write(work)
+        return await self.world.kernel.infra.db.write(work)
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ async def test_what_does_not_read_back_as_it_was_kept_is_undone(
     agent = await office.trusted(0.8, capabilities=["echo", "sum"])
     checkpoint = await office.checkpoint(agent)
     await office.trust(agent, 0.5)
-    registry = office.world.kernel.registry
+    registry = office.world.kernel.agents.registry
     honest = registry.prepare_reconfigure
 
     def forgetful(tenant: str, agent_id: str, fields: dict[str, Any], *rest: Any) -> Any:
@@ -224,7 +224,7 @@ async def test_checkpoints_are_kept_as_long_as_the_setting_says(make_world: Make
 
 @requirement("governance.checkpoint-retention")
 async def test_they_are_kept_sixty_days_when_nothing_is_said(office: Office) -> None:
-    assert office.world.kernel.settings.checkpoint_days == 60
+    assert office.world.kernel.infra.settings.checkpoint_days == 60
 
 
 @requirement("governance.four-eyes")

@@ -117,7 +117,7 @@ async def test_what_a_killed_process_left_is_taken_up_again(make_world: MakeWorl
     await runner.stop()
     answer = await office.post(f"updates/{deploying['update_id']}/approve", {}, "SECOND")
     assert answer.json()["status"] == "approved"
-    begun = await office.world.kernel.db.write(
+    begun = await office.world.kernel.infra.db.write(
         lambda tx: office.world.kernel.governance.deployer.begin(tx, "default", deploying["update_id"])
     )
     assert begun is not None
@@ -235,7 +235,7 @@ async def test_an_endpoint_that_is_gone_or_inside_is_not_well(office: Office, ma
     update = await allowed.approve(await allowed.propose(agent, FEWER))
     assert update["status"] == "rolled_back"
     assert "cannot be reached" in update["notes"]
-    known = allowed.world.kernel.registry.agents.get("default", agent)
+    known = allowed.world.kernel.agents.registry.agents.get("default", agent)
     assert known is not None
     found = await office.world.kernel.governance.deployer.probe(known)
     assert (found.is_ok, "not public" in found.detail) == (False, True), "another process may allow less"
@@ -259,7 +259,7 @@ async def test_a_worker_is_said_not_to_be_probed(office: Office) -> None:
 @requirement("governance.probes")
 async def test_a_probe_that_hangs_and_a_kind_without_one_are_not_well(office: Office) -> None:
     agent = await office.trusted(capabilities=["echo", "sum"])
-    known = office.world.kernel.registry.agents.get("default", agent)
+    known = office.world.kernel.agents.registry.agents.get("default", agent)
     assert known is not None
 
     async def hangs(probed: Agent) -> ProbeResult:

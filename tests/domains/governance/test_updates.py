@@ -291,7 +291,7 @@ async def test_every_move_has_its_event_and_they_hang_together(office: Office) -
     moves = [kind for kind, meta in found if meta.get("update_id") == update["update_id"]]
     assert moves == ["update_submitted", "update_approved", "update_deploying", "update_deployed"]
     sql = Sql("select event_id, parent_id from events where component = 'governance' order by event_id")
-    parents: dict[str, str | None] = dict(await office.world.kernel.db.read(lambda tx: tx.rows(sql)))
+    parents: dict[str, str | None] = dict(await office.world.kernel.infra.db.read(lambda tx: tx.rows(sql)))
     assert update["provenance_id"] in parents
     assert sum(parent is None for parent in parents.values()) == 2, "the proposal, and the checkpoint of the trust"
 

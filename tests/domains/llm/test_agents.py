@@ -59,8 +59,8 @@ async def test_an_agent_can_be_a_model_with_a_prompt(world: World, upstream: Ups
 async def test_what_an_agent_asks_a_model_stands_in_its_tasks_trail_and_on_its_account(world: World) -> None:
     agent_id = await sailor(world)
     task = await explained(world)
-    (call,) = await world.kernel.db.read(lambda tx: tx.rows(CALLS))
-    (started,) = await world.kernel.db.read(lambda tx: tx.rows(STARTED))
+    (call,) = await world.kernel.infra.db.read(lambda tx: tx.rows(CALLS))
+    (started,) = await world.kernel.infra.db.read(lambda tx: tx.rows(STARTED))
     assert tuple(call[1:]) == (agent_id, started[0], task["task_id"])
     assert call[0] in [event["event_id"] for event in await world.events(task["task_id"])]
 
@@ -317,14 +317,14 @@ async def test_a_caller_that_leaves_while_its_task_is_being_stored_leaves_none_b
     await sailor(world)
     upstream.halting = True
     upstream.go.clear()
-    read, stored, go = world.kernel.tasks.get, asyncio.Event(), asyncio.Event()
+    read, stored, go = world.kernel.tasks.service.get, asyncio.Event(), asyncio.Event()
 
     async def slow(principal: Principal, task_id: str) -> Any:
         stored.set()
         await go.wait()
         return await read(principal, task_id)
 
-    monkeypatch.setattr(world.kernel.tasks, "get", slow)
+    monkeypatch.setattr(world.kernel.tasks.service, "get", slow)
     talk = {"model": "agent:explain", "messages": ASKED}
     async with listening(world) as client:
         asking = asyncio.ensure_future(client.post("/v1/chat/completions", json=talk))
@@ -364,7 +364,7 @@ async def test_a_model_answers_a_message_under_its_own_header_and_never_reads_th
     assert data["atp"] == {**header, "header": header}
     assert (data["model"], data["content"]) == ("openai/sea-large", ANSWER)
     assert data["usage"] == {"input_tokens": 11, "output_tokens": 7}
-    (call,) = await world.kernel.db.read(lambda tx: tx.rows(CALLS))
+    (call,) = await world.kernel.infra.db.read(lambda tx: tx.rows(CALLS))
     assert tuple(call) == (data["provenance_id"], agent_id, None, None)
     sent = upstream.asked[-1]["body"]
     assert sent["messages"] == [{"role": "user", "content": "Why is the sea salty?"}]
@@ -416,7 +416,7 @@ async def test_tokens_that_come_faster_than_they_are_read_leave_no_hole_in_the_a
     body = {"model": "agent:echo", "messages": ASKED, "stream": streamed}
     asking = asyncio.create_task(world.admin.post("/v1/chat/completions", json=body))
     claim = await world.claim(agent, wait_seconds=10)
-    hub, task_id = world.kernel.hub, claim["task_id"]
+    hub, task_id = world.kernel.infra.hub, claim["task_id"]
     words = [f"{n} " for n in range(5_000)]
     await watched(world)
     for word in words:

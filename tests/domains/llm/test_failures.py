@@ -178,7 +178,7 @@ async def test_a_service_that_stops_ends_each_stream_in_its_own_form_of_error(wo
     }
     answers = [asyncio.create_task(world.admin.post(path, json=body)) for path, body in asked.items()]
     await soon(lambda: len(upstream.asked) == len(asked))
-    world.kernel.hub.closing.set()
+    world.kernel.infra.hub.closing.set()
     plain, chat, completion, responses = [pieces((await answer).text)[-1] for answer in answers]
     upstream.go.set()
     words = "The stream broke off. The service is stopping. Send the request again."

@@ -133,7 +133,7 @@ async def test_a_removed_provider_is_gone_with_its_key_and_leaves_an_event(
     assert (gone.status_code, gone.json()["data"]) == (200, {"name": "acme", "removed": True})
     assert (await open_world.admin.delete(path)).json()["error"]["code"] == "NOT_FOUND"
     assert (await chat(open_world, "acme/sea-large")).status_code == 404
-    rows = await open_world.kernel.db.read(lambda tx: tx.rows(REMOVALS))
+    rows = await open_world.kernel.infra.db.read(lambda tx: tx.rows(REMOVALS))
     assert [jsontext.load(row[0]) for row in rows] == [{"provider": "acme", "removed": True, "by": "admin"}]
 
 
@@ -165,7 +165,7 @@ async def test_keys_lie_encrypted_in_the_database_under_a_key_for_the_owner_alon
     open_world: World, upstream: Upstream, tmp_path: Path
 ) -> None:
     await register(open_world, provider="acme", apiKey=OTHER_KEY, baseUrl=upstream.v1)
-    rows = await open_world.kernel.db.read(lambda tx: tx.rows(Sql("select sealed_key from llm_providers")))
+    rows = await open_world.kernel.infra.db.read(lambda tx: tx.rows(Sql("select sealed_key from llm_providers")))
     assert len(rows[0][0]) > len(OTHER_KEY)
     assert OTHER_KEY not in rows[0][0]
     master = tmp_path / "keys" / "providers.key"
@@ -192,7 +192,7 @@ async def test_a_sealed_key_that_is_moved_to_another_row_does_not_open(open_worl
         "update llm_providers set sealed_key = (select sealed_key from llm_providers where name = 'acme') "
         "where name = 'thief'"
     )
-    await open_world.kernel.db.write(lambda tx: tx.run(steal))
+    await open_world.kernel.infra.db.write(lambda tx: tx.run(steal))
     open_world.kernel.llm.gateway.provider_registry._cached.clear()
     assert (await listed(open_world))["thief"]["apiKeyConfigured"] is False
 
@@ -219,7 +219,7 @@ async def test_a_registration_from_before_the_operator_configured_the_provider_d
     world: World, upstream: Upstream
 ) -> None:
     put = ProviderRow("openai", "openai", "http://192.0.2.1/v1", None, "")
-    await world.kernel.db.write(lambda tx: store.upsert_provider(tx, "default", put))
+    await world.kernel.infra.db.write(lambda tx: store.upsert_provider(tx, "default", put))
     assert (await chat(world)).status_code == 200
     assert upstream.asked[-1]["headers"]["authorization"] == f"Bearer {KEY}"
     assert (await listed(world))["openai"]["baseUrl"] == upstream.v1

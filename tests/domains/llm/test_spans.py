@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from stentor.bootstrap import llm as wiring
+from stentor.bootstrap.parts import llm as wiring
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import RedactingFormatter, Redactor
@@ -465,7 +465,7 @@ def test_a_variable_of_the_sdk_that_cannot_be_read_refuses_the_start(monkeypatch
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "9999")
     chosen = settings_module.load({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR})
     with pytest.raises(StartRefused, match="OTEL_"):
-        wiring.open_spans(chosen, Redactor().add_secret)
+        wiring.open_tracer(chosen, Redactor().add_secret)
 
 
 def test_without_the_extra_the_log_says_what_to_install(
@@ -475,7 +475,7 @@ def test_without_the_extra_the_log_says_what_to_install(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     chosen = settings_module.load({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR})
-    assert isinstance(wiring.open_spans(chosen, Redactor().add_secret), NoopTracer)
+    assert isinstance(wiring.open_tracer(chosen, Redactor().add_secret), NoopTracer)
     assert "pip install 'stentor[otel]'" in caplog.text
 
 

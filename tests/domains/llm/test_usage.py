@@ -28,7 +28,7 @@ SAID = ChatRequest("openai/sea-large", (LlmMessage("user", (TextPart("Why is the
 
 
 async def evidence(world: World) -> list[dict[str, Any]]:
-    rows = await world.kernel.db.read(lambda tx: tx.rows(EVENTS))
+    rows = await world.kernel.infra.db.read(lambda tx: tx.rows(EVENTS))
     return [{"event_id": row[0], **json.loads(row[1]), "duration_ms": row[2]} for row in rows]
 
 

@@ -312,7 +312,7 @@ async def test_last_write_wins_and_the_loser_is_kept_in_the_history(notes: Notes
     (notes.root / "a.md").write_text("human")
     answer = await notes.write("a.md", "two", source_agent=AGENTS[1])
     assert answer.json()["status"] == "success"
-    kept = {version.content_hash: version.origin for version in (await memory.history.list_versions("a.md"))[0]}
+    kept = {version.content_hash: version.origin for version in (await memory.default.history.list_versions("a.md"))[0]}
     hashes = {text: hashlib.sha256(text.encode()).hexdigest() for text in ("one", "human", "two")}
     assert kept == {hashes["one"]: "bus", hashes["human"]: "vault", hashes["two"]: "bus"}
 

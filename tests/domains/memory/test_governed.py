@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.auth.authority.context import AuthorityContext
-from stentor.bootstrap.mcp import governed
+from stentor.bootstrap.surfaces.memory_mcp import governed_memory
 from stentor.core.db import Sql
 from stentor.core.errors import (
     AuthorityDenied,
@@ -42,14 +42,14 @@ class Governed:
     def __init__(self, world: World, root: Path) -> None:
         self.world = world
         self.root = root
-        self.memory: GovernedMemory = governed(world.kernel)
+        self.memory: GovernedMemory = governed_memory(world.kernel)
 
     async def write(self, key: str = "a", content: str = "text", namespace: str = "team", **more: Any) -> WrittenRecord:
         who = more.pop("who", authority())
         return await self.memory.write(who, WriteAsked(namespace, key, content, **more))
 
     async def events(self) -> list[dict[str, Any]]:
-        rows = await self.world.kernel.db.read(lambda tx: tx.rows(EVENTS))
+        rows = await self.world.kernel.infra.db.read(lambda tx: tx.rows(EVENTS))
         return [dict(zip(("id", "parent", "type", "message", "metadata"), row, strict=True)) for row in rows]
 
     async def found(self, query: str, **more: Any) -> list[str]:
@@ -176,7 +176,7 @@ async def test_a_record_has_its_title_in_every_mode(make_world: MakeWorld, tmp_p
     await made.write("d1", "# The kitten\n\nIt sat on the rug.\n")
     memory = made.world.kernel.memory
     assert memory is not None
-    await soon(lambda: memory.meanings.pending_count == 0)
+    await soon(lambda: memory.default.embeddings.pending_count == 0)
     modes: list[SearchMode] = ["keyword", "semantic", "hybrid"]
     answers = [await made.memory.search(authority(), SearchAsked("team", "kitten", mode)) for mode in modes]
     assert [[one.title for one in answer.results] for answer in answers] == [["The kitten"]] * 3

@@ -151,9 +151,9 @@ async def test_health_tells_how_long_the_oldest_document_waits(make_world: MakeW
     memory = notes.world.kernel.memory
     assert memory is not None
     clock = notes.world.clock
-    idle = EmbeddingWorker(memory.index, Letters(clock), clock)  # nobody runs it
-    memory.indexer.on_indexed = idle.enqueue
-    memory.health._embedding_worker = idle
+    idle = EmbeddingWorker(memory.default.index, Letters(clock), clock)  # nobody runs it
+    memory.default.indexer.on_indexed = idle.enqueue
+    memory.default.health._embedding_worker = idle
     await notes.write("a.md", "one")
     clock.advance(seconds=90)
     await notes.write("b.md", "two")
@@ -178,7 +178,7 @@ async def test_a_folder_of_old_files_that_is_moved_into_the_vault_is_new_there(n
     await notes.until_found("harbour", ["old/a.md"])
     (notes.root / "later.md").write_text("later")
     await notes.until_found("later", ["later.md"])
-    assert memory.indexer.lag.p95 < 3600
+    assert memory.default.indexer.lag.p95 < 3600
 
 
 @requirement("memory.lag-since-noticed")

@@ -43,7 +43,7 @@ async def test_an_index_that_is_wrong_is_told_and_mended(notes: Notes) -> None:
         tx.run(Sql("update documents set raw_hash = 'x' where path = '1.md'"))
         tx.run(Sql("update documents set path = 'gone.md' where path = '3.md'"))
 
-    await memory.index.write(spoil)
+    await memory.default.index.write(spoil)
     found = [one for step in await steps(notes, "verify") for one in step["differences"]]
     assert found == [
         {"path": "1.md", "problem": "stale"},

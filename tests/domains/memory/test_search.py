@@ -137,7 +137,7 @@ async def test_a_whole_folder_that_comes_or_goes_is_noticed(notes: Notes, tmp_pa
 
 def lose(notes: Notes, *, damaged: bool) -> None:
     """The index is deleted, or is nothing that this version could use."""
-    driver = notes.world.kernel.db.driver
+    driver = notes.world.kernel.infra.db.driver
     if isinstance(driver, SqliteDriver):
         file = notes.root.parent / "index" / "memory.db"
         file.write_bytes(b"garbage" * 1000) if damaged else file.unlink()

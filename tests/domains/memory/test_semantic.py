@@ -30,7 +30,7 @@ async def meaning(make_world: MakeWorld, tmp_path: Path, model_cache: Path) -> N
 async def ready(notes: Notes) -> None:
     memory = notes.world.kernel.memory
     assert memory is not None
-    await soon(lambda: memory.meanings.pending_count == 0)
+    await soon(lambda: memory.default.embeddings.pending_count == 0)
 
 
 async def three(notes: Notes) -> None:
@@ -86,7 +86,7 @@ async def test_the_callers_own_vector_is_used_and_one_of_another_length_is_400(m
     await three(meaning)
     memory = meaning.world.kernel.memory
     assert memory is not None
-    vector = await memory.meanings.query_vector("a young feline animal", None)
+    vector = await memory.default.embeddings.query_vector("a young feline animal", None)
     given = (vector * 7).tolist()
     assert paths(await search(meaning, query="boiling soup", embedding=given, top_k=1)) == ["cats.md"]
     assert paths(await search(meaning, embedding=given, top_k=1)) == ["cats.md"]
@@ -170,7 +170,7 @@ async def test_vectors_are_kept_over_a_restart_and_no_text_is_embedded_twice(
     memory = again.world.kernel.memory
     assert memory is not None
     texts: list[str] = []
-    embedder = memory.meanings._embedder
+    embedder = memory.default.embeddings._embedder
     assert embedder is not None
     real = embedder.embed
 
@@ -190,7 +190,7 @@ async def test_vectors_of_another_model_are_made_anew(meaning: Notes, make_world
     await three(meaning)
     memory = meaning.world.kernel.memory
     assert memory is not None
-    await memory.index.write(lambda tx: tx.run(Sql("update documents set model = 'another'")))
+    await memory.default.index.write(lambda tx: tx.run(Sql("update documents set model = 'another'")))
     await memory.stop()
     again = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), meaning.root)
 

@@ -134,11 +134,11 @@ async def test_a_write_that_a_crash_left_open_is_carried_out_in_its_own_vault(
         store.save_version(tx, "alpha:left.md", after, b"Left.\n", "bus")
         store.insert_intent(tx, WriteIntent("00000000-0000-7000-8000-000000000001", "left.md", "", after, 0), "alpha:")
 
-    await several.world.kernel.db.write(decide)
-    await memory.others["alpha"].bus.journal.recover()
+    await several.world.kernel.infra.db.write(decide)
+    await memory.others["alpha"].service.journal.recover()
     assert (tmp_path / "alpha" / "left.md").read_text() == "Left.\n"
     assert not (tmp_path / "vault" / "left.md").exists()
-    assert await several.world.kernel.db.read(lambda tx: store.list_open_intents(tx, None, "alpha:")) == []
+    assert await several.world.kernel.infra.db.read(lambda tx: store.list_open_intents(tx, None, "alpha:")) == []
 
 
 @requirement("memory.vaults-checked-at-start")

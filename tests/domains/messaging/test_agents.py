@@ -200,5 +200,5 @@ async def all_events(world: World) -> list[dict[str, Any]]:
 
     names = ("event_id", "parent_id", "event_type", "metadata")
     statement = Sql(f"select {', '.join(names)} from events order by event_id")
-    rows = await world.kernel.db.read(lambda tx: tx.rows(statement))
+    rows = await world.kernel.infra.db.read(lambda tx: tx.rows(statement))
     return [dict(zip(names, row, strict=True)) for row in rows]

@@ -43,7 +43,7 @@ async def test_an_invalid_message_is_400_names_all_its_fields_and_queues_nothing
 async def rows(post: Post) -> int:
     from stentor.core.db import Sql
 
-    found = await post.world.kernel.db.read(lambda tx: tx.rows(Sql("select count(*) from atp_messages")))
+    found = await post.world.kernel.infra.db.read(lambda tx: tx.rows(Sql("select count(*) from atp_messages")))
     return int(found[0][0])
 
 

@@ -75,7 +75,7 @@ async def grade(world: World, answer_id: str, value: Any, key: str = "ADMIN", **
 async def events(world: World, kind: str) -> list[dict[str, Any]]:
     """Metadata of the events of a type, oldest first."""
     sql = Sql("select metadata from events where event_type = :kind order by event_id")
-    return [json.loads(row[0]) for row in await world.kernel.db.read(lambda tx: tx.rows(sql, kind=kind))]
+    return [json.loads(row[0]) for row in await world.kernel.infra.db.read(lambda tx: tx.rows(sql, kind=kind))]
 
 
 async def outcomes(world: World) -> list[tuple[str, float]]:

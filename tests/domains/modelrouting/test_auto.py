@@ -257,7 +257,7 @@ async def test_a_decision_is_in_the_run_log_and_is_computed_again_from_it(
     changed["candidates"][0]["rewards"] += 1
     assert not explain.check_decision(changed).is_reproduced
     parents = Sql("select parent_id from events where event_type = 'llm_called' order by event_id")
-    rows = await world.kernel.db.read(lambda tx: tx.rows(parents))
+    rows = await world.kernel.infra.db.read(lambda tx: tx.rows(parents))
     assert [row[0] for row in rows] == [answer.stentor["decision_id"] for answer in answers]
 
 
@@ -288,7 +288,9 @@ async def test_two_processes_learn_from_each_other(make_auto: Make, providers: P
     assert len(providers["east"].asked) == tried
     await asyncio.gather(*(ask(openai_client(world)) for world in (one, two) for _ in range(10)))
     sql = Sql("select sum(samples) from model_weights where model = 'west/m'")
-    assert (await one.kernel.db.read(lambda tx: tx.rows(sql)))[0][0] == 40, "no outcome is lost between two processes"
+    assert (await one.kernel.infra.db.read(lambda tx: tx.rows(sql)))[0][0] == 40, (
+        "no outcome is lost between two processes"
+    )
 
 
 @requirement("modelrouting.kept")

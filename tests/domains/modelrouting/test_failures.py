@@ -146,7 +146,7 @@ async def test_a_caller_that_leaves_a_stream_is_no_failure_of_the_model(world: W
 
     async def cancelled() -> bool:
         sql = Sql("select outcome from llm_calls")
-        return await world.kernel.db.read(lambda tx: tx.rows(sql)) == [("CANCELLED",)]
+        return await world.kernel.infra.db.read(lambda tx: tx.rows(sql)) == [("CANCELLED",)]
 
     await soon(cancelled)
     assert await outcomes(world) == []
@@ -170,7 +170,7 @@ async def test_nothing_is_called_when_the_decision_cannot_be_recorded(
 async def test_an_answer_is_given_though_nothing_can_be_learned_from_it(
     client: openai.AsyncOpenAI, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await world.kernel.db.write(lambda tx: tx.run(Sql("drop table model_weights")))
+    await world.kernel.infra.db.write(lambda tx: tx.run(Sql("drop table model_weights")))
     answer = await ask(client)
     assert answer.choices[0].message.content == ANSWER
     assert (await grade(world, answer.id, 0.5)).status_code == 404

@@ -16,7 +16,7 @@ from tests.requirements import requirement
 
 async def rewards(world: World) -> list[tuple[str, str]]:
     sql = Sql("select model, rewards from model_weights order by model")
-    return [(row[0], row[1]) for row in await world.kernel.db.read(lambda tx: tx.rows(sql))]
+    return [(row[0], row[1]) for row in await world.kernel.infra.db.read(lambda tx: tx.rows(sql))]
 
 
 @requirement("modelrouting.grades")
@@ -99,6 +99,6 @@ async def test_the_run_log_has_the_grade_under_the_answer(client: openai.AsyncOp
     answer = await ask(client)
     await grade(world, answer.id, 0.2, comment="No.")
     sql = Sql("select event_type, message from events where parent_id = :id order by event_id")
-    rows = await world.kernel.db.read(lambda tx: tx.rows(sql, id=answer.id.removeprefix("chatcmpl-")))
+    rows = await world.kernel.infra.db.read(lambda tx: tx.rows(sql, id=answer.id.removeprefix("chatcmpl-")))
     assert [row[0] for row in rows] == ["learning_updated", "answer_graded"]
     assert rows[1][1] == "Graded 0.2."

@@ -205,7 +205,7 @@ LABELS = frozenset(
 @requirement("monitoring.fails-open")
 async def test_an_outage_of_the_database_is_seen_in_the_figures(world: World) -> None:
     await world.do(await world.register())
-    await asyncio.to_thread(world.kernel.db.close)
+    await asyncio.to_thread(world.kernel.infra.db.close)
     found = await scrape(world)
     assert found.of("collector_success", source="database") == 0
     assert found.of("collector_success", source="process") == 1
@@ -238,7 +238,7 @@ async def test_a_source_that_breaks_or_hangs_is_left_out(monkeypatch: pytest.Mon
 async def test_the_installation_is_told(world: World) -> None:
     found = await scrape(world)
     assert found.by("build_info", "version") == {__version__: 1}
-    assert found.by("build_info", "database") == {world.kernel.db.driver.name: 1}
+    assert found.by("build_info", "database") == {world.kernel.infra.db.driver.name: 1}
     assert 0 < found.of("data_free_bytes") <= found.of("data_total_bytes")
     up = found.by("component_up", "component")
     assert {"api", "database", "webhooks"} <= set(up)

@@ -39,7 +39,7 @@ async def test_the_memory_tells_its_size_and_how_far_it_is_behind(make_world: Ma
     assert found.of("collector_success", source="memory") == 1
     assert world.kernel.memory is not None
     found = await scrape(world)  # the write itself may have been told of meanwhile
-    world.kernel.memory.indexer.lag.add(7.5)
+    world.kernel.memory.default.indexer.lag.add(7.5)
     after = await scrape(world)
     assert after.of("memory_sync_lag_seconds_sum") == found.of("memory_sync_lag_seconds_sum") + 7.5
     assert after.of("memory_sync_lag_seconds_count") == found.of("memory_sync_lag_seconds_count") + 1
@@ -48,7 +48,7 @@ async def test_the_memory_tells_its_size_and_how_far_it_is_behind(make_world: Ma
 @requirement("monitoring.neighbours")
 async def test_messages_that_wait_are_told_with_the_age_of_the_one_that_is_due_longest(world: World) -> None:
     await world.register()
-    await world.kernel.messages.carrier.stop()
+    await world.kernel.messaging.processor.stop()
     for _ in range(2):
         sent = await world.admin.post("/api/v1/atp/send", json=form(task()))
         assert sent.status_code == 202, sent.text

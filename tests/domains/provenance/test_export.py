@@ -62,7 +62,7 @@ async def prov_of(world: World, chosen: EventSelection) -> dict[str, Any]:
     def read(tx: Tx) -> bytes:
         return b"".join(export.write_prov_json(lambda: read_events(tx, chosen)))
 
-    found: dict[str, Any] = json.loads(await world.kernel.db.read(read))
+    found: dict[str, Any] = json.loads(await world.kernel.infra.db.read(read))
     return found
 
 
@@ -70,7 +70,7 @@ async def spans_of(world: World, chosen: EventSelection) -> list[dict[str, Any]]
     def read(tx: Tx) -> list[bytes]:
         return list(export.write_otlp_json(read_events(tx, chosen), RunRoots(tx, chosen.tenant).root_of))
 
-    lines = await world.kernel.db.read(read)
+    lines = await world.kernel.infra.db.read(read)
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
     requests = [json.loads(line) for line in lines]
     return [span for r in requests for rs in r["resourceSpans"] for ss in rs["scopeSpans"] for span in ss["spans"]]

@@ -150,7 +150,7 @@ async def test_a_size_that_does_not_cover_the_event_is_400(world: World) -> None
 async def test_a_sequencer_that_cannot_go_on_is_seen_and_work_goes_on(world: World) -> None:
     task_id, _ = await ran(world)
     await world.kernel.provenance.sequencer.drain()
-    await world.kernel.db.write(lambda tx: tx.run(Sql("delete from provenance_tiles")))
+    await world.kernel.infra.db.write(lambda tx: tx.run(Sql("delete from provenance_tiles")))
     await world.submit()
     world.kernel.provenance.sequencer._edge = None
     assert await world.kernel.provenance.sequencer.run_once() == 0

@@ -366,7 +366,7 @@ async def test_an_attempt_that_lost_its_task_may_do_nothing_more(caged: Caged) -
     kept = caged.folder / "kept" / caged.agents["ann"]
     await soon((kept / "begun").exists)
     later = Sql("update tasks set epoch = epoch + 1 where task_id = :id")
-    await caged.world.kernel.db.write(lambda tx: tx.run(later, id=task_id))
+    await caged.world.kernel.infra.db.write(lambda tx: tx.run(later, id=task_id))
     (kept / "go").touch()
     await soon((kept / "found").exists)
     assert code_of(json.loads((kept / "found").read_text())) == "LEASE_LOST"

@@ -40,7 +40,7 @@ async def test_lines_with_a_token_reach_the_tasks_stream_and_not_its_result(cage
         "for word in ('one ', 'two '):\n    print(json.dumps({'token': word}), flush=True)\n"
         "print(json.dumps({'result': {'token': 'no'}}, indent=2))\ntime.sleep(0.3)"
     )
-    hub, task_id = caged.world.kernel.hub, "00000000-0000-4000-8000-000000000001"
+    hub, task_id = caged.world.kernel.infra.hub, "00000000-0000-4000-8000-000000000001"
     seen: list[str] = []
     with hub.watch("default", task_id) as watcher:
         await caged.world.submit(id=task_id)
@@ -212,7 +212,7 @@ async def test_without_bubblewrap_command_agents_are_refused_at_registration_and
     await before.python("answer(1)")
     monkeypatch.setenv("PATH", "/nowhere")
     caged = await make_caged()
-    assert caged.world.kernel.commands.cage.problem is not None
+    assert caged.world.kernel.command_agents.sandbox.problem is not None
     body = {"name": "x", "runtime": {"kind": "command", "command": ["true"]}}
     answer = await caged.world.admin.post("/api/v1/registry/agents", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "CAGE_UNAVAILABLE")
@@ -244,7 +244,7 @@ async def test_cancelling_a_task_ends_its_program(caged: Caged) -> None:
     await soon(begun.exists)
     answer = await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
     assert answer.status_code == 200
-    await soon(lambda: not caged.world.kernel.dispatcher.count_running())
+    await soon(lambda: not caged.world.kernel.tasks.dispatcher.count_running())
     assert list((caged.folder / "runs").iterdir()) == []
 
 
@@ -252,7 +252,7 @@ async def test_events_of_a_run_stand_in_the_run_log_as_json(caged: Caged) -> Non
     await caged.python("answer(call('list_files')['result'])", tools=FILES)
     task = await caged.do()
     assert task["result"] == {"path": ".", "entries": [], "more": False}
-    rows = await caged.world.kernel.db.read(
+    rows = await caged.world.kernel.infra.db.read(
         lambda tx: tx.rows(
             Sql("select metadata from events where task_id = :id and event_type = 'tool_called'"), id=task["task_id"]
         )

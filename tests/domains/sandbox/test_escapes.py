@@ -262,13 +262,13 @@ async def test_a_folder_that_the_caged_user_cannot_reach_is_told(make_caged: Mak
     if os.geteuid() != 0:
         pytest.skip("only a service that runs as root starts cages as another user")
     caged = await make_caged(SERVICE_CAGE_DIR=str(tmp_path / "cage"))
-    assert "SERVICE_CAGE_DIR" in (caged.world.kernel.commands.cage.problem or "")
+    assert "SERVICE_CAGE_DIR" in (caged.world.kernel.command_agents.sandbox.problem or "")
 
 
 @requirement("sandbox.settings")
 async def test_a_folder_whose_sockets_would_have_too_long_a_path_is_told(make_caged: MakeCaged, cage_dir: Path) -> None:
     caged = await make_caged(SERVICE_CAGE_DIR=str(cage_dir / ("x" * 90)))
-    assert "too long" in (caged.world.kernel.commands.cage.problem or "")
+    assert "too long" in (caged.world.kernel.command_agents.sandbox.problem or "")
 
 
 def test_the_filter_is_well_formed_for_every_processor(driver: Any) -> None:

@@ -37,7 +37,7 @@ async def test_the_memory_is_written_and_searched_as_the_agent(make_caged: MakeC
     events = await caged.world.events(task["task_id"])
     by = [e["metadata"]["by"] for e in events if e["event_type"] in ("memory_written", "memory_read")]
     assert set(by) == {"ann"}
-    note = await caged.world.kernel.memory.vault.read("team/sea.md")  # type: ignore[union-attr]
+    note = await caged.world.kernel.memory.default.vault.read("team/sea.md")  # type: ignore[union-attr]
     assert b"Salt comes from rocks." in note.content
 
 
@@ -48,7 +48,7 @@ async def test_a_path_is_judged_in_the_spelling_in_which_the_memory_writes_it(ma
     tools = [{"name": "memory_write", "paths": ["caf\u00e9/*"], "operations": ["write"]}]
     found = await caged.result("answer(call('memory_write', path='cafe\\u0301/x.md', content='x'))", tools=tools)
     assert found["ok"], found
-    (called,) = await caged.world.kernel.db.read(lambda tx: tx.rows(CALLED))
+    (called,) = await caged.world.kernel.infra.db.read(lambda tx: tx.rows(CALLED))
     assert json.loads(called[0])["path"] == "caf\u00e9/x.md"
 
 
@@ -93,7 +93,7 @@ async def test_a_model_is_asked_within_the_agents_budget(make_caged: MakeCaged, 
     assert last["error"]["code"] == "BUDGET_EXCEEDED"
     assert "canary" not in str(task)
     select = Sql("select agent_id from events where task_id = :id and event_type = 'llm_called'")
-    rows = await caged.world.kernel.db.read(lambda tx: tx.rows(select, id=task["task_id"]))
+    rows = await caged.world.kernel.infra.db.read(lambda tx: tx.rows(select, id=task["task_id"]))
     assert {row[0] for row in rows} == {caged.agents["ann"]}
 
 

@@ -321,7 +321,7 @@ async def test_a_note_is_found_without_events_of_the_file_system(
     monkeypatch.setattr("stentor.domains.tasknotes.inbox.SCAN_SECONDS", 0.2)
     world = await make_world(SERVICE_MEMORY="1", SERVICE_INBOX_QUIET_SECONDS="0.1")
     assert world.kernel.memory is not None
-    world.kernel.memory.watcher.on_change = lambda paths: None
+    world.kernel.memory.default.watcher.on_change = lambda paths: None
     inbox = Inbox(world, tmp_path / "vault")
     agent_id = await world.register()
     inbox.put("q.md")

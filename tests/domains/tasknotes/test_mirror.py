@@ -159,8 +159,8 @@ async def test_notes_of_tasks_can_be_read_but_are_not_found(tasks: Tasks) -> Non
     await tasks.until_status(task_id, "queued")
     memory = tasks.world.kernel.memory
     assert memory is not None
-    await memory.indexer.reconcile()
-    await memory.indexer.check_files([str(tasks.files[0].relative_to(tasks.root))])
+    await memory.default.indexer.reconcile()
+    await memory.default.indexer.check_files([str(tasks.files[0].relative_to(tasks.root))])
     body = {"terms": ["xylophone"], "fields": ["content"], "match_mode": "any", "limit": 10}
     found = await tasks.world.admin.post("/api/v1/memory/search/keyword", json=body)
     assert [match["path"] for match in found.json()["matches"]] == ["own.md"]
@@ -270,7 +270,7 @@ async def test_a_record_that_cannot_be_shown_keeps_back_no_other(tasks: Tasks) -
     await tasks.world.register()
     bad, good = await tasks.world.submit(), await tasks.world.submit()
     broken = Sql("update tasks set metadata = 'no json' where task_id = :task_id")
-    await tasks.world.kernel.db.write(lambda tx: tx.run(broken, task_id=bad))
+    await tasks.world.kernel.infra.db.write(lambda tx: tx.run(broken, task_id=bad))
     last = await tasks.world.submit()
     await tasks.until(lambda: {good, last} <= set(tasks.statuses()))
 

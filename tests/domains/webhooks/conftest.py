@@ -52,7 +52,7 @@ class Hooks:
     async def later(self, seconds: float) -> None:
         """Time passes, and the service looks at what came due."""
         self.world.clock.advance(seconds=seconds)
-        await self.world.kernel.hooks.deliverer.poll()
+        await self.world.kernel.webhooks.dispatcher.poll()
 
 
 @pytest.fixture

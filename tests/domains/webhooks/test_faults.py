@@ -24,7 +24,7 @@ EVENTS = Sql("select event_type, metadata from events where event_type = 'webhoo
 
 
 async def events(hooks: Hooks) -> list[Any]:
-    return await hooks.world.kernel.db.read(lambda tx: tx.rows(EVENTS))
+    return await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(EVENTS))
 
 
 @requirement("webhooks.target-guarded")
@@ -245,7 +245,7 @@ async def test_what_is_under_way_when_the_service_leaves_is_given_back(
     made = await hooks.subscribe("agent.registered")
     await hooks.world.register()
     await receiver.got(1)
-    await hooks.world.kernel.hooks.deliverer.stop()
+    await hooks.world.kernel.webhooks.dispatcher.stop()
     (left,) = await hooks.deliveries(made["id"])
     assert (left["status"], left["attempts"]) == ("waiting", 0)
     gate.set()

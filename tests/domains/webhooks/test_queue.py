@@ -155,14 +155,14 @@ async def test_what_ended_long_ago_is_forgotten_and_what_waits_is_not(hooks: Hoo
     hooks.receiver.statuses = [500]
     await hooks.world.register("two")
     await hooks.until(made["id"], status="waiting", attempts=1)
-    carrier = hooks.world.kernel.hooks.deliverer
+    carrier = hooks.world.kernel.webhooks.dispatcher
     assert await carrier.purge() == 0
     assert carrier._watch is not None
     carrier._watch.cancel()  # else the one that waits is tried again
     hooks.world.clock.advance(days=31)
     assert await carrier.purge() == 1
     assert [d["status"] for d in await hooks.deliveries(made["id"])] == ["waiting"]
-    assert await hooks.world.kernel.db.read(lambda tx: tx.rows(RETENTION)) == [(1,)]
+    assert await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(RETENTION)) == [(1,)]
     await hooks.do("PATCH", f"/{made['id']}", json={"enabled": False})
     assert await carrier.purge() == 1, "nobody waits for it"
 
@@ -176,10 +176,10 @@ async def test_the_log_of_a_deleted_webhook_is_deleted_too(hooks: Hooks) -> None
     await hooks.do("DELETE", f"/{made['id']}")
 
     async def one_left() -> bool:
-        return await hooks.world.kernel.db.read(lambda tx: tx.rows(COUNT)) == [(1,)]
+        return await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(COUNT)) == [(1,)]
 
     await soon(one_left)
-    assert await hooks.world.kernel.db.read(lambda tx: tx.rows(RETENTION)) == [(1,)]
+    assert await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(RETENTION)) == [(1,)]
 
 
 @requirement("webhooks.observable")

@@ -33,7 +33,7 @@ async def test_subscribing_answers_the_decided_fields_and_the_secret_is_never_se
         tables = ("webhook_subscriptions", "events", "idempotency_keys")
         return str([tx.rows(Sql(f"select * from {name}")) for name in tables])
 
-    assert bare not in await hooks.world.kernel.db.read(everything)
+    assert bare not in await hooks.world.kernel.infra.db.read(everything)
 
 
 @requirement("webhooks.event-names")

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.bootstrap import dashboard as wiring
+from stentor.bootstrap.surfaces import dashboard as wiring
 from stentor.core import settings
 from tests.conftest import MakeWorld, World
 from tests.surfaces.dashboard.board import KEY, LOCAL, Board
@@ -26,7 +26,7 @@ async def make_board(make_world: MakeWorld, tmp_path: Path) -> AsyncIterator[Any
         vault = tmp_path / "vault"
         vault.mkdir(exist_ok=True)
         base = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_TASK_NOTES": "0", "DASHBOARD_API_KEY": KEY}
-        made = wiring.beside(world.kernel, settings.load({**base, **environ}), world.entrance)
+        made = wiring.beside(world.kernel, settings.load({**base, **environ}), world.context)
         http = httpx.AsyncClient(
             transport=httpx.ASGITransport(made.app), base_url=LOCAL, headers={"X-API-Key": KEY}, timeout=60
         )

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.bootstrap import dashboard as wiring
-from stentor.bootstrap import dashboard_parts, surfaces
+from stentor.bootstrap.surfaces import dashboard as wiring
+from stentor.bootstrap.surfaces import dashboard_parts
+from stentor.bootstrap.surfaces.builder import surface_host
 from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
@@ -108,11 +109,11 @@ def test_without_keys_it_starts_on_loopback_only(tmp_path: Path) -> None:
     base = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_HOST": "0.0.0.0"}
     with pytest.raises(StartRefused, match="DASHBOARD_API_KEY"):
         dashboard_parts.alone(settings.load(base), Redactor())
-    host, warning = surfaces.host(settings.load(base), "dashboard")
+    host, warning = surface_host(settings.load(base), "dashboard")
     assert host == "127.0.0.1"
     assert warning is not None
-    assert surfaces.host(settings.load({**base, "DASHBOARD_API_KEY": KEY}), "dashboard") == ("0.0.0.0", None)
-    assert surfaces.host(settings.load(base), "mcp") == ("0.0.0.0", None)
+    assert surface_host(settings.load({**base, "DASHBOARD_API_KEY": KEY}), "dashboard") == ("0.0.0.0", None)
+    assert surface_host(settings.load(base), "mcp") == ("0.0.0.0", None)
 
 
 @pytest.mark.parametrize("variable", ["DASHBOARD_API_KEY", "MCP_API_KEY"])

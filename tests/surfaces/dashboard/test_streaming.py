@@ -143,7 +143,7 @@ async def test_a_lesson_that_failed_is_told_with_the_end(board: Board, monkeypat
     def broken(*arguments: Any, **options: Any) -> str:
         raise RuntimeError("secret detail 7c1e")
 
-    monkeypatch.setattr(board.world.kernel.learning, "learn", broken)
+    monkeypatch.setattr(board.world.kernel.agents.learning, "learn", broken)
     found, _ = await both(board, ann, {"instruction": "hello", "capability": "echo"}, result="hi")
     kind, end = found[-1]
     assert (kind, end["status"]) == ("complete", "completed")
@@ -198,7 +198,7 @@ async def test_whatever_breaks_the_stream_ends_with_an_error_that_names_the_task
         yield StreamStep("routing", {"agent_name": "ann"}, "1")
         raise RuntimeError("secret detail 7c1e")
 
-    monkeypatch.setattr(board.world.kernel.activity, "stream", broken)
+    monkeypatch.setattr(board.world.kernel.tasks.activity, "stream", broken)
     found = await board.execute(instruction="hello", capability="echo")
     assert [kind for kind, _ in found] == ["routing", "error"]
     assert found[1][1]["error"] == streaming.STREAM_FAILED_MESSAGE
@@ -220,7 +220,7 @@ async def test_a_stream_that_breaks_off_is_taken_up_where_it_was(board: Board, m
         else:
             yield StreamStep("error", {"error": "The task is cancelled.", "status": "cancelled", "code": None})
 
-    monkeypatch.setattr(board.world.kernel.activity, "stream", lame)
+    monkeypatch.setattr(board.world.kernel.tasks.activity, "stream", lame)
     monkeypatch.setattr(streaming, "PAUSE_SECONDS", 0.01)
     found = await board.execute(instruction="hello", capability="echo")
     assert seen == [None, "a:b:1", "a:b:1"]
@@ -235,7 +235,7 @@ async def test_a_stream_that_cannot_be_taken_up_again_ends(board: Board, monkeyp
         return
         yield
 
-    monkeypatch.setattr(board.world.kernel.activity, "stream", nothing)
+    monkeypatch.setattr(board.world.kernel.tasks.activity, "stream", nothing)
     monkeypatch.setattr(streaming, "PAUSE_SECONDS", 0.01)
     found = await board.execute(instruction="hello", capability="echo")
     assert [(kind, data["error"]) for kind, data in found] == [("error", streaming.STREAM_LOST_MESSAGE)]
@@ -250,7 +250,7 @@ async def test_a_service_that_leaves_ends_its_streams_and_the_work_stays(board: 
         return bool((await board.world.admin.get("/api/v1/tasks")).json()["total"])
 
     await soon(submitted)
-    board.world.kernel.hub.closing.set()
+    board.world.kernel.infra.hub.closing.set()
     found = await stream
     assert found[-1][1]["error"] == streaming.SHUTDOWN_MESSAGE
     assert (await board.get(f"/api/tasks/{found[-1][1]['task_id']}"))["status"] == "queued"

@@ -109,7 +109,7 @@ async def test_a_vault_that_cannot_be_read_is_500(make_board: Any, tmp_path: Any
 async def test_rows_that_cannot_be_read_are_500(board: Board, table: str, path: str) -> None:
     await board.world.register()
     task_id = await board.world.submit()
-    db = board.world.kernel.db
+    db = board.world.kernel.infra.db
     await db.write(lambda tx: tx.run(Sql(f"alter table {table} rename to hidden")))
     error = (await board.get(f"/api/tasks/{task_id}{path}", 500))["error"]
     await db.write(lambda tx: tx.run(Sql(f"alter table hidden rename to {table}")))
@@ -150,7 +150,7 @@ async def test_a_later_status_of_an_event_overrides_that_of_the_record(board: Bo
     assert (await board.get(f"/api/tasks/{task_id}/activity"))["status"] == "queued"
     kernel = board.world.kernel
     late = EventDraft("agent_logged", "worker", "Nearly done.", {"status": "executing"})
-    await kernel.db.write(lambda tx: kernel.runlog.append(tx, "default", [late], task_id=task_id))
+    await kernel.infra.db.write(lambda tx: kernel.infra.runlog.append(tx, "default", [late], task_id=task_id))
     trail = await board.get(f"/api/tasks/{task_id}/activity")
     assert (trail["status"], trail["task"]["status"]) == ("executing", "queued")
 
@@ -159,7 +159,7 @@ async def test_a_later_status_of_an_event_overrides_that_of_the_record(board: Bo
 async def test_what_is_not_known_is_null(board: Board) -> None:
     kernel = board.world.kernel
     event = EventDraft("agent_logged", "worker", "Something was said.", {})
-    await kernel.db.write(lambda tx: kernel.runlog.append(tx, "default", [event], task_id="gone"))
+    await kernel.infra.db.write(lambda tx: kernel.infra.runlog.append(tx, "default", [event], task_id="gone"))
     trail = await board.get("/api/tasks/gone/activity")
     wire.Trail.model_validate(trail)
     for name in (

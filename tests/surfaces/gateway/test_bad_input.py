@@ -117,13 +117,13 @@ async def rows(world: World) -> dict[str, int]:
     def read(tx: Tx) -> dict[str, int]:
         return {name: tx.rows(Sql(f"select count(*) from {name}"))[0][0] for name in TABLES if name not in NUMBERED}
 
-    return await world.kernel.db.read(read)
+    return await world.kernel.infra.db.read(read)
 
 
 async def an_answer(world: World, tenant: str) -> str:
     """An answer of the model auto, as if one had been given."""
     answer = AutoAnswer("an-answer", "acme/m", "question/short", "admin", "a-decision", None, 0)
-    await world.kernel.db.write(lambda tx: store.insert_answer(tx, tenant, answer))
+    await world.kernel.infra.db.write(lambda tx: store.insert_answer(tx, tenant, answer))
     return answer.answer_id
 
 
@@ -134,10 +134,10 @@ async def send(world: World, operation: Operation, body: bytes, **headers: str) 
 async def test_the_tables_that_are_counted_are_all_there_are(world: World) -> None:
     source = (
         "select name from sqlite_master where type = 'table' and name not like 'sqlite_%'"
-        if world.kernel.db.driver.name == "sqlite"
+        if world.kernel.infra.db.driver.name == "sqlite"
         else "select tablename from pg_tables where schemaname = 'public'"
     )
-    found = {row[0] for row in await world.kernel.db.read(lambda tx: tx.rows(Sql(source)))}
+    found = {row[0] for row in await world.kernel.infra.db.read(lambda tx: tx.rows(Sql(source)))}
     assert found == {*TABLES, "alembic_version"}
 
 

@@ -200,10 +200,10 @@ async def test_a_method_that_a_path_does_not_have_is_405_and_names_those_it_has(
 @pytest.mark.parametrize("table", ["tasks", "events"])
 async def test_an_unreadable_table_shows_nothing_of_the_databases_own_words(world: World, table: str) -> None:
     await world.register()
-    await world.kernel.db.write(lambda tx: tx.run(Sql(f"alter table {table} rename to hidden")))
+    await world.kernel.infra.db.write(lambda tx: tx.run(Sql(f"alter table {table} rename to hidden")))
     body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
     answer = await world.admin.post("/api/v1/tasks", json=body)
-    await world.kernel.db.write(lambda tx: tx.run(Sql(f"alter table hidden rename to {table}")))
+    await world.kernel.infra.db.write(lambda tx: tx.run(Sql(f"alter table hidden rename to {table}")))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "SERVICE_UNAVAILABLE")
     assert "no such table" not in answer.text
     assert "relation" not in answer.text

@@ -73,7 +73,7 @@ async def test_a_service_that_can_work_is_ready(world: World) -> None:
 
 @requirement("http.health-detailed")
 async def test_a_database_that_cannot_be_written_is_found(world: World) -> None:
-    await asyncio.to_thread(world.kernel.db.close)
+    await asyncio.to_thread(world.kernel.infra.db.close)
     answer = await world.admin.get(f"{BASE}/detailed")
     component = answer.json()["components"]["database"]
     assert (answer.status_code, component["status"]) == (503, "unavailable")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from stentor.bootstrap.cage import cage_of
+from stentor.bootstrap.parts.command_agents import process_sandbox
 from stentor.cli.client import is_loopback, parse_service_url
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
@@ -76,7 +76,7 @@ def check_sandbox(situation: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding("warning", "cage", message)
         return
     try:
-        chosen = cage_of(settings)
+        chosen = process_sandbox(settings)
         command_tools.load_command_tools(settings.cage_tools, chosen)
         check_folder(chosen.folder)
     except (StartRefused, SandboxUnavailable) as error:

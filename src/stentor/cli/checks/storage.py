@@ -19,7 +19,7 @@ from pathlib import Path
 from stentor import bootstrap
 from stentor.auth.api_keys import admin_key_file
 from stentor.auth.authority.issuers import load_trusted_issuers
-from stentor.bootstrap.provenance import outside
+from stentor.bootstrap.parts.provenance import external_state
 from stentor.cli import run_log
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.local_service import ReaderOnlyDriver
@@ -170,7 +170,7 @@ def check_run_log(situation: CheckContext) -> Iterator[CheckFinding]:
         return
     if found is None:
         yield CheckFinding("ok", "run log", f"Its {size} numbered events extend what was signed before.")
-    elif outside(settings).acceptance_path.exists():
+    elif external_state(settings).acceptance_path.exists():
         yield CheckFinding("warning", "run log", "An acceptance of its history waits for the service to carry it out.")
     else:
         yield CheckFinding("problem", "run log", found)

@@ -27,7 +27,7 @@ from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 
 if TYPE_CHECKING:
-    from stentor.bootstrap.vault import OpenedVault
+    from stentor.bootstrap.surfaces.vault import OpenedVault
     from stentor.cli.server.service_runner import StartupReport
     from stentor.domains.notes.plugin_vault import PluginVault
 
@@ -121,8 +121,8 @@ def dashboard(
     folder, with the caller's own key. `stentor serve` starts the dashboard service by itself.
     """
     # The application takes most of the start: not for `stentor --help`.
-    from stentor.bootstrap import dashboard as service
-    from stentor.bootstrap import dashboard_parts as wiring
+    from stentor.bootstrap.surfaces import dashboard as service
+    from stentor.bootstrap.surfaces import dashboard_parts as wiring
     from stentor.cli.server import http_server
     from stentor.cli.server.http_server import Endpoint, bind
     from stentor.web import allowed_hosts
@@ -163,7 +163,7 @@ def vault(
 ) -> None:
     """Serve a folder of notes as Obsidian's REST plugin would; stops cleanly on Ctrl-C."""
     # The application takes most of the start: not for `stentor --help`.
-    from stentor.bootstrap import vault as wiring
+    from stentor.bootstrap.surfaces import vault as wiring
     from stentor.cli.server import http_server
     from stentor.cli.server.http_server import Endpoint, bind
 
@@ -219,7 +219,7 @@ def notes(
 ) -> None:
     """Serve note tools for agents over a vault plugin; needs MCP_API_KEY, NOTES_BASE_URL and NOTES_API_KEY."""
     # The application takes most of the start: not for `stentor --help`.
-    from stentor.bootstrap import notes as wiring
+    from stentor.bootstrap.surfaces import notes as wiring
     from stentor.cli.server import http_server
     from stentor.cli.server.http_server import Endpoint, bind
 

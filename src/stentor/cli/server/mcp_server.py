@@ -18,7 +18,7 @@ import mcp_types as mcp
 
 from stentor.auth.authority import keys, receipts
 from stentor.auth.authority.context import AuthorityContext
-from stentor.bootstrap.mcp import governed, launch_context
+from stentor.bootstrap.surfaces.memory_mcp import governed_memory, launch_context
 from stentor.cli import local_service
 from stentor.cli.output import CommandFailed, console, print_json, print_notice
 from stentor.cli.server import service_runner
@@ -130,7 +130,7 @@ class FolderToolCaller:
                 return
             opened = local_service.own_data_folder(self._settings, self._environ, self._redactor)
             service = await self._stack.enter_async_context(opened)
-            self._own = LocalToolCaller(governed(service.kernel))
+            self._own = LocalToolCaller(governed_memory(service.kernel))
             self._last = time.monotonic()
             self._idle = asyncio.create_task(self._release_when_idle())
 

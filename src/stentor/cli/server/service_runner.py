@@ -14,8 +14,9 @@ from starlette.types import ASGIApp
 
 from stentor import bootstrap
 from stentor.auth.api_keys import admin_key_file
-from stentor.bootstrap import Service, dashboard, grpc, surfaces
-from stentor.bootstrap.surfaces import Surface
+from stentor.bootstrap import Service
+from stentor.bootstrap.surfaces import dashboard, grpc
+from stentor.bootstrap.surfaces.builder import Surface, build_surfaces, surface_host, surface_names
 from stentor.cli.server.connections import compute_limits
 from stentor.cli.server.http_server import Endpoint, Listener, ServerGroup, bind, create_runner, handle_stop_signals
 from stentor.core.errors import StartRefused
@@ -53,7 +54,7 @@ def run_service(
         warnings: list[str] = []
         loop = stack.enter_context(create_runner())
         gateway = None if only_surface else bind(settings.host, settings.gateway_port, "--gateway-port")
-        wanted = [only_surface] if only_surface else surfaces.names(settings)
+        wanted = [only_surface] if only_surface else surface_names(settings)
         beside = {name: _bind_beside(settings, name, warnings) for name in wanted}
         for listener in (gateway, *beside.values()):
             if listener is not None:
@@ -64,7 +65,7 @@ def run_service(
         service = bootstrap.open_service(settings, environ, redactor)
         addresses = {name: listener.address for name, listener in beside.items()}
         try:
-            opened = surfaces.build(service, settings, environ, redactor, addresses)
+            opened = build_surfaces(service, settings, environ, redactor, addresses)
         except BaseException:
             service.abandon()
             raise
@@ -104,7 +105,7 @@ def run_service(
 def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
     """At the port that was chosen; where nobody chose and the usual one is taken, at a free one."""
     port, option = getattr(settings, f"{name}_port"), f"--{name.replace('_', '-')}-port"
-    host, warning = surfaces.host(settings, name)
+    host, warning = surface_host(settings, name)
     warnings += [warning] if warning else []
     try:
         return bind(host, port, option, tls)
@@ -120,7 +121,7 @@ def _guarded(settings: Settings, surface: Surface) -> ASGIApp:
     """The dashboard by its host names; the memory server has a list of its own, the others are for programs alone."""
     if surface.name != "dashboard":
         return surface.app
-    host, _ = surfaces.host(settings, surface.name)
+    host, _ = surface_host(settings, surface.name)
     loopback = host in allowed_hosts.LOOPBACK_NAMES
     return allowed_hosts.wrap_allowed_hosts(
         surface.app, settings.allowed_hosts, dashboard.knows_key(settings), loopback=loopback
@@ -138,17 +139,17 @@ class GracefulShutdown:
 
     def handle_signal(self) -> None:
         self._signals += 1
-        seconds = self._service.kernel.settings.leave
+        seconds = self._service.kernel.infra.settings.leave
         if self._signals == 1 and seconds > 0:
-            self._service.refuse()
+            self._service.mark_unready()
             asyncio.get_running_loop().call_later(seconds, self._leave)
         elif self._servers.is_stopping:
-            self._service.hurry()
+            self._service.skip_drain()
         else:
             self._leave()
 
     def _leave(self) -> None:
-        self._service.leave()
+        self._service.close_streams()
         self._servers.request_stop()
         if self._rpc is not None:
             self._rpc.leave()
@@ -162,7 +163,7 @@ async def _serve(
     ready: StartupReport,
     on_ready: Callable[[StartupReport], None],
 ) -> None:
-    servers = ServerGroup(endpoints, compute_limits(service.kernel.settings))
+    servers = ServerGroup(endpoints, compute_limits(service.kernel.infra.settings))
     handle_stop_signals(GracefulShutdown(service, servers, rpc).handle_signal)
     background: list[asyncio.Task[None]] = []
     try:
@@ -181,7 +182,7 @@ async def _serve(
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         for one in opened:
-            for work in one.at_end:
+            for work in one.close:
                 await work()
         await service.stop()
 

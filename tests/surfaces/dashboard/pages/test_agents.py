@@ -141,7 +141,7 @@ async def test_a_heat_map_has_the_number_in_each_cell_and_a_legend(site: Site) -
         for n in range(12):
             tx.run(sql, agent=bob, type=f"t{n}", weight=1.5, now=tx.now)
 
-    await site.world.kernel.db.write(learn)
+    await site.world.kernel.infra.db.write(learn)
     page = await site.read("/agents/weights")
     assert EVIL not in page
     assert 'class="h0"' in page
@@ -163,7 +163,7 @@ async def test_a_heat_map_of_many_agents_comes_in_pages_and_misses_nobody(site: 
             for n in range(12):
                 tx.run(sql, agent=agent, type=f"t{n}", n=9, now=tx.now)
 
-    await site.world.kernel.db.write(learn)
+    await site.world.kernel.infra.db.write(learn)
     page = await site.read("/agents/weights")
     names = re.findall(r'<th scope="row"><a [^>]*>(a\d\d)</a>', page)
     assert names == [f"a{n:02}" for n in range(1, 51)]
@@ -215,7 +215,7 @@ async def test_an_agent_without_trust_is_unscored(site: Site) -> None:
     assert "0.000" not in page
     assert "Nothing is recorded yet" in page
     events = Sql("select count(*) from events where event_type = 'trust_changed'")
-    assert (await site.world.kernel.db.read(lambda tx: tx.rows(events)))[0][0] == 0, "a look stores nothing"
+    assert (await site.world.kernel.infra.db.read(lambda tx: tx.rows(events)))[0][0] == 0, "a look stores nothing"
 
 
 @requirement("dashboard.page-agents")
@@ -319,7 +319,7 @@ async def test_a_damaged_record_does_not_take_the_list_away(site: Site) -> None:
     ann = await site.world.register("ann")
     await site.world.register("bob")
     sql = Sql("update agents set capabilities = '{', runtime = '[]' where agent_id = :agent")
-    await site.world.kernel.db.write(lambda tx: tx.run(sql, agent=ann))
+    await site.world.kernel.infra.db.write(lambda tx: tx.run(sql, agent=ann))
     page = await site.read("/agents")
     assert shown(page) == ["ann", "bob"]
     assert "cannot be read" in page

@@ -30,7 +30,7 @@ async def sign(site: Site) -> dict[str, Any]:
 
 
 async def edit(site: Site, sql: Sql, **values: Any) -> None:
-    await site.world.kernel.db.write(lambda tx: tx.run(sql, **values))
+    await site.world.kernel.infra.db.write(lambda tx: tx.run(sql, **values))
 
 
 def text(html: str) -> str:

@@ -95,7 +95,7 @@ async def test_a_decision_of_an_earlier_rule_is_shown_with_its_own_terms(site: S
         metadata["routing"]["candidates"] = [one]
         tx.run(Sql(f"update events set metadata = :new where {where}"), new=jsontext.dump(metadata), task=task_id)
 
-    await site.world.kernel.db.write(earlier)
+    await site.world.kernel.infra.db.write(earlier)
     page = await site.read(f"/tasks/{task_id}")
     assert "0.80 × composite + 0.20 × Hebbian weight" in page
     assert "0.250" in page

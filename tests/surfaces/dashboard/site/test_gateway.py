@@ -29,8 +29,8 @@ ADMIN, READER = "admin-key-7c1e", "reader-key-7c1e"
 @pytest.fixture(params=["in process", "over http"])
 async def caller(request: pytest.FixtureRequest, world: World) -> AsyncIterator[GatewayClient]:
     if request.param == "in process":
-        rows = {row.name: row for _, table in operations(world.kernel, world.entrance) for row in table}
-        yield InProcessGatewayClient(rows, world.kernel.activity, world.ring.find)
+        rows = {row.name: row for _, table in operations(world.kernel, world.context) for row in table}
+        yield InProcessGatewayClient(rows, world.kernel.tasks.activity, world.ring.find)
         return
     server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_level="error", lifespan="off"))
     serving = asyncio.create_task(server.serve())
@@ -111,7 +111,7 @@ async def test_a_reader_who_leaves_ends_the_stream_and_not_the_work(caller: Gate
     steps = caller.stream_task(READER, task_id)
     await anext(steps)
     await steps.aclose()  # type: ignore[attr-defined]
-    await soon(lambda: not world.kernel.hub._watchers)
+    await soon(lambda: not world.kernel.infra.hub._watchers)
     assert (await world.task(task_id))["status"] == "queued"
 
 

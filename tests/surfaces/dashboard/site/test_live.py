@@ -31,7 +31,7 @@ async def ended(frames: AsyncIterator[SseEvent]) -> None:
 
 @requirement("dashboard.live")
 async def test_readers_hear_of_their_own_tenant_in_one_message_however_much_happens(world: World) -> None:
-    told = LiveUpdates(world.kernel.db)
+    told = LiveUpdates(world.kernel.infra.db)
     ours, theirs = told.stream_changes("default", new_id()), told.stream_changes("other", new_id())
     assert (await anext(ours)).data == (await anext(theirs)).data == {"topics": []}
     elsewhere = asyncio.ensure_future(anext(theirs))
@@ -55,7 +55,7 @@ async def test_readers_hear_of_their_own_tenant_in_one_message_however_much_happ
 async def test_what_happened_while_a_page_was_on_its_way_is_told_first(world: World) -> None:
     made = new_id()
     await world.register("ann")
-    told = LiveUpdates(world.kernel.db)
+    told = LiveUpdates(world.kernel.infra.db)
     ours, theirs, later = (
         told.stream_changes(name, since) for name, since in (("default", made), ("other", made), ("default", new_id()))
     )
@@ -68,7 +68,7 @@ async def test_what_happened_while_a_page_was_on_its_way_is_told_first(world: Wo
 
 @requirement("dashboard.live")
 async def test_an_outage_of_the_store_ends_no_stream(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = LiveUpdates(world.kernel.db)
+    told = LiveUpdates(world.kernel.infra.db)
     frames = told.stream_changes("default", new_id())
     await anext(frames)
     await asyncio.sleep(0.1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from stentor.bootstrap.dashboard import Dashboard, key_of
-from stentor.bootstrap.entrance import Entrance, dashboard_principal
 from stentor.bootstrap.kernel import Kernel
-from stentor.bootstrap.memory import vault_folder
 from stentor.bootstrap.operations import OPERATIONS, operations
+from stentor.bootstrap.parts.memory import vault_folder
 from stentor.bootstrap.service import open_driver
+from stentor.bootstrap.surface_context import SurfaceContext, dashboard_principal
+from stentor.bootstrap.surfaces.dashboard import Dashboard, key_of
 from stentor.core.clock import Clock, SystemClock
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver, ReadOnlyDriver
@@ -35,19 +35,19 @@ from stentor.surfaces.dashboard.streaming import InstructionExecutor
 from stentor.web.sse import StreamLimit
 
 
-def beside(kernel: Kernel, settings: Settings, shared: Entrance) -> Dashboard:
+def beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> Dashboard:
     """With connections of its own to the database, which only read. Raises StartRefused."""
     principal = dashboard_principal(settings)
-    gateway = LocalTaskGateway(kernel.submission, kernel.activity, principal)
+    gateway = LocalTaskGateway(kernel.tasks.submission, kernel.tasks.activity, principal)
 
     def ranking() -> RankingSettings:
-        return RankingSettings(kernel.routing.policy, kernel.trust.view.is_available)
+        return RankingSettings(kernel.agents.routing.policy, kernel.agents.trust.view.is_available)
 
-    driver = kernel.db.driver
-    keys = shared.keys
-    rows = {row.name: row for _, table in operations(kernel, shared) for row in table}
-    caller = InProcessGatewayClient(rows, kernel.activity, lambda key: keys.development_admin or keys.find(key))
-    return build(settings, driver, kernel.clock, gateway, caller, kernel.hub.closing, ranking)
+    driver = kernel.infra.db.driver
+    keys = context.keys
+    rows = {row.name: row for _, table in operations(kernel, context) for row in table}
+    caller = InProcessGatewayClient(rows, kernel.tasks.activity, lambda key: keys.development_admin or keys.find(key))
+    return build(settings, driver, kernel.infra.clock, gateway, caller, kernel.infra.hub.closing, ranking)
 
 
 def alone(settings: Settings, redactor: Redactor) -> Dashboard:

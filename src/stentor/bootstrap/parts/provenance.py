@@ -1,4 +1,4 @@
-"""Wires provenance: the sequencer, the key that signs, where checkpoints go."""
+"""Wires provenance: the sequencer that numbers events, the signing key, and where checkpoints go."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from urllib.parse import urlsplit
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from stentor.auth.principal import DEFAULT_TENANT
-from stentor.core.clock import SECOND, Clock
-from stentor.core.db import Database, Tx
+from stentor.bootstrap.infrastructure import Infrastructure
+from stentor.core.clock import SECOND
+from stentor.core.db import Tx
 from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.errors import StoreUnavailable
 from stentor.core.http_client.outbound import OutboundHttp
-from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.runlog import EventDraft
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import HealthComponent
 from stentor.domains.provenance import keyfile, store
@@ -28,31 +29,35 @@ from stentor.domains.provenance.signing_guard import Acceptance, ExternalState, 
 from stentor.domains.provenance.witness.client import WitnessClient, parse_targets
 
 FLUSH_SECONDS = 5.0
-"""How long a stop waits for the last numbers; what is left gets them at the next start."""
-LAGGING = 30 * SECOND
-"""Older events without a number make the component unavailable."""
+"""How long a stop waits for the last events to be numbered; the next start numbers the rest."""
+MAX_LAG_US = 30 * SECOND
+"""Age of an unnumbered event from which the component is unavailable."""
 
 
-def outside(settings: Settings) -> ExternalState:
-    """What is kept outside the database, for this data folder."""
+def external_state(settings: Settings) -> ExternalState:
+    """Return what is stored outside the database for this data folder."""
     return ExternalState(settings.data_dir / "keys", settings.checkpoint_file)
 
 
 class ProvenanceParts:
-    """The wired parts. `sequencer` runs on the event loop that serves."""
+    """`sequencer` numbers and signs in the background."""
 
-    def __init__(self, settings: Settings, db: Database, clock: Clock, runlog: RunLog) -> None:
-        self._settings = settings
-        self._db = db
-        self._clock = clock
-        self._runlog = runlog
-        outlets = [file_sink(settings.checkpoint_file)] if settings.checkpoint_file else []
+    def __init__(self, infra: Infrastructure) -> None:
+        self._settings = settings = infra.settings
+        self._db = db = infra.db
+        self._clock = clock = infra.clock
+        self._runlog = infra.runlog
+        sinks = [file_sink(settings.checkpoint_file)] if settings.checkpoint_file else []
         path = keyfile.key_path(settings)
         guard = SigningGuard(
-            db, outside(settings), lambda: keyfile.find_signer(path), lambda: self.signer, self._record_acceptance
+            db,
+            external_state(settings),
+            lambda: keyfile.find_signer(path),
+            lambda: self.signer,
+            self._record_acceptance,
         )
-        self.checkpoints = CheckpointPublisher(db, clock, lambda: self.signer, outlets, guard)
-        self._outbound, self.witnesses = _witnesses(settings, db, clock, outlets)
+        self.checkpoints = CheckpointPublisher(db, clock, lambda: self.signer, sinks, guard)
+        self._outbound, self.witnesses = _open_witnesses(infra, sinks)
         if self.witnesses.targets:
             self.checkpoints.sinks.append(self.witnesses.on_checkpoint)
         intervals = settings.provenance_interval, settings.checkpoint_interval
@@ -63,13 +68,13 @@ class ProvenanceParts:
 
     @property
     def signer(self) -> NoteSigner:
-        """The key, made when there is none."""
+        """Return the signing key; create it if there is none."""
         return keyfile.ensure_signer(keyfile.key_path(self._settings), self._settings.provenance_origin)
 
     async def start(self) -> None:
-        """Hold the log against what is kept outside the database. Raises StartRefused when the key cannot be used."""
+        """Compare the log with what is stored outside the database. Raises StartRefused if the key is unusable."""
         if keyfile.find_signer(keyfile.key_path(self._settings)) is not None:
-            self.signer  # noqa: B018 - read now, so that a wrong one stops the start even without a database
+            self.signer  # noqa: B018 - read it now, so that an invalid key stops the start even while the database is down
         await self.checkpoints.check()
         self._tasks = [asyncio.create_task(self.sequencer.run())]
         if self.witnesses.targets:
@@ -78,7 +83,7 @@ class ProvenanceParts:
             self._tasks.append(asyncio.create_task(self.witnesses.run()))
 
     async def stop(self) -> None:
-        """Number and sign what is left, if that goes quickly."""
+        """Number and sign the remaining events, if that takes less than FLUSH_SECONDS."""
         if not self._tasks:
             return
         for task in self._tasks:
@@ -88,7 +93,7 @@ class ProvenanceParts:
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self.service.publish()
                 await self.witnesses.request_signatures()
-        except Exception:  # noqa: BLE001 - the sequencer told already; nothing is lost
+        except Exception:  # noqa: BLE001 - the sequencer has logged it; the next start continues
             return
         finally:
             await self._outbound.close()
@@ -107,11 +112,11 @@ class ProvenanceParts:
         self._runlog.append(tx, DEFAULT_TENANT, [draft])
 
     async def check(self) -> HealthComponent:
-        """For /health/detailed: whether events get their numbers."""
+        """Return the health: whether events are numbered and signed."""
         lag, age = await self._lag()
         if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.delivery_problem:
             return HealthComponent("unavailable", problem)
-        if age > LAGGING and self._tasks:
+        if age > MAX_LAG_US and self._tasks:
             return HealthComponent("unavailable", f"{lag} events wait for their numbers, the oldest {age // SECOND} s")
         witnessed, witnesses = self.witnesses.status()
         if not witnessed:
@@ -125,11 +130,10 @@ class ProvenanceParts:
     def _age(self, lag: store.NumberingLag) -> int:
         return 0 if lag.oldest_at is None else max(0, self._clock.now() - lag.oldest_at)
 
-    def figures(self, tx: Tx) -> Iterable[Metric]:
-        """For /metrics."""
+    def collect_metrics(self, tx: Tx) -> Iterable[Metric]:
         lag, newest = store.numbering_lag(tx), store.newest_checkpoint(tx)
         broken = int(self.sequencer.problem is not None)
-        figures = {
+        gauges = {
             "stentor_provenance_events": ("Events with a number in the Merkle tree.", store.tree_size(tx)),
             "stentor_provenance_lag_events": ("Events without a number yet.", lag.events),
             "stentor_provenance_lag_seconds": ("Age of the oldest of them.", self._age(lag) / SECOND),
@@ -143,10 +147,10 @@ class ProvenanceParts:
                 newest.size if newest else 0,
             ),
         }
-        found = [GaugeMetricFamily(name, text, value=value) for name, (text, value) in figures.items()]
-        return found + (self._of_witnesses() if self.witnesses.targets else [])
+        families = [GaugeMetricFamily(name, text, value=value) for name, (text, value) in gauges.items()]
+        return families + (self._witness_metrics() if self.witnesses.targets else [])
 
-    def _of_witnesses(self) -> list[GaugeMetricFamily]:
+    def _witness_metrics(self) -> list[GaugeMetricFamily]:
         signed = GaugeMetricFamily(
             "stentor_provenance_witness_events",
             "Events that it signed.",
@@ -161,11 +165,10 @@ class ProvenanceParts:
         return [signed, failing]
 
 
-def _witnesses(
-    settings: Settings, db: Database, clock: Clock, outlets: list[CheckpointSink]
-) -> tuple[OutboundHttp, WitnessClient]:
-    """With connections of their own. The operator names witnesses, so they may be at private addresses."""
+def _open_witnesses(infra: Infrastructure, sinks: list[CheckpointSink]) -> tuple[OutboundHttp, WitnessClient]:
+    """The operator names the witnesses, so they may be at private addresses that other requests may not reach."""
+    settings = infra.settings
     targets = parse_targets(settings.witnesses)
     hosts = tuple(urlsplit(target.url).netloc.rpartition("@")[2].lower() for target in targets)
     outbound = OutboundHttp((*settings.outbound_allow, *hosts), max_connections=16, keep_compressed=True)
-    return outbound, WitnessClient(db, clock, outbound, targets, settings.witness_quorum, outlets)
+    return outbound, WitnessClient(infra.db, infra.clock, outbound, targets, settings.witness_quorum, sinks)

@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from stentor.bootstrap.memory import Memory
+from stentor.bootstrap.infrastructure import Infrastructure
+from stentor.bootstrap.parts.memory import Memory
+from stentor.bootstrap.parts.tasks import TaskServices
 from stentor.core.clock import SECOND
-from stentor.core.db import Database
 from stentor.core.db.leader import LeaderElection
-from stentor.core.live import Hub
-from stentor.core.settings import Settings
 from stentor.domains.memory.index.indexer import IndexMaintenance
 from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasknotes.inbox import TaskInbox
 from stentor.domains.tasknotes.mirror import TaskNoteMirror, VaultMaintenance
-from stentor.domains.tasks.submission import SubmissionService
 
 
 @dataclass
 class TaskNotes:
-    """The wired parts, those that are switched on. `steps` go over the vault for reindex and verify."""
+    """`mirror` and `inbox` are None where they are switched off; `maintenance` serves reindex and verify."""
 
-    steps: IndexMaintenance
+    maintenance: IndexMaintenance
     leader: LeaderElection
     mirror: TaskNoteMirror | None
     inbox: TaskInbox | None
@@ -44,22 +42,33 @@ class TaskNotes:
             await self.mirror.stop()
 
 
-def open_task_notes(
-    settings: Settings, db: Database, hub: Hub, memory: Memory, submission: SubmissionService, snapshot: AgentCache
-) -> TaskNotes:
-    """All of it belongs to the vault's tenant."""
-    tenant, vault = settings.vault_tenant, memory.vault
+def open_task_notes(infra: Infrastructure, memory: Memory, tasks: TaskServices, registry: AgentCache) -> TaskNotes:
+    """Open what is switched on. All of it belongs to the vault's tenant."""
+    settings, db, hub, vault = infra.settings, infra.db, infra.hub, memory.default
+    tenant = settings.vault_tenant
 
     def agent_name(agent_id: str) -> str | None:
-        agent = snapshot.get(tenant, agent_id)
+        agent = registry.get(tenant, agent_id)
         return agent.name if agent else None
 
     inbox = None
     if settings.task_inbox:
-        allowed = settings.inbox_capabilities
-        inbox = TaskInbox(db, hub, vault, submission, tenant, settings.inbox_quiet, agent_name, allowed)
-        memory.watcher.on_change = inbox.notify_changed
-    if not settings.task_notes or isinstance(vault, PluginVault):  # the mirror writes files, not requests
-        return TaskNotes(memory.indexer, memory.leader, None, inbox)
-    mirror = TaskNoteMirror(db, hub, vault.root, tenant, settings.lease * SECOND, shared=db.driver.shared)
-    return TaskNotes(VaultMaintenance(memory.indexer, mirror, db, tenant), memory.leader, mirror, inbox)
+        inbox = TaskInbox(
+            db,
+            hub,
+            vault.vault,
+            tasks.submission,
+            tenant,
+            settings.inbox_quiet,
+            agent_name,
+            settings.inbox_capabilities,
+        )
+        vault.watcher.on_change = inbox.notify_changed
+    # The mirror writes files, so it needs the folder itself.
+    if not settings.task_notes or isinstance(vault.vault, PluginVault):
+        return TaskNotes(vault.indexer, memory.leader, None, inbox)
+    mirror = TaskNoteMirror(
+        db, hub, vault.vault.root, tenant, settings.lease * SECOND, shared=not infra.is_single_process
+    )
+    maintenance = VaultMaintenance(vault.indexer, mirror, db, tenant)
+    return TaskNotes(maintenance, memory.leader, mirror, inbox)

@@ -10,8 +10,8 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.auth.api_keys import reject_well_known_key
-from stentor.bootstrap.entrance import Entrance
 from stentor.bootstrap.kernel import Kernel
+from stentor.bootstrap.surface_context import SurfaceContext
 from stentor.core.errors import StartRefused
 from stentor.core.settings import Settings
 
@@ -75,14 +75,14 @@ def host_beside(settings: Settings) -> tuple[str, str | None]:
     return LOOPBACK, KEYLESS.format(settings.host)
 
 
-def beside(kernel: Kernel, settings: Settings, shared: Entrance) -> Dashboard:
+def beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> Dashboard:
     """In the process of the gateway, whose operations the pages call. Raises StartRefused."""
     key_of(settings)
 
     def make() -> Dashboard:
-        from stentor.bootstrap import dashboard_parts
+        from stentor.bootstrap.surfaces import dashboard_parts
 
-        return dashboard_parts.beside(kernel, settings, shared)
+        return dashboard_parts.beside(kernel, settings, context)
 
     app = OnFirstUse(make)
-    return Dashboard(app, kernel.hub.closing.set, app.close)
+    return Dashboard(app, kernel.infra.hub.closing.set, app.close)

@@ -39,16 +39,16 @@ async def start(server: Server, service: Service) -> None:
     """Have it answer for the service."""
     from stentor.surfaces.grpc.app import AtpService, LlmService, TaskServicer, build
 
-    kernel, shared = service.kernel, service.entrance
+    kernel, shared = service.kernel, service.context
     gate = build(
-        TaskServicer(task_operations(kernel), kernel.activity),
+        TaskServicer(task_operations(kernel), kernel.tasks.activity),
         AtpService(message_operations(kernel)),
-        LlmService(shared.talk),
+        LlmService(shared.chat),
         shared.keys,
-        shared.rate,
-        shared.streams,
+        shared.rate_limiter,
+        shared.stream_limit,
         kernel.health.is_ready,
-        kernel.hub.closing,
-        shared.calls,
+        kernel.infra.hub.closing,
+        shared.grpc_durations,
     )
     await server.start(gate)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stentor.auth.api_keys import ensure_key_file
-from stentor.bootstrap.memory import vault_folder
+from stentor.bootstrap.parts.memory import vault_folder
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
@@ -18,7 +18,7 @@ from stentor.surfaces.vault.app import VaultServer
 from stentor.surfaces.vault.certificate import ServerCertificate
 from stentor.surfaces.vault.text_index import VaultTextIndex
 
-Work = Callable[[], Coroutine[Any, Any, None]]
+AsyncJob = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass
@@ -33,7 +33,7 @@ class OpenedVault:
     certificate: ServerCertificate | None
 
     @property
-    def background(self) -> list[Work]:
+    def background(self) -> list[AsyncJob]:
         """What runs beside the listeners until it is cancelled."""
         return [self.texts.run, *([] if self.certificate is None else [self.certificate.renew_periodically])]
 

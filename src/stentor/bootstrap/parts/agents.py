@@ -1,0 +1,93 @@
+"""Wires the knowledge of agents, and who gets a task: registry, trust, learning, routing, sandbox rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stentor.bootstrap.infrastructure import Infrastructure
+from stentor.core.clock import Clock
+from stentor.core.fanout import WorkerSeen
+from stentor.core.security import policy as policy_files
+from stentor.core.security.policy import PolicyEntity, PolicySet
+from stentor.core.settings import Settings
+from stentor.domains.learning.service import LearningService
+from stentor.domains.registry import authorization
+from stentor.domains.registry.model import Agent
+from stentor.domains.registry.presence import Presence
+from stentor.domains.registry.service import AgentRegistry
+from stentor.domains.routing.model import PolicyCheck, RoutingPolicy, RoutingRequest
+from stentor.domains.routing.ranking import AgentCandidate
+from stentor.domains.routing.service import RoutingEngine
+from stentor.domains.sandbox.service import SandboxService
+from stentor.domains.trust.service import TrustService
+
+
+@dataclass(frozen=True)
+class AgentServices:
+    """`policies` is None without a policy file."""
+
+    registry: AgentRegistry
+    trust: TrustService
+    learning: LearningService
+    presence: Presence
+    routing: RoutingEngine
+    sandbox: SandboxService
+    policies: PolicySet | None
+    clock: Clock
+
+    def trust_score(self, tenant: str, agent_id: str) -> float | None:
+        """Return the present score; None without one."""
+        return self.trust.view.score(tenant, agent_id, self.clock.now())
+
+    def last_seen(self, agent: Agent) -> tuple[bool, int | None]:
+        """Return whether the agent is online and when it was last seen, in microseconds."""
+        return self.presence.is_online(agent), self.presence.last_seen(agent.agent_id)
+
+
+def open_agents(infra: Infrastructure) -> AgentServices:
+    """Raises StartRefused for a policy file that cannot be read."""
+    settings, db, clock, runlog = infra.settings, infra.db, infra.clock, infra.runlog
+    policies = load_policies(settings)
+    registry = AgentRegistry(db, clock, runlog)
+    trust = TrustService(db, clock, runlog)
+    learning = LearningService(db, clock, runlog, settings.sentinel_threshold)
+    policy = RoutingPolicy(
+        settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, routing_policy_check(policies)
+    )
+    routing = RoutingEngine(registry.agents, learning.view, trust.view, clock, policy)
+    sandbox = SandboxService(db, registry, runlog, policies)
+    return AgentServices(registry, trust, learning, _open_presence(infra), routing, sandbox, policies, clock)
+
+
+def _open_presence(infra: Infrastructure) -> Presence:
+    """What this process and the others know of the workers that can take work."""
+    fanout = infra.fanout
+
+    def announce(agent_id: str, at: int) -> None:
+        fanout.send(WorkerSeen(agent_id, at))
+
+    presence = Presence(infra.clock, infra.settings.worker_offline, announce)
+    fanout.subscribe(WorkerSeen, lambda seen: presence.record_seen_elsewhere(seen.agent_id, seen.at))
+    return presence
+
+
+def load_policies(settings: Settings) -> PolicySet | None:
+    """Load the policy file, if one is set. Raises StartRefused."""
+    return None if settings.policy_file is None else policy_files.load_policies(settings.policy_file)
+
+
+def routing_policy_check(policies: PolicySet | None) -> PolicyCheck | None:
+    """Return what the policy file decides about a candidate; None if it has no rule for routing."""
+    if policies is None or not policies.covers_action("route"):
+        return None
+
+    def is_allowed(request: RoutingRequest, candidate: AgentCandidate) -> bool:
+        context = {
+            "required_capabilities": request.capabilities,
+            "preferred": request.preferred_agent_id is not None,
+            "trust": candidate.trust,
+        }
+        agent, task_type = authorization.to_policy_entity(candidate.agent), PolicyEntity("TaskType", request.task_type)
+        return policies.authorize("route", agent, task_type, context).allowed
+
+    return is_allowed

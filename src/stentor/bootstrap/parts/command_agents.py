@@ -1,0 +1,119 @@
+"""Wires command agents: the process sandbox, the tool broker with its tools, and the runtime `command`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+
+from stentor.bootstrap.infrastructure import Infrastructure
+from stentor.bootstrap.parts.agents import AgentServices
+from stentor.bootstrap.parts.llm import LlmParts
+from stentor.bootstrap.parts.memory import Memory
+from stentor.core.errors import SandboxUnavailable, StartRefused
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.settings import Settings
+from stentor.domains.execution.runtimes.command import CommandDriver, DisabledDriver
+from stentor.domains.execution.sandbox_tools import LlmChat, MemorySearch, MemoryWrite
+from stentor.domains.monitoring.service import Check, HealthComponent, fixed_check
+from stentor.domains.registry.model import Runtime
+from stentor.domains.sandbox import bubblewrap
+from stentor.domains.sandbox.broker import command_tools
+from stentor.domains.sandbox.broker.file_tools import ListFiles, ReadFile, WriteFile
+from stentor.domains.sandbox.broker.http_tool import HttpRequest
+from stentor.domains.sandbox.broker.model import Tool
+from stentor.domains.sandbox.broker.service import LIST_TOOLS, ToolBroker, ToolDispatcher
+from stentor.domains.sandbox.process_sandbox import ProcessSandbox
+
+DISABLED = "Command agents are switched off here: they run programs on this host, and SERVICE_COMMAND_AGENTS allows it."
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class CommandAgents:
+    """`command` is None while command agents are switched off."""
+
+    sandbox: ProcessSandbox
+    command: CommandDriver | None
+    outbound: OutboundHttp
+
+    @property
+    def driver(self) -> CommandDriver | DisabledDriver:
+        return self.command or DisabledDriver(DISABLED)
+
+    def check_runtime(self, runtime: Runtime) -> None:
+        """Check the runtime of a registration. Raises InvalidRequest, SandboxUnavailable."""
+        if runtime.endpoint is not None:
+            self.outbound.check_url(runtime.endpoint)
+        if runtime.kind != "command":
+            return
+        if self.command is None:
+            raise SandboxUnavailable(DISABLED)
+        self.command.check_runtime(runtime)
+
+    def health(self) -> dict[str, Check]:
+        """Return the check of the component `cage`; none while command agents are switched off."""
+        if self.command is None:
+            return {}
+        if not self.sandbox.is_enabled:
+            return {
+                "cage": fixed_check("disabled", "WITHOUT A CAGE: programs of agents have all rights of the service")
+            }
+
+        async def check() -> HealthComponent:
+            if self.sandbox.problem is None:
+                return HealthComponent("available", "programs run caged")
+            # Without the reason: it names folders of the host, and health is public.
+            return HealthComponent("disabled", "no cage, so command agents are refused; `stentor doctor` says why")
+
+        return {"cage": check}
+
+
+def process_sandbox(settings: Settings) -> ProcessSandbox:
+    """Return the sandbox of the settings, not opened yet. Raises StartRefused."""
+    try:
+        roots = bubblewrap.parse_root_folders(settings.cage_roots)
+    except ValueError as error:
+        raise StartRefused(f"SERVICE_CAGE_ROOTS {error}.") from None
+    return ProcessSandbox(settings.cage_dir or settings.data_dir / "cage", roots, enabled=settings.cage)
+
+
+def open_command_agents(
+    infra: Infrastructure, agents: AgentServices, memory: Memory | None, llm: LlmParts
+) -> CommandAgents:
+    """Open the sandbox if command agents are switched on. Raises StartRefused for an invalid setting."""
+    settings, outbound = infra.settings, infra.outbound
+    sandbox = process_sandbox(settings)
+    if not settings.command_agents:
+        return CommandAgents(sandbox, None, outbound)
+    sandbox.open()
+    if not sandbox.is_enabled:
+        log.warning("SERVICE_CAGE=off: the programs of command agents run WITHOUT A CAGE, with all rights of this user")
+    elif sandbox.problem is not None:
+        log.error("command agents will be refused: %s", sandbox.problem)
+    registry = agents.registry.agents
+    dispatcher = ToolDispatcher(agents.sandbox, _tools(infra, sandbox, memory, llm), registry.get)
+    broker = ToolBroker(dispatcher, sandbox.give_to_sandbox_user)
+    # A run ends as soon as its agent is suspended or quarantined.
+    registry.listeners.append(broker.handle_agent_change)
+    driver = CommandDriver(sandbox, broker, infra.db, infra.runlog, infra.redactor.redact)
+    return CommandAgents(sandbox, driver, outbound)
+
+
+def _tools(infra: Infrastructure, sandbox: ProcessSandbox, memory: Memory | None, llm: LlmParts) -> dict[str, Tool]:
+    def give_to_sandbox_user(descriptor: int) -> None:
+        if bubblewrap.is_root() and sandbox.is_enabled:
+            os.fchown(descriptor, bubblewrap.NOBODY_UID, bubblewrap.NOBODY_UID)
+
+    tools: list[Tool] = [kind(sandbox.roots, give_to_sandbox_user) for kind in (ReadFile, WriteFile, ListFiles)]
+    tools += [HttpRequest(infra.outbound), LlmChat(llm.gateway)]
+    if memory is not None:
+        vault, tenant = memory.default, infra.settings.vault_tenant
+        tools += [MemorySearch(vault.search, tenant), MemoryWrite(vault.service, tenant)]
+    by_name = {tool.name: tool for tool in tools}
+    commands = command_tools.load_command_tools(infra.settings.cage_tools, sandbox)
+    if taken := commands.keys() & {*by_name, LIST_TOOLS}:
+        raise StartRefused(
+            f"SERVICE_CAGE_TOOLS: {min(taken)!r} is already the name of a built-in tool; choose another."
+        )
+    return {**by_name, **commands}

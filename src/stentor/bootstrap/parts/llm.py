@@ -1,0 +1,139 @@
+"""Wires the LLM gateway: providers, the call guard before them, and the automatic choice of a model."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stentor.bootstrap.infrastructure import Infrastructure
+from stentor.bootstrap.parts.memory import open_embedder
+from stentor.core.errors import StartRefused
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.security.sealing import Sealer
+from stentor.core.settings import Settings
+from stentor.domains.execution.runtimes.summarizer import summarize
+from stentor.domains.llm import costs
+from stentor.domains.llm.call_guard import CallGuard
+from stentor.domains.llm.costs import PriceList
+from stentor.domains.llm.model_routes import ModelRoutes
+from stentor.domains.llm.operations import GatewayConfig
+from stentor.domains.llm.providers import operator_hosts, providers_from_settings
+from stentor.domains.llm.providers.backends import EmbedTexts, HttpBackend, LocalBackend
+from stentor.domains.llm.providers.failures import CircuitBreaker
+from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistry
+from stentor.domains.llm.providers.transport import ProviderTransport, TransportLimits
+from stentor.domains.llm.service import LlmGateway
+from stentor.domains.llm.tracing import CallTracer, NoopTracer
+from stentor.domains.modelrouting.learning import AnswerGrader, ModelOutcomeRecorder, ModelRecords
+from stentor.domains.modelrouting.service import AutoModelRouter
+
+SUMMARY_SENTENCES = 3
+"""Length of an answer of the local model."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LlmParts:
+    """`answers` grades recorded answers; `config` is what the gateway tells of its settings."""
+
+    gateway: LlmGateway
+    prices: PriceList
+    config: GatewayConfig
+    operator_http: OutboundHttp
+    models: ModelRecords
+    answers: AnswerGrader
+
+    async def stop(self) -> None:
+        """Wait for what is still being recorded."""
+        await self.gateway.close()
+        await self.operator_http.close()
+
+
+def open_llm(infra: Infrastructure) -> LlmParts:
+    """Raises StartRefused for an invalid setting."""
+    settings, db, clock, runlog, redactor = infra.settings, infra.db, infra.clock, infra.runlog, infra.redactor
+    operator_providers = providers_from_settings(settings)
+    # The operator's providers may be at private addresses; those that callers register may not.
+    operator_http = OutboundHttp(operator_hosts(operator_providers))
+    limits = TransportLimits(
+        total_seconds=settings.llm_timeout, idle_seconds=settings.llm_idle, max_retries=settings.llm_retries
+    )
+    transport = ProviderTransport(operator_http, infra.outbound, limits, redactor.redact)
+    prices = PriceList(settings.llm_prices)
+    providers = ProviderRegistry(
+        db,
+        runlog,
+        Sealer(settings.data_dir, settings.master_key),
+        operator_providers,
+        transport,
+        infra.outbound.check_url,
+        find_ollama=settings.find_ollama,
+        include_local=settings.llm_local,
+        redactor=redactor,
+    )
+    guard = CallGuard(
+        db,
+        clock,
+        runlog,
+        CircuitBreaker(clock),
+        prices,
+        costs.parse_budgets(settings.llm_budgets),
+        open_tracer(settings, redactor.add_secret),
+        keep_content=settings.llm_log_content,
+    )
+    local = LocalBackend(_summarize, _local_embedding(settings)) if settings.llm_local else None
+    gateway = LlmGateway(
+        db,
+        providers,
+        ModelCatalog(transport, local.models if local else ()),
+        guard,
+        ModelRoutes(settings.llm_groups, settings.llm_fallbacks),
+        HttpBackend(transport),
+        local,
+        settings.llm_default_provider,
+        settings.llm_default_model,
+    )
+    config = GatewayConfig(
+        settings.llm_timeout, settings.llm_idle, settings.llm_retries, settings.llm_local, tuple(settings.llm_budgets)
+    )
+    models = ModelRecords()
+    outcomes = ModelOutcomeRecorder(db, runlog, infra.roles, models, settings.daily_lessons)
+    gateway.auto_router = AutoModelRouter(db, clock, runlog, gateway, guard, prices, models, outcomes, settings.alpha)
+    return LlmParts(gateway, prices, config, operator_http, models, AnswerGrader(db, runlog, models))
+
+
+def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTracer:
+    """Import OpenTelemetry only with a collector. Raises StartRefused for settings that its SDK rejects."""
+    base = settings.otel_endpoint and settings.otel_endpoint.rstrip("/") + "/v1/traces"
+    if not (endpoint := settings.otel_traces_endpoint or base):
+        return NoopTracer()
+    try:
+        tracer: CallTracer = importlib.import_module("stentor.domains.llm.otel").open_spans(endpoint, add_secret)
+    except ModuleNotFoundError:
+        # The variable may be set for every program of the machine, so it does not stop the start.
+        log.warning("a collector of OpenTelemetry is set; to send spans: pip install 'stentor[otel]'")
+        return NoopTracer()
+    except (ValueError, OSError) as error:
+        raise StartRefused(f"A variable of OpenTelemetry (OTEL_...) is invalid: {error}.") from None
+    return tracer
+
+
+async def _summarize(text: str) -> str:
+    summary = await asyncio.to_thread(summarize, text, SUMMARY_SENTENCES)
+    return " ".join(summary.sentences)
+
+
+def _local_embedding(settings: Settings) -> EmbedTexts | None:
+    embedder = open_embedder(settings)
+    if embedder is None:
+        return None
+
+    async def embed(texts: Sequence[str]) -> Any:
+        await embedder.load()
+        return await embedder.embed(texts, urgent=True)
+
+    return embed

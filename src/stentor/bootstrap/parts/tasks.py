@@ -1,0 +1,99 @@
+"""Wires the life of a task: submission, dispatch, execution, its outcome, and what is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stentor.bootstrap.infrastructure import Infrastructure
+from stentor.bootstrap.parts.agents import AgentServices
+from stentor.core.clock import SECOND
+from stentor.domains.activity.service import ActivityService, ReportLookup
+from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
+from stentor.domains.execution.executor import TaskExecutor
+from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
+from stentor.domains.execution.outcomes import LearningEligibility, OutcomeRecorder
+from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
+from stentor.domains.execution.reconciler import Reconciler
+from stentor.domains.execution.rerouting import TaskRerouter
+from stentor.domains.execution.runtimes import RuntimeDriver
+from stentor.domains.execution.service import WorkerService
+from stentor.domains.registry.model import Agent
+from stentor.domains.registry.presence import Presence
+from stentor.domains.routing.service import LoadLookup
+from stentor.domains.tasks.grades import GradeService
+from stentor.domains.tasks.grants import GrantService
+from stentor.domains.tasks.placement import TaskRouter
+from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.submission import SubmissionService
+
+
+@dataclass(frozen=True)
+class TaskServices:
+    """`freshness` tells the dispatcher whether the registry in memory is recent enough to dispatch by."""
+
+    submission: SubmissionService
+    service: TaskService
+    grants: GrantService
+    grades: GradeService
+    activity: ActivityService
+    workers: WorkerService
+    dispatcher: Dispatcher
+    reconciler: Reconciler
+    rerouting: TaskRerouter
+    freshness: RegistryFreshness
+
+
+def open_tasks(
+    infra: Infrastructure, agents: AgentServices, drivers: Mapping[str, RuntimeDriver], find_reports: ReportLookup
+) -> TaskServices:
+    """`drivers` execute the tasks of agents, by the kind of the agent's runtime."""
+    settings, db, clock, runlog, hub = infra.settings, infra.db, infra.clock, infra.runlog, infra.hub
+    registry, routing, presence = agents.registry.agents, agents.routing, agents.presence
+    eligibility = LearningEligibility(registry, infra.roles, settings.daily_lessons)
+    outcomes = OutcomeRecorder(runlog, agents.learning, agents.trust, hub, eligibility)
+    grants = GrantService(db, runlog, registry, routing)
+    executor = TaskExecutor(
+        db, runlog, routing, registry, outcomes, hub, dict(drivers), grants, settings.lease * SECOND
+    )
+    freshness = RegistryFreshness(registry)
+    dispatcher = _open_dispatcher(infra, executor, freshness)
+    # The dispatcher and the routing engine need each other: routing asks how busy an agent is.
+    routing.agent_load = _load_lookup(dispatcher, presence)
+    dispatcher.offline_endpoints = presence.offline_endpoints
+    router = TaskRouter(routing, registry, agents.learning.view)
+    return TaskServices(
+        submission=SubmissionService(db, runlog, router, dispatcher, grants),
+        service=TaskService(db, runlog, router, dispatcher, grants),
+        grants=grants,
+        grades=GradeService(db, runlog, agents.learning, eligibility),
+        activity=ActivityService(db, hub, registry, find_reports),
+        workers=WorkerService(db, registry, dispatcher, outcomes, hub, presence),
+        dispatcher=dispatcher,
+        reconciler=Reconciler(db, runlog, dispatcher, executor, outcomes, settings.max_attempts),
+        rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),
+        freshness=freshness,
+    )
+
+
+def _open_dispatcher(infra: Infrastructure, executor: TaskExecutor, freshness: RegistryFreshness) -> Dispatcher:
+    settings = infra.settings
+    if infra.is_single_process:
+        return InMemoryDispatcher(infra.db, executor, settings.concurrency)
+    runs_agents = "worker" in settings.roles
+    return PostgresDispatcher(
+        infra.db, executor, freshness, infra.fanout, settings.concurrency, runs_agents=runs_agents
+    )
+
+
+def _load_lookup(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:
+    """Return a function that tells how busy an agent is: tasks ahead, concurrency, whether it is online."""
+
+    def load(agent: Agent) -> tuple[int, int, bool]:
+        agent_id = agent.agent_id
+        if agent.runtime.kind != "worker":
+            return dispatcher.count_ahead(agent_id), dispatcher.concurrency(agent_id), presence.is_online(agent)
+        ahead = dispatcher.count_ahead(agent_id) + presence.count_held(agent_id)
+        return ahead, presence.concurrency(agent_id) if ahead else 1, presence.is_online(agent)
+
+    return load

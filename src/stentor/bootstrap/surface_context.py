@@ -1,0 +1,50 @@
+"""What all surfaces for callers with keys share, so that limits hold for a caller across all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stentor.auth.api_keys import KeyRing
+from stentor.auth.principal import Principal
+from stentor.bootstrap.kernel import Kernel
+from stentor.core.settings import Settings
+from stentor.domains.conversation.service import AgentChat
+from stentor.domains.llm.service import ChatRouter
+from stentor.web.middleware import RateLimiter
+from stentor.web.request_context import GrpcCallDurations
+from stentor.web.sse import StreamLimit
+
+DASHBOARD = "dashboard"
+
+
+@dataclass(frozen=True)
+class SurfaceContext:
+    """`chat` answers as a model: it sends a chat to the gateway or to an agent."""
+
+    keys: KeyRing
+    rate_limiter: RateLimiter
+    stream_limit: StreamLimit
+    chat: ChatRouter
+    grpc_durations: GrpcCallDurations
+
+
+def open_surface_context(kernel: Kernel, keys: KeyRing) -> SurfaceContext:
+    """Make the context of all surfaces over a kernel, and tell the kernel which keys belong to people."""
+    infra, tasks = kernel.infra, kernel.tasks
+    settings = infra.settings
+    infra.roles.register(keys.principals)
+    if not any((key.tenant, key.name) == (settings.dashboard_tenant, DASHBOARD) for key in keys.principals):
+        infra.roles.register([dashboard_principal(settings)])
+    agents = AgentChat(tasks.submission, tasks.service, kernel.agents.registry.agents, infra.hub, tasks.activity.stream)
+    return SurfaceContext(
+        keys,
+        RateLimiter(settings.rate_limit),
+        StreamLimit(settings.max_streams, infra.hub.closing),
+        ChatRouter(kernel.llm.gateway, agents),
+        GrpcCallDurations(),
+    )
+
+
+def dashboard_principal(settings: Settings) -> Principal:
+    """Return who acts when a person uses the dashboard service with its own key, or without any on loopback."""
+    return Principal(DASHBOARD, "admin", frozenset(("read", "write")), settings.dashboard_tenant)

@@ -1,0 +1,103 @@
+"""Builds the surfaces that `stentor serve` starts beside the gateway, each with a listener of its own."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp
+
+from stentor.auth import api_keys
+from stentor.auth.api_keys import MemoryAccess
+from stentor.bootstrap.service import Service
+from stentor.bootstrap.surfaces import dashboard, memory_mcp, notes, vault
+from stentor.core.security.redaction import Redactor
+from stentor.core.settings import Settings
+from stentor.domains.monitoring.service import HealthComponent
+from stentor.surfaces.memory_mcp.lazy_server import LazyMemoryServer
+
+if TYPE_CHECKING:
+    from stentor.surfaces.memory_mcp.streamable_http import MemoryServer
+
+AsyncJob = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass
+class Surface:
+    """An application with its background jobs, and what closes it. With `tls` it has a second listener."""
+
+    name: str
+    app: ASGIApp
+    background: list[AsyncJob] = field(default_factory=list)
+    close: list[AsyncJob] = field(default_factory=list)
+    key_file: str | None = None
+    tls: ssl.SSLContext | None = None
+
+
+def surface_names(settings: Settings) -> list[str]:
+    """Return the surfaces that this process starts beside the gateway; a vault behind a plugin is not served again."""
+    names = ["dashboard"] if settings.dashboard else []
+    if settings.memory:
+        names += ["notes", "mcp"] if settings.plugin_url else ["vault", "notes", "mcp"]
+    return [name for name in names if name in settings.roles]
+
+
+def surface_host(settings: Settings, name: str) -> tuple[str, str | None]:
+    """Return where a surface listens, with a warning if that is not where the service does. Raises StartRefused."""
+    return dashboard.host_beside(settings) if name == "dashboard" else (settings.host, None)
+
+
+def build_surfaces(
+    service: Service, settings: Settings, environ: Mapping[str, str], redactor: Redactor, addresses: Mapping[str, str]
+) -> list[Surface]:
+    """Build the surfaces that have an address; `addresses` are by name. Raises StartRefused."""
+    surfaces: list[Surface] = []
+    plugin = (settings.plugin_url, settings.plugin_key)
+    if "dashboard" in addresses:
+        board = dashboard.beside(service.kernel, settings, service.context)
+        surfaces.append(Surface("dashboard", board.app, close=[board.close]))
+    if "vault" in addresses:
+        opened = vault.open_vault(settings, redactor)
+        tls = opened.certificate.ssl_context if opened.certificate else None
+        surfaces.append(Surface("vault", opened.app, opened.background, key_file=opened.key_file, tls=tls))
+        # The note store works on the vault that this process serves.
+        plugin = (addresses["vault"], opened.key)
+    if "notes" in addresses:
+        store = notes.beside_vault(settings, environ, redactor, *plugin)
+        surfaces.append(Surface("notes", store.app, close=[store.vault.close], key_file=store.key_file))
+    if "mcp" in addresses:
+        keys = {principal.name for principal in service.keys.key_ring.principals}
+        access = api_keys.load_memory_access(environ, keys, settings.vault_names)
+        surfaces.append(_build_memory_mcp(service, settings, redactor, addresses["mcp"], access))
+    return surfaces
+
+
+def _build_memory_mcp(
+    service: Service, settings: Settings, redactor: Redactor, address: str, access: Mapping[str, MemoryAccess]
+) -> Surface:
+    """Check the settings now, so that a wrong one stops the start; the server itself is built at its first use."""
+    kernel = service.kernel
+    receipts = memory_mcp.open_receipt_verifier(settings, kernel.infra.db, kernel.infra.clock, redactor)
+    origin = memory_mcp.public_origin(settings, address)
+
+    def create() -> MemoryServer:
+        from stentor.surfaces.memory_mcp.access import BearerTokenVerifier
+        from stentor.surfaces.memory_mcp.streamable_http import MemoryServer
+        from stentor.surfaces.memory_mcp.tools import LocalToolCaller
+
+        tools = LocalToolCaller(memory_mcp.governed_memory(kernel))
+        verifier = BearerTokenVerifier(service.keys.key_ring, receipts, access, settings.vault_names)
+        endpoint = memory_mcp.public_endpoint(settings, origin)
+        return MemoryServer(tools, verifier, endpoint, settings.max_body_mb * 1_000_000)
+
+    server = LazyMemoryServer(create)
+
+    async def check() -> HealthComponent:
+        if server.is_running:
+            return HealthComponent("available", "answers")
+        return HealthComponent("unavailable", "it has ended")
+
+    kernel.health.set_check("mcp_server", check)
+    return Surface("mcp", server, [server.run])
