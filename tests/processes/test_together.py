@@ -146,12 +146,12 @@ def sleeper() -> tuple[threading.Event, threading.Event, str]:
     listening = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:
-        connection, _ = listening.accept()
-        connection.recv(65_536)
-        begun.set()
-        while connection.recv(65_536):
-            pass
-        stopped.set()
+        with listening, listening.accept()[0] as connection:
+            connection.recv(65_536)
+            begun.set()
+            while connection.recv(65_536):
+                pass
+            stopped.set()
 
     threading.Thread(target=answer, daemon=True).start()
     return begun, stopped, f"http://127.0.0.1:{listening.getsockname()[1]}/do"
