@@ -112,7 +112,7 @@ def _write(corpus: Path, vault: Path) -> dict[str, str]:
 
 
 def _open(folder: Path) -> tuple[Memory, Database]:
-    chosen = settings.load({}, {"data_dir": folder})
+    chosen = settings.load({}, {"SERVICE_DATA_DIR": folder})
     driver = bootstrap.open_driver(chosen)
     migrations.upgrade(driver)
     database = Database(driver)

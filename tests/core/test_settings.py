@@ -19,9 +19,11 @@ def test_every_setting_has_a_default_a_name_and_a_sentence() -> None:
 
 
 def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
-    settings = load({"SERVICE_HOST": " ::1 ", "SERVICE_DATA_DIR": "here"}, {"data_dir": Path("there"), "host": None})
-    assert (settings.host, settings.data_dir, settings.gateway_port) == ("::1", Path("there"), 8080)
-    assert [settings.sources[name] for name in ("host", "data_dir", "gateway_port")] == [
+    settings = load(
+        {"SERVICE_HOST": " ::1 ", "SERVICE_DATA_DIR": "here"}, {"SERVICE_DATA_DIR": Path("there"), "SERVICE_HOST": None}
+    )
+    assert (settings.server.host, settings.storage.data_dir, settings.server.port) == ("::1", Path("there"), 8080)
+    assert [settings.sources[name] for name in ("SERVICE_HOST", "SERVICE_DATA_DIR", "SERVICE_GATEWAY_PORT")] == [
         "environment",
         "option",
         "default",
@@ -50,11 +52,14 @@ def test_a_value_that_cannot_be_read_names_its_variable(name: str, value: str) -
 
 @pytest.mark.parametrize(("text", "value"), [("TRUE", True), ("on", True), ("1", True), ("No", False), ("0", False)])
 def test_flags_are_read_in_any_case(text: str, value: bool) -> None:
-    assert load({"SERVICE_BUILTIN_AGENTS": text}).builtin_agents is value
+    assert load({"SERVICE_BUILTIN_AGENTS": text}).tasks.builtin_agents is value
 
 
 def test_hosts_are_a_list_in_lower_case() -> None:
-    assert load({"SERVICE_OUTBOUND_ALLOW": "A.example:80, ,10.0.0.1 "}).outbound_allow == ("a.example:80", "10.0.0.1")
+    assert load({"SERVICE_OUTBOUND_ALLOW": "A.example:80, ,10.0.0.1 "}).server.outbound_allow == (
+        "a.example:80",
+        "10.0.0.1",
+    )
 
 
 @requirement("http.auth-unsafe-start-refused")
@@ -63,5 +68,5 @@ def test_skipped_authentication_is_for_loopback_only(host: str) -> None:
     environ = {"NODE_ENV": "development", "SKIP_AUTH": "true", "SERVICE_HOST": host}
     with pytest.raises(StartRefused, match="SKIP_AUTH"):
         load(environ)
-    assert load({**environ, "SERVICE_HOST": "127.0.0.1"}).skip_auth is True
-    assert load({**environ, "NODE_ENV": "production"}).host == host
+    assert load({**environ, "SERVICE_HOST": "127.0.0.1"}).auth.skip_auth is True
+    assert load({**environ, "NODE_ENV": "production"}).server.host == host

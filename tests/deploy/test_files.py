@@ -83,7 +83,7 @@ def test_every_probe_asks_a_route_that_needs_no_key() -> None:
 
 @requirement("scale.deploy-names-exist")
 def test_every_port_is_the_usual_one() -> None:
-    usual = {getattr(settings.Settings(), name) for name in settings.setting_infos() if name.endswith("_port")}
+    usual = {settings.Settings().get(name) for name in settings.setting_infos() if name.endswith("port")}
     [exposed] = re.findall(r"^EXPOSE (.*)$", DOCKERFILE.read_text(), re.MULTILINE)
     assert {int(port) for port in exposed.split()} <= usual
     for _, pod in described.pods():

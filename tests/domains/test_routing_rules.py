@@ -214,7 +214,7 @@ def test_without_the_trust_source_beta_and_floor_are_zero_and_the_decision_says_
 @requirement("routing.blend-defaults")
 def test_the_shares_have_their_defaults_and_impossible_ones_stop_the_start() -> None:
     settings = load({})
-    assert (settings.alpha, settings.beta, settings.trust_floor) == (0.2, 0.0, 0.0)
+    assert (settings.routing.alpha, settings.routing.beta, settings.routing.trust_floor) == (0.2, 0.0, 0.0)
     for alpha, beta in [("-0.1", "0"), ("0.3", "-0.01"), ("nan", "0"), ("1.1", "0"), ("0.2", "1.1")]:
         with pytest.raises(StartRefused, match="SERVICE_HEBBIAN_ROUTING"):
             load({"SERVICE_HEBBIAN_ROUTING_ALPHA": alpha, "SERVICE_HEBBIAN_ROUTING_BETA": beta})

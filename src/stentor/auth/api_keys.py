@@ -86,16 +86,16 @@ def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor
         redactor.add_secret(key)
         principals[_digest(key)] = principal
     generated = None
-    if not principals and settings.shared_key:
-        reject_well_known_key("MCP_API_KEY", settings.shared_key, settings)
-        redactor.add_secret(settings.shared_key)
-        principals[_digest(settings.shared_key)] = _admin("mcp")
+    if not principals and settings.auth.shared_key:
+        reject_well_known_key("MCP_API_KEY", settings.auth.shared_key, settings)
+        redactor.add_secret(settings.auth.shared_key)
+        principals[_digest(settings.auth.shared_key)] = _admin("mcp")
     if not principals:
-        key, path, is_new = ensure_key_file(settings.data_dir, "admin")
+        key, path, is_new = ensure_key_file(settings.storage.data_dir, "admin")
         redactor.add_secret(key)
         principals[_digest(key)] = _admin("admin")
         generated = (key, path) if is_new else None
-    development_admin = _admin("development") if settings.development and settings.skip_auth else None
+    development_admin = _admin("development") if settings.development and settings.auth.skip_auth else None
     return LoadedKeys(KeyRing(principals, development_admin), generated, warnings)
 
 

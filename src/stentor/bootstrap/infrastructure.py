@@ -66,16 +66,16 @@ def open_infrastructure(
     hub = Hub(fanout)
     runlog = create_runlog(hub)
     _announce_changes(runlog, fanout)
-    outbound = OutboundHttp(settings.outbound_allow)
+    outbound = OutboundHttp(settings.server.outbound_allow)
     return Infrastructure(settings, db, clock, fanout, hub, runlog, outbound, RoleRegistry(), redactor or Redactor())
 
 
 def _open_fanout(settings: Settings, db: Database) -> Fanout:
     if not db.driver.shared:
         return Fanout()
-    if settings.nats_url:
-        return Fanout(_transport("nats", "NatsTransport", settings.nats_url, settings.nats_subject))
-    return Fanout(_transport("postgres", "PostgresTransport", settings.database_url or db.driver.url))  # type: ignore[attr-defined]
+    if settings.process.nats_url:
+        return Fanout(_transport("nats", "NatsTransport", settings.process.nats_url, settings.process.nats_subject))
+    return Fanout(_transport("postgres", "PostgresTransport", settings.storage.database_url or db.driver.url))  # type: ignore[attr-defined]
 
 
 def _transport(module: str, name: str, *arguments: str) -> FanoutTransport:

@@ -88,7 +88,7 @@ class Kernel:
             await _start(stack, self.provenance)
             stack.push_async_callback(self.infra.outbound.close)
             await self._load()
-            for tenant in tenants if self.infra.settings.builtin_agents else ():
+            for tenant in tenants if self.infra.settings.tasks.builtin_agents else ():
                 await self._register_builtins(tenant)
             recovered = await self.tasks.reconciler.recover(is_single_process=self.infra.is_single_process)
             for part in (self.memory, self.task_notes):
@@ -126,7 +126,7 @@ class Kernel:
 
     async def _drain(self) -> None:
         """Let running tasks end; those that take too long are handed to other processes, if there are any."""
-        dispatcher, drain_seconds = self.tasks.dispatcher, self.infra.settings.drain
+        dispatcher, drain_seconds = self.tasks.dispatcher, self.infra.settings.process.drain_seconds
         if (running := dispatcher.count_running()) and drain_seconds:
             text = "%d tasks run here and have %g s to end; one more signal stops them at once"
             log.warning(text, running, drain_seconds)
@@ -163,7 +163,7 @@ class Kernel:
         """
         trust = self.agents.trust.view
         while True:
-            await sleep_until_tick(self.infra.settings.snapshot_refresh)
+            await sleep_until_tick(self.infra.settings.storage.refresh_seconds)
             since = self.infra.clock.now() if trust.is_available else 0
             try:
                 await apply_polls(self.infra.db.poll, [trust.poll_query(since)])
@@ -173,7 +173,7 @@ class Kernel:
     async def _keep_fresh(self) -> None:
         since = self.infra.clock.now()
         while True:
-            await wait_until_tick(self._stale, self.infra.settings.snapshot_refresh)
+            await wait_until_tick(self._stale, self.infra.settings.storage.refresh_seconds)
             if self._stale.is_set():
                 await asyncio.sleep(MIN_REFRESH_SECONDS)
             self._stale.clear()
@@ -192,7 +192,7 @@ class Kernel:
         registry = self.agents.registry
         known = {agent.runtime.name for agent in registry.agents.list_of_tenant(tenant) if agent.runtime.name}
         builtins: dict[str, tuple[str, ...]] = {"summarizer": ("summarize",)}
-        if self.memory is not None and tenant == self.infra.settings.vault_tenant:
+        if self.memory is not None and tenant == self.infra.settings.memory.tenant:
             builtins["librarian"] = ("search", "answer")
         for name, capabilities in builtins.items():
             if name not in known:
@@ -224,7 +224,7 @@ def build(
     memory = open_memory(infra) if settings.memory else None
     llm = open_llm(infra)
     command_agents = open_command_agents(infra, agents, memory, llm)
-    librarian = {"librarian": LibrarianAgent(memory.default.search, settings.vault_tenant).run} if memory else None
+    librarian = {"librarian": LibrarianAgent(memory.default.search, settings.memory.tenant).run} if memory else None
     builtin = BuiltinDriver(librarian)
     drivers: dict[str, RuntimeDriver] = {
         "builtin": builtin,
@@ -232,7 +232,7 @@ def build(
         "llm": LlmDriver(llm.gateway),
         "command": command_agents.driver,
     }
-    tasks = open_tasks(infra, agents, drivers, report_lookup(memory, settings.vault_tenant))
+    tasks = open_tasks(infra, agents, drivers, report_lookup(memory, settings.memory.tenant))
     governance = open_governance(infra, agents, builtin.names, command_agents.check_runtime)
     provenance = ProvenanceParts(infra)
     webhooks = open_webhooks(infra)

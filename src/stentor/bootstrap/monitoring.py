@@ -44,7 +44,7 @@ def scrape_function(
     sources: dict[str, MetricSource] = {
         "process": collect_process_metrics,
         "components": partial(installation.component_metrics, kernel.health),
-        "disk": partial(installation.disk_metrics, kernel.infra.settings.data_dir),
+        "disk": partial(installation.disk_metrics, kernel.infra.settings.storage.data_dir),
         "database": _database_source(kernel),
     }
     if kernel.memory is not None:

@@ -98,7 +98,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
     ]
     if kernel.memory is not None:
         vaults = kernel.memory.registry(kernel.task_notes.maintenance if kernel.task_notes else None)
-        documents = memory.MemoryOperations(vaults, kernel.infra.settings.vault_tenant)
+        documents = memory.MemoryOperations(vaults, kernel.infra.settings.memory.tenant)
         tables.append(("memory", memory.OPERATIONS, documents))
     return [("tasks", task_operations(kernel)), *((tag, bind(table, owner)) for tag, table, owner in tables)]
 

@@ -23,7 +23,7 @@ from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
 from stentor.core.filesystem import DataFolderLock
 from stentor.core.security.redaction import Redactor
-from stentor.core.settings import Settings, setting_infos
+from stentor.core.settings import Settings
 from stentor.domains.activity import operations as activity_operations
 from stentor.domains.llm import streaming as llm_streaming
 from stentor.domains.llm.openai_api import api as openai_api
@@ -80,20 +80,21 @@ class Service:
 def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> Service:
     """Lock the data folder, migrate the schema, wire everything. Raises StartRefused."""
     try:
-        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings.storage.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StartRefused(f"The data folder {settings.data_dir} cannot be created: {error.strerror}.") from None
-    filesystem.restrict_permissions(settings.data_dir)
+        raise StartRefused(
+            f"The data folder {settings.storage.data_dir} cannot be created: {error.strerror}."
+        ) from None
+    filesystem.restrict_permissions(settings.storage.data_dir)
     clock = SystemClock()
     lock = _lock_data_folder(settings, format_iso(clock.now()))
     try:
-        for name, meta in setting_infos().items():
-            if meta.secret and (value := getattr(settings, name)):
-                redactor.add_secret(value)
-        for secret in database_url.url_secrets(settings.database_url):
+        for secret in settings.secrets():
+            redactor.add_secret(secret)
+        for secret in database_url.url_secrets(settings.storage.database_url):
             redactor.add_secret(secret)
         driver = open_driver(settings)
-        migrations.prepare_schema(driver, migrate=settings.migrate)
+        migrations.prepare_schema(driver, migrate=settings.storage.migrate)
         loaded = key_files.load_keys(settings, environ, redactor)
         kernel = build(settings, Database(driver), clock, redactor=redactor)
         context = open_surface_context(kernel, loaded.key_ring)
@@ -110,22 +111,22 @@ def _lock_data_folder(settings: Settings, started_at: str) -> DataFolderLock | N
     Services that share a PostgreSQL may share the folder too; commands find the first one there.
     """
     try:
-        return DataFolderLock(settings.data_dir, started_at)
+        return DataFolderLock(settings.storage.data_dir, started_at)
     except StartRefused:
-        if not settings.database_url:
+        if not settings.storage.database_url:
             raise
         return None
 
 
 def open_driver(settings: Settings) -> Driver:
-    if not settings.database_url:
-        return SqliteDriver(settings.data_dir / "stentor.db")
+    if not settings.storage.database_url:
+        return SqliteDriver(settings.storage.data_dir / "stentor.db")
     try:
         module = importlib.import_module("stentor.core.db.postgres")
     except ImportError:
         raise StartRefused("PostgreSQL needs the extra: pip install 'stentor[postgres]'.") from None
     try:
-        parsed = database_url.parse_postgres_url(settings.database_url)
+        parsed = database_url.parse_postgres_url(settings.storage.database_url)
     except ValueError as error:
         raise StartRefused(f"SERVICE_DATABASE_URL {error}.") from None
     driver: Driver = module.PostgresDriver(parsed.url)
@@ -136,8 +137,8 @@ def application(kernel: Kernel, context: SurfaceContext) -> ASGIApp:
     """Return the gateway over a kernel; a process without that role serves only its health and its metrics."""
     durations = RequestDurations()
     metrics = monitoring_api.router(kernel.health, scrape_function(kernel, durations, context.grpc_durations))
-    routers = [*_routers(kernel, context, metrics)] if "gateway" in kernel.infra.settings.roles else [metrics]
-    max_body_bytes = kernel.infra.settings.max_body_mb * 1_000_000
+    routers = [*_routers(kernel, context, metrics)] if "gateway" in kernel.infra.settings.process.roles else [metrics]
+    max_body_bytes = kernel.infra.settings.server.max_body_mb * 1_000_000
     return gateway.build(routers, context.keys, context.rate_limiter, max_body_bytes, durations)
 
 

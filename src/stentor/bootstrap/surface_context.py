@@ -33,13 +33,13 @@ def open_surface_context(kernel: Kernel, keys: KeyRing) -> SurfaceContext:
     infra, tasks = kernel.infra, kernel.tasks
     settings = infra.settings
     infra.roles.register(keys.principals)
-    if not any((key.tenant, key.name) == (settings.dashboard_tenant, DASHBOARD) for key in keys.principals):
+    if not any((key.tenant, key.name) == (settings.dashboard.tenant, DASHBOARD) for key in keys.principals):
         infra.roles.register([dashboard_principal(settings)])
     agents = AgentChat(tasks.submission, tasks.service, kernel.agents.registry.agents, infra.hub, tasks.activity.stream)
     return SurfaceContext(
         keys,
-        RateLimiter(settings.rate_limit),
-        StreamLimit(settings.max_streams, infra.hub.closing),
+        RateLimiter(settings.server.rate_limit),
+        StreamLimit(settings.server.max_streams, infra.hub.closing),
         ChatRouter(kernel.llm.gateway, agents),
         GrpcCallDurations(),
     )
@@ -47,4 +47,4 @@ def open_surface_context(kernel: Kernel, keys: KeyRing) -> SurfaceContext:
 
 def dashboard_principal(settings: Settings) -> Principal:
     """Return who acts when a person uses the dashboard service with its own key, or without any on loopback."""
-    return Principal(DASHBOARD, "admin", frozenset(("read", "write")), settings.dashboard_tenant)
+    return Principal(DASHBOARD, "admin", frozenset(("read", "write")), settings.dashboard.tenant)

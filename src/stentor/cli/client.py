@@ -39,7 +39,7 @@ MAX_LOCK_ATTEMPTS = 3
 
 def run_with_client(target: ServiceTarget, work: Callable[[ServiceClient], Awaitable[T]], *, access: Access) -> T:
     """Connect, work, leave. Raises CommandFailed and StentorError."""
-    options = {"data_dir": target.data_dir, "client_url": target.url, "client_key": target.key}
+    options = {"SERVICE_DATA_DIR": target.data_dir, "SERVICE_URL": target.url, "SERVICE_CLIENT_KEY": target.key}
     settings = settings_module.load(os.environ, options)
 
     async def connected() -> T:
@@ -53,8 +53,8 @@ def run_with_client(target: ServiceTarget, work: Callable[[ServiceClient], Await
 async def open_client(settings: Settings, *, access: Access) -> AsyncIterator[ServiceClient]:
     """The service that the settings mean. `access` counts only when the command does the work itself."""
     async with AsyncExitStack() as stack:
-        if settings.client_url:
-            yield await stack.enter_async_context(_over_network(settings, settings.client_url))
+        if settings.client.url:
+            yield await stack.enter_async_context(_over_network(settings, settings.client.url))
         else:
             yield await _here(settings, access, stack)
 
@@ -122,14 +122,14 @@ def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
 
     The key of the folder stays on this machine: it is not sent to a service elsewhere.
     """
-    path = admin_key_file(settings.data_dir)
-    if settings.client_key:
-        source = "--key" if settings.sources["client_key"] == "option" else "SERVICE_CLIENT_KEY"
-        key = settings.client_key
+    path = admin_key_file(settings.storage.data_dir)
+    if settings.client.key:
+        source = "--key" if settings.sources["SERVICE_CLIENT_KEY"] == "option" else "SERVICE_CLIENT_KEY"
+        key = settings.client.key
     elif is_loopback(url) and path.exists():
         key, source = _read(path), str(path)
     else:
-        key, source = settings.shared_key, "MCP_API_KEY" if settings.shared_key else ""
+        key, source = settings.auth.shared_key, "MCP_API_KEY" if settings.auth.shared_key else ""
     if not (key.isascii() and key.isprintable()):
         raise CommandFailed(f"The key from {source} has characters that no header can carry.", EXIT_USAGE)
     return key, source
@@ -149,7 +149,7 @@ async def _owners_address(settings: Settings) -> str | None:
     while (owner := _owner(settings)) is not None and owner.gateway is None:
         if time.monotonic() > until:
             raise CommandFailed(
-                f"Process {owner.pid} holds the data folder {settings.data_dir} and answers nowhere yet.",
+                f"Process {owner.pid} holds the data folder {settings.storage.data_dir} and answers nowhere yet.",
                 EXIT_UNREACHABLE,
             )
         await asyncio.sleep(0.05)
@@ -158,9 +158,9 @@ async def _owners_address(settings: Settings) -> str | None:
 
 def _owner(settings: Settings) -> LockHolder | None:
     try:
-        return read_lock_holder(settings.data_dir)
+        return read_lock_holder(settings.storage.data_dir)
     except OSError as error:
-        raise StartRefused(f"The data folder {settings.data_dir} cannot be read: {error.strerror}.") from None
+        raise StartRefused(f"The data folder {settings.storage.data_dir} cannot be read: {error.strerror}.") from None
 
 
 STREAM_READ_TIMEOUT_SECONDS = 45

@@ -74,8 +74,12 @@ async def open_local_service(
         require_database(settings)
     redactor = Redactor()
     redaction.configure_logging("warning", redactor)
-    settings = replace(settings, rate_limit=0, memory=access == "memory")
-    key, source = settings.client_key, "--key or SERVICE_CLIENT_KEY"
+    settings = replace(
+        settings,
+        server=replace(settings.server, rate_limit=0),
+        memory=replace(settings.memory, enabled=access == "memory"),
+    )
+    key, source = settings.client.key, "--key or SERVICE_CLIENT_KEY"
     if not key:
         key, source = secrets.token_urlsafe(24), "this command"
         environ = {**environ, COMMAND_KEY_VARIABLE: f"{key}:admin:{','.join(PERMISSIONS)}"}
@@ -92,7 +96,7 @@ async def own_data_folder(
     settings: Settings, environ: Mapping[str, str], redactor: Redactor
 ) -> AsyncIterator[bootstrap.Service]:
     """The folder's owner for as long as it is open. Raises CommandFailed and StartRefused."""
-    if settings.database_url:
+    if settings.storage.database_url:
         raise CommandFailed(
             "The state is in PostgreSQL, where a command cannot see whether a service runs: "
             "start `stentor serve` and give its address in SERVICE_URL or with --url.",
@@ -109,9 +113,9 @@ async def own_data_folder(
 
 @asynccontextmanager
 async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[ASGIApp]:
-    redactor.add_secret(settings.database_url)
+    redactor.add_secret(settings.storage.database_url)
     # No service runs here, so no worker can be online, and none gets the benefit of the doubt.
-    settings = replace(settings, worker_offline=0.0)
+    settings = replace(settings, routing=replace(settings.routing, worker_offline_seconds=0.0))
     driver = ReaderOnlyDriver(bootstrap.open_driver(settings))
     require_current_schema(driver)
     loaded = key_files.load_keys(settings, environ, redactor)
@@ -124,9 +128,9 @@ async def _reading(settings: Settings, environ: Mapping[str, str], redactor: Red
 
 
 def require_database(settings: Settings) -> None:
-    if not settings.database_url and not (settings.data_dir / "stentor.db").exists():
+    if not settings.storage.database_url and not (settings.storage.data_dir / "stentor.db").exists():
         raise CommandFailed(
-            f"No service runs, and there is no database in {settings.data_dir}: start `stentor serve`, "
+            f"No service runs, and there is no database in {settings.storage.data_dir}: start `stentor serve`, "
             "or name another folder with --data-dir or a service with --url.",
             EXIT_UNREACHABLE,
         )

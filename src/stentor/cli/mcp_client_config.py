@@ -43,7 +43,7 @@ def create_launch_command(
         )
     if wrong := [name for name in namespaces if "," in name or not is_pattern(name)]:
         raise CommandFailed(f"{wrong[0][:80]!r} is no namespace, such as team/notes.", EXIT_USAGE)
-    if (vault := find_unknown_vault(namespaces, settings.vault_names)) is not None:
+    if (vault := find_unknown_vault(namespaces, settings.memory.vault_names)) is not None:
         raise CommandFailed(f"{vault[:80]!r} is no vault of SERVICE_VAULTS.", EXIT_USAGE)
     capabilities = [READ_CAPABILITY] if read_only else [READ_CAPABILITY, WRITE_CAPABILITY]
     environment = {
@@ -51,13 +51,15 @@ def create_launch_command(
         "SERVICE_MCP_NAMESPACES": ",".join(namespaces),
         "SERVICE_MCP_CAPABILITIES": ",".join(capabilities),
     }
-    if settings.vault_dir is not None:
-        environment["SERVICE_VAULT_DIR"] = str(settings.vault_dir.absolute())
-    if settings.vaults:
-        named = (vault.partition("=") for vault in settings.vaults)
+    if settings.memory.vault_dir is not None:
+        environment["SERVICE_VAULT_DIR"] = str(settings.memory.vault_dir.absolute())
+    if settings.memory.vaults:
+        named = (vault.partition("=") for vault in settings.memory.vaults)
         environment["SERVICE_VAULTS"] = ",".join(f"{name}={Path(folder).absolute()}" for name, _, folder in named)
     command, before = _program()
-    return LaunchCommand(command, [*before, "mcp", "--data-dir", str(settings.data_dir.absolute())], environment)
+    return LaunchCommand(
+        command, [*before, "mcp", "--data-dir", str(settings.storage.data_dir.absolute())], environment
+    )
 
 
 def describe_access(launch: LaunchCommand) -> str:

@@ -54,9 +54,9 @@ from stentor.domains.provenance.witness.wire import MAX_BODY_BYTES, checkpoint_p
 
 
 def load_run_log_settings(data_dir: Path | None) -> Settings:
-    chosen = settings.load(os.environ, {"data_dir": data_dir})
+    chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
     redactor = Redactor()
-    redactor.add_secret(chosen.database_url)
+    redactor.add_secret(chosen.storage.database_url)
     redaction.configure_logging("warning", redactor)
     return chosen
 
@@ -66,7 +66,7 @@ def load_verifiers(chosen: Settings, given: list[str], file: Path | None) -> lis
     if given:
         return [_read_verifier(text) for text in given]
     path = keyfile.key_path(chosen)
-    if file is not None and chosen.provenance_key is None:
+    if file is not None and chosen.provenance.key is None:
         path = file.parent / "keys" / path.name
     try:
         own = keyfile.find_signer(path)
@@ -219,9 +219,9 @@ def select_witnesses(settings: Settings, given: list[str], *, is_own_log: bool) 
     if given:
         named = [_read_witness_key(text) for text in given]
         return WitnessSelection(WitnessPolicy(named, len({one.text for one in named})), [])
-    targets = parse_targets(settings.witnesses) if is_own_log else []
+    targets = parse_targets(settings.provenance.witnesses) if is_own_log else []
     return WitnessSelection(
-        WitnessPolicy([one.verifier for one in targets], settings.witness_quorum if targets else 0), targets
+        WitnessPolicy([one.verifier for one in targets], settings.provenance.witness_quorum if targets else 0), targets
     )
 
 
@@ -330,4 +330,4 @@ def _ensure_key(chosen: Settings, *, new_key: bool) -> tuple[NoteVerifier, bool]
             f"{keyfile.public_key_path(path)} is the public half of the key that is gone, and verifies what it signed: "
             "move it to another name first."
         )
-    return keyfile.ensure_signer(path, chosen.provenance_origin).verifier, True
+    return keyfile.ensure_signer(path, chosen.provenance.origin).verifier, True

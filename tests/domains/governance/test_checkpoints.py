@@ -224,7 +224,7 @@ async def test_checkpoints_are_kept_as_long_as_the_setting_says(make_world: Make
 
 @requirement("governance.checkpoint-retention")
 async def test_they_are_kept_sixty_days_when_nothing_is_said(office: Office) -> None:
-    assert office.world.kernel.infra.settings.checkpoint_days == 60
+    assert office.world.kernel.infra.settings.governance.checkpoint_days == 60
 
 
 @requirement("governance.four-eyes")

@@ -265,7 +265,7 @@ def test_a_service_without_a_cage_listens_on_loopback_alone(driver: Any) -> None
     environ = {"SERVICE_COMMAND_AGENTS": "1", "SERVICE_CAGE": "off", "SERVICE_HOST": "0.0.0.0"}
     with pytest.raises(StartRefused, match="SERVICE_CAGE=off is for loopback only"):
         settings.load(environ)
-    assert settings.load({**environ, "SERVICE_HOST": "127.0.0.1"}).cage is False
+    assert settings.load({**environ, "SERVICE_HOST": "127.0.0.1"}).sandbox.enabled is False
 
 
 @requirement("sandbox.settings")

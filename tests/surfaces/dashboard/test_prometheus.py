@@ -190,8 +190,11 @@ async def test_a_backend_that_comes_back_is_shown_again(make_board: Any, backend
 
 @requirement("dashboard.metrics-settings")
 def test_the_timeout_is_three_seconds_unless_set_and_the_address_must_be_one() -> None:
-    assert settings.load({}).metrics_timeout == 3.0
-    assert settings.load({"SERVICE_METRICS_URL": "https://m.example/prom/"}).metrics_url == "https://m.example/prom"
+    assert settings.load({}).dashboard.metrics_timeout_seconds == 3.0
+    assert (
+        settings.load({"SERVICE_METRICS_URL": "https://m.example/prom/"}).dashboard.metrics_url
+        == "https://m.example/prom"
+    )
     for wrong in (
         "m.example",
         "ftp://m.example",

@@ -68,7 +68,7 @@ def own_issuer(key: OKPKey) -> Mapping[str, Issuer]:
 
 def load_trusted_issuers(settings: Settings) -> Issuers:
     """Load the configured issuers, and the built-in one if its key exists (none is generated). Raises StartRefused."""
-    return load_issuers(settings.authority_issuers, keys.find_signing_key(settings.data_dir))
+    return load_issuers(settings.auth.authority_issuers, keys.find_signing_key(settings.storage.data_dir))
 
 
 def load_issuers(path: Path | None, own_key: OKPKey | None) -> Issuers:

@@ -50,9 +50,13 @@ def open_agents(infra: Infrastructure) -> AgentServices:
     policies = load_policies(settings)
     registry = AgentRegistry(db, clock, runlog)
     trust = TrustService(db, clock, runlog)
-    learning = LearningService(db, clock, runlog, settings.sentinel_threshold)
+    learning = LearningService(db, clock, runlog, settings.routing.sentinel_threshold)
     policy = RoutingPolicy(
-        settings.alpha, settings.beta, settings.trust_floor, settings.own_authority, routing_policy_check(policies)
+        settings.routing.alpha,
+        settings.routing.beta,
+        settings.routing.trust_floor,
+        settings.routing.own_authority,
+        routing_policy_check(policies),
     )
     routing = RoutingEngine(registry.agents, learning.view, trust.view, clock, policy)
     sandbox = SandboxService(db, registry, runlog, policies)
@@ -66,14 +70,16 @@ def _open_presence(infra: Infrastructure) -> Presence:
     def announce(agent_id: str, at: int) -> None:
         fanout.send(WorkerSeen(agent_id, at))
 
-    presence = Presence(infra.clock, infra.settings.worker_offline, announce)
+    presence = Presence(infra.clock, infra.settings.routing.worker_offline_seconds, announce)
     fanout.subscribe(WorkerSeen, lambda seen: presence.record_seen_elsewhere(seen.agent_id, seen.at))
     return presence
 
 
 def load_policies(settings: Settings) -> PolicySet | None:
     """Load the policy file, if one is set. Raises StartRefused."""
-    return None if settings.policy_file is None else policy_files.load_policies(settings.policy_file)
+    return (
+        None if settings.governance.policy_file is None else policy_files.load_policies(settings.governance.policy_file)
+    )
 
 
 def routing_policy_check(policies: PolicySet | None) -> PolicyCheck | None:

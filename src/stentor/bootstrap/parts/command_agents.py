@@ -72,10 +72,12 @@ class CommandAgents:
 def process_sandbox(settings: Settings) -> ProcessSandbox:
     """Return the sandbox of the settings, not opened yet. Raises StartRefused."""
     try:
-        roots = bubblewrap.parse_root_folders(settings.cage_roots)
+        roots = bubblewrap.parse_root_folders(settings.sandbox.roots)
     except ValueError as error:
         raise StartRefused(f"SERVICE_CAGE_ROOTS {error}.") from None
-    return ProcessSandbox(settings.cage_dir or settings.data_dir / "cage", roots, enabled=settings.cage)
+    return ProcessSandbox(
+        settings.sandbox.folder or settings.storage.data_dir / "cage", roots, enabled=settings.sandbox.enabled
+    )
 
 
 def open_command_agents(
@@ -84,7 +86,7 @@ def open_command_agents(
     """Open the sandbox if command agents are switched on. Raises StartRefused for an invalid setting."""
     settings, outbound = infra.settings, infra.outbound
     sandbox = process_sandbox(settings)
-    if not settings.command_agents:
+    if not settings.sandbox.command_agents:
         return CommandAgents(sandbox, None, outbound)
     sandbox.open()
     if not sandbox.is_enabled:
@@ -108,10 +110,10 @@ def _tools(infra: Infrastructure, sandbox: ProcessSandbox, memory: Memory | None
     tools: list[Tool] = [kind(sandbox.roots, give_to_sandbox_user) for kind in (ReadFile, WriteFile, ListFiles)]
     tools += [HttpRequest(infra.outbound), LlmChat(llm.gateway)]
     if memory is not None:
-        vault, tenant = memory.default, infra.settings.vault_tenant
+        vault, tenant = memory.default, infra.settings.memory.tenant
         tools += [MemorySearch(vault.search, tenant), MemoryWrite(vault.service, tenant)]
     by_name = {tool.name: tool for tool in tools}
-    commands = command_tools.load_command_tools(infra.settings.cage_tools, sandbox)
+    commands = command_tools.load_command_tools(infra.settings.sandbox.tools, sandbox)
     if taken := commands.keys() & {*by_name, LIST_TOOLS}:
         raise StartRefused(
             f"SERVICE_CAGE_TOOLS: {min(taken)!r} is already the name of a built-in tool; choose another."

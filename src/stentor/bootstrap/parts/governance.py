@@ -43,10 +43,10 @@ def open_governance(
     """`builtins` are the names of the built-in agents; `check_runtime` checks the runtime of a registration."""
     settings, db, runlog = infra.settings, infra.db, infra.runlog
     registry, trust = agents.registry, agents.trust
-    checkpoints = CheckpointService(db, runlog, registry, trust, settings.checkpoint_days)
+    checkpoints = CheckpointService(db, runlog, registry, trust, settings.governance.checkpoint_days)
     registry.before_clear_hooks.append(checkpoints.before_clear)
     trust.before_set_hooks.append(checkpoints.before_trust_change)
-    lease_us = int(max(settings.lease, 1.5 * probes.PROBE_SECONDS) * SECOND)
+    lease_us = int(max(settings.tasks.lease_seconds, 1.5 * probes.PROBE_SECONDS) * SECOND)
     runner = GovernanceRunner(db, infra.clock, checkpoints, lease_us)
     reviewer = ProposalReviewer(_config_builder(check_runtime), agents.policies)
     rollbacks = RollbackService(db, runlog, checkpoints, runner.wake)
@@ -60,7 +60,14 @@ def open_governance(
     deployer = Deployer(db, runlog, registry, checkpoints, reviewer, probes.probe_by_kind(by_kind))
     runner.set_handlers(deployer, rollbacks)
     updates = UpdateService(
-        db, runlog, reviewer, checkpoints, rollbacks, runner.wake, infra.roles, self_approval=settings.self_approval
+        db,
+        runlog,
+        reviewer,
+        checkpoints,
+        rollbacks,
+        runner.wake,
+        infra.roles,
+        self_approval=settings.governance.self_approval,
     )
     return Governance(updates, checkpoints, rollbacks, deployer, TrustScoringService(db, trust, checkpoints), runner)
 

@@ -60,19 +60,21 @@ def open_llm(infra: Infrastructure) -> LlmParts:
     # The operator's providers may be at private addresses; those that callers register may not.
     operator_http = OutboundHttp(operator_hosts(operator_providers))
     limits = TransportLimits(
-        total_seconds=settings.llm_timeout, idle_seconds=settings.llm_idle, max_retries=settings.llm_retries
+        total_seconds=settings.llm.timeout_seconds,
+        idle_seconds=settings.llm.idle_seconds,
+        max_retries=settings.llm.retries,
     )
     transport = ProviderTransport(operator_http, infra.outbound, limits, redactor.redact)
-    prices = PriceList(settings.llm_prices)
+    prices = PriceList(settings.llm.prices)
     providers = ProviderRegistry(
         db,
         runlog,
-        Sealer(settings.data_dir, settings.master_key),
+        Sealer(settings.storage.data_dir, settings.llm.master_key),
         operator_providers,
         transport,
         infra.outbound.check_url,
-        find_ollama=settings.find_ollama,
-        include_local=settings.llm_local,
+        find_ollama=settings.llm.find_ollama,
+        include_local=settings.llm.local,
         redactor=redactor,
     )
     guard = CallGuard(
@@ -81,35 +83,41 @@ def open_llm(infra: Infrastructure) -> LlmParts:
         runlog,
         CircuitBreaker(clock),
         prices,
-        costs.parse_budgets(settings.llm_budgets),
+        costs.parse_budgets(settings.llm.budgets),
         open_tracer(settings, redactor.add_secret),
-        keep_content=settings.llm_log_content,
+        keep_content=settings.llm.log_content,
     )
-    local = LocalBackend(_summarize, _local_embedding(settings)) if settings.llm_local else None
+    local = LocalBackend(_summarize, _local_embedding(settings)) if settings.llm.local else None
     gateway = LlmGateway(
         db,
         providers,
         ModelCatalog(transport, local.models if local else ()),
         guard,
-        ModelRoutes(settings.llm_groups, settings.llm_fallbacks),
+        ModelRoutes(settings.llm.groups, settings.llm.fallbacks),
         HttpBackend(transport),
         local,
-        settings.llm_default_provider,
-        settings.llm_default_model,
+        settings.llm.default_provider,
+        settings.llm.default_model,
     )
     config = GatewayConfig(
-        settings.llm_timeout, settings.llm_idle, settings.llm_retries, settings.llm_local, tuple(settings.llm_budgets)
+        settings.llm.timeout_seconds,
+        settings.llm.idle_seconds,
+        settings.llm.retries,
+        settings.llm.local,
+        tuple(settings.llm.budgets),
     )
     models = ModelRecords()
-    outcomes = ModelOutcomeRecorder(db, runlog, infra.roles, models, settings.daily_lessons)
-    gateway.auto_router = AutoModelRouter(db, clock, runlog, gateway, guard, prices, models, outcomes, settings.alpha)
+    outcomes = ModelOutcomeRecorder(db, runlog, infra.roles, models, settings.routing.daily_lessons)
+    gateway.auto_router = AutoModelRouter(
+        db, clock, runlog, gateway, guard, prices, models, outcomes, settings.routing.alpha
+    )
     return LlmParts(gateway, prices, config, operator_http, models, AnswerGrader(db, runlog, models))
 
 
 def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTracer:
     """Import OpenTelemetry only with a collector. Raises StartRefused for settings that its SDK rejects."""
-    base = settings.otel_endpoint and settings.otel_endpoint.rstrip("/") + "/v1/traces"
-    if not (endpoint := settings.otel_traces_endpoint or base):
+    base = settings.llm.otel_endpoint and settings.llm.otel_endpoint.rstrip("/") + "/v1/traces"
+    if not (endpoint := settings.llm.otel_traces_endpoint or base):
         return NoopTracer()
     try:
         tracer: CallTracer = importlib.import_module("stentor.domains.llm.otel").open_spans(endpoint, add_secret)

@@ -169,7 +169,10 @@ def _open(
         history=VersionHistory(vault, db, service),
         health=MemoryHealth(vault, index, indexer, embeddings, service.cache),
         watcher=VaultWatcher(
-            _watched_folder(vault), indexer, reconcile_seconds=settings.vault_reconcile, poll=settings.vault_poll
+            _watched_folder(vault),
+            indexer,
+            reconcile_seconds=settings.memory.reconcile_seconds,
+            poll=settings.memory.poll,
         ),
     )
 
@@ -180,12 +183,14 @@ def _head_event(tx: Tx, tenant: str, task_id: str) -> str:
 
 
 def vault_folder(settings: Settings) -> Path:
-    return settings.vault_dir or settings.data_dir / "vault"
+    return settings.memory.vault_dir or settings.storage.data_dir / "vault"
 
 
 def _open_default_vault(settings: Settings) -> FolderVault | PluginVault:
-    if settings.plugin_url:
-        return PluginVault(PluginClient(plugin_client.parse_base_url(settings.plugin_url), settings.plugin_key))
+    if settings.memory.plugin_url:
+        return PluginVault(
+            PluginClient(plugin_client.parse_base_url(settings.memory.plugin_url), settings.memory.plugin_key)
+        )
     return FolderVault(_create_folder(vault_folder(settings)), is_unlisted=is_mirrored)
 
 
@@ -196,7 +201,7 @@ def _watched_folder(vault: FolderVault | PluginVault) -> Path | None:
 def _other_folders(settings: Settings, default: Path | None) -> Iterator[tuple[str, Path]]:
     """Raises StartRefused for folders that overlap, because their notes would be in both vaults."""
     known = {} if default is None else {DEFAULT_VAULT: default.resolve()}
-    for vault in settings.vaults:
+    for vault in settings.memory.vaults:
         name, _, folder = vault.partition("=")
         path = Path(folder).resolve()
         for other, taken in known.items():
@@ -217,7 +222,7 @@ def _create_folder(folder: Path) -> Path:
 def _open_index(settings: Settings, driver: Driver, name: str) -> SearchIndex:
     """In PostgreSQL if the service's rows are there, so that all processes share it; else in a file of its own."""
     if not driver.shared:
-        folder = settings.data_dir / "index"
+        folder = settings.storage.data_dir / "index"
         return open_index(folder / "vaults" / name if name else folder)
     module = importlib.import_module("stentor.domains.memory.index.postgres.schema")
     index: SearchIndex = module.open_index(driver, name)
@@ -228,21 +233,23 @@ def _open_index(settings: Settings, driver: Driver, name: str) -> SearchIndex:
 
 def open_embedder(settings: Settings) -> Embedder | None:
     """Return the embedding service of the settings, else the model on this machine, if there is one."""
-    if settings.embedding_url:
-        return RemoteEmbedder(settings.embedding_url, settings.embedding_model, settings.embedding_key)
-    if settings.embedding_model == "none":
+    if settings.memory.embedding_url:
+        return RemoteEmbedder(
+            settings.memory.embedding_url, settings.memory.embedding_model, settings.memory.embedding_key
+        )
+    if settings.memory.embedding_model == "none":
         return None
-    folder = Path(settings.embedding_model) if settings.embedding_model else None
+    folder = Path(settings.memory.embedding_model) if settings.memory.embedding_model else None
     if folder is None and not is_package_installed():
         return None
-    return LocalEmbedder(settings.data_dir / "index" / "models", folder)
+    return LocalEmbedder(settings.storage.data_dir / "index" / "models", folder)
 
 
 def _similarity_floor(settings: Settings) -> float:
     """Return the least similarity of a result; models differ in scale, so only the packaged one has a default."""
-    if settings.embedding_floor is not None:
-        return settings.embedding_floor
-    return NO_FLOOR if settings.embedding_url or settings.embedding_model else PACKAGED_MODEL_FLOOR
+    if settings.memory.embedding_floor is not None:
+        return settings.memory.embedding_floor
+    return NO_FLOOR if settings.memory.embedding_url or settings.memory.embedding_model else PACKAGED_MODEL_FLOOR
 
 
 def report_lookup(memory: Memory | None, tenant: str) -> ReportLookup:

@@ -56,11 +56,11 @@ def open_messaging(
     zones |= RegistryZone(agents.registry, _registration_parser(check_runtime), agents.trust_score).actions()
     zones |= GovernanceZone(governance.updates, governance.rollbacks).actions()
     if memory is not None:
-        zones |= MemoryZone(db, memory.registry(), settings.vault_tenant).actions()
+        zones |= MemoryZone(db, memory.registry(), settings.memory.tenant).actions()
     actions = memory_actions.unavailable_actions() | zones
     lifecycle = MessageLifecycle(db, runlog, tasks.service)
     processor = MessageProcessor(
-        db, lifecycle, infra.hub, actions, settings.lease * SECOND, shared=not infra.is_single_process
+        db, lifecycle, infra.hub, actions, settings.tasks.lease_seconds * SECOND, shared=not infra.is_single_process
     )
     return MessagingParts(MessagingService(db, runlog, agents.registry.agents, actions, processor.wake), processor)
 

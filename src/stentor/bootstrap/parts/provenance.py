@@ -36,7 +36,7 @@ MAX_LAG_US = 30 * SECOND
 
 def external_state(settings: Settings) -> ExternalState:
     """Return what is stored outside the database for this data folder."""
-    return ExternalState(settings.data_dir / "keys", settings.checkpoint_file)
+    return ExternalState(settings.storage.data_dir / "keys", settings.provenance.checkpoint_file)
 
 
 class ProvenanceParts:
@@ -47,7 +47,7 @@ class ProvenanceParts:
         self._db = db = infra.db
         self._clock = clock = infra.clock
         self._runlog = infra.runlog
-        sinks = [file_sink(settings.checkpoint_file)] if settings.checkpoint_file else []
+        sinks = [file_sink(settings.provenance.checkpoint_file)] if settings.provenance.checkpoint_file else []
         path = keyfile.key_path(settings)
         guard = SigningGuard(
             db,
@@ -60,7 +60,7 @@ class ProvenanceParts:
         self._outbound, self.witnesses = _open_witnesses(infra, sinks)
         if self.witnesses.targets:
             self.checkpoints.sinks.append(self.witnesses.on_checkpoint)
-        intervals = settings.provenance_interval, settings.checkpoint_interval
+        intervals = settings.provenance.interval_seconds, settings.provenance.checkpoint_seconds
         self._leader = LeaderElection(db.driver, SEQUENCER_LOCK_ID, "numbers of the run log")
         self.sequencer = Sequencer(db, clock, self._leader, self.checkpoints, *intervals)
         self.service = ProvenanceService(db, self.sequencer, self.checkpoints)
@@ -69,7 +69,7 @@ class ProvenanceParts:
     @property
     def signer(self) -> NoteSigner:
         """Return the signing key; create it if there is none."""
-        return keyfile.ensure_signer(keyfile.key_path(self._settings), self._settings.provenance_origin)
+        return keyfile.ensure_signer(keyfile.key_path(self._settings), self._settings.provenance.origin)
 
     async def start(self) -> None:
         """Compare the log with what is stored outside the database. Raises StartRefused if the key is unusable."""
@@ -168,7 +168,7 @@ class ProvenanceParts:
 def _open_witnesses(infra: Infrastructure, sinks: list[CheckpointSink]) -> tuple[OutboundHttp, WitnessClient]:
     """The operator names the witnesses, so they may be at private addresses that other requests may not reach."""
     settings = infra.settings
-    targets = parse_targets(settings.witnesses)
+    targets = parse_targets(settings.provenance.witnesses)
     hosts = tuple(urlsplit(target.url).netloc.rpartition("@")[2].lower() for target in targets)
-    outbound = OutboundHttp((*settings.outbound_allow, *hosts), max_connections=16, keep_compressed=True)
-    return outbound, WitnessClient(infra.db, infra.clock, outbound, targets, settings.witness_quorum, sinks)
+    outbound = OutboundHttp((*settings.server.outbound_allow, *hosts), max_connections=16, keep_compressed=True)
+    return outbound, WitnessClient(infra.db, infra.clock, outbound, targets, settings.provenance.witness_quorum, sinks)

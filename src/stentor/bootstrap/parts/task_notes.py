@@ -45,30 +45,30 @@ class TaskNotes:
 def open_task_notes(infra: Infrastructure, memory: Memory, tasks: TaskServices, registry: AgentCache) -> TaskNotes:
     """Open what is switched on. All of it belongs to the vault's tenant."""
     settings, db, hub, vault = infra.settings, infra.db, infra.hub, memory.default
-    tenant = settings.vault_tenant
+    tenant = settings.memory.tenant
 
     def agent_name(agent_id: str) -> str | None:
         agent = registry.get(tenant, agent_id)
         return agent.name if agent else None
 
     inbox = None
-    if settings.task_inbox:
+    if settings.task_notes.inbox:
         inbox = TaskInbox(
             db,
             hub,
             vault.vault,
             tasks.submission,
             tenant,
-            settings.inbox_quiet,
+            settings.task_notes.inbox_quiet_seconds,
             agent_name,
-            settings.inbox_capabilities,
+            settings.task_notes.inbox_capabilities,
         )
         vault.watcher.on_change = inbox.notify_changed
     # The mirror writes files, so it needs the folder itself.
     if not settings.task_notes or isinstance(vault.vault, PluginVault):
         return TaskNotes(vault.indexer, memory.leader, None, inbox)
     mirror = TaskNoteMirror(
-        db, hub, vault.vault.root, tenant, settings.lease * SECOND, shared=not infra.is_single_process
+        db, hub, vault.vault.root, tenant, settings.tasks.lease_seconds * SECOND, shared=not infra.is_single_process
     )
     maintenance = VaultMaintenance(vault.indexer, mirror, db, tenant)
     return TaskNotes(maintenance, memory.leader, mirror, inbox)

@@ -50,11 +50,11 @@ def open_tasks(
     """`drivers` execute the tasks of agents, by the kind of the agent's runtime."""
     settings, db, clock, runlog, hub = infra.settings, infra.db, infra.clock, infra.runlog, infra.hub
     registry, routing, presence = agents.registry.agents, agents.routing, agents.presence
-    eligibility = LearningEligibility(registry, infra.roles, settings.daily_lessons)
+    eligibility = LearningEligibility(registry, infra.roles, settings.routing.daily_lessons)
     outcomes = OutcomeRecorder(runlog, agents.learning, agents.trust, hub, eligibility)
     grants = GrantService(db, runlog, registry, routing)
     executor = TaskExecutor(
-        db, runlog, routing, registry, outcomes, hub, dict(drivers), grants, settings.lease * SECOND
+        db, runlog, routing, registry, outcomes, hub, dict(drivers), grants, settings.tasks.lease_seconds * SECOND
     )
     freshness = RegistryFreshness(registry)
     dispatcher = _open_dispatcher(infra, executor, freshness)
@@ -70,7 +70,7 @@ def open_tasks(
         activity=ActivityService(db, hub, registry, find_reports),
         workers=WorkerService(db, registry, dispatcher, outcomes, hub, presence),
         dispatcher=dispatcher,
-        reconciler=Reconciler(db, runlog, dispatcher, executor, outcomes, settings.max_attempts),
+        reconciler=Reconciler(db, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),
         freshness=freshness,
     )
@@ -79,10 +79,10 @@ def open_tasks(
 def _open_dispatcher(infra: Infrastructure, executor: TaskExecutor, freshness: RegistryFreshness) -> Dispatcher:
     settings = infra.settings
     if infra.is_single_process:
-        return InMemoryDispatcher(infra.db, executor, settings.concurrency)
-    runs_agents = "worker" in settings.roles
+        return InMemoryDispatcher(infra.db, executor, settings.tasks.concurrency)
+    runs_agents = "worker" in settings.process.roles
     return PostgresDispatcher(
-        infra.db, executor, freshness, infra.fanout, settings.concurrency, runs_agents=runs_agents
+        infra.db, executor, freshness, infra.fanout, settings.tasks.concurrency, runs_agents=runs_agents
     )
 
 

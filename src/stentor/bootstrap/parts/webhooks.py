@@ -53,19 +53,19 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
     """From now on a commit that appends an event to the run log also queues its deliveries."""
     settings, db, runlog = infra.settings, infra.db, infra.runlog
     outbound = OutboundHttp(
-        settings.outbound_allow, max_connections=0, resolver_threads=RESOLVER_THREADS, keep_compressed=True
+        settings.server.outbound_allow, max_connections=0, resolver_threads=RESOLVER_THREADS, keep_compressed=True
     )
-    sealer, subscriptions = Sealer(settings.data_dir, settings.master_key), SubscriptionIndex()
+    sealer, subscriptions = Sealer(settings.storage.data_dir, settings.llm.master_key), SubscriptionIndex()
     dispatcher = DeliveryDispatcher(
         db,
         runlog,
         sealer,
         subscriptions,
-        WebhookSender(outbound, infra.clock, settings.webhook_timeout),
+        WebhookSender(outbound, infra.clock, settings.webhooks.timeout_seconds),
         read_result,
-        int(max(settings.lease, 2 * settings.webhook_timeout) * SECOND),
+        int(max(settings.tasks.lease_seconds, 2 * settings.webhooks.timeout_seconds) * SECOND),
         shared=not infra.is_single_process,
-        retention_us=settings.webhook_retention * DAY,
+        retention_us=settings.webhooks.retention_days * DAY,
     )
     runlog.append_hooks.append(WebhookOutbox(subscriptions, dispatcher.wake_workers).record)
     service = WebhookService(

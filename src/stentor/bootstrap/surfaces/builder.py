@@ -40,13 +40,13 @@ def surface_names(settings: Settings) -> list[str]:
     """Return the surfaces that this process starts beside the gateway; a vault behind a plugin is not served again."""
     names = ["dashboard"] if settings.dashboard else []
     if settings.memory:
-        names += ["notes", "mcp"] if settings.plugin_url else ["vault", "notes", "mcp"]
-    return [name for name in names if name in settings.roles]
+        names += ["notes", "mcp"] if settings.memory.plugin_url else ["vault", "notes", "mcp"]
+    return [name for name in names if name in settings.process.roles]
 
 
 def surface_host(settings: Settings, name: str) -> tuple[str, str | None]:
     """Return where a surface listens, with a warning if that is not where the service does. Raises StartRefused."""
-    return dashboard.host_beside(settings) if name == "dashboard" else (settings.host, None)
+    return dashboard.host_beside(settings) if name == "dashboard" else (settings.server.host, None)
 
 
 def build_surfaces(
@@ -54,7 +54,7 @@ def build_surfaces(
 ) -> list[Surface]:
     """Build the surfaces that have an address; `addresses` are by name. Raises StartRefused."""
     surfaces: list[Surface] = []
-    plugin = (settings.plugin_url, settings.plugin_key)
+    plugin = (settings.memory.plugin_url, settings.memory.plugin_key)
     if "dashboard" in addresses:
         board = dashboard.beside(service.kernel, settings, service.context)
         surfaces.append(Surface("dashboard", board.app, close=[board.close]))
@@ -69,7 +69,7 @@ def build_surfaces(
         surfaces.append(Surface("notes", store.app, close=[store.vault.close], key_file=store.key_file))
     if "mcp" in addresses:
         keys = {principal.name for principal in service.keys.key_ring.principals}
-        access = api_keys.load_memory_access(environ, keys, settings.vault_names)
+        access = api_keys.load_memory_access(environ, keys, settings.memory.vault_names)
         surfaces.append(_build_memory_mcp(service, settings, redactor, addresses["mcp"], access))
     return surfaces
 
@@ -88,9 +88,9 @@ def _build_memory_mcp(
         from stentor.surfaces.memory_mcp.tools import LocalToolCaller
 
         tools = LocalToolCaller(memory_mcp.governed_memory(kernel))
-        verifier = BearerTokenVerifier(service.keys.key_ring, receipts, access, settings.vault_names)
+        verifier = BearerTokenVerifier(service.keys.key_ring, receipts, access, settings.memory.vault_names)
         endpoint = memory_mcp.public_endpoint(settings, origin)
-        return MemoryServer(tools, verifier, endpoint, settings.max_body_mb * 1_000_000)
+        return MemoryServer(tools, verifier, endpoint, settings.server.max_body_mb * 1_000_000)
 
     server = LazyMemoryServer(create)
 

@@ -50,7 +50,7 @@ class OnFirstUse:
 
 def key_of(settings: Settings) -> str | None:
     """DASHBOARD_API_KEY, else MCP_API_KEY, else None. Raises StartRefused for a key that must not be one."""
-    for variable, key in (("DASHBOARD_API_KEY", settings.dashboard_key), ("MCP_API_KEY", settings.shared_key)):
+    for variable, key in (("DASHBOARD_API_KEY", settings.dashboard.key), ("MCP_API_KEY", settings.auth.shared_key)):
         if key:
             reject_well_known_key(variable, key, settings)
             if not key.isascii() or not key.isprintable() or " " in key:
@@ -71,8 +71,8 @@ def knows_key(settings: Settings) -> Callable[[Iterable[tuple[bytes, bytes]]], b
 def host_beside(settings: Settings) -> tuple[str, str | None]:
     """Where it listens in `stentor serve`, and a warning when that is not where the service does."""
     if settings.loopback or key_of(settings) is not None:
-        return settings.host, None
-    return LOOPBACK, KEYLESS.format(settings.host)
+        return settings.server.host, None
+    return LOOPBACK, KEYLESS.format(settings.server.host)
 
 
 def beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> Dashboard:

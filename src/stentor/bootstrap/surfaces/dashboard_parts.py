@@ -17,7 +17,7 @@ from stentor.core.db.driver import Driver, ReadOnlyDriver
 from stentor.core.errors import StartRefused
 from stentor.core.filesystem import read_lock_holder
 from stentor.core.security.redaction import Redactor
-from stentor.core.settings import Settings, setting_infos
+from stentor.core.settings import Settings
 from stentor.domains.notes import plugin_client
 from stentor.domains.notes.folder_vault import FolderVault
 from stentor.domains.notes.model import Vault
@@ -54,23 +54,24 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
     """Over a data folder whose gateway may run or not. Raises StartRefused."""
     if key_of(settings) is None and not settings.loopback:
         raise StartRefused(
-            f"Without a key the dashboard service is for loopback only, and it is to listen on {settings.host}: set "
-            "DASHBOARD_API_KEY, or listen on 127.0.0.1."
+            f"Without a key the dashboard service is for loopback only, and SERVICE_HOST is {settings.server.host}: "
+            "set DASHBOARD_API_KEY, or listen on 127.0.0.1."
         )
-    if not settings.database_url and not settings.data_dir.is_dir():
-        raise StartRefused(f"There is no data folder {settings.data_dir}. Name the one of the service with --data-dir.")
-    for name, meta in setting_infos().items():
-        if meta.secret and (value := getattr(settings, name)):
-            redactor.add_secret(value)
+    if not settings.storage.database_url and not settings.storage.data_dir.is_dir():
+        raise StartRefused(
+            f"There is no data folder {settings.storage.data_dir}. Name the one of the service with --data-dir."
+        )
+    for secret in settings.secrets():
+        redactor.add_secret(secret)
 
     # aiohttp, which takes a fifth of the time of all imports: not for `stentor serve`.
     from stentor.surfaces.dashboard.gateway_http import HttpGatewayClient, HttpTaskGateway
 
     def find() -> str | None:
-        if settings.client_url:
-            return settings.client_url
+        if settings.client.url:
+            return settings.client.url
         try:
-            owner = read_lock_holder(settings.data_dir)
+            owner = read_lock_holder(settings.storage.data_dir)
         except OSError:
             return None
         return owner.gateway if owner else None
@@ -94,17 +95,17 @@ def build(
     notes = vault if isinstance(vault, FolderVault) and settings.task_notes else None
     db = Database(ReadOnlyDriver(driver))
     stores = DashboardStore(
-        db, clock, settings.dashboard_tenant, notes, ReportService(vault), settings.sentinel_threshold
+        db, clock, settings.dashboard.tenant, notes, ReportService(vault), settings.routing.sentinel_threshold
     )
-    prometheus = PrometheusClient(settings.metrics_url, settings.metrics_timeout)
-    streams = StreamLimit(settings.max_streams, closing)
-    lifetime = settings.session_hours * 3600
-    site = Site(caller, db, clock, prometheus, streams, settings.sentinel_threshold, lifetime)
+    prometheus = PrometheusClient(settings.dashboard.metrics_url, settings.dashboard.metrics_timeout_seconds)
+    streams = StreamLimit(settings.server.max_streams, closing)
+    lifetime = settings.dashboard.session_hours * 3600
+    site = Site(caller, db, clock, prometheus, streams, settings.routing.sentinel_threshold, lifetime)
     work = InstructionExecutor(stores, gateway, notes, closing)
     routers = [
         api.create_task_router(stores),
         api.create_agent_router(stores, clock, prometheus, ranking),
-        api.create_execution_router(work, StreamLimit(settings.max_streams)),
+        api.create_execution_router(work, StreamLimit(settings.server.max_streams)),
     ]
 
     async def close() -> None:
@@ -124,8 +125,10 @@ def build(
 
 def _vault(settings: Settings) -> Vault | None:
     """The vault of the tenant that is shown; it is not made here."""
-    if not settings.memory or settings.vault_tenant != settings.dashboard_tenant:
+    if not settings.memory or settings.memory.tenant != settings.dashboard.tenant:
         return None
-    if settings.plugin_url:
-        return PluginVault(PluginClient(plugin_client.parse_base_url(settings.plugin_url), settings.plugin_key))
+    if settings.memory.plugin_url:
+        return PluginVault(
+            PluginClient(plugin_client.parse_base_url(settings.memory.plugin_url), settings.memory.plugin_key)
+        )
     return FolderVault(vault_folder(settings))

@@ -18,7 +18,7 @@ FAULTY = "gRPC is not served, because anybody could end it with one call to grpc
 
 async def bind(settings: Settings, warnings: list[str]) -> Server | None:
     """A server that holds its port and answers nobody yet, for the loop that this runs in. Raises StartRefused."""
-    if settings.grpc_port is None or "grpc" not in settings.roles:
+    if settings.grpc.port is None or "grpc" not in settings.process.roles:
         return None
     # What its core has to say of a failure comes as an exception too, and the log is ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -30,9 +30,14 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
     if not is_sound(VERSION):
         warnings.append(FAULTY.format(VERSION))
         return None
-    largest = settings.max_body_mb * 1_000_000
-    limits = Limits(largest, settings.max_connections, settings.head_timeout, settings.keep_alive)
-    return Server.bind(settings.host, settings.grpc_port, limits)
+    largest = settings.server.max_body_mb * 1_000_000
+    limits = Limits(
+        largest,
+        settings.connections.max_connections,
+        settings.connections.head_timeout,
+        settings.connections.keep_alive,
+    )
+    return Server.bind(settings.server.host, settings.grpc.port, limits)
 
 
 async def start(server: Server, service: Service) -> None:

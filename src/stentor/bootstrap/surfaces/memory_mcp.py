@@ -30,18 +30,18 @@ def open_receipt_verifier(
 
     Raises StartRefused.
     """
-    key = keys.ensure_signing_key(settings.data_dir)
+    key = keys.ensure_signing_key(settings.storage.data_dir)
     if redactor is not None:
         redactor.add_secret(str(key.as_dict(private=True)["d"]))
-    trusted = issuers.load_issuers(settings.authority_issuers, key)
-    return ReceiptVerifier(trusted, settings.authority_audience, ReplayGuard(db), clock)
+    trusted = issuers.load_issuers(settings.auth.authority_issuers, key)
+    return ReceiptVerifier(trusted, settings.auth.authority_audience, ReplayGuard(db), clock)
 
 
 def governed_memory(kernel: Kernel) -> GovernedMemory:
     """Return the memory of a kernel behind the rules of governed memory."""
     assert kernel.memory is not None
     infra = kernel.infra
-    authorizer = MemoryAuthorizer(infra.db, infra.runlog, infra.settings.vault_tenant)
+    authorizer = MemoryAuthorizer(infra.db, infra.runlog, infra.settings.memory.tenant)
     return GovernedMemory(authorizer, kernel.memory.registry(), infra.db)
 
 
@@ -49,10 +49,10 @@ def launch_context(settings: Settings) -> AuthorityContext | None:
     """Return who calls over standard input; None if the launch configuration does not say."""
     try:
         return AuthorityContext(
-            settings.mcp_principal,
-            settings.vault_tenant,
-            settings.mcp_namespaces,
-            frozenset(settings.mcp_capabilities),
+            settings.mcp.principal,
+            settings.memory.tenant,
+            settings.mcp.namespaces,
+            frozenset(settings.mcp.capabilities),
             LAUNCH_ISSUER,
             "",
             None,
@@ -66,7 +66,7 @@ def public_origin(settings: Settings, address: str) -> str:
 
     Raises StartRefused.
     """
-    origin = settings.mcp_url.rstrip("/") or address
+    origin = settings.mcp.url.rstrip("/") or address
     try:
         parts = urlsplit(origin)
         is_origin = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -80,4 +80,4 @@ def public_origin(settings: Settings, address: str) -> str:
 def public_endpoint(settings: Settings, origin: str) -> PublicEndpoint:
     from stentor.surfaces.memory_mcp.streamable_http import PublicEndpoint
 
-    return PublicEndpoint(origin, settings.mcp_hosts, settings.mcp_origins)
+    return PublicEndpoint(origin, settings.mcp.hosts, settings.mcp.origins)

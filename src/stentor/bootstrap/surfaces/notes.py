@@ -43,8 +43,8 @@ def beside_vault(
     if environ.get("NOTES_BASE_URL", "").strip():
         given = {}
     path = None
-    if not service.shared_key:
-        key, file, _ = ensure_key_file(service.data_dir, "notes")
+    if not service.auth.shared_key:
+        key, file, _ = ensure_key_file(service.storage.data_dir, "notes")
         given, path = {**given, "MCP_API_KEY": key}, str(file.absolute())
     opened = open_notes({**environ, **given}, redactor)
     return NotesBeside(opened.app, opened.vault, path)

@@ -41,10 +41,12 @@ class OpenedVault:
 def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
     """Find or make the key and the certificate; needs no event loop. Raises StartRefused."""
     folder = vault_folder(settings)
-    certificate = ServerCertificate(settings.data_dir / "keys", settings.host) if settings.vault_tls else None
+    certificate = (
+        ServerCertificate(settings.storage.data_dir / "keys", settings.server.host) if settings.vault.tls else None
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        key, path = (settings.vault_key, None) if settings.vault_key else _own_key(settings)
+        key, path = (settings.vault.key, None) if settings.vault.key else _own_key(settings)
         if certificate is not None:
             certificate.ensure()
     except OSError as error:
@@ -57,5 +59,5 @@ def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
 
 
 def _own_key(settings: Settings) -> tuple[str, str]:
-    key, path, _ = ensure_key_file(settings.data_dir, "vault")
+    key, path, _ = ensure_key_file(settings.storage.data_dir, "vault")
     return key, str(path.absolute())

@@ -38,10 +38,10 @@ def run_checks(environ: Mapping[str, str], data_dir: Path | None) -> list[CheckF
     situation = CheckContext(found, found.effective, environ)
     redactor = Redactor()
     for secret in (
-        found.effective.database_url,
-        found.effective.client_key,
-        found.effective.shared_key,
-        found.effective.embedding_key,
+        found.effective.storage.database_url,
+        found.effective.client.key,
+        found.effective.auth.shared_key,
+        found.effective.memory.embedding_key,
     ):
         redactor.add_secret(secret)
     findings: list[CheckFinding] = []

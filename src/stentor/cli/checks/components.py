@@ -29,10 +29,10 @@ def check_vault(situation: CheckContext) -> Iterator[CheckFinding]:
     if not settings.memory:
         yield CheckFinding("ok", "memory", "It is switched off (SERVICE_MEMORY).")
         return
-    if settings.plugin_url:
-        yield CheckFinding("ok", "memory", f"The vault is behind the plugin at {settings.plugin_url}.")
+    if settings.memory.plugin_url:
+        yield CheckFinding("ok", "memory", f"The vault is behind the plugin at {settings.memory.plugin_url}.")
         return
-    folder = settings.vault_dir or settings.data_dir / "vault"
+    folder = settings.memory.vault_dir or settings.storage.data_dir / "vault"
     if not folder.exists():
         yield CheckFinding("ok", "memory", f"The vault {folder} does not exist yet; the first start makes it.")
     elif not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -45,12 +45,12 @@ def check_embeddings(situation: CheckContext) -> Iterator[CheckFinding]:
     settings = situation.settings
     if not settings.memory:
         return
-    if settings.embedding_url:
-        yield CheckFinding("ok", "embeddings", f"Vectors come from {settings.embedding_url}.")
-    elif settings.embedding_model == "none":
+    if settings.memory.embedding_url:
+        yield CheckFinding("ok", "embeddings", f"Vectors come from {settings.memory.embedding_url}.")
+    elif settings.memory.embedding_model == "none":
         yield CheckFinding("ok", "embeddings", "Search is by word alone (SERVICE_EMBEDDING_MODEL=none).")
     else:
-        yield _check_local_model(settings.embedding_model)
+        yield _check_local_model(settings.memory.embedding_model)
 
 
 def _check_local_model(folder: str) -> CheckFinding:
@@ -68,16 +68,16 @@ def _check_local_model(folder: str) -> CheckFinding:
 def check_sandbox(situation: CheckContext) -> Iterator[CheckFinding]:
     """Makes a cage in a folder of its own, so that a running service keeps its own."""
     settings = situation.settings
-    if not settings.command_agents:
+    if not settings.sandbox.command_agents:
         yield CheckFinding("ok", "cage", "Command agents are switched off (SERVICE_COMMAND_AGENTS).")
         return
-    if not settings.cage:
+    if not settings.sandbox.enabled:
         message = "SERVICE_CAGE=off: programs of agents have all rights of the service's user. Unset it."
         yield CheckFinding("warning", "cage", message)
         return
     try:
         chosen = process_sandbox(settings)
-        command_tools.load_command_tools(settings.cage_tools, chosen)
+        command_tools.load_command_tools(settings.sandbox.tools, chosen)
         check_folder(chosen.folder)
     except (StartRefused, SandboxUnavailable) as error:
         yield CheckFinding("problem", "cage", error.message)
@@ -95,7 +95,7 @@ HEALTH_TIMEOUT_SECONDS = 5
 
 
 def check_folder_owner(situation: CheckContext) -> Iterator[CheckFinding]:
-    folder = situation.settings.data_dir
+    folder = situation.settings.storage.data_dir
     holder = read_lock_holder(folder)
     if holder is None:
         yield CheckFinding("ok", "service", f"No service holds {folder}; `stentor serve` starts one.")
@@ -109,8 +109,8 @@ def check_folder_owner(situation: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_service_url(situation: CheckContext) -> Iterator[CheckFinding]:
-    if situation.settings.client_url:
-        yield check_health("SERVICE_URL", situation.settings.client_url)
+    if situation.settings.client.url:
+        yield check_health("SERVICE_URL", situation.settings.client.url)
 
 
 def check_health(check: str, where: str) -> CheckFinding:

@@ -47,7 +47,7 @@ def check_extras(situation: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_grpc(situation: CheckContext) -> Iterator[CheckFinding]:
-    port = situation.settings.grpc_port
+    port = situation.settings.grpc.port
     if port is None:
         yield CheckFinding("ok", "gRPC", "It is not served: SERVICE_GRPC_PORT is not set.")
     elif _is_installed(EXTRAS["grpc"]):
@@ -83,9 +83,9 @@ def check_safety(situation: CheckContext) -> Iterator[CheckFinding]:
     found = [*_skip_auth(situation)]
     if not chosen.loopback:
         found.append(
-            _safety_warning(f"The service listens on {chosen.host} without TLS: put a proxy with TLS before it.")
+            _safety_warning(f"The service listens on {chosen.server.host} without TLS: put a proxy with TLS before it.")
         )
-    if not chosen.rate_limit:
+    if not chosen.server.rate_limit:
         found.append(
             _safety_warning("The rate limit is off: set SERVICE_RATE_LIMIT_PER_MINUTE unless all callers are trusted.")
         )
@@ -98,9 +98,9 @@ def check_safety(situation: CheckContext) -> Iterator[CheckFinding]:
 
 def _skip_auth(situation: CheckContext) -> Iterator[CheckFinding]:
     chosen = situation.settings
-    if chosen.skip_auth and chosen.development and chosen.loopback:
+    if chosen.auth.skip_auth and chosen.development and chosen.loopback:
         yield _safety_warning("SKIP_AUTH=true makes every local process an admin: unset it outside development.")
-    elif chosen.skip_auth and not chosen.development:
+    elif chosen.auth.skip_auth and not chosen.development:
         yield _safety_warning("SKIP_AUTH=true has no effect outside NODE_ENV=development: unset it.")
 
 
@@ -120,12 +120,12 @@ def check_api_keys(situation: CheckContext) -> Iterator[CheckFinding]:
         listed = ", ".join(f"{v.name} ({v.role}; {'/'.join(v.permissions)}; {v.tenant})" for v in loaded)
         yield CheckFinding("ok", "keys", f"From SERVICE_API_KEY_*: {listed}.")
         return
-    if chosen.shared_key:
-        if chosen.shared_key.lower() in WELL_KNOWN_KEYS:
+    if chosen.auth.shared_key:
+        if chosen.auth.shared_key.lower() in WELL_KNOWN_KEYS:
             yield _well_known("MCP_API_KEY", development=chosen.development)
         yield CheckFinding("ok", "keys", "MCP_API_KEY is the one key, with all permissions.")
         return
-    path = admin_key_file(chosen.data_dir)
+    path = admin_key_file(chosen.storage.data_dir)
     where = f"in {path}" if path.exists() else f"made at the first start, in {path}"
     yield CheckFinding("ok", "keys", f"The one key is {where}.")
 

@@ -33,7 +33,7 @@ LOW_SPACE_BYTES, MIN_SPACE_BYTES = 1_000_000_000, 50_000_000
 
 
 def check_data_folder(situation: CheckContext) -> Iterator[CheckFinding]:
-    folder = situation.settings.data_dir
+    folder = situation.settings.storage.data_dir
     if not folder.exists():
         yield _missing(folder)
         return
@@ -73,7 +73,7 @@ PUBLIC_KEY_SUFFIX = ".pub"
 
 
 def check_key_files(situation: CheckContext) -> Iterator[CheckFinding]:
-    keys = admin_key_file(situation.settings.data_dir).parent
+    keys = admin_key_file(situation.settings.storage.data_dir).parent
     files = sorted(p for p in keys.iterdir() if p.is_file() and p.suffix != PUBLIC_KEY_SUFFIX) if keys.is_dir() else []
     for path in files:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -100,9 +100,9 @@ def check_receipt_issuers(situation: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_sqlite_database(situation: CheckContext) -> Iterator[CheckFinding]:
-    if situation.settings.database_url:
+    if situation.settings.storage.database_url:
         return
-    path = situation.settings.data_dir / "stentor.db"
+    path = situation.settings.storage.data_dir / "stentor.db"
     if not path.exists():
         yield CheckFinding("ok", "database", "There is none yet; the first start makes it.")
         return
@@ -144,7 +144,7 @@ def _schema(check: str, version: str | None) -> CheckFinding:
 
 
 def check_postgresql(situation: CheckContext) -> Iterator[CheckFinding]:
-    url = situation.settings.database_url
+    url = situation.settings.storage.database_url
     if not url:
         return
     redactor = Redactor()

@@ -71,7 +71,7 @@ def backup(
             print_json({"file": str(file), "bytes": size})
         else:
             print_notice(f"The database is copied to {file} ({size:,} bytes), and the copy is sound.")
-            print_notice(f"Not in it: {chosen.data_dir / 'keys'}, and the notes of the vault. Copy them too.")
+            print_notice(f"Not in it: {chosen.storage.data_dir / 'keys'}, and the notes of the vault. Copy them too.")
 
 
 @app.command()

@@ -83,15 +83,17 @@ def make(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     put the folder `keys` into the data folder of each.
     """
     with report_errors(as_json=as_json):
-        chosen = settings.load(os.environ, {"data_dir": data_dir})
-        before = _list_key_files(chosen.data_dir)
+        chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
+        before = _list_key_files(chosen.storage.data_dir)
         _ensure_keys(chosen)
-        made = sorted(_list_key_files(chosen.data_dir) - before)
+        made = sorted(_list_key_files(chosen.storage.data_dir) - before)
         if as_json:
-            print_json({"folder": str(chosen.data_dir / "keys"), "made": made, "kept": sorted(before)})
+            print_json({"folder": str(chosen.storage.data_dir / "keys"), "made": made, "kept": sorted(before)})
             return
         for name in sorted(before | set(made)):
-            console.print(f"{chosen.data_dir / 'keys' / name}{'' if name in before else '  made'}", soft_wrap=True)
+            console.print(
+                f"{chosen.storage.data_dir / 'keys' / name}{'' if name in before else '  made'}", soft_wrap=True
+            )
 
 
 def _list_key_files(data_dir: Path) -> set[str]:
@@ -105,9 +107,9 @@ def _ensure_keys(chosen: settings.Settings) -> None:
     from stentor.core.security.sealing import Sealer
     from stentor.domains.provenance import keyfile
 
-    keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance_origin)
-    keys.ensure_signing_key(chosen.data_dir)
+    keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance.origin)
+    keys.ensure_signing_key(chosen.storage.data_dir)
     try:
-        Sealer(chosen.data_dir, chosen.master_key).ensure_master_key()
+        Sealer(chosen.storage.data_dir, chosen.llm.master_key).ensure_master_key()
     except OSError as error:
         raise StartRefused(f"{error.filename} cannot be made: {error.strerror}.") from None

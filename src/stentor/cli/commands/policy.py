@@ -63,7 +63,7 @@ def _load(given: Path | None) -> tuple[Path, PolicySet]:
     from stentor.core import settings
     from stentor.core.security import policy as policy_files
 
-    where = given or settings.load(os.environ).policy_file
+    where = given or settings.load(os.environ).governance.policy_file
     if where is None:
         raise CommandFailed("Name a policy file with --policy or SERVICE_POLICY_FILE.", EXIT_USAGE)
     return where, policy_files.load_policies(where)

@@ -121,7 +121,7 @@ class FolderToolCaller:
                 await asyncio.sleep(0.1)
 
     def _owner_address(self) -> str | None:
-        owner = read_lock_holder(self._settings.data_dir) if self._settings.data_dir.exists() else None
+        owner = read_lock_holder(self._settings.storage.data_dir) if self._settings.storage.data_dir.exists() else None
         return owner.mcp if owner else None
 
     async def _open(self) -> None:
@@ -149,11 +149,11 @@ class FolderToolCaller:
     def _receipt(self, who: AuthorityContext | None) -> str:
         """Of nobody when the authority is blank, so that the owner's gate denies it and its run log says so."""
         settings, now = self._settings, SystemClock().now()
-        names = {"sub": "nobody", "tenant": settings.vault_tenant, "aud": settings.authority_audience}
+        names = {"sub": "nobody", "tenant": settings.memory.tenant, "aud": settings.auth.authority_audience}
         spaces: tuple[str, ...] = ("nowhere",)
         capabilities: tuple[str, ...] = (BLANK_CAPABILITY,)
         if who is not None:
             names |= {"sub": who.principal, "tenant": who.tenant}
             spaces, capabilities = who.namespaces or spaces, tuple(sorted(who.capabilities))
         claims = receipts.create_own_claims(names, spaces, capabilities, RECEIPT_LIFETIME_SECONDS, now=now)
-        return receipts.issue_receipt(claims, keys.ensure_signing_key(settings.data_dir))
+        return receipts.issue_receipt(claims, keys.ensure_signing_key(settings.storage.data_dir))

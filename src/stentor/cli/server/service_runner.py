@@ -53,7 +53,7 @@ def run_service(
     with ExitStack() as stack:
         warnings: list[str] = []
         loop = stack.enter_context(create_runner())
-        gateway = None if only_surface else bind(settings.host, settings.gateway_port, "--gateway-port")
+        gateway = None if only_surface else bind(settings.server.host, settings.server.port, "--gateway-port")
         wanted = [only_surface] if only_surface else surface_names(settings)
         beside = {name: _bind_beside(settings, name, warnings) for name in wanted}
         for listener in (gateway, *beside.values()):
@@ -81,7 +81,7 @@ def run_service(
                 Endpoint(
                     allowed_hosts.wrap_allowed_hosts(
                         service.app,
-                        settings.allowed_hosts,
+                        settings.connections.allowed_hosts,
                         known_key_check(service.keys.key_ring),
                         loopback=settings.loopback,
                     ),
@@ -103,14 +103,15 @@ def run_service(
 
 
 def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
-    """At the port that was chosen; where nobody chose and the usual one is taken, at a free one."""
-    port, option = getattr(settings, f"{name}_port"), f"--{name.replace('_', '-')}-port"
+    """Bind the port of the settings; if nobody set it and the default one is taken, a free one."""
+    port = settings.get("vault.tls_port" if name == "vault_tls" else f"{name}.port")
+    option = f"--{name.replace('_', '-')}-port"
     host, warning = surface_host(settings, name)
     warnings += [warning] if warning else []
     try:
         return bind(host, port, option, tls)
     except StartRefused:
-        if settings.sources.get(f"{name}_port") != "default":
+        if settings.sources.get(f"SERVICE_{name.upper()}_PORT") != "default":
             raise
     listener = bind(host, 0, option, tls)
     warnings.append(f"The usual port of {name}, {port}, is taken; it answers on {listener.address} instead.")
@@ -124,7 +125,7 @@ def _guarded(settings: Settings, surface: Surface) -> ASGIApp:
     host, _ = surface_host(settings, surface.name)
     loopback = host in allowed_hosts.LOOPBACK_NAMES
     return allowed_hosts.wrap_allowed_hosts(
-        surface.app, settings.allowed_hosts, dashboard.knows_key(settings), loopback=loopback
+        surface.app, settings.connections.allowed_hosts, dashboard.knows_key(settings), loopback=loopback
     )
 
 
@@ -139,7 +140,7 @@ class GracefulShutdown:
 
     def handle_signal(self) -> None:
         self._signals += 1
-        seconds = self._service.kernel.infra.settings.leave
+        seconds = self._service.kernel.infra.settings.process.leave_seconds
         if self._signals == 1 and seconds > 0:
             self._service.mark_unready()
             asyncio.get_running_loop().call_later(seconds, self._leave)
@@ -163,7 +164,7 @@ async def _serve(
     ready: StartupReport,
     on_ready: Callable[[StartupReport], None],
 ) -> None:
-    servers = ServerGroup(endpoints, compute_limits(service.kernel.infra.settings))
+    servers = ServerGroup(endpoints, compute_limits(service.kernel.infra.settings.connections))
     handle_stop_signals(GracefulShutdown(service, servers, rpc).handle_signal)
     background: list[asyncio.Task[None]] = []
     try:
@@ -196,5 +197,5 @@ def _settle(service: Service, ready: StartupReport) -> None:
 
 
 def _admin_key_file(settings: Settings) -> str | None:
-    path = admin_key_file(settings.data_dir)
+    path = admin_key_file(settings.storage.data_dir)
     return str(path.absolute()) if path.exists() else None

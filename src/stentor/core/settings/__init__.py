@@ -7,15 +7,15 @@ docs/generated/settings.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from stentor.core.errors import StartRefused
 from stentor.core.settings.installation import (
     AuthSettings,
     ClientSettings,
-    MigrationSettings,
     ProcessSettings,
     ProvenanceSettings,
     StorageSettings,
@@ -24,8 +24,9 @@ from stentor.core.settings.listeners import (
     ConnectionSettings,
     DashboardSettings,
     GrpcSettings,
-    NetworkSettings,
-    NotesAndMcpSettings,
+    McpSettings,
+    NoteStoreSettings,
+    ServerSettings,
     VaultSettings,
 )
 from stentor.core.settings.llm import LlmSettings
@@ -43,90 +44,125 @@ from stentor.core.settings.tasks import (
 __all__ = ["Settings", "load", "setting_infos"]
 
 
-# A dataclass takes the fields of its last base first: the published order is this list from bottom to top.
 @dataclass(frozen=True)
-class Settings(
-    GrpcSettings,
-    ProcessSettings,
-    DashboardSettings,
-    GovernanceSettings,
-    WebhookSettings,
-    ProvenanceSettings,
-    SandboxSettings,
-    LlmSettings,
-    NotesAndMcpSettings,
-    TaskNoteSettings,
-    VaultSettings,
-    MemorySettings,
-    RoutingSettings,
-    TaskSettings,
-    ClientSettings,
-    AuthSettings,
-    ConnectionSettings,
-    NetworkSettings,
-    MigrationSettings,
-    StorageSettings,
-):
-    """The settings of a process. `sources` is the origin of each value: default, environment or option."""
+class Settings:
+    """The settings of a process, by area; they are published in this order.
 
+    `sources` is the origin of each value by variable: default, environment or option.
+    """
+
+    storage: StorageSettings = StorageSettings()
+    server: ServerSettings = ServerSettings()
+    connections: ConnectionSettings = ConnectionSettings()
+    auth: AuthSettings = AuthSettings()
+    client: ClientSettings = ClientSettings()
+    tasks: TaskSettings = TaskSettings()
+    routing: RoutingSettings = RoutingSettings()
+    memory: MemorySettings = MemorySettings()
+    vault: VaultSettings = VaultSettings()
+    task_notes: TaskNoteSettings = TaskNoteSettings()
+    notes: NoteStoreSettings = NoteStoreSettings()
+    mcp: McpSettings = McpSettings()
+    llm: LlmSettings = LlmSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    provenance: ProvenanceSettings = ProvenanceSettings()
+    webhooks: WebhookSettings = WebhookSettings()
+    governance: GovernanceSettings = GovernanceSettings()
+    dashboard: DashboardSettings = DashboardSettings()
+    process: ProcessSettings = ProcessSettings()
+    grpc: GrpcSettings = GrpcSettings()
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
+        """Build settings from parsed values by variable; what is missing has its default."""
+        by_area: dict[str, dict[str, Any]] = {}
+        for name, info in setting_infos().items():
+            if info.env in values:
+                area, _, key = name.partition(".")
+                by_area.setdefault(area, {})[key] = values[info.env]
+        return cls(**{area: _area_type(area)(**given) for area, given in by_area.items()}, sources=sources)
+
+    def get(self, name: str) -> Any:
+        """Return a value by its dotted name, such as `storage.data_dir`."""
+        area, _, key = name.partition(".")
+        return getattr(getattr(self, area), key)
+
+    def secrets(self) -> Iterator[str]:
+        """Yield the values of secret settings, for redaction."""
+        for name, info in setting_infos().items():
+            if info.secret and (value := self.get(name)):
+                yield value
 
     @property
     def development(self) -> bool:
-        return self.node_env == "development"
+        return self.auth.node_env == "development"
 
     @property
     def loopback(self) -> bool:
-        return self.host in {"127.0.0.1", "localhost", "::1"}
+        return self.server.host in {"127.0.0.1", "localhost", "::1"}
 
 
-def setting_infos() -> dict[str, SettingInfo]:
-    """Return the description of each setting by field name, in the published order."""
-    return {f.name: f.metadata["meta"] for f in fields(Settings) if "meta" in f.metadata}
+def _area_type(area: str) -> Any:
+    return type(getattr(_DEFAULTS, area))
+
+
+_DEFAULTS = Settings()
+
+
+@cache
+def setting_infos() -> Mapping[str, SettingInfo]:
+    """Return the description of each setting by its dotted name, in the published order."""
+    return {
+        f"{area.name}.{f.name}": f.metadata["meta"]
+        for area in fields(Settings)
+        if area.name != "sources"
+        for f in fields(getattr(_DEFAULTS, area.name))
+    }
 
 
 def load(environ: Mapping[str, str], options: Mapping[str, Any] | None = None) -> Settings:
-    """Read settings from the environment; command-line options (by field name) win. Raises StartRefused."""
+    """Read settings from the environment. Command-line options, by variable, win. Raises StartRefused."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for name, meta in setting_infos().items():
-        option = (options or {}).get(name)
+    for info in setting_infos().values():
+        option = (options or {}).get(info.env)
         if option is not None:
-            values[name], sources[name] = option, "option"
-        elif meta.env in environ:
-            values[name], sources[name] = _parse(meta, environ[meta.env]), "environment"
+            values[info.env], sources[info.env] = option, "option"
+        elif info.env in environ:
+            values[info.env], sources[info.env] = _parse(info, environ[info.env]), "environment"
         else:
-            sources[name] = "default"
-    settings = Settings(**values, sources=sources)
+            sources[info.env] = "default"
+    settings = Settings.from_values(values, sources)
     _check_combinations(settings)
     return settings
 
 
-def _parse(meta: SettingInfo, text: str) -> Any:
+def _parse(info: SettingInfo, text: str) -> Any:
     try:
-        return meta.parse(text.strip())
+        return info.parse(text.strip())
     except ValueError as error:
-        value = "" if meta.secret else f" (it is {text!r})"
-        raise StartRefused(f"{meta.env} {error}{value}.") from None
+        value = "" if info.secret else f" (it is {text!r})"
+        raise StartRefused(f"{info.env} {error}{value}.") from None
 
 
 def _check_combinations(settings: Settings) -> None:
-    if not settings.database_url and not {"gateway", "worker"} <= set(settings.roles):
+    if not settings.storage.database_url and not {"gateway", "worker"} <= set(settings.process.roles):
         raise StartRefused(
             "SERVICE_ROLES omits gateway or worker, but with SQLite one process must be both: set SERVICE_DATABASE_URL "
             "to a PostgreSQL address, or list both."
         )
-    if settings.plugin_url and not settings.plugin_key:
+    if settings.memory.plugin_url and not settings.memory.plugin_key:
         raise StartRefused("SERVICE_VAULT_PLUGIN_URL needs SERVICE_VAULT_PLUGIN_KEY, the plugin's API key.")
-    if settings.plugin_url and settings.vault_dir is not None:
+    if settings.memory.plugin_url and settings.memory.vault_dir is not None:
         raise StartRefused("SERVICE_VAULT_DIR and SERVICE_VAULT_PLUGIN_URL exclude each other: unset one of them.")
-    if settings.command_agents and not settings.cage and not settings.loopback:
+    if settings.sandbox.command_agents and not settings.sandbox.enabled and not settings.loopback:
         raise StartRefused(
-            f"SERVICE_CAGE=off is for loopback only, but SERVICE_HOST is {settings.host}: unset "
+            f"SERVICE_CAGE=off is for loopback only, but SERVICE_HOST is {settings.server.host}: unset "
             "SERVICE_CAGE, or listen on 127.0.0.1."
         )
-    if settings.development and settings.skip_auth and not settings.loopback:
+    if settings.development and settings.auth.skip_auth and not settings.loopback:
         raise StartRefused(
-            f"SKIP_AUTH=true is for loopback only, but SERVICE_HOST is {settings.host}: "
+            f"SKIP_AUTH=true is for loopback only, but SERVICE_HOST is {settings.server.host}: "
             "unset SKIP_AUTH, or listen on 127.0.0.1."
         )

@@ -23,16 +23,12 @@ class StorageSettings:
         parsers.text,
         secret=True,
     )
-    snapshot_refresh: float = setting(
+    refresh_seconds: float = setting(
         "SERVICE_SNAPSHOT_REFRESH_SECONDS",
         1.0,
         "Seconds between two polls for changes that other processes made in the database.",
         parsers.number(0.05, 3600, float),
     )
-
-
-@dataclass(frozen=True)
-class MigrationSettings:
     migrate: bool = setting(
         "SERVICE_MIGRATE_ON_START",
         True,
@@ -63,13 +59,13 @@ class ProcessSettings:
         "service), dashboard, vault, notes, mcp and grpc. With SQLite one process must be gateway and worker.",
         parse_roles,
     )
-    drain: float = setting(
+    drain_seconds: float = setting(
         "SERVICE_DRAIN_SECONDS",
         10.0,
         "Seconds that running tasks may take to finish at shutdown; then they go back to the queue.",
         parsers.number(0, 3600, float),
     )
-    leave: float = setting(
+    leave_seconds: float = setting(
         "SERVICE_LEAVE_SECONDS",
         0.0,
         "Seconds that a stopping process still serves requests while /api/v1/health/ready returns 503, so that a load "
@@ -122,13 +118,13 @@ class AuthSettings:
 
 @dataclass(frozen=True)
 class ClientSettings:
-    client_url: str = setting(
+    url: str = setting(
         "SERVICE_URL",
         "",
         "URL of the service that commands call; empty means the one that runs on the data folder.",
         parsers.text,
     )
-    client_key: str = setting(
+    key: str = setting(
         "SERVICE_CLIENT_KEY",
         "",
         "API key that commands send; empty means the admin key in the data folder.",
@@ -139,13 +135,13 @@ class ClientSettings:
 
 @dataclass(frozen=True)
 class ProvenanceSettings:
-    provenance_interval: float = setting(
+    interval_seconds: float = setting(
         "SERVICE_PROVENANCE_INTERVAL_SECONDS",
         0.2,
         "Seconds between two batches in which new events of the run log are added to the Merkle tree.",
         parsers.number(0.01, 86_400, float),
     )
-    checkpoint_interval: float = setting(
+    checkpoint_seconds: float = setting(
         "SERVICE_PROVENANCE_CHECKPOINT_SECONDS",
         60.0,
         "Seconds between two signed checkpoints of the tree; none is signed without new events.",
@@ -157,14 +153,14 @@ class ProvenanceSettings:
         "File to which every signed checkpoint is appended, preferably on another machine's disk.",
         parsers.optional_path,
     )
-    provenance_key: Path | None = setting(
+    key: Path | None = setting(
         "SERVICE_PROVENANCE_KEY",
         None,
         "File of the key that signs checkpoints; empty means `keys/provenance.key` in the data folder. All processes "
         "that share a database need the same key.",
         parsers.optional_path,
     )
-    provenance_origin: str = setting(
+    origin: str = setting(
         "SERVICE_PROVENANCE_ORIGIN",
         "",
         "Name of the log in its checkpoints, such as example.com/runs; empty means one that is generated with the key.",

@@ -18,11 +18,11 @@ DEFAULT_GRPC_PORT = 50051
 
 
 @dataclass(frozen=True)
-class NetworkSettings:
+class ServerSettings:
     host: str = setting(
         "SERVICE_HOST", "127.0.0.1", "Address to listen on; by default only this machine can connect.", parsers.text
     )
-    gateway_port: int = setting(
+    port: int = setting(
         "SERVICE_GATEWAY_PORT", 8080, "Port of the gateway; 0 means any free port.", parsers.number(0, 65535, int)
     )
     rate_limit: int = setting(
@@ -111,16 +111,16 @@ def backend_url(value: str) -> str:
 class DashboardSettings:
     """The dashboard service. Times in seconds."""
 
-    dashboard: bool = setting(
+    enabled: bool = setting(
         "SERVICE_DASHBOARD", True, "Whether `stentor serve` starts the dashboard service.", parsers.boolean
     )
-    dashboard_port: int = setting(
+    port: int = setting(
         "SERVICE_DASHBOARD_PORT",
         8081,
         "Port of the dashboard service; 0 means any free port.",
         parsers.number(0, 65535, int),
     )
-    dashboard_key: str = setting(
+    key: str = setting(
         "DASHBOARD_API_KEY",
         "",
         "API key of the dashboard service; empty means MCP_API_KEY, and if that is empty too, everyone on this machine "
@@ -128,7 +128,7 @@ class DashboardSettings:
         parsers.text,
         secret=True,
     )
-    dashboard_tenant: str = setting(
+    tenant: str = setting(
         "SERVICE_DASHBOARD_TENANT", "default", "Tenant that the dashboard service shows.", parsers.non_blank
     )
     session_hours: float = setting(
@@ -143,7 +143,7 @@ class DashboardSettings:
         "URL of a Prometheus server whose alerts and targets the dashboard shows, such as http://127.0.0.1:9090.",
         backend_url,
     )
-    metrics_timeout: float = setting(
+    metrics_timeout_seconds: float = setting(
         "SERVICE_METRICS_TIMEOUT",
         3.0,
         "Seconds until a request to Prometheus times out.",
@@ -163,51 +163,57 @@ def parse_capabilities(value: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class NotesAndMcpSettings:
-    notes_port: int = setting(
+class NoteStoreSettings:
+    port: int = setting(
         "SERVICE_NOTES_PORT",
         3000,
         "Port of the note store in `stentor serve`; 0 means any free port.",
         parsers.number(0, 65535, int),
     )
-    mcp_port: int = setting(
+
+
+@dataclass(frozen=True)
+class McpSettings:
+    """The governed memory server."""
+
+    port: int = setting(
         "SERVICE_MCP_PORT",
         8082,
         "Port of the governed memory server; 0 means any free port.",
         parsers.number(0, 65535, int),
     )
-    mcp_url: str = setting(
+    url: str = setting(
         "SERVICE_MCP_URL",
         "",
         "Public origin of the governed memory server, such as https://memory.example.com; empty means the address that "
         "it listens on.",
         parsers.text,
     )
-    mcp_hosts: tuple[str, ...] = setting(
+    hosts: tuple[str, ...] = setting(
         "SERVICE_MCP_ALLOWED_HOSTS",
         (),
         "Further Host values that the governed memory server accepts, comma separated.",
         parsers.host_list,
     )
-    mcp_origins: tuple[str, ...] = setting(
+    origins: tuple[str, ...] = setting(
         "SERVICE_MCP_ALLOWED_ORIGINS",
         (),
         "Further Origin values that it accepts (browser clients on other sites).",
         parsers.host_list,
     )
-    mcp_principal: str = setting(
+    principal: str = setting(
         "SERVICE_MCP_PRINCIPAL",
         "",
         "Principal of `stentor mcp` (standard input and output); empty denies every call.",
         parsers.text,
     )
-    mcp_namespaces: tuple[str, ...] = setting(
+    namespaces: tuple[str, ...] = setting(
         "SERVICE_MCP_NAMESPACES",
         (),
         "Namespaces that `stentor mcp` may access, comma separated; `*` means all.",
         parsers.text_list,
     )
-    mcp_capabilities: tuple[str, ...] = setting(
+    capabilities: tuple[str, ...] = setting(
         "SERVICE_MCP_CAPABILITIES",
         (),
         "Capabilities of `stentor mcp`: memory.read, memory.write; empty denies every call.",
@@ -217,17 +223,17 @@ class NotesAndMcpSettings:
 
 @dataclass(frozen=True)
 class VaultSettings:
-    vault_port: int = setting(
+    port: int = setting(
         "SERVICE_VAULT_PORT", 27123, "Port of `stentor vault`; 0 means any free port.", parsers.number(0, 65535, int)
     )
-    vault_tls: bool = setting("SERVICE_VAULT_TLS", True, "Whether `stentor vault` also serves HTTPS.", parsers.boolean)
-    vault_tls_port: int = setting(
+    tls: bool = setting("SERVICE_VAULT_TLS", True, "Whether `stentor vault` also serves HTTPS.", parsers.boolean)
+    tls_port: int = setting(
         "SERVICE_VAULT_TLS_PORT",
         27124,
         "HTTPS port of `stentor vault`; 0 means any free port.",
         parsers.number(0, 65535, int),
     )
-    vault_key: str = setting(
+    key: str = setting(
         "SERVICE_VAULT_KEY",
         "",
         "API key of `stentor vault`; empty means a generated one in the data folder.",
@@ -242,7 +248,7 @@ def optional_port(value: str) -> int | None:
 
 @dataclass(frozen=True)
 class GrpcSettings:
-    grpc_port: int | None = setting(
+    port: int | None = setting(
         "SERVICE_GRPC_PORT",
         None,
         f"Port of gRPC, usually {DEFAULT_GRPC_PORT}; 0 means any free port, empty disables it. Needs the extra `grpc`.",

@@ -34,62 +34,62 @@ class LlmSettings:
         parsers.text,
         secret=True,
     )
-    llm_default_provider: str = setting(
+    default_provider: str = setting(
         "SERVICE_LLM_DEFAULT_PROVIDER", "", "Provider for models that no provider lists.", parsers.text
     )
-    llm_default_model: str = setting(
+    default_model: str = setting(
         "SERVICE_LLM_DEFAULT_MODEL", "", "Model for requests without one, as provider/model.", parsers.text
     )
-    llm_timeout: float = setting(
+    timeout_seconds: float = setting(
         "SERVICE_LLM_TIMEOUT_SECONDS",
         120.0,
         "Seconds until a call to a provider times out.",
         parsers.number(0.05, 3600, float),
     )
-    llm_idle: float = setting(
+    idle_seconds: float = setting(
         "SERVICE_LLM_STREAM_IDLE_SECONDS",
         120.0,
         "Seconds without data after which a provider's stream is closed.",
         parsers.number(0.05, 3600, float),
     )
-    llm_retries: int = setting(
+    retries: int = setting(
         "SERVICE_LLM_RETRIES",
         1,
         "Retries of a call that the provider did not process (unreachable, or temporarily rejected).",
         parsers.number(0, 10, int),
     )
-    llm_fallbacks: tuple[str, ...] = setting(
+    fallbacks: tuple[str, ...] = setting(
         "SERVICE_LLM_FALLBACKS",
         (),
         "Fallback models for failed providers: `model=model|model`, comma separated; `*` applies to every model.",
         parsers.text_list,
     )
-    llm_groups: tuple[str, ...] = setting(
+    groups: tuple[str, ...] = setting(
         "SERVICE_LLM_GROUPS",
         (),
         "Names for groups of models, chosen by weight: `fast=openai/a*3|groq/b`, comma separated. The model "
         "`auto:fast` chooses by past results, `auto` does so in the group `auto`.",
         parsers.text_list,
     )
-    llm_prices: tuple[str, ...] = setting(
+    prices: tuple[str, ...] = setting(
         "SERVICE_LLM_PRICES",
         (),
         "Prices in US dollars per million input and output tokens: `provider/model=0.5/1.5`; the model may be `*`.",
         parsers.text_list,
     )
-    llm_budgets: tuple[str, ...] = setting(
+    budgets: tuple[str, ...] = setting(
         "SERVICE_LLM_BUDGETS",
         (),
         "Budgets of keys and agents: `key:NAME:tokens/day=100000`, `agent:ID:usd/month=20`; a name may be `*`.",
         parsers.text_list,
     )
-    llm_log_content: bool = setting(
+    log_content: bool = setting(
         "SERVICE_LLM_LOG_CONTENT",
         False,
         "Store requests and responses of models in the run log, not only their hashes.",
         parsers.boolean,
     )
-    llm_local: bool = setting(
+    local: bool = setting(
         "SERVICE_LLM_LOCAL_BASELINE",
         False,
         "Enable the provider `local`: extractive answers without a model, marked as degraded.",

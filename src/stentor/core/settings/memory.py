@@ -29,7 +29,7 @@ def parse_named_folders(value: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class MemorySettings:
-    memory: bool = setting(
+    enabled: bool = setting(
         "SERVICE_MEMORY", True, "Whether the memory service runs, with a vault and its search index.", parsers.boolean
     )
     vault_dir: Path | None = setting(
@@ -51,16 +51,14 @@ class MemorySettings:
         parsers.text,
     )
     plugin_key: str = setting("SERVICE_VAULT_PLUGIN_KEY", "", "API key of the vault plugin.", parsers.text, secret=True)
-    vault_tenant: str = setting(
-        "SERVICE_VAULT_TENANT", "default", "Tenant whose keys may use the memory.", parsers.text
-    )
-    vault_reconcile: float = setting(
+    tenant: str = setting("SERVICE_VAULT_TENANT", "default", "Tenant whose keys may use the memory.", parsers.text)
+    reconcile_seconds: float = setting(
         "SERVICE_VAULT_RECONCILE_SECONDS",
         300.0,
         "Seconds between two comparisons of the whole vault with the index, because file events can be lost.",
         parsers.number(1, 86_400, float),
     )
-    vault_poll: bool = setting(
+    poll: bool = setting(
         "SERVICE_VAULT_POLL",
         False,
         "Detect edits by polling; for a vault on a network file system, which reports no file events.",

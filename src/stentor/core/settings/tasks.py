@@ -17,7 +17,7 @@ class TaskSettings:
         "Maximum number of claims of one task; if the lease of the last one is lost, the task fails.",
         parsers.number(1, 100, int),
     )
-    lease: int = setting(
+    lease_seconds: int = setting(
         "SERVICE_LEASE_SECONDS",
         60,
         "Seconds without a heartbeat after which a task of an agent inside the service goes to another process that "
@@ -56,7 +56,7 @@ class RoutingSettings:
         "Minimum trust of an agent to get tasks, from 0 to 1; 0 disables it.",
         parsers.number(0, 1, float),
     )
-    worker_offline: float = setting(
+    worker_offline_seconds: float = setting(
         "SERVICE_WORKER_OFFLINE_SECONDS",
         60.0,
         "Seconds without a request after which a worker counts as offline and its tasks go to other workers.",
@@ -113,26 +113,26 @@ class SandboxSettings:
         "Whether agents with a `command` runtime may be registered: programs that the service starts on this host.",
         parsers.boolean,
     )
-    cage: bool = setting(
+    enabled: bool = setting(
         "SERVICE_CAGE",
         True,
         "Whether such programs run in a sandbox; `off` is allowed on loopback only.",
         parsers.boolean,
     )
-    cage_dir: Path | None = setting(
+    folder: Path | None = setting(
         "SERVICE_CAGE_DIR",
         None,
         "Folder of the sandboxes; empty means `cage` in the data folder.",
         parsers.optional_path,
     )
-    cage_roots: tuple[str, ...] = setting(
+    roots: tuple[str, ...] = setting(
         "SERVICE_CAGE_ROOTS",
         (),
         "Folders that tools may access and programs may be in: `name=/folder`, comma separated; `:rw` at the end "
         "allows writing.",
         parsers.text_list,
     )
-    cage_tools: Path | None = setting(
+    tools: Path | None = setting(
         "SERVICE_CAGE_TOOLS",
         None,
         "TOML file of commands that sandboxed agents may call as tools.",
@@ -142,13 +142,13 @@ class SandboxSettings:
 
 @dataclass(frozen=True)
 class WebhookSettings:
-    webhook_timeout: float = setting(
+    timeout_seconds: float = setting(
         "SERVICE_WEBHOOK_TIMEOUT_SECONDS",
         15.0,
         "Seconds until the delivery of a webhook times out.",
         parsers.number(0.05, 30, float),
     )
-    webhook_retention: int = setting(
+    retention_days: int = setting(
         "SERVICE_WEBHOOK_RETENTION_DAYS",
         30,
         "Retention of the webhook delivery log in days.",
@@ -158,13 +158,13 @@ class WebhookSettings:
 
 @dataclass(frozen=True)
 class TaskNoteSettings:
-    task_notes: bool = setting(
+    enabled: bool = setting(
         "SERVICE_TASK_NOTES",
         True,
         "Whether every task is mirrored as a note in the vault's folder `Tasks`.",
         parsers.boolean,
     )
-    task_inbox: bool = setting(
+    inbox: bool = setting(
         "SERVICE_TASK_INBOX", True, "Whether notes in the vault's folder `Tasks/Inbox` become tasks.", parsers.boolean
     )
     inbox_capabilities: tuple[str, ...] = setting(
@@ -174,7 +174,7 @@ class TaskNoteSettings:
         "not authenticated.",
         parsers.text_list,
     )
-    inbox_quiet: float = setting(
+    inbox_quiet_seconds: float = setting(
         "SERVICE_INBOX_QUIET_SECONDS",
         3.0,
         "Seconds that a note in the inbox must be unchanged before it becomes a task.",

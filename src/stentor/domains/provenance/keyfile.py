@@ -22,7 +22,7 @@ _OTHERS = 0o077
 
 
 def key_path(settings: Settings) -> Path:
-    return settings.provenance_key or settings.data_dir / "keys" / "provenance.key"
+    return settings.provenance.key or settings.storage.data_dir / "keys" / "provenance.key"
 
 
 def public_key_path(key: Path) -> Path:

@@ -231,7 +231,7 @@ async def test_a_vault_that_is_none_is_refused_and_one_alone_has_no_tabs(site: S
 
 @requirement("dashboard.refresh", "dashboard.page-memory")
 async def test_who_reads_a_note_is_told_that_it_was_changed_and_keeps_the_place(site: Site) -> None:
-    root = site.world.kernel.infra.settings.data_dir / "vault"
+    root = site.world.kernel.infra.settings.storage.data_dir / "vault"
     root.mkdir(exist_ok=True)
     (root / "a.md").write_text("one\n")
     page = await note(site, "a.md")

@@ -85,14 +85,14 @@ def providers_from_settings(settings: Settings) -> dict[str, Provider]:
     """The providers that the environment configures. Raises StartRefused for an address that is none."""
     found = {}
     given = {
-        "openai": (settings.openai_key, settings.openai_url),
-        "anthropic": (settings.anthropic_key, settings.anthropic_url),
-        "gemini": (settings.gemini_key, ""),
-        "ollama": ("", settings.ollama_host and parse_ollama_host(settings.ollama_host)),
+        "openai": (settings.llm.openai_key, settings.llm.openai_url),
+        "anthropic": (settings.llm.anthropic_key, settings.llm.anthropic_url),
+        "gemini": (settings.llm.gemini_key, ""),
+        "ollama": ("", settings.llm.ollama_host and parse_ollama_host(settings.llm.ollama_host)),
     }
     for name, (key, url) in given.items():
         if key or url:
-            default = settings.llm_default_model if name == settings.llm_default_provider else ""
+            default = settings.llm.default_model if name == settings.llm.default_provider else ""
             found[name] = _of_operator(name, key, url, default)
     return found
 
