@@ -23,7 +23,7 @@ def test_every_setting_is_listed_with_value_source_and_meaning(program: Program)
     listed = {s["env"]: s for s in program("config", "--json").json["settings"]}
     assert set(listed) == {meta.env for meta in settings.setting_infos().values()}
     assert listed["SERVICE_HEBBIAN_ROUTING_ALPHA"] | {"doc": ""} == {
-        "name": "alpha",
+        "name": "routing.alpha",
         "env": "SERVICE_HEBBIAN_ROUTING_ALPHA",
         "value": "0.5",
         "source": "environment",

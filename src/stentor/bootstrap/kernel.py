@@ -221,7 +221,7 @@ def build(
     """Wire all domains over a database whose schema is up to date. Raises StartRefused."""
     infra = open_infrastructure(settings, db, clock, create_runlog, redactor)
     agents = open_agents(infra)
-    memory = open_memory(infra) if settings.memory else None
+    memory = open_memory(infra) if settings.memory.enabled else None
     llm = open_llm(infra)
     command_agents = open_command_agents(infra, agents, memory, llm)
     librarian = {"librarian": LibrarianAgent(memory.default.search, settings.memory.tenant).run} if memory else None

@@ -65,7 +65,7 @@ def open_task_notes(infra: Infrastructure, memory: Memory, tasks: TaskServices, 
         )
         vault.watcher.on_change = inbox.notify_changed
     # The mirror writes files, so it needs the folder itself.
-    if not settings.task_notes or isinstance(vault.vault, PluginVault):
+    if not settings.task_notes.enabled or isinstance(vault.vault, PluginVault):
         return TaskNotes(vault.indexer, memory.leader, None, inbox)
     mirror = TaskNoteMirror(
         db, hub, vault.vault.root, tenant, settings.tasks.lease_seconds * SECOND, shared=not infra.is_single_process

@@ -38,8 +38,8 @@ class Surface:
 
 def surface_names(settings: Settings) -> list[str]:
     """Return the surfaces that this process starts beside the gateway; a vault behind a plugin is not served again."""
-    names = ["dashboard"] if settings.dashboard else []
-    if settings.memory:
+    names = ["dashboard"] if settings.dashboard.enabled else []
+    if settings.memory.enabled:
         names += ["notes", "mcp"] if settings.memory.plugin_url else ["vault", "notes", "mcp"]
     return [name for name in names if name in settings.process.roles]
 

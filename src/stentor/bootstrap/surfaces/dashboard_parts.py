@@ -92,7 +92,7 @@ def build(
 ) -> Dashboard:
     """Over a database that is never written. Raises StartRefused."""
     vault = _vault(settings)
-    notes = vault if isinstance(vault, FolderVault) and settings.task_notes else None
+    notes = vault if isinstance(vault, FolderVault) and settings.task_notes.enabled else None
     db = Database(ReadOnlyDriver(driver))
     stores = DashboardStore(
         db, clock, settings.dashboard.tenant, notes, ReportService(vault), settings.routing.sentinel_threshold
@@ -125,7 +125,7 @@ def build(
 
 def _vault(settings: Settings) -> Vault | None:
     """The vault of the tenant that is shown; it is not made here."""
-    if not settings.memory or settings.memory.tenant != settings.dashboard.tenant:
+    if not settings.memory.enabled or settings.memory.tenant != settings.dashboard.tenant:
         return None
     if settings.memory.plugin_url:
         return PluginVault(

@@ -26,7 +26,7 @@ from stentor.domains.sandbox.process_sandbox import ProcessSandbox, check_folder
 
 def check_vault(situation: CheckContext) -> Iterator[CheckFinding]:
     settings = situation.settings
-    if not settings.memory:
+    if not settings.memory.enabled:
         yield CheckFinding("ok", "memory", "It is switched off (SERVICE_MEMORY).")
         return
     if settings.memory.plugin_url:
@@ -43,7 +43,7 @@ def check_vault(situation: CheckContext) -> Iterator[CheckFinding]:
 
 def check_embeddings(situation: CheckContext) -> Iterator[CheckFinding]:
     settings = situation.settings
-    if not settings.memory:
+    if not settings.memory.enabled:
         return
     if settings.memory.embedding_url:
         yield CheckFinding("ok", "embeddings", f"Vectors come from {settings.memory.embedding_url}.")

@@ -42,7 +42,7 @@ def mcp(
             os.environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_HOST": host, "SERVICE_MCP_PORT": port}
         )
         redaction.configure_logging("warning" if not http else chosen.server.log_level, redactor)
-        if not chosen.memory:
+        if not chosen.memory.enabled:
             raise CommandFailed("The memory is switched off (SERVICE_MEMORY).")
         if http:
             _require_no_mcp_server(chosen.storage.data_dir)
