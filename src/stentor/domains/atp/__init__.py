@@ -1,1 +1,1 @@
-"""ATP, the form of messages between agents: enumerations, the wire form, the JSON form, bodies. Pure."""
+"""ATP, the message format between agents: header fields, text format, JSON format, bodies. No I/O; see `messaging`."""

@@ -1,6 +1,6 @@
-"""What the bodies of the actions hold. Source: core contract, "ATP message", and docs/atp.md.
+"""The body types of all actions, and how a message's content is parsed into one.
 
-From a message to the body that its action takes, with all that is wrong in it.
+Source: core contract, "ATP message", and docs/atp.md. `messaging/actions` executes the bodies.
 """
 
 from __future__ import annotations
@@ -61,13 +61,9 @@ Hash = Annotated[str, Length(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ActionBody(BaseModel):
-    """Unknown fields and wrong types are refused."""
+    """Base of all bodies: rejects unknown fields and does not convert types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Nothing(ActionBody):
-    """An action that needs no word."""
 
 
 class TaskSpec(ActionBody):
@@ -84,7 +80,7 @@ class ExecuteBody(ActionBody):
 
 
 class ScheduleBody(ExecuteBody):
-    """Without a time it is carried out when its turn comes."""
+    """Without a time the message is processed as soon as its turn in the queue comes."""
 
     run_at: Time | None = None
     delay_seconds: Annotated[int, Field(ge=0, le=MAX_DELAY_SECONDS)] | None = None
@@ -110,13 +106,13 @@ class MemoryQueryFilters(ActionBody):
 
 
 class VaultBody(ActionBody):
-    """`vault` is a name of SERVICE_VAULTS; without one it is the default vault."""
+    """`vault` is a name from SERVICE_VAULTS; None is the default vault."""
 
     vault: Name | None = None
 
 
 class MemoryQueryBody(VaultBody):
-    """`path` is for exact reads, `text` for all others."""
+    """`path` is required for exact reads, `text` for all other query types."""
 
     query_type: Literal["semantic", "keyword", "hybrid", "exact"] | None = None
     text: Annotated[str, Length(min_length=1, max_length=10_000)] | None = None
@@ -156,7 +152,7 @@ class UpdateAgentsBody(ActionBody):
 
 
 class RegisterAgentBody(ActionBody):
-    """As the registry's route takes it; the registry looks at the rest."""
+    """The body of the registry's REST route; the registry itself validates runtime and sandbox."""
 
     name: Name
     capabilities: Annotated[list[Name], Field(max_length=256)] = []
@@ -221,7 +217,7 @@ class RejectUpdateBody(UpdateIdBody):
 
 
 class OverrideRiskBody(UpdateIdBody):
-    """An approval that accepts the risks of the update in so many words."""
+    """An approval that explicitly accepts the risks of the update, with a rationale."""
 
     approved_by: Name | None = None
     rationale: Annotated[Prose, Length(min_length=1)]
@@ -268,32 +264,32 @@ BODY_TYPES: dict[tuple[str, str], type[ActionBody]] = {
 
 CONTENT_FIELD = "payload.content"
 TEXT_QUESTION_ACTIONS = {("kernel", "query")}
-"""A plain text here is a question to an agent; an object asks for a task."""
+"""Plain text as the content is a question to an agent; a JSON object names a task to look up."""
 
 
 def parse_body(message: AtpMessage) -> ActionBody:
-    """Read the body that the action takes.
+    """Parse the content of a message into the body type of its zone and action.
 
-    Raises MessageInvalid with all that is wrong, and for an action that the zone does not have.
+    Raises MessageInvalid with every error found, also for an action that the zone does not have.
     """
-    shape = BODY_TYPES.get(message.header.zone_action)
-    if shape is None:
+    body_type = BODY_TYPES.get(message.header.zone_action)
+    if body_type is None:
         raise MessageInvalid([_unknown_action_error(*message.header.zone_action)])
     if message.header.zone_action in TEXT_QUESTION_ACTIONS and _is_text(message.content):
-        shape = ExecuteBody
+        body_type = ExecuteBody
     try:
-        body = shape.model_validate(_decode_body(message, shape))
+        body = body_type.model_validate(_decode_body(message, body_type))
     except ValidationError as error:
         raise MessageInvalid(
-            [_field_error(one) for one in error.errors(include_url=False, include_input=False)]
+            [_field_error(details) for details in error.errors(include_url=False, include_input=False)]
         ) from None
-    if flaws := _check_combinations(message, body):
-        raise MessageInvalid(flaws)
+    if errors := _check_combinations(message, body):
+        raise MessageInvalid(errors)
     return body
 
 
 def decode_content(content: str) -> Any:
-    """The JSON of a content, None for a text that is none."""
+    """Decode a content as JSON; return None if it is not JSON."""
     try:
         return jsontext.decode(content.encode())
     except (InvalidRequest, UnicodeEncodeError):
@@ -301,18 +297,20 @@ def decode_content(content: str) -> Any:
 
 
 def _is_text(content: str) -> bool:
+    # An empty content is not text: it stands for a body without fields.
     return content.lstrip(" \t\r\n")[:1] not in ("{", "")
 
 
-def _decode_body(message: AtpMessage, shape: type[ActionBody]) -> Any:
-    """The body as an object. Work for an agent and searches may be said in plain text."""
+def _decode_body(message: AtpMessage, body_type: type[ActionBody]) -> Any:
+    """Decode the content to an object. Tasks and searches may also be given as plain text."""
     content = message.content
     if _is_text(content):
-        if issubclass(shape, ExecuteBody):
+        if issubclass(body_type, ExecuteBody):
+            # An agent must not see an envelope that the sender smuggles into the text: the header decides who runs it.
             return {"task": {"type": header.task_type_of_text(message.header), "input": strip_header(content)}}
-        if shape is MemoryQueryBody:
+        if body_type is MemoryQueryBody:
             return {"text": content}
-    if not content.strip() and not any(field.is_required() for field in shape.model_fields.values()):
+    if not content.strip() and not any(field.is_required() for field in body_type.model_fields.values()):
         return {}
     try:
         value = jsontext.decode(content.encode())
@@ -324,8 +322,8 @@ def _decode_body(message: AtpMessage, shape: type[ActionBody]) -> Any:
 
 
 def _unknown_action_error(zone: str, action: str) -> FieldError:
-    known = ", ".join(sorted(name for of, name in BODY_TYPES if of == zone))
-    return FieldError("header.actionType", f"the zone {zone} has no action {action}; it has {known}")
+    actions = ", ".join(sorted(name for name_of_zone, name in BODY_TYPES if name_of_zone == zone))
+    return FieldError("header.actionType", f"the zone {zone} has no action {action}; it has {actions}")
 
 
 def _field_error(error: Any) -> FieldError:
@@ -333,18 +331,21 @@ def _field_error(error: Any) -> FieldError:
 
 
 def _check_combinations(message: AtpMessage, body: ActionBody) -> list[FieldError]:
-    """What no field says alone."""
-    flaws = []
+    """Check rules that involve several fields, or the header and the body."""
+    errors = []
     if isinstance(body, ScheduleBody) and body.run_at is not None and body.delay_seconds is not None:
-        flaws.append(FieldError(f"{CONTENT_FIELD}.delay_seconds", "give either run_at or delay_seconds"))
+        errors.append(FieldError(f"{CONTENT_FIELD}.delay_seconds", "conflicts with run_at; give only one of them"))
     if isinstance(body, ExecuteBody):
         named, preferred = header.named_agent(message.header), body.task.agent_preference
         if named is not None and preferred is not None and named != preferred:
-            flaws.append(
-                FieldError(f"{CONTENT_FIELD}.task.agent_preference", "is not the agent that the envelope names")
+            errors.append(
+                FieldError(
+                    f"{CONTENT_FIELD}.task.agent_preference",
+                    "differs from the agent in specialNotes; leave one out",
+                )
             )
     if isinstance(body, MemoryQueryBody):
-        wanted = "path" if body.query_type == "exact" else "text"
-        if getattr(body, wanted) is None:
-            flaws.append(FieldError(f"{CONTENT_FIELD}.{wanted}", "is required"))
-    return flaws
+        required = "path" if body.query_type == "exact" else "text"
+        if getattr(body, required) is None:
+            errors.append(FieldError(f"{CONTENT_FIELD}.{required}", "is required"))
+    return errors

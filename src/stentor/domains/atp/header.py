@@ -1,6 +1,6 @@
-"""What each field of a header may hold. One table for the wire form and the JSON form.
+"""The header fields, their validation, and the hints in specialNotes.
 
-Special notes as hints, and what the envelope says of who may do the work.
+One table serves the text format and the JSON format, so that both accept the same values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stentor.domains.atp.model import (
 
 
 class HeaderField(NamedTuple):
-    """A field of the header: its names in the struct, in JSON and on the wire, and its values or their length."""
+    """A header field: its names in the struct, in JSON and in the text format, and its values or its length limit."""
 
     name: str
     json: str
@@ -32,7 +32,7 @@ class HeaderField(NamedTuple):
 
 
 HEADER_FIELDS = (
-    HeaderField("mode", "mode", "#Mode", MODES, 0, True, "How the answer comes."),
+    HeaderField("mode", "mode", "#Mode", MODES, 0, True, "How the response is delivered."),
     HeaderField(
         "context",
         "context",
@@ -40,11 +40,13 @@ HEADER_FIELDS = (
         None,
         MAX_CONTEXT_LENGTH,
         True,
-        "What the message belongs to; yours to choose.",
+        "Correlation text, chosen by the sender.",
     ),
-    HeaderField("priority", "priority", "#Priority", PRIORITIES, 0, True, "Its place in the queue."),
-    HeaderField("action_type", "actionType", "#ActionType", ACTION_TYPES, 0, True, "What is to be done."),
-    HeaderField("target_zone", "targetZone", "#TargetZone", ZONES, 0, True, "The part of the service that does it."),
+    HeaderField("priority", "priority", "#Priority", PRIORITIES, 0, True, "Priority in the queue."),
+    HeaderField("action_type", "actionType", "#ActionType", ACTION_TYPES, 0, True, "The action to execute."),
+    HeaderField(
+        "target_zone", "targetZone", "#TargetZone", ZONES, 0, True, "The part of the service that executes the action."
+    ),
     HeaderField(
         "special_notes",
         "specialNotes",
@@ -52,7 +54,7 @@ HEADER_FIELDS = (
         None,
         MAX_SPECIAL_NOTES_LENGTH,
         False,
-        "Hints as key=value, comma separated: capability, agent, type.",
+        "Comma-separated hints as key=value. Keys: capability, agent, type.",
     ),
 )
 FIELDS_BY_TAG = {field.tag: field for field in HEADER_FIELDS}
@@ -61,7 +63,7 @@ MISSING = "is required"
 
 
 def find_value_problem(field: HeaderField, value: Any) -> str | None:
-    """What is wrong with a value, or None."""
+    """Return what is wrong with a value, or None if it is valid."""
     if not isinstance(value, str):
         return "must be a text"
     if field.values is not None:
@@ -69,7 +71,8 @@ def find_value_problem(field: HeaderField, value: Any) -> str | None:
     if not value:
         return "must not be empty"
     if len(value) > field.max_length:
-        return f"has {len(value)} characters; {field.max_length} are the most"
+        return f"has {len(value)} characters; at most {field.max_length} are allowed"
+    # A line break in a value could forge the next tag of the text format.
     if not value.isprintable():
         return "must be one line of printable characters"
     if value[0] == " " or value[-1] == " ":
@@ -78,7 +81,7 @@ def find_value_problem(field: HeaderField, value: Any) -> str | None:
 
 
 def build_header(values: Mapping[str, str]) -> AtpHeader:
-    """A header of values that have no problem, by the names of the struct."""
+    """Build a header from valid values, keyed by the names of the struct."""
     return AtpHeader(
         values["mode"],  # type: ignore[arg-type]
         values["context"],
@@ -90,40 +93,40 @@ def build_header(values: Mapping[str, str]) -> AtpHeader:
 
 
 def find_content_problem(content: Any) -> str | None:
-    """Of the message's text, whatever it says."""
+    """Return what is wrong with a message's content as text, or None; the body is not parsed here."""
     if not isinstance(content, str):
         return "must be a text"
     if "\0" in content:
         return "must not contain the character NUL"
     if not content.isascii() and any("\ud800" <= char <= "\udfff" for char in content):
-        return "must not contain half of a surrogate pair"
+        return "must not contain an unpaired surrogate"
     return None
 
 
 def parse_hints(notes: str | None) -> dict[str, tuple[str, ...]]:
-    """The `key=value` parts of a text with commas between them; other parts say nothing to the service."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Parse the comma-separated `key=value` parts of a text; other parts are ignored."""
+    hints: dict[str, tuple[str, ...]] = {}
     for part in (notes or "").split(","):
         key, equals, value = part.partition("=")
         if equals and key.strip() and value.strip():
-            found[key.strip()] = (*found.get(key.strip(), ()), value.strip())
-    return found
+            hints[key.strip()] = (*hints.get(key.strip(), ()), value.strip())
+    return hints
 
 
 def required_capabilities(header: AtpHeader, required: Sequence[str] = ()) -> tuple[str, ...]:
-    """What the envelope asks for, and what its body requires besides: which can leave fewer agents, never add one.
+    """Return the capabilities that the header or the body requires, without duplicates.
 
-    An envelope that names nothing reaches every admitted agent, so there too the body only narrows.
+    The body can only exclude agents, never add one: a header without capabilities already admits every agent.
     """
     return tuple(dict.fromkeys((*parse_hints(header.special_notes).get("capability", ()), *required)))
 
 
 def named_agent(header: AtpHeader) -> str | None:
-    """The agent that the envelope names, by its id."""
-    named = parse_hints(header.special_notes).get("agent", ())
-    return named[0].lower() if named else None
+    """Return the id of the agent that the header names, in lower case."""
+    agent_ids = parse_hints(header.special_notes).get("agent", ())
+    return agent_ids[0].lower() if agent_ids else None
 
 
 def task_type_of_text(header: AtpHeader) -> str:
-    """Of a message whose body is a plain text."""
+    """Return the task type of a message whose body is plain text."""
     return parse_hints(header.special_notes).get("type", ("message",))[0]

@@ -1,8 +1,6 @@
-"""The JSON form: `{header {mode, context, ...}, payload {content}, messageId?}`. As strict as the wire form.
+"""The JSON format: `{header {mode, context, ...}, payload {content}, messageId?}`, as strict as `text_format`.
 
-The JSON form as JSON Schema, from the same table of fields that the codec checks with.
-
-A message to start from, and what each of its fields means.
+Also its JSON Schema and a template, both derived from the field table that the parser validates with.
 """
 
 from __future__ import annotations
@@ -29,20 +27,21 @@ UNKNOWN = "is not a field of a message"
 
 
 def read_json_message(value: Mapping[str, Any]) -> AtpMessage:
-    """The message of a decoded JSON object. Raises MessageInvalid with all that is wrong."""
-    flaws = [FieldError(name, UNKNOWN) for name in value if name not in ("header", "payload", "messageId")]
-    values, sender = _header(value.get("header"), flaws)
-    content = _payload(value.get("payload"), flaws)
-    given = value.get("messageId")
-    if given is not None and not (isinstance(given, str) and UUID_PATTERN.fullmatch(given)):
-        flaws.append(FieldError("messageId", "must be a UUID"))
-    if flaws:
-        raise MessageInvalid(flaws)
+    """Read a message from a decoded JSON object. Raises MessageInvalid with every error found."""
+    errors = [FieldError(name, UNKNOWN) for name in value if name not in ("header", "payload", "messageId")]
+    values, sender = _header(value.get("header"), errors)
+    content = _payload(value.get("payload"), errors)
+    # Checked but not used: a message that is sent again gets a new id.
+    message_id = value.get("messageId")
+    if message_id is not None and not (isinstance(message_id, str) and UUID_PATTERN.fullmatch(message_id)):
+        errors.append(FieldError("messageId", "must be a UUID"))
+    if errors:
+        raise MessageInvalid(errors)
     return AtpMessage(build_header(values), content, sender)
 
 
 def read_nested_message(name: str, value: Mapping[str, Any]) -> AtpMessage:
-    """The message in the field `name` of a decoded JSON object. Raises MessageInvalid, which names it so."""
+    """Read a message that stands in the field `name`. Raises MessageInvalid with that prefix on its field names."""
     try:
         return read_json_message(value)
     except MessageInvalid as error:
@@ -50,19 +49,19 @@ def read_nested_message(name: str, value: Mapping[str, Any]) -> AtpMessage:
 
 
 def message_to_json(message: AtpMessage, message_id: str | None = None) -> dict[str, Any]:
-    """The JSON form of a message."""
+    """Return the JSON format of a message."""
     header = model.header_to_json(message.header)
     if message.sender_id is not None:
         header["senderId"] = message.sender_id
-    form: dict[str, Any] = {"header": header, "payload": {"content": message.content}}
-    return form if message_id is None else {**form, "messageId": message_id}
+    result: dict[str, Any] = {"header": header, "payload": {"content": message.content}}
+    return result if message_id is None else {**result, "messageId": message_id}
 
 
-def _header(header: Any, flaws: list[FieldError]) -> tuple[dict[str, str], str | None]:
+def _header(header: Any, errors: list[FieldError]) -> tuple[dict[str, str], str | None]:
     if not isinstance(header, Mapping):
-        flaws.append(FieldError("header", MISSING if header is None else "must be an object"))
+        errors.append(FieldError("header", MISSING if header is None else "must be an object"))
         return {}, None
-    flaws += [
+    errors += [
         FieldError(f"header.{name}", UNKNOWN) for name in header if name not in FIELDS_BY_JSON and name != "senderId"
     ]
     values: dict[str, str] = {}
@@ -70,49 +69,49 @@ def _header(header: Any, flaws: list[FieldError]) -> tuple[dict[str, str], str |
         value = header.get(field.json)
         if value is None or (value == "" and not field.required):
             if field.required:
-                flaws.append(FieldError(f"header.{field.json}", MISSING))
-        elif found := find_value_problem(field, value):
-            flaws.append(FieldError(f"header.{field.json}", found))
+                errors.append(FieldError(f"header.{field.json}", MISSING))
+        elif problem := find_value_problem(field, value):
+            errors.append(FieldError(f"header.{field.json}", problem))
         else:
             values[field.name] = value
-    return values, _sender(header.get("senderId"), flaws)
+    return values, _sender(header.get("senderId"), errors)
 
 
-def _sender(sender: Any, flaws: list[FieldError]) -> str | None:
+def _sender(sender: Any, errors: list[FieldError]) -> str | None:
     if sender is None:
         return None
     if not isinstance(sender, str) or not 0 < len(sender) <= MAX_SENDER_LENGTH or not sender.isprintable():
-        flaws.append(FieldError("header.senderId", f"must be a text of 1 to {MAX_SENDER_LENGTH} printable characters"))
+        errors.append(FieldError("header.senderId", f"must be a text of 1 to {MAX_SENDER_LENGTH} printable characters"))
         return None
     return sender
 
 
-def _payload(payload: Any, flaws: list[FieldError]) -> str:
+def _payload(payload: Any, errors: list[FieldError]) -> str:
     if not isinstance(payload, Mapping):
-        flaws.append(FieldError("payload", MISSING if payload is None else "must be an object"))
+        errors.append(FieldError("payload", MISSING if payload is None else "must be an object"))
         return ""
-    flaws += [FieldError(f"payload.{name}", UNKNOWN) for name in payload if name != "content"]
+    errors += [FieldError(f"payload.{name}", UNKNOWN) for name in payload if name != "content"]
     content = payload.get("content")
-    if found := MISSING if content is None else find_content_problem(content):
-        flaws.append(FieldError("payload.content", found))
+    if problem := MISSING if content is None else find_content_problem(content):
+        errors.append(FieldError("payload.content", problem))
     return content if isinstance(content, str) else ""
 
 
 def _field_schema(field: HeaderField) -> dict[str, Any]:
-    """An optional one may be null or empty, which is none."""
-    said = {"description": field.purpose}
+    """Return the JSON Schema of a field. An optional field may be null or empty, which both mean absent."""
+    common = {"description": field.purpose}
     if field.values is not None:
-        return {"type": "string", "enum": list(field.values), **said}
+        return {"type": "string", "enum": list(field.values), **common}
     if field.required:
-        return {"type": "string", "minLength": 1, "maxLength": field.max_length, **said}
-    return {"type": ["string", "null"], "maxLength": field.max_length, **said}
+        return {"type": "string", "minLength": 1, "maxLength": field.max_length, **common}
+    return {"type": ["string", "null"], "maxLength": field.max_length, **common}
 
 
 _SENDER_SCHEMA = {
     "type": ["string", "null"],
     "minLength": 1,
     "maxLength": MAX_SENDER_LENGTH,
-    "description": "Who sends: the caller, whether it says so or not.",
+    "description": "The sender: the name of the caller's key or the id of one of its agents.",
 }
 HEADER_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -123,13 +122,13 @@ HEADER_SCHEMA: dict[str, Any] = {
 PAYLOAD_SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "properties": {"content": {"type": "string", "description": "The body, as text."}},
+    "properties": {"content": {"type": "string", "description": "The body as text."}},
     "required": ["content"],
 }
 MESSAGE_ID_SCHEMA = {
     "type": ["string", "null"],
     "format": "uuid",
-    "description": "Of a message that was read before; what is sent gets an id of its own.",
+    "description": "Id of a message that was read before; a sent message gets a new id.",
 }
 MESSAGE_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -144,14 +143,14 @@ EXAMPLE_BODY = {
 }
 EXTRA_ANNOTATIONS = {
     "header.senderId": (
-        f"Optional: who sends, at most {MAX_SENDER_LENGTH} characters. It is you, whether you say so or not."
+        f"Optional: the sender, at most {MAX_SENDER_LENGTH} characters. The caller's key or one of its agents."
     ),
-    "payload.content": "The body: a JSON object as text, in the form that zone and action take.",
+    "payload.content": "The body: a JSON object as text, of the type that zone and action require.",
 }
 
 
 def example_message() -> dict[str, Any]:
-    """A valid message that has a text summarized."""
+    """Return a valid message that requests the summary of a text."""
     return {
         "header": {
             "mode": "direct",
@@ -166,6 +165,7 @@ def example_message() -> dict[str, Any]:
 
 
 def message_template() -> dict[str, Any]:
+    """Return an example message with the required and optional fields and their meaning."""
     required = [f"header.{field.json}" for field in HEADER_FIELDS if field.required]
     optional = [f"header.{field.json}" for field in HEADER_FIELDS if not field.required]
     return {
@@ -177,6 +177,6 @@ def message_template() -> dict[str, Any]:
 
 
 def _annotation(field: HeaderField) -> str:
-    word = "Required" if field.required else "Optional"
+    label = "Required" if field.required else "Optional"
     values = f"at most {field.max_length} characters" if field.values is None else f"one of {', '.join(field.values)}"
-    return f"{word}: {values}. {field.purpose}"
+    return f"{label}: {values}. {field.purpose}"

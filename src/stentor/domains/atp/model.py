@@ -1,4 +1,7 @@
-"""A message and the values that its header may have. Source: core contract, "ATP message"."""
+"""An ATP message, the values of its header fields, and its validation error.
+
+Source: core contract, "ATP message". Parsing is in `text_format` and `json_format`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ ActionType = Literal[
 ]
 MODES: tuple[str, ...] = get_args(Mode)
 PRIORITIES: tuple[str, ...] = get_args(Priority)
-"""The most urgent first: a priority's number is its place."""
+"""The most urgent first. The position is stored as the priority's number, so the order must not change."""
 ZONES: tuple[str, ...] = get_args(Zone)
 ACTION_TYPES: tuple[str, ...] = get_args(ActionType)
 PRIORITY_RANK = {name: number for number, name in enumerate(PRIORITIES)}
@@ -43,7 +46,7 @@ MAX_CONTEXT_LENGTH, MAX_SPECIAL_NOTES_LENGTH, MAX_SENDER_LENGTH = 64, 256, 255
 
 
 class AtpHeader(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The envelope. Its JSON names are those of the contract."""
+    """The header of a message. Its JSON names are given by the contract."""
 
     mode: Mode
     context: str
@@ -54,12 +57,11 @@ class AtpHeader(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
     @property
     def zone_action(self) -> tuple[str, str]:
-        """Zone and action."""
         return self.target_zone, self.action_type
 
 
 class AtpMessage(msgspec.Struct, frozen=True):
-    """`sender_id` stands in the JSON form only; on the wire the connection tells who sends."""
+    """A message. `sender_id` exists in the JSON format only; in the text format the caller is the sender."""
 
     header: AtpHeader
     content: str
@@ -67,26 +69,26 @@ class AtpMessage(msgspec.Struct, frozen=True):
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """What is wrong with one field, and what it must be."""
+    """A validation error of one field."""
 
     field: str
     message: str
 
 
 class MessageInvalid(InvalidRequest):
-    """The message is not a valid ATP message; `details.fields` names all that is wrong with it."""
+    """The message is not a valid ATP message; `details.fields` maps each invalid field to its error."""
 
-    def __init__(self, flaws: list[FieldError]) -> None:
-        first = flaws[0]
-        fields = {flaw.field: flaw.message for flaw in flaws}
+    def __init__(self, errors: list[FieldError]) -> None:
+        first = errors[0]
+        fields = {error.field: error.message for error in errors}
         super().__init__(f"{first.field}: {first.message}", {"fields": fields})
-        self.field_errors = flaws
+        self.field_errors = errors
 
     def with_prefix(self, name: str) -> MessageInvalid:
-        """The same of a message that stands in the field `name` of something."""
-        return MessageInvalid([FieldError(f"{name}.{flaw.field}", flaw.message) for flaw in self.field_errors])
+        """Return the same error with `name` before each field, for a message nested in a field of that name."""
+        return MessageInvalid([FieldError(f"{name}.{error.field}", error.message) for error in self.field_errors])
 
 
 def header_to_json(header: AtpHeader) -> dict[str, Any]:
-    """The envelope as answers carry it."""
+    """Return the header as it appears in responses."""
     return dict(msgspec.to_builtins(header))

@@ -1,6 +1,6 @@
-"""The wire form: a tag per line, a blank line, the body. Strict, so that no two readers see different messages.
+"""The text format: one tag per line, a blank line, the body. Strict, so that all parsers read the same message.
 
-Tags count only before the first blank line. Nothing that a header may hold can end its line, so no value forges a tag.
+Tags count only before the first blank line. A header value cannot contain a line break, so it cannot forge a tag.
 """
 
 from __future__ import annotations
@@ -19,80 +19,85 @@ from stentor.domains.atp.header import (
 from stentor.domains.atp.model import AtpMessage, FieldError, MessageInvalid
 
 MAX_HEADER_LENGTH = 4096
-"""Characters of all tags together; the longest valid head has fewer than 600."""
-SHOWN = 40
+"""Characters of all tags together; the longest valid header has fewer than 600."""
+MAX_SHOWN_LENGTH = 40
+"""Characters of an invalid line that an error message repeats."""
 _END = "\n\n"
 _HEAD = re.compile(rf"[\ufeff\s]*(?:(?:{'|'.join(FIELDS_BY_TAG)})[ \t]*:[^\n]*(?:\n|\Z))+(?:\r?\n)?", re.IGNORECASE)
-"""More forgiving than the parser: what looks like a head is none of an agent's business."""
+"""More lenient than the parser: whatever looks like a header is removed before an agent sees the text."""
 
 
 def format_message(message: AtpMessage) -> str:
-    """The wire form of a valid message; its sender is not part of it. Raises MessageInvalid for any other."""
-    lines, flaws = [], []
+    """Format a message as text, without its sender. Raises MessageInvalid for an invalid message."""
+    lines, errors = [], []
     for field in HEADER_FIELDS:
         value = getattr(message.header, field.name)
         if value is None and not field.required:
             continue
-        if found := find_value_problem(field, value):
-            flaws.append(FieldError(field.tag, found))
+        if problem := find_value_problem(field, value):
+            errors.append(FieldError(field.tag, problem))
         lines.append(f"{field.tag}: {value}")
-    if found := find_content_problem(message.content):
-        flaws.append(FieldError("body", found))
-    if flaws:
-        raise MessageInvalid(flaws)
+    if problem := find_content_problem(message.content):
+        errors.append(FieldError("body", problem))
+    if errors:
+        raise MessageInvalid(errors)
     return "\n".join(lines) + _END + message.content
 
 
 def parse_message(text: str) -> AtpMessage:
-    """The message of a wire form. Raises MessageInvalid with all that is wrong."""
+    """Parse a message in the text format. Raises MessageInvalid with every error found."""
+    # The search is bounded, so that a long text without a blank line is cheap to reject.
     end = text.find(_END, 0, MAX_HEADER_LENGTH + 2)
     if end < 0:
-        raise MessageInvalid([_no_end(text)])
+        raise MessageInvalid([_missing_end_error(text)])
     values: dict[str, str] = {}
     seen: set[str] = set()
-    flaws: list[FieldError] = []
+    errors: list[FieldError] = []
     for line in text[:end].split("\n"):
         tag, colon, value = line.partition(":")
         field = FIELDS_BY_TAG.get(tag)
         if field is None or not colon:
-            flaws.append(_no_tag(line))
+            errors.append(_unknown_tag_error(line))
             continue
         if value[:1] == " ":
             value = value[1:]
         if tag in seen:
-            flaws.append(FieldError(tag, "stands there twice"))
+            errors.append(FieldError(tag, "is given twice"))
         seen.add(tag)
         if not value and not field.required:
             continue
-        if found := find_value_problem(field, value):
-            flaws.append(FieldError(tag, found))
+        if problem := find_value_problem(field, value):
+            errors.append(FieldError(tag, problem))
         values[field.name] = value
-    return _message(values, text[end + 2 :], flaws)
+    return _build_message(values, text[end + 2 :], errors)
 
 
-def _message(values: dict[str, str], content: str, flaws: list[FieldError]) -> AtpMessage:
-    if found := find_content_problem(content):
-        flaws.append(FieldError("body", found))
-    flaws += [FieldError(field.tag, MISSING) for field in HEADER_FIELDS if field.required and field.name not in values]
-    if flaws:
-        raise MessageInvalid(flaws)
+def _build_message(values: dict[str, str], content: str, errors: list[FieldError]) -> AtpMessage:
+    if problem := find_content_problem(content):
+        errors.append(FieldError("body", problem))
+    errors += [FieldError(field.tag, MISSING) for field in HEADER_FIELDS if field.required and field.name not in values]
+    if errors:
+        raise MessageInvalid(errors)
     return AtpMessage(build_header(values), content)
 
 
-def _no_end(text: str) -> FieldError:
+def _missing_end_error(text: str) -> FieldError:
     if text[MAX_HEADER_LENGTH:]:
-        return FieldError("text", f"has no blank line within {MAX_HEADER_LENGTH} characters; the tags end with one")
-    return FieldError("text", "has no blank line; the tags end with one, and lines with a line feed alone")
+        return FieldError("text", f"has no blank line within {MAX_HEADER_LENGTH} characters; one must follow the tags")
+    return FieldError("text", "has no blank line; one must follow the tags, and lines must end with LF")
 
 
-def _no_tag(line: str) -> FieldError:
-    shown = line[:SHOWN].encode("ascii", "backslashreplace").decode()
-    return FieldError("text", f"{shown!r} is no tag; known are {', '.join(FIELDS_BY_TAG)}, each followed by a colon")
+def _unknown_tag_error(line: str) -> FieldError:
+    excerpt = line[:MAX_SHOWN_LENGTH].encode("ascii", "backslashreplace").decode()
+    return FieldError(
+        "text", f"{excerpt!r} is not a tag; the tags are {', '.join(FIELDS_BY_TAG)}, each followed by a colon"
+    )
 
 
 def content_for_agent(value: Any) -> Any:
-    """What an agent may see of a task's input: a text that is a whole ATP message in its wire form is reduced to the
-    message's body. Any other input stays, a text that only begins with a `#` too.
+    """Return what an agent may see of a task's input: of a complete ATP message in the text format only its body.
+
+    Any other input is returned unchanged, also a text that merely begins with `#`.
     """
     if not isinstance(value, str) or not value.startswith("#"):
         return value
@@ -103,6 +108,6 @@ def content_for_agent(value: Any) -> Any:
 
 
 def strip_header(text: str) -> str:
-    """A text without the tags at its head, if it begins with some: what an agent may see of it."""
-    head = _HEAD.match(text)
-    return text[head.end() :] if head else text
+    """Remove the tags at the beginning of a text, if there are any: an agent may see only the rest."""
+    header = _HEAD.match(text)
+    return text[header.end() :] if header else text
