@@ -1,1 +1,1 @@
-"""What each action of each zone does: a table of zone and action to an Action."""
+"""The actions of each zone: every module provides a table from (zone, action type) to a ZoneAction."""

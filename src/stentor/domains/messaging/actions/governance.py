@@ -1,4 +1,4 @@
-"""The zone governance: updates and rollbacks, as their routes do them."""
+"""The actions of the zone governance: updates and rollbacks, with the same effect as their REST routes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from stentor.domains.governance.rollbacks import RollbackService
 from stentor.domains.governance.service import UpdateService
 from stentor.domains.messaging.model import ActionContext, ActionResult, CommitStep, MessageRoute, ZoneAction
 
-ITSELF = MessageRoute((), "Governance does it itself.")
+INTERNAL_ROUTE = MessageRoute((), "Executed by governance; no agent is needed.")
 
 
 class GovernanceZone:
+    """Actions on updates and rollbacks."""
+
     def __init__(self, updates: UpdateService, rollbacks: RollbackService) -> None:
         self._updates = updates
         self._rollbacks = rollbacks
@@ -37,81 +39,83 @@ class GovernanceZone:
             "reject": self.reject,
             "rollback": self.rollback,
         }
-        needed: dict[str, Permission] = {"propose_update": "propose"}
+        permissions: dict[str, Permission] = {"propose_update": "propose"}
         return {
-            ("governance", name): ZoneAction(needed.get(name, "admin"), act, _itself) for name, act in actions.items()
+            ("governance", name): ZoneAction(permissions.get(name, "admin"), prepare, _route_internally)
+            for name, prepare in actions.items()
         }
 
-    async def propose(self, work: ActionContext) -> CommitStep:
-        """Raises Conflict for an id that has another body, InvalidRequest for a patch that cannot be."""
-        body = work.body
+    async def propose(self, context: ActionContext) -> CommitStep:
+        """Propose an update. Raises Conflict for an id that has another body, InvalidRequest for an invalid patch."""
+        body = context.body
         assert isinstance(body, ProposeUpdateBody)
-        proposal = _proposal(body)
+        proposal = _build_proposal(body)
         return lambda tx: ActionResult(
-            _proposed(self._updates.propose_in_tx(tx, work.principal, proposal, work.parent_event_id)), ITSELF
+            _proposal_to_json(self._updates.propose_in_tx(tx, context.principal, proposal, context.parent_event_id)),
+            INTERNAL_ROUTE,
         )
 
-    async def approve(self, work: ActionContext) -> CommitStep:
-        """Approve; `override` is an approval with override_risk."""
-        body = work.body
+    async def approve(self, context: ActionContext) -> CommitStep:
+        """Approve an update; the action `override` is an approval with override_risk."""
+        body = context.body
         assert isinstance(body, ApproveUpdateBody | OverrideRiskBody)
         override = isinstance(body, OverrideRiskBody) or body.override_risk
         approval = Approval(body.approved_by, body.rationale, override)
         update_id = body.update_id
 
-        def close(tx: Tx) -> ActionResult:
-            update = self._updates.approve_in_tx(tx, work.principal, update_id, approval, _via(work))
-            return ActionResult(_decided(update), ITSELF)
+        def commit(tx: Tx) -> ActionResult:
+            update = self._updates.approve_in_tx(tx, context.principal, update_id, approval, _event_metadata(context))
+            return ActionResult(_decision_to_json(update), INTERNAL_ROUTE)
 
-        return close
+        return commit
 
-    async def reject(self, work: ActionContext) -> CommitStep:
-        body = work.body
+    async def reject(self, context: ActionContext) -> CommitStep:
+        body = context.body
         assert isinstance(body, RejectUpdateBody)
         rejection, update_id = Rejection(body.rejected_by, body.reason, body.feedback), body.update_id
 
-        def close(tx: Tx) -> ActionResult:
-            update = self._updates.reject_in_tx(tx, work.principal, update_id, rejection, _via(work))
-            return ActionResult(_decided(update), ITSELF)
+        def commit(tx: Tx) -> ActionResult:
+            update = self._updates.reject_in_tx(tx, context.principal, update_id, rejection, _event_metadata(context))
+            return ActionResult(_decision_to_json(update), INTERNAL_ROUTE)
 
-        return close
+        return commit
 
-    async def rollback(self, work: ActionContext) -> CommitStep:
-        """Raises NotFound, CheckpointCorrupt. The rollback itself goes on after the message is answered."""
-        body = work.body
+    async def rollback(self, context: ActionContext) -> CommitStep:
+        """Start a rollback; it continues after the message has its response. Raises NotFound, CheckpointCorrupt."""
+        body = context.body
         assert isinstance(body, RollbackBody)
         draft = RollbackDraft(body.checkpoint_id, body.reason, body.details, body.initiated_by)
 
-        def close(tx: Tx) -> ActionResult:
-            started = self._rollbacks.start_in_tx(tx, work.principal, draft, work.parent_event_id)
-            shown = {"rollback_id": started.rollback_id, "checkpoint_id": started.checkpoint_id}
-            times = {"estimated_completion": format_iso(started.estimated_completion)}
-            return ActionResult(shown | {"status": started.status} | times, ITSELF)
+        def commit(tx: Tx) -> ActionResult:
+            rollback = self._rollbacks.start_in_tx(tx, context.principal, draft, context.parent_event_id)
+            response = {"rollback_id": rollback.rollback_id, "checkpoint_id": rollback.checkpoint_id}
+            times = {"estimated_completion": format_iso(rollback.estimated_completion)}
+            return ActionResult(response | {"status": rollback.status} | times, INTERNAL_ROUTE)
 
-        return close
+        return commit
 
 
-def _proposal(body: ProposeUpdateBody) -> Proposal:
-    """The same as the route makes of it, so that both are the same proposal."""
-    given = body.changes.model_dump()
-    changes = Changes(**{**given, "files_modified": tuple(given["files_modified"])})
+def _build_proposal(body: ProposeUpdateBody) -> Proposal:
+    # Must equal what the REST route builds: a repeated proposal is recognized by comparing the two.
+    fields = body.changes.model_dump()
+    changes = Changes(**{**fields, "files_modified": tuple(fields["files_modified"])})
     return Proposal(body.update_id, body.agent_id, body.update_type, body.description, changes, body.checkpoint_id)
 
 
-def _proposed(update: Update) -> dict[str, Any]:
-    shown = {"update_id": update.update_id, "status": update.submitted_status, "tier": update.tier}
-    return shown | {"approval_deadline": format_iso(update.approval_deadline)}
+def _proposal_to_json(update: Update) -> dict[str, Any]:
+    response = {"update_id": update.update_id, "status": update.submitted_status, "tier": update.tier}
+    return response | {"approval_deadline": format_iso(update.approval_deadline)}
 
 
-def _decided(update: Update) -> dict[str, Any]:
-    shown = {"update_id": update.update_id, "status": update.status, "tier": update.tier}
+def _decision_to_json(update: Update) -> dict[str, Any]:
+    response = {"update_id": update.update_id, "status": update.status, "tier": update.tier}
     times = {name: format_iso_or_none(getattr(update, name)) for name in ("approved_at", "rejected_at")}
-    return shown | times | {"deployment_scheduled": update.is_scheduled and update.status == "approved"}
+    return response | times | {"deployment_scheduled": update.scheduled and update.status == "approved"}
 
 
-def _via(work: ActionContext) -> dict[str, str]:
-    return {"message_id": work.message.message_id, "caused_by": work.parent_event_id}
+def _event_metadata(context: ActionContext) -> dict[str, str]:
+    return {"message_id": context.message.message_id, "caused_by": context.parent_event_id}
 
 
-def _itself(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-    return ITSELF
+def _route_internally(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
+    return INTERNAL_ROUTE

@@ -1,6 +1,6 @@
-"""The zone kernel: tasks. A message that has work done becomes a task, which is how it reaches an agent.
+"""The actions of the zones kernel (tasks) and sandbox (tasks for sandboxed agents only).
 
-The zone sandbox: work for an agent that runs in a cage, and for no other.
+A message that requests work becomes a task; routing and execution are those of every other task.
 """
 
 from __future__ import annotations
@@ -33,109 +33,175 @@ from stentor.domains.tasks.model import TASK_STATUSES, Task, TaskDraft, TaskFilt
 from stentor.domains.tasks.service import TaskService, require_task
 from stentor.domains.tasks.submission import SubmissionService
 
-ITSELF = MessageRoute((), "The kernel does it itself.")
+INTERNAL_ROUTE = MessageRoute((), "Executed by the kernel; no agent is needed.")
+SANDBOXED_RUNTIME = "command"
 
 
 class KernelZone:
+    """Actions on tasks."""
+
     def __init__(self, submission: SubmissionService, tasks: TaskService, routing: RoutingEngine) -> None:
         self._submission = submission
         self._tasks = tasks
         self._routing = routing
 
     def actions(self) -> dict[tuple[str, str], ZoneAction]:
-        itself = _itself
+        internal = _route_internally
         return {
             ("kernel", "execute"): ZoneAction("write", self.execute, self.route),
             ("kernel", "schedule"): ZoneAction("write", self.execute, self.route),
-            ("kernel", "cancel"): ZoneAction("write", self.cancel, itself),
-            ("kernel", "retry"): ZoneAction("write", self.retry, itself),
-            ("kernel", "approve"): ZoneAction("admin", self.approve, itself),
-            ("kernel", "reject"): ZoneAction("admin", self.reject, itself),
+            ("kernel", "cancel"): ZoneAction("write", self.cancel, internal),
+            ("kernel", "retry"): ZoneAction("write", self.retry, internal),
+            ("kernel", "approve"): ZoneAction("admin", self.approve, internal),
+            ("kernel", "reject"): ZoneAction("admin", self.reject, internal),
             ("kernel", "query"): ZoneAction("write", self.query, self.route),
-            ("kernel", "get_status"): ZoneAction("read", self.get_status, itself),
-            ("kernel", "list"): ZoneAction("read", self.list_tasks, itself),
+            ("kernel", "get_status"): ZoneAction("read", self.get_status, internal),
+            ("kernel", "list"): ZoneAction("read", self.list_tasks, internal),
         }
 
-    async def execute(self, work: ActionContext) -> CommitStep:
-        """Raises Conflict for a task id that has another body."""
-        assert isinstance(work.body, ExecuteBody)
-        draft = build_task_draft(work.message, work.body)
-        submit = self._submission.prepare_submit(work.principal, draft, work.parent_event_id, work.header)
+    async def execute(self, context: ActionContext) -> CommitStep:
+        """Submit the task of the message. Raises Conflict for a task id that has another body."""
+        assert isinstance(context.body, ExecuteBody)
+        draft = build_task_draft(context.message, context.body)
+        submit = self._submission.prepare_submit(context.principal, draft, context.parent_event_id, context.header)
 
-        def close(tx: Tx) -> ActionResult:
-            answer = submit(tx)
-            if answer.status_code != 202:
-                return _denied(answer)
-            task = require_task(tx, work.principal.tenant, answer.body["task_id"])
-            return _waiting(tx, work, task)
+        def commit(tx: Tx) -> ActionResult:
+            submitted = submit(tx)
+            # A denial is returned, not raised: it must be committed together with the failed message.
+            if submitted.status_code != 202:
+                return _denied_result(submitted)
+            task = require_task(tx, context.principal.tenant, submitted.body["task_id"])
+            return _accepted_result(tx, context, task)
 
-        return close
+        return commit
 
-    async def query(self, work: ActionContext) -> CommitStep:
-        """A plain text is a question to an agent, an object asks for a task."""
-        return await (self.execute(work) if isinstance(work.body, ExecuteBody) else self.get_status(work))
+    async def query(self, context: ActionContext) -> CommitStep:
+        """Submit a plain-text question as a task; for a body with a task id return that task."""
+        return await (self.execute(context) if isinstance(context.body, ExecuteBody) else self.get_status(context))
 
-    async def cancel(self, work: ActionContext) -> CommitStep:
-        task_id = _task_id(work)
+    async def cancel(self, context: ActionContext) -> CommitStep:
+        task_id = _task_id(context)
 
-        def close(tx: Tx) -> ActionResult:
-            moment = self._tasks.cancel_in_tx(tx, work.principal, task_id, _via(work))
-            return ActionResult({"task_id": task_id, "status": "cancelled", "cancelled_at": format_iso(moment)}, ITSELF)
+        def commit(tx: Tx) -> ActionResult:
+            cancelled_at = self._tasks.cancel_in_tx(tx, context.principal, task_id, _event_metadata(context))
+            response = {"task_id": task_id, "status": "cancelled", "cancelled_at": format_iso(cancelled_at)}
+            return ActionResult(response, INTERNAL_ROUTE)
 
-        return close
+        return commit
 
-    async def retry(self, work: ActionContext) -> CommitStep:
-        again = await self._tasks.prepare_retry(work.principal, _task_id(work), _via(work))
-        return lambda tx: _waiting(tx, work, again(tx))
+    async def retry(self, context: ActionContext) -> CommitStep:
+        retry = await self._tasks.prepare_retry(context.principal, _task_id(context), _event_metadata(context))
+        return lambda tx: _accepted_result(tx, context, retry(tx))
 
-    async def approve(self, work: ActionContext) -> CommitStep:
-        task_id = _task_id(work)
+    async def approve(self, context: ActionContext) -> CommitStep:
+        task_id = _task_id(context)
         return lambda tx: ActionResult(
-            task_to_json(self._tasks.approve_in_tx(tx, work.principal, task_id, _via(work))), ITSELF
+            task_to_json(self._tasks.approve_in_tx(tx, context.principal, task_id, _event_metadata(context))),
+            INTERNAL_ROUTE,
         )
 
-    async def reject(self, work: ActionContext) -> CommitStep:
-        assert isinstance(work.body, TaskDecisionBody)
-        task_id, reason = work.body.task_id, work.body.reason
+    async def reject(self, context: ActionContext) -> CommitStep:
+        assert isinstance(context.body, TaskDecisionBody)
+        task_id, reason = context.body.task_id, context.body.reason
         return lambda tx: ActionResult(
-            task_to_json(self._tasks.reject_in_tx(tx, work.principal, task_id, reason, _via(work))), ITSELF
+            task_to_json(self._tasks.reject_in_tx(tx, context.principal, task_id, reason, _event_metadata(context))),
+            INTERNAL_ROUTE,
         )
 
-    async def get_status(self, work: ActionContext) -> CommitStep:
-        task = await self._tasks.get(work.principal, _task_id(work))
-        return lambda tx: ActionResult(task_to_json(task), ITSELF)
+    async def get_status(self, context: ActionContext) -> CommitStep:
+        task = await self._tasks.get(context.principal, _task_id(context))
+        return lambda tx: ActionResult(task_to_json(task), INTERNAL_ROUTE)
 
-    async def list_tasks(self, work: ActionContext) -> CommitStep:
-        assert isinstance(work.body, ListTasksBody)
-        status = next((known for known in TASK_STATUSES if known == work.body.status), None)
-        if work.body.status is not None and status is None:
-            return lambda tx: ActionResult({"tasks": [], "total": 0}, ITSELF)
-        wanted = TaskFilter(status, work.body.agent_id)
-        page = await self._tasks.list_page(work.principal, wanted, work.body.limit, 0)
-        shown = {"tasks": [_row(row) for row in page.rows], "total": page.total}
-        return lambda tx: ActionResult(shown, ITSELF)
+    async def list_tasks(self, context: ActionContext) -> CommitStep:
+        assert isinstance(context.body, ListTasksBody)
+        status = next((known for known in TASK_STATUSES if known == context.body.status), None)
+        # A status that does not exist matches no task; without this the filter would match every task.
+        if context.body.status is not None and status is None:
+            return lambda tx: ActionResult({"tasks": [], "total": 0}, INTERNAL_ROUTE)
+        task_filter = TaskFilter(status, context.body.agent_id)
+        page = await self._tasks.list_page(context.principal, task_filter, context.body.limit, 0)
+        response = {"tasks": [_summary_to_json(row) for row in page.rows], "total": page.total}
+        return lambda tx: ActionResult(response, INTERNAL_ROUTE)
 
     def route(self, principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-        """Who would get the work now. Raises the RoutingDenied."""
+        """Return the agent that routing would choose now. Raises RoutingDenied if there is none."""
         if not isinstance(body, ExecuteBody):
-            return ITSELF
-        wanted, named = required_capabilities(header, body), preferred_agent(header, body)
+            return INTERNAL_ROUTE
+        capabilities, preferred = required_capabilities(header, body), preferred_agent(header, body)
         authority = self._routing.caller_authority(principal)
-        decision = self._routing.decide(RoutingRequest(principal.tenant, body.task.type, wanted, authority, named))
+        request = RoutingRequest(principal.tenant, body.task.type, capabilities, authority, preferred)
+        decision = self._routing.decide(request)
         best = decision.candidates[0]
-        among = f"Routed to {decision.agent_name} among {decision.candidates_total}"
-        return MessageRoute(
-            (decision.agent_id,), f"{among}, with the blended score {best.blended:.3f}{_having(wanted)}."
+        choice = f"Routed to {decision.agent_name} among {decision.candidates_total}"
+        score = f"with the blended score {best.blended:.3f}{_capabilities_suffix(capabilities)}"
+        return MessageRoute((decision.agent_id,), f"{choice}, {score}.")
+
+
+class SandboxZone:
+    """Execution of tasks by sandboxed agents, those with the runtime `command`."""
+
+    def __init__(self, kernel: KernelZone, routing: RoutingEngine, agents: AgentCache) -> None:
+        self._kernel = kernel
+        self._routing = routing
+        self._agents = agents
+
+    def actions(self) -> dict[tuple[str, str], ZoneAction]:
+        return {("sandbox", "execute"): ZoneAction("write", self.execute, self.route)}
+
+    async def execute(self, context: ActionContext) -> CommitStep:
+        """Submit a task for a sandboxed agent. Raises RoutingDenied, and Conflict as kernel/execute does."""
+        body = self._choose_agent(context.principal, context.header, context.body)
+        return await self._kernel.execute(msgspec.structs.replace(context, body=body))
+
+    def route(self, principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
+        return self._kernel.route(principal, header, self._choose_agent(principal, header, body))
+
+    def _choose_agent(self, principal: Principal, header: AtpHeader, body: ActionBody) -> ExecuteBody:
+        """Return the body with a sandboxed agent as its preference: the one that is named, else the best one.
+
+        Raises CapabilityUnavailable if there is none, PreferredAgentIneligible if the named agent is not sandboxed.
+        """
+        execute = cast("ExecuteBody", body)
+        capabilities, preferred = required_capabilities(header, execute), preferred_agent(header, execute)
+        agent_id = preferred if preferred is not None else self._best_agent(principal, execute.task.type, capabilities)
+        if agent_id is None:
+            raise CapabilityUnavailable(
+                "No sandboxed agent (runtime command) has all the required capabilities.",
+                {"required_capabilities": list(capabilities)},
+            )
+        if preferred is not None and not self._is_sandboxed(principal.tenant, preferred):
+            raise PreferredAgentIneligible(
+                "The preferred agent is not sandboxed. Name an agent with the runtime command, or none.",
+                {"agent_preference": preferred},
+            )
+        return execute.model_copy(update={"task": execute.task.model_copy(update={"agent_preference": agent_id})})
+
+    def _best_agent(self, principal: Principal, task_type: str, capabilities: tuple[str, ...]) -> str | None:
+        authority = self._routing.caller_authority(principal)
+        decision = self._routing.decide(RoutingRequest(principal.tenant, task_type, capabilities, authority))
+        for candidate in decision.candidates:
+            if self._is_sandboxed(principal.tenant, candidate.agent_id):
+                return candidate.agent_id
+        # A decision lists only its best candidates; sandboxed agents may rank below them.
+        capable = self._agents.list_capable(principal.tenant, capabilities)
+        sandboxed = (
+            agent.agent_id for agent in capable if agent.runtime.kind == SANDBOXED_RUNTIME and agent.status == "active"
         )
+        return min(sandboxed, default=None)
+
+    def _is_sandboxed(self, tenant: str, agent_id: str) -> bool:
+        agent = self._agents.get(tenant, agent_id)
+        return agent is not None and agent.runtime.kind == SANDBOXED_RUNTIME
 
 
 def build_task_draft(stored: StoredMessage, body: ExecuteBody) -> TaskDraft:
-    """The task of a message. Nothing of the header reaches its input; the same message is the same task."""
+    """Build the task of a message. Its id defaults to the message id, so processing a message again finds its task."""
     task = body.task
-    given = strip_header(task.input) if isinstance(task.input, str) else task.input
+    # The header is for routing and permissions only; an agent must never see one in its input.
+    task_input = strip_header(task.input) if isinstance(task.input, str) else task.input
     return TaskDraft(
         task.type,
-        given,
+        task_input,
         task.id or stored.message_id,
         required_capabilities(stored.header, body),
         task.timeout_seconds,
@@ -145,7 +211,7 @@ def build_task_draft(stored: StoredMessage, body: ExecuteBody) -> TaskDraft:
 
 
 def task_to_json(task: Task) -> dict[str, Any]:
-    """A task as a response shows it."""
+    """Return a task as it appears in the response to a message."""
     return {
         "task_id": task.task_id,
         "status": task.status,
@@ -168,91 +234,42 @@ def preferred_agent(header: AtpHeader, body: ExecuteBody) -> str | None:
     return atp_header.named_agent(header) or body.task.agent_preference
 
 
-def _waiting(tx: Tx, work: ActionContext, task: Task) -> ActionResult:
-    """An acknowledgement; only who asked for it directly has a time until which it waits."""
-    decided = [
-        e for e in runlog.read_latest_events(tx, task.tenant, task.task_id, 10) if e.event_type == "routing_decision"
-    ]
-    rationale = (decided[-1].message if decided else "Routed before.").rstrip(".") + _having(task.required_capabilities)
-    agents = (task.assigned_agent,) if task.assigned_agent else ()
-    direct = work.header.mode == "direct"
-    deadline = tx.now + task.timeout_seconds * SECOND if direct else None
-    shown = {"acknowledged": True, "task_id": task.task_id, "status": task.status}
-    return ActionResult(shown, MessageRoute(agents, f"{rationale}."), awaited_task_id=task.task_id, deadline=deadline)
+def _accepted_result(tx: Tx, context: ActionContext, task: Task) -> ActionResult:
+    """Acknowledge a task. Only mode direct sets a deadline, because only there the sender waits for the response."""
+    latest = runlog.read_latest_events(tx, task.tenant, task.task_id, 10)
+    decisions = [event for event in latest if event.event_type == "routing_decision"]
+    rationale = (decisions[-1].message if decisions else "Routed earlier.").rstrip(".")
+    route = MessageRoute(
+        (task.assigned_agent,) if task.assigned_agent else (),
+        f"{rationale}{_capabilities_suffix(task.required_capabilities)}.",
+    )
+    deadline = tx.now + task.timeout_seconds * SECOND if context.header.mode == "direct" else None
+    response = {"acknowledged": True, "task_id": task.task_id, "status": task.status}
+    return ActionResult(response, route, awaited_task_id=task.task_id, deadline=deadline)
 
 
-def _having(capabilities: tuple[str, ...]) -> str:
+def _capabilities_suffix(capabilities: tuple[str, ...]) -> str:
     return f", for {', '.join(capabilities)}" if capabilities else ""
 
 
-def _denied(answer: idempotency.StoredResponse) -> ActionResult:
-    error = {"code": answer.body["code"], "message": answer.body["message"], "details": answer.body["details"]}
-    return ActionResult({"error": error}, MessageRoute((), answer.body["message"]), "failed")
+def _denied_result(denial: idempotency.StoredResponse) -> ActionResult:
+    error = {"code": denial.body["code"], "message": denial.body["message"], "details": denial.body["details"]}
+    return ActionResult({"error": error}, MessageRoute((), denial.body["message"]), "failed")
 
 
-def _task_id(work: ActionContext) -> str:
-    assert isinstance(work.body, TaskIdBody)
-    return work.body.task_id
+def _task_id(context: ActionContext) -> str:
+    assert isinstance(context.body, TaskIdBody)
+    return context.body.task_id
 
 
-def _via(work: ActionContext) -> dict[str, str]:
-    return {"message_id": work.message.message_id, "caused_by": work.parent_event_id}
+def _event_metadata(context: ActionContext) -> dict[str, str]:
+    return {"message_id": context.message.message_id, "caused_by": context.parent_event_id}
 
 
-def _itself(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-    return ITSELF
+def _route_internally(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
+    return INTERNAL_ROUTE
 
 
-def _row(row: TaskSummary) -> dict[str, Any]:
-    shown = {"task_id": row.task_id, "status": row.status, "type": row.type, "assigned_agent": row.assigned_agent}
-    return shown | {"created_at": format_iso(row.created_at), "completed_at": format_iso_or_none(row.completed_at)}
-
-
-SANDBOXED_RUNTIME = "command"
-
-
-class SandboxZone:
-    def __init__(self, kernel: KernelZone, routing: RoutingEngine, snapshot: AgentCache) -> None:
-        self._kernel = kernel
-        self._routing = routing
-        self._snapshot = snapshot
-
-    def actions(self) -> dict[tuple[str, str], ZoneAction]:
-        return {("sandbox", "execute"): ZoneAction("write", self.execute, self.route)}
-
-    async def execute(self, work: ActionContext) -> CommitStep:
-        """The same as kernel/execute, for command agents alone. Raises a RoutingDenied, or what that raises."""
-        body = self._caged(work.principal, work.header, work.body)
-        return await self._kernel.execute(msgspec.structs.replace(work, body=body))
-
-    def route(self, principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-        return self._kernel.route(principal, header, self._caged(principal, header, body))
-
-    def _caged(self, principal: Principal, header: AtpHeader, body: ActionBody) -> ExecuteBody:
-        """The body with the agent chosen: the best command agent, as routing ranks them."""
-        given = cast("ExecuteBody", body)
-        wanted, named = required_capabilities(header, given), preferred_agent(header, given)
-        chosen = named if named is not None else self._best(principal, given.task.type, wanted)
-        if chosen is None:
-            raise CapabilityUnavailable(
-                "No command agent has all the required capabilities.", {"required_capabilities": list(wanted)}
-            )
-        if named is not None and not self._is_caged(principal.tenant, named):
-            raise PreferredAgentIneligible("The agent that is named runs in no cage.", {"agent_preference": named})
-        return given.model_copy(update={"task": given.task.model_copy(update={"agent_preference": chosen})})
-
-    def _best(self, principal: Principal, task_type: str, wanted: tuple[str, ...]) -> str | None:
-        authority = self._routing.caller_authority(principal)
-        ranked = self._routing.decide(RoutingRequest(principal.tenant, task_type, wanted, authority)).candidates
-        for one in ranked:
-            if self._is_caged(principal.tenant, one.agent_id):
-                return one.agent_id
-        able = self._snapshot.list_capable(principal.tenant, wanted)  # beyond those that a decision lists
-        found = (
-            agent.agent_id for agent in able if agent.runtime.kind == SANDBOXED_RUNTIME and agent.status == "active"
-        )
-        return min(found, default=None)
-
-    def _is_caged(self, tenant: str, agent_id: str) -> bool:
-        agent = self._snapshot.get(tenant, agent_id)
-        return agent is not None and agent.runtime.kind == SANDBOXED_RUNTIME
+def _summary_to_json(row: TaskSummary) -> dict[str, Any]:
+    fields = {"task_id": row.task_id, "status": row.status, "type": row.type, "assigned_agent": row.assigned_agent}
+    return fields | {"created_at": format_iso(row.created_at), "completed_at": format_iso_or_none(row.completed_at)}

@@ -1,6 +1,6 @@
-"""The zone memory: the bus, and searches in it.
+"""The actions of the zone memory: searches, reads and writes of documents, and the health of a vault.
 
-Zones that the contract has and a service may have switched off: their messages are taken, and fail.
+Where a service has no memory, `unavailable_actions` takes their place: the messages are accepted and fail.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from stentor.domains.messaging import store
 from stentor.domains.messaging.model import ActionContext, ActionResult, CommitStep, MessageRoute, ZoneAction
 from stentor.domains.notes.model import ANY_STATE
 
-ITSELF = MessageRoute((), "The memory bus does it itself.")
+INTERNAL_ROUTE = MessageRoute((), "Executed by the memory; no agent is needed.")
 WRITTEN_STATUSES = frozenset(("success", "conflict"))
+OPTIONAL_ZONES: dict[str, Permission] = {"memory": "admin"}
+"""The zones that a service may lack, and the permission that their actions need."""
 
 
 class MemoryZone:
-    """Each action raises InvalidRequest for a vault that is not configured."""
+    """Actions on documents. Each raises InvalidRequest for a vault that is not configured."""
 
     def __init__(self, db: Database, vaults: VaultRegistry, tenant: str) -> None:
         self._db = db
@@ -54,67 +56,74 @@ class MemoryZone:
             "delete": self.write,
             "get_status": self.status,
         }
-        return {("memory", name): ZoneAction("admin", act, _itself, self._tenant) for name, act in actions.items()}
+        return {
+            ("memory", name): ZoneAction("admin", prepare, _route_internally, self._tenant)
+            for name, prepare in actions.items()
+        }
 
-    async def query(self, work: ActionContext) -> CommitStep:
-        body = work.body
+    async def query(self, context: ActionContext) -> CommitStep:
+        body = context.body
         assert isinstance(body, MemoryQueryBody)
-        kind = body.query_type or ("semantic" if work.header.action_type == "query" else "keyword")
-        shown = await (self._exact(work, body.path or "") if kind == "exact" else self._find(work, body, kind))
-        return lambda tx: ActionResult(shown, ITSELF)
+        query_type = body.query_type or ("semantic" if context.header.action_type == "query" else "keyword")
+        response = await (
+            self._read(context, body.path or "") if query_type == "exact" else self._search(context, body, query_type)
+        )
+        return lambda tx: ActionResult(response, INTERNAL_ROUTE)
 
-    async def _exact(self, work: ActionContext, path: str) -> dict[str, Any]:
+    async def _read(self, context: ActionContext, path: str) -> dict[str, Any]:
         """Raises NotFound."""
-        document, etag = await self._vault(work).memory.read(_caller(work), path)
-        shown = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
-        return {"query_type": "exact", "document": shown, "etag": etag}
+        document, etag = await self._vault(context).memory.read(_caller(context), path)
+        response = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
+        return {"query_type": "exact", "document": response, "etag": etag}
 
-    async def _find(self, work: ActionContext, body: MemoryQueryBody, kind: str) -> dict[str, Any]:
-        """Raises EmbeddingUnavailable for a search by meaning without a model."""
-        text, filters, caller = body.text or "", _filters(body.filters), _caller(work)
-        search = self._vault(work).search
+    async def _search(self, context: ActionContext, body: MemoryQueryBody, query_type: str) -> dict[str, Any]:
+        """Raises EmbeddingUnavailable for a semantic search without an embedding model."""
+        text, filters, caller = body.text or "", _filters(body.filters), _caller(context)
+        search = self._vault(context).search
         matches: list[Any]
-        if kind == "keyword":
-            found, total = await search.keyword(caller, text.split(), SEARCH_FIELDS, "any", body.top_k)
-            matches = list(found)
-        elif kind == "hybrid":
-            both, total = await search.hybrid(caller, text, body.top_k, filters)
-            matches = list(both)
+        if query_type == "keyword":
+            keyword_matches, total = await search.keyword(caller, text.split(), SEARCH_FIELDS, "any", body.top_k)
+            matches = list(keyword_matches)
+        elif query_type == "hybrid":
+            hybrid_matches, total = await search.hybrid(caller, text, body.top_k, filters)
+            matches = list(hybrid_matches)
         else:
-            near, total = await search.semantic(caller, text, None, body.top_k, filters)
-            matches = list(near)
-        shown = [msgspec.structs.asdict(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
-        return {"query_type": kind, "matches": shown, "total_matches": total}
+            semantic_matches, total = await search.semantic(caller, text, None, body.top_k, filters)
+            matches = list(semantic_matches)
+        response = [msgspec.structs.asdict(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
+        return {"query_type": query_type, "matches": response, "total_matches": total}
 
-    async def write(self, work: ActionContext) -> CommitStep:
-        """Create, upsert, update or delete. What an earlier carrier wrote before it was killed is not written again."""
-        if work.message.epoch > 1:
-            done = await self._db.read(lambda tx: store.find_memory_write(tx, work.message.provenance_id))
-            if done is not None and done["status"] in WRITTEN_STATUSES:
-                return lambda tx: ActionResult(_recorded(done), ITSELF)
-        draft = _draft(work)
+    async def write(self, context: ActionContext) -> CommitStep:
+        """Create, upsert, update or delete a document."""
+        # The vault is not part of the transaction: an earlier claim may have written and died before its commit.
+        # The run log tells; writing again would fail or overwrite a later change.
+        if context.message.epoch > 1:
+            recorded = await self._db.read(lambda tx: store.find_memory_write(tx, context.message.provenance_id))
+            if recorded is not None and recorded["status"] in WRITTEN_STATUSES:
+                return lambda tx: ActionResult(_recorded_write_to_json(recorded), INTERNAL_ROUTE)
+        draft = _draft(context)
         try:
-            written = await self._vault(work).memory.write(_caller(work), draft)
+            result = await self._vault(context).memory.write(_caller(context), draft)
         except PreconditionFailed:
-            raise Conflict(f"There is a document {draft.path!r} already; update or upsert it.") from None
-        return lambda tx: ActionResult(_written(draft.path, written), ITSELF)
+            raise Conflict(f"The document {draft.path!r} already exists. Use the action update or upsert.") from None
+        return lambda tx: ActionResult(_write_to_json(draft.path, result), INTERNAL_ROUTE)
 
-    async def status(self, work: ActionContext) -> CommitStep:
-        report = msgspec.to_builtins(await self._vault(work).health.report())
-        return lambda tx: ActionResult(report, ITSELF)
+    async def status(self, context: ActionContext) -> CommitStep:
+        report = msgspec.to_builtins(await self._vault(context).health.report())
+        return lambda tx: ActionResult(report, INTERNAL_ROUTE)
 
-    def _vault(self, work: ActionContext) -> VaultParts:
-        assert isinstance(work.body, VaultBody)
-        return self._vaults.get(work.body.vault or DEFAULT_VAULT)
-
-
-def _caller(work: ActionContext) -> MemoryCaller:
-    """The event that its use of the memory hangs under is the message's first: the same whoever carries it."""
-    return MemoryCaller(work.principal, work.message.sender_agent, None, work.message.provenance_id)
+    def _vault(self, context: ActionContext) -> VaultParts:
+        assert isinstance(context.body, VaultBody)
+        return self._vaults.get(context.body.vault or DEFAULT_VAULT)
 
 
-def _draft(work: ActionContext) -> WriteDraft:
-    body = work.body
+def _caller(context: ActionContext) -> MemoryCaller:
+    """Return the caller whose memory events have the message's first event as parent: the same in every claim."""
+    return MemoryCaller(context.principal, context.message.sender_agent, None, context.message.provenance_id)
+
+
+def _draft(context: ActionContext) -> WriteDraft:
+    body = context.body
     if isinstance(body, DeleteDocumentBody):
         options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
         return WriteDraft("delete", body.path, **options)  # type: ignore[arg-type]
@@ -122,43 +131,39 @@ def _draft(work: ActionContext) -> WriteDraft:
         options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
         return WriteDraft("update", body.path, body.content, body.frontmatter, **options)  # type: ignore[arg-type]
     assert isinstance(body, WriteDocumentBody)
-    excluded = frozenset([ANY_STATE] if work.header.action_type == "create" else [])
+    excluded = frozenset([ANY_STATE] if context.header.action_type == "create" else [])
     return WriteDraft("write", body.path, body.content, body.frontmatter, if_none_match=excluded)
 
 
-def _written(path: str, written: WriteResult) -> dict[str, Any]:
+def _write_to_json(path: str, result: WriteResult) -> dict[str, Any]:
     return {
         "path": path,
-        "status": written.status,
-        "write_id": written.write_id,
-        "timestamp": format_iso(written.written_at),
-        "content_hash": written.content_hash,
-        "etag": written.etag,
-        "merged": written.merged,
-        "conflict_copy": written.conflict_copy,
+        "status": result.status,
+        "write_id": result.write_id,
+        "timestamp": format_iso(result.written_at),
+        "content_hash": result.content_hash,
+        "etag": result.etag,
+        "merged": result.merged,
+        "conflict_copy": result.conflict_copy,
     }
 
 
-def _recorded(event: dict[str, Any]) -> dict[str, Any]:
-    """As much of `_written` as the run log knows."""
+def _recorded_write_to_json(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of `_write_to_json` that the run log records."""
     return {name: event[name] for name in ("path", "status", "write_id")} | {"etag": event["after_hash"]}
 
 
-def _filters(given: bodies.MemoryQueryFilters) -> SearchFilters:
-    after = None if given.created_after is None else micros_from_datetime(given.created_after)
-    return SearchFilters(given.hebbian_weight_min, after)
+def _filters(filters: bodies.MemoryQueryFilters) -> SearchFilters:
+    after = None if filters.created_after is None else micros_from_datetime(filters.created_after)
+    return SearchFilters(filters.hebbian_weight_min, after)
 
 
-def _itself(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-    return ITSELF
-
-
-OPTIONAL_ZONES: dict[str, Permission] = {"memory": "admin"}
-"""Zone to the permission that it needs where it is switched on."""
+def _route_internally(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
+    return INTERNAL_ROUTE
 
 
 def unavailable_actions() -> dict[tuple[str, str], ZoneAction]:
-    """An action for every pair of these zones; the real ones take their places."""
+    """Return a failing action for every action of the optional zones; the real actions replace them."""
     return {
         (zone, name): ZoneAction(
             OPTIONAL_ZONES[zone], _reject_unavailable, _route_unavailable, unavailable_reason=_unavailable_reason(zone)
@@ -168,12 +173,12 @@ def unavailable_actions() -> dict[tuple[str, str], ZoneAction]:
     }
 
 
-async def _reject_unavailable(work: ActionContext) -> CommitStep:
-    raise FeatureNotImplemented(_unavailable_reason(work.header.target_zone))
+async def _reject_unavailable(context: ActionContext) -> CommitStep:
+    raise FeatureNotImplemented(_unavailable_reason(context.header.target_zone))
 
 
 def _unavailable_reason(zone: str) -> str:
-    return f"The zone {zone} is part of the API, but this service does not have it."
+    return f"The zone {zone} is not available in this service. Configure it, then restart."
 
 
 def _route_unavailable(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:

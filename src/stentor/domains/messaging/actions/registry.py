@@ -1,4 +1,4 @@
-"""The zone registry: agents."""
+"""The actions of the zone registry: agents, with the same effect as their REST routes."""
 
 from __future__ import annotations
 
@@ -30,19 +30,22 @@ from stentor.domains.messaging.model import (
 from stentor.domains.registry.model import Agent, ScoreChanges
 from stentor.domains.registry.service import AgentChange, AgentDraft, AgentRegistry
 
-ITSELF = MessageRoute((), "The registry does it itself.")
+INTERNAL_ROUTE = MessageRoute((), "Executed by the registry; no agent is needed.")
 SCORE_FIELDS = ("alignment_score", "accuracy_score", "efficiency_score")
-STATES = ("active", "suspended")
+SETTABLE_STATUSES = ("active", "suspended")
 
 ParseRegistration = Callable[[dict[str, Any]], AgentDraft]
-"""A body as the registry's route takes it, to a draft. Raises InvalidRequest, NotBuilt."""
+"""Turns a body of the registry's REST route into a draft. Raises InvalidRequest, FeatureNotImplemented."""
 TrustLookup = Callable[[str, str], float | None]
+"""Takes tenant and agent id, returns the trust score."""
 
 
 class RegistryZone:
-    def __init__(self, registry: AgentRegistry, registration: ParseRegistration, trust_of: TrustLookup) -> None:
+    """Actions on agents."""
+
+    def __init__(self, registry: AgentRegistry, parse_registration: ParseRegistration, trust_of: TrustLookup) -> None:
         self._registry = registry
-        self._registration = registration
+        self._parse_registration = parse_registration
         self._trust_of = trust_of
 
     def actions(self) -> dict[tuple[str, str], ZoneAction]:
@@ -54,94 +57,103 @@ class RegistryZone:
             "get_status": self.get_agent,
             "list": self.list_agents,
         }
-        return {("registry", name): ZoneAction("admin", act, _itself) for name, act in actions.items()}
+        return {
+            ("registry", name): ZoneAction("admin", prepare, _route_internally) for name, prepare in actions.items()
+        }
 
-    async def register(self, work: ActionContext) -> CommitStep:
-        assert isinstance(work.body, RegisterAgentBody)
-        draft = self._registration(work.body.model_dump(exclude_unset=True))
-        registering = self._registry.prepare_register(
-            work.principal.tenant, draft, work.principal, work.parent_event_id
+    async def register(self, context: ActionContext) -> CommitStep:
+        assert isinstance(context.body, RegisterAgentBody)
+        draft = self._parse_registration(context.body.model_dump(exclude_unset=True))
+        register = self._registry.prepare_register(
+            context.principal.tenant, draft, context.principal, context.parent_event_id
         )
 
-        def close(tx: Tx) -> ActionResult:
-            agent = registering(tx)
-            shown = {"agent_id": agent.agent_id, "name": agent.name, "status": agent.status}
-            return ActionResult(shown | {"created_at": format_iso(agent.created_at)}, ITSELF)
+        def commit(tx: Tx) -> ActionResult:
+            agent = register(tx)
+            response = {"agent_id": agent.agent_id, "name": agent.name, "status": agent.status}
+            return ActionResult(response | {"created_at": format_iso(agent.created_at)}, INTERNAL_ROUTE)
 
-        return close
+        return commit
 
-    async def update(self, work: ActionContext) -> CommitStep:
-        """Each operation for itself: one that fails leaves the others."""
-        assert isinstance(work.body, UpdateAgentsBody)
-        operations = work.body.operations
+    async def update(self, context: ActionContext) -> CommitStep:
+        """Change fields of agents. Operations are independent: one that fails does not undo the others."""
+        assert isinstance(context.body, UpdateAgentsBody)
+        operations = context.body.operations
 
-        def close(tx: Tx) -> ActionResult:
-            results = [self._result(tx, work, number, one) for number, one in enumerate(operations)]
-            done = sum(result["status"] == "completed" for result in results)
-            shown = {"results": results, "succeeded": done, "failed": len(results) - done}
-            return ActionResult(shown, ITSELF, "completed" if done else "failed")
+        def commit(tx: Tx) -> ActionResult:
+            results = [self._apply(tx, context, index, operation) for index, operation in enumerate(operations)]
+            succeeded = sum(result["status"] == "completed" for result in results)
+            response = {"results": results, "succeeded": succeeded, "failed": len(results) - succeeded}
+            return ActionResult(response, INTERNAL_ROUTE, "completed" if succeeded else "failed")
 
-        return close
+        return commit
 
-    def _result(self, tx: Tx, work: ActionContext, number: int, operation: AgentFieldChange) -> dict[str, Any]:
-        where = {"index": number, "agent_id": operation.agent_id, "field": operation.field}
+    def _apply(self, tx: Tx, context: ActionContext, index: int, operation: AgentFieldChange) -> dict[str, Any]:
+        target = {"index": index, "agent_id": operation.agent_id, "field": operation.field}
         try:
-            change = self._change(work, operation)
+            change = self._prepare_change(context, operation)
             with tx.savepoint():
                 agent = change(tx)
         except StoreUnavailable:
-            raise
+            raise  # no result of this operation: the whole message is requeued
         except StentorError as error:
-            return {**where, "status": "failed", **error_response(error)}
-        return {**where, "status": "completed", "updated_at": format_iso(agent.updated_at)}
+            return {**target, "status": "failed", **error_response(error)}
+        return {**target, "status": "completed", "updated_at": format_iso(agent.updated_at)}
 
-    def _change(self, work: ActionContext, operation: AgentFieldChange) -> AgentChange:
-        """What the registry's routes can change. Raises InvalidRequest for anything else."""
-        tenant, by = work.principal.tenant, work.principal
+    def _prepare_change(self, context: ActionContext, operation: AgentFieldChange) -> AgentChange:
+        """Prepare a change that the REST routes allow too. Raises InvalidRequest for any other."""
+        tenant, by = context.principal.tenant, context.principal
         agent_id, field, value = operation.agent_id, operation.field, operation.value
         if field in SCORE_FIELDS:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise InvalidRequest(f"{field} must be a number from 0 to 1.")
             return self._registry.prepare_rescore(
-                tenant, agent_id, ScoreChanges(**{field: float(value)}), by, work.parent_event_id
+                tenant, agent_id, ScoreChanges(**{field: float(value)}), by, context.parent_event_id
             )
         if field == "status" and value == "suspended":
-            return self._registry.prepare_suspend(tenant, agent_id, "Suspended by a message.", by, work.parent_event_id)
+            return self._registry.prepare_suspend(
+                tenant, agent_id, "Suspended by a message.", by, context.parent_event_id
+            )
         if field == "status" and value == "active":
-            return self._registry.prepare_activate(tenant, agent_id, by, work.parent_event_id)
+            return self._registry.prepare_activate(tenant, agent_id, by, context.parent_event_id)
         names = ", ".join(SCORE_FIELDS)
-        raise InvalidRequest(f"A message changes {names} and status ({' or '.join(STATES)}), not {field!r} to this.")
-
-    async def revoke(self, work: ActionContext) -> CommitStep:
-        """Take an active agent out of routing, as its route `suspend` does."""
-        assert isinstance(work.body, RevokeAgentBody)
-        who, by = work.body.agent_id, work.principal
-        suspend = self._registry.prepare_suspend(work.principal.tenant, who, work.body.reason, by, work.parent_event_id)
-
-        def close(tx: Tx) -> ActionResult:
-            agent = suspend(tx)
-            shown = {"agent_id": agent.agent_id, "status": agent.status, "reason": agent.status_reason}
-            return ActionResult(shown, ITSELF)
-
-        return close
-
-    async def get_agent(self, work: ActionContext) -> CommitStep:
-        assert isinstance(work.body, AgentIdBody)
-        agent, last = await self._registry.get(work.principal.tenant, work.body.agent_id)
-        shown = self._shown(agent) | {"violation_count": agent.violation_count, "last_task": format_iso_or_none(last)}
-        shown |= {name: getattr(agent, name) for name in SCORE_FIELDS}
-        return lambda tx: ActionResult(shown, ITSELF)
-
-    async def list_agents(self, work: ActionContext) -> CommitStep:
-        body = work.body
-        assert isinstance(body, ListAgentsBody)
-        found = self._registry.list_matching(
-            work.principal.tenant, capability=body.capability, status=body.status, trust_tier=body.trust_tier
+        raise InvalidRequest(
+            f"A message can set {names} and status ({' or '.join(SETTABLE_STATUSES)}), not {field!r} to this value."
         )
-        shown = {"agents": [self._shown(agent) for agent in found[: body.limit]], "total": len(found)}
-        return lambda tx: ActionResult(shown, ITSELF)
 
-    def _shown(self, agent: Agent) -> dict[str, Any]:
+    async def revoke(self, context: ActionContext) -> CommitStep:
+        """Suspend an agent, as the REST route `suspend` does."""
+        assert isinstance(context.body, RevokeAgentBody)
+        body, by = context.body, context.principal
+        suspend = self._registry.prepare_suspend(by.tenant, body.agent_id, body.reason, by, context.parent_event_id)
+
+        def commit(tx: Tx) -> ActionResult:
+            agent = suspend(tx)
+            response = {"agent_id": agent.agent_id, "status": agent.status, "reason": agent.status_reason}
+            return ActionResult(response, INTERNAL_ROUTE)
+
+        return commit
+
+    async def get_agent(self, context: ActionContext) -> CommitStep:
+        assert isinstance(context.body, AgentIdBody)
+        agent, last = await self._registry.get(context.principal.tenant, context.body.agent_id)
+        response = self._agent_to_json(agent) | {
+            "violation_count": agent.violation_count,
+            "last_task": format_iso_or_none(last),
+        }
+        response |= {name: getattr(agent, name) for name in SCORE_FIELDS}
+        return lambda tx: ActionResult(response, INTERNAL_ROUTE)
+
+    async def list_agents(self, context: ActionContext) -> CommitStep:
+        body = context.body
+        assert isinstance(body, ListAgentsBody)
+        agents = self._registry.list_matching(
+            context.principal.tenant, capability=body.capability, status=body.status, trust_tier=body.trust_tier
+        )
+        response = {"agents": [self._agent_to_json(agent) for agent in agents[: body.limit]], "total": len(agents)}
+        return lambda tx: ActionResult(response, INTERNAL_ROUTE)
+
+    def _agent_to_json(self, agent: Agent) -> dict[str, Any]:
         return {
             "agent_id": agent.agent_id,
             "name": agent.name,
@@ -152,5 +164,5 @@ class RegistryZone:
         }
 
 
-def _itself(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-    return ITSELF
+def _route_internally(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
+    return INTERNAL_ROUTE
