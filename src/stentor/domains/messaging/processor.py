@@ -1,8 +1,8 @@
-"""Carries messages out: the most urgent and oldest first, each once, whatever is killed in between.
+"""Executes messages: the most urgent and oldest first, each exactly once, whichever process is killed.
 
-What an action changes and the answer to its message are written in one transaction, so a message that was in
-somebody's hands when the process died either has its answer or had no effect, and goes back into the queue. A task
-is found again by its id, a write to the memory by the run log.
+The effect of an action and the response to its message are written in one transaction. So a message whose processor
+died either has its response or had no effect, and is requeued. Effects outside the transaction are found again: a
+task by its id, a write to the memory in the run log. State changes are in `lifecycle`.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ from stentor.domains.messaging.model import (
 )
 
 MAX_CONCURRENT = 16
-"""Messages that one process carries at a time; a task that is waited for holds no lane."""
+"""Messages that one process executes at a time; a message that waits for a task does not count."""
 SCAN_INTERVAL_TICKS = 10
 """Ticks of a second."""
 BATCH, SCAN = 200, 100_000
 MAX_MICROS = 2**62
 SHUTDOWN_SECONDS = 5.0
-INTERNAL_ERROR = StentorError("The service failed on this message; its log says why.")
+INTERNAL_ERROR = StentorError("The service failed to process this message; see its log.")
 MessageKey = tuple[str, str]
+"""Tenant and message id."""
 log = logging.getLogger(__name__)
 
 
 class MessageProcessor:
-    """`lease`, in microseconds: how long a message stays with a carrier that gives no sign of life. `shared`: other
-    processes may carry messages of the same database.
+    """Claims messages and executes their actions.
+
+    `lease`, in microseconds: how long a claim is valid without renewal. `shared`: other processes may process
+    messages of the same database.
     """
 
     def __init__(
         self,
         db: Database,
-        endings: MessageLifecycle,
+        lifecycle: MessageLifecycle,
         hub: Hub,
         actions: Mapping[tuple[str, str], ZoneAction],
         lease: int,
@@ -57,115 +60,119 @@ class MessageProcessor:
         shared: bool,
     ) -> None:
         self._db = db
-        self._endings = endings
+        self._lifecycle = lifecycle
         self._actions = actions
         self._lease = lease
         self._renew_every = lease // (3 * SECOND)
         self._shared = shared
         self._work = asyncio.Event()
         self._room = asyncio.Event()
-        self._held: dict[MessageKey, StoredMessage] = {}
-        self._dropped: list[StoredMessage] = []
-        self._carrying: set[asyncio.Task[None]] = set()
+        self._claimed: dict[MessageKey, StoredMessage] = {}
+        self._interrupted: list[StoredMessage] = []
+        self._running: set[asyncio.Task[None]] = set()
         self._background: list[asyncio.Task[None]] = []
-        hub.listeners.append(endings.on_task_events)
+        hub.listeners.append(lifecycle.on_task_events)
 
     async def start(self) -> int:
-        """Take up what an earlier process left; answers how many messages it had in its hands."""
-        found = 0
+        """Requeue what an earlier process had claimed and start the loops; return how many were requeued."""
+        count = 0
+        # Without other processes every claim is from a dead one, whatever its lease says.
         while not self._shared and (batch := await self._db.read(lambda tx: store.list_expired(tx, MAX_MICROS, BATCH))):
-            found += await self._give_back(batch)
+            count += await self._requeue(batch)
         for key in await self._db.read(lambda tx: store.list_awaited_tasks(tx, SCAN)):
-            self._endings.await_task(*key)
-        jobs = (self._run(), self._endings.run(), self._watch())
+            self._lifecycle.await_task(*key)
+        jobs = (self._run(), self._lifecycle.run(), self._watch())
         self._background += [asyncio.create_task(job) for job in jobs]
-        return found
+        return count
 
     async def stop(self) -> None:
-        """Take no more, and let what is in hand come to its end if that is soon."""
+        """Claim no more messages, and cancel those that do not end within SHUTDOWN_SECONDS."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
-        if self._carrying:
-            await asyncio.wait(self._carrying, timeout=SHUTDOWN_SECONDS)
-        for task in self._carrying:
+        if self._running:
+            await asyncio.wait(self._running, timeout=SHUTDOWN_SECONDS)
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(*self._carrying, return_exceptions=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     def wake(self) -> None:
-        """There is a message to carry."""
+        """Have the queue checked now: a message was stored."""
         self._work.set()
 
     async def _run(self) -> None:
-        """As many at once as there are lanes free: they share the commit of being taken."""
+        # Claims as many as there is room for in one transaction: they share its commit.
         while True:
             self._room.clear()
-            if len(self._carrying) >= MAX_CONCURRENT:
+            if len(self._running) >= MAX_CONCURRENT:
                 await self._room.wait()
                 continue
+            # Cleared before the claim: a message that arrives during it sets the event again and is not missed.
             self._work.clear()
-            taken = await self._taken(MAX_CONCURRENT - len(self._carrying))
-            for stored in taken:
-                task = asyncio.create_task(self._carry(stored))
-                self._carrying.add(task)
-                task.add_done_callback(self._after)
-            if not taken:
+            messages = await self._claim(MAX_CONCURRENT - len(self._running))
+            for stored in messages:
+                task = asyncio.create_task(self._process(stored))
+                self._running.add(task)
+                task.add_done_callback(self._on_done)
+            if not messages:
                 await self._work.wait()
 
-    def _after(self, task: asyncio.Task[None]) -> None:
-        self._carrying.discard(task)
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
         self._room.set()
 
-    async def _taken(self, most: int) -> list[StoredMessage]:
+    async def _claim(self, most: int) -> list[StoredMessage]:
         try:
-            return await self._db.write(lambda tx: self._endings.claim(tx, self._lease, most), (locks.MESSAGES_LOCK,))
+            return await self._db.write(lambda tx: self._lifecycle.claim(tx, self._lease, most), (locks.MESSAGES_LOCK,))
         except StoreUnavailable:
-            return []  # the watch wakes us again
+            return []  # the next tick wakes the loop again
         except Exception:
-            log.exception("the next messages could not be taken")
+            log.exception("messaging: claim failed")
             return []
 
-    async def _carry(self, stored: StoredMessage) -> None:
+    async def _process(self, stored: StoredMessage) -> None:
         key = stored.tenant, stored.message_id
-        self._held[key] = stored
+        self._claimed[key] = stored
         try:
-            await self._close(stored, await self._prepared(stored))
+            await self._commit(stored, await self._prepare(stored))
         except StaleEpoch:
-            log.info("message %s was taken from this carrier", stored.message_id)
+            log.info("messaging: claim lost message=%s", stored.message_id)
         except StoreUnavailable:
-            self._dropped.append(stored)
+            self._interrupted.append(stored)
         except Exception:
-            # It comes back when its lease ends, so that it does not stand in the way of others until then.
-            log.exception("message %s could not be closed", stored.message_id)
+            # Not requeued at once: it would fail again and again and block others. Its lease must run out first.
+            log.exception("messaging: recording the result failed message=%s", stored.message_id)
         finally:
-            del self._held[key]
+            del self._claimed[key]
 
-    async def _prepared(self, stored: StoredMessage) -> CommitStep:
-        """Whatever goes wrong but an outage is the message's answer."""
+    async def _prepare(self, stored: StoredMessage) -> CommitStep:
+        """Prepare the action. Every error but an outage becomes the response to the message."""
         try:
             body = bodies.parse_body(stored.atp_message)
             action = self._actions[stored.header.zone_action]
+            # Checked again although `send` did: this is the last place before the effect.
             authorize_action(stored, action)
             return await action.prepare(ActionContext(stored, body, stored.head_id))
         except StoreUnavailable:
             raise
         except StentorError as error:
-            return _failing(error)
+            return _fail_with(error)
         except Exception:
-            log.exception("message %s broke its action", stored.message_id)
-            return _failing(INTERNAL_ERROR)
+            log.exception("messaging: action failed unexpectedly message=%s", stored.message_id)
+            return _fail_with(INTERNAL_ERROR)
 
-    async def _close(self, stored: StoredMessage, closing: CommitStep) -> None:
+    async def _commit(self, stored: StoredMessage, step: CommitStep) -> None:
         try:
-            await self._db.write(lambda tx: self._endings.record_result(tx, stored, closing(tx)))
+            await self._db.write(lambda tx: self._lifecycle.record_result(tx, stored, step(tx)))
         except (StoreUnavailable, StaleEpoch):
             raise
         except Exception as error:
             if not isinstance(error, StentorError):
-                log.exception("message %s broke its action", stored.message_id)
-            failed = _failing(error if isinstance(error, StentorError) else INTERNAL_ERROR)
-            await self._db.write(lambda tx: self._endings.record_result(tx, stored, failed(tx)))
+                log.exception("messaging: action failed unexpectedly message=%s", stored.message_id)
+            # The failed transaction is rolled back with all effects; the error is recorded in a new one.
+            fail = _fail_with(error if isinstance(error, StentorError) else INTERNAL_ERROR)
+            await self._db.write(lambda tx: self._lifecycle.record_result(tx, stored, fail(tx)))
 
     async def _watch(self) -> None:
         tick = 0
@@ -175,46 +182,48 @@ class MessageProcessor:
             try:
                 await self._tick(tick)
             except StoreUnavailable:
-                continue  # the database says in the log that it is out
+                continue  # the database logs its outage itself
             except Exception:
-                # Fails open: a look that breaks must not end all later ones.
-                log.exception("the watch over the messages stumbled")
+                # Fails open: one failed tick must not end all later ones.
+                log.exception("messaging: tick failed")
 
     async def _tick(self, tick: int) -> None:
-        dropped, self._dropped = self._dropped, []
+        interrupted, self._interrupted = self._interrupted, []
         try:
-            await self._give_back(dropped)
+            await self._requeue(interrupted)
         except StoreUnavailable:
-            self._dropped += dropped
+            self._interrupted += interrupted
             raise
-        if self._held and tick % self._renew_every == 0:
-            held = list(self._held.values())
-            await self._db.write(lambda tx: store.renew_leases(tx, held, self._lease), ())
-        everything = self._shared or tick % SCAN_INTERVAL_TICKS == 0
-        due, lost, missed = await self._db.poll(lambda tx: self._look(tx, everything=everything))
-        if due:
+        if self._claimed and tick % self._renew_every == 0:
+            claimed = list(self._claimed.values())
+            await self._db.write(lambda tx: store.renew_leases(tx, claimed, self._lease), ())
+        # The hub announces the tasks of this process only; with other processes every tick must check for ended tasks.
+        check_ended = self._shared or tick % SCAN_INTERVAL_TICKS == 0
+        is_due, expired, missed = await self._db.poll(lambda tx: self._poll(tx, check_ended=check_ended))
+        if is_due:
             self._work.set()
-        await self._give_back([one for one in lost if (one.tenant, one.message_id) not in self._held])
-        await self._endings.repair(missed)
+        # A late renewal of our own is no reason to requeue: the message would be executed twice.
+        await self._requeue([stored for stored in expired if (stored.tenant, stored.message_id) not in self._claimed])
+        await self._lifecycle.repair(missed)
 
-    def _look(self, tx: Tx, *, everything: bool) -> tuple[bool, list[StoredMessage], MissedEndings]:
-        """Whether a scheduled message came due, or another process sent one; who lost whose; what has ended."""
-        due, lost, overdue, answered = store.check_pending(tx)
-        missed = self._endings.poll(tx, overdue=overdue, answered=answered and everything)
-        return due, store.list_expired(tx, tx.now, BATCH) if lost else [], missed
+    def _poll(self, tx: Tx, *, check_ended: bool) -> tuple[bool, list[StoredMessage], MissedEndings]:
+        """Return whether a message is due, the messages with an expired lease, and what `repair` must handle."""
+        due, expired, overdue, ended = store.check_pending(tx)
+        missed = self._lifecycle.poll(tx, overdue=overdue, answered=ended and check_ended)
+        return due, store.list_expired(tx, tx.now, BATCH) if expired else [], missed
 
-    async def _give_back(self, messages: list[StoredMessage]) -> int:
+    async def _requeue(self, messages: list[StoredMessage]) -> int:
         if not messages:
             return 0
-        return await self._db.write(lambda tx: sum(self._endings.requeue(tx, one) for one in messages))
+        return await self._db.write(lambda tx: sum(self._lifecycle.requeue(tx, stored) for stored in messages))
 
 
 def authorize_action(stored: StoredMessage, action: ZoneAction) -> None:
-    """Fails closed. Raises Forbidden unless the sender might do it over REST."""
+    """Check that the sender may do the same over REST. Fails closed: raises Forbidden otherwise."""
     stored.principal.require(action.permission)
     if action.tenant is not None and stored.tenant != action.tenant:
-        raise Forbidden(f"The memory belongs to the tenant {action.tenant!r}; this key is another's.")
+        raise Forbidden(f"The memory belongs to the tenant {action.tenant!r}. Use a key of that tenant.")
 
 
-def _failing(error: StentorError) -> CommitStep:
+def _fail_with(error: StentorError) -> CommitStep:
     return lambda tx: ActionResult(error_response(error), MessageRoute((), error.message), "failed")
